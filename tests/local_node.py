@@ -11,10 +11,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusterctl.domain.errors import ClusterctlError, CommandTimeout
+from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.node.framed import FramedCommand
 from clusterctl.transport.fanout import fan_out
+from clusterctl.transport.local import run_here
 from clusterctl.transport.target import Target
 
 HEAD = Target("demo-0", "10.0.0.4", "ubuntu")
@@ -42,18 +43,9 @@ class LocalNode:
             raise self.trouble.pop(0)
         began = time.monotonic()
         frame = FramedCommand(command)
-        process = subprocess.Popen(
-            ["/bin/bash", "-c", frame.line],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "HOME": str(self.home), **self.environ},
-        )
-        try:
-            out, err = process.communicate(frame.stdin + stdin, timeout_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise CommandTimeout(target.host, "did not end") from None
+        environ = {**os.environ, "HOME": str(self.home), **self.environ}
+        argv = ["/bin/bash", "-c", frame.line]
+        status, out, err = run_here(target, argv, frame.stdin + stdin, timeout_s, environ)
         out, err = (
             frame.take("stdout", self.greeting + out) + frame.rest("stdout"),
             frame.take("stderr", err),
@@ -64,7 +56,7 @@ class LocalNode:
         return CommandResult(
             target.host,
             command,
-            process.returncode,
+            status,
             out.decode(errors="replace"),
             err.decode(errors="replace"),
             time.monotonic() - began,

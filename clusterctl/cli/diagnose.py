@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.host_options import SOURCES, host_options, host_source
+from clusterctl.cli.host_options import SOURCES, host_options
 from clusterctl.cli.params import OutputFile, job_argument, refuse_overwriting
 from clusterctl.domain.errors import ClusterctlError, UsageError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.diagnosis.case import Cause
     from clusterctl.diagnosis.evidence import Evidence
     from clusterctl.diagnosis.verdict import Diagnosis
+    from clusterctl.operations.diagnose_hosts import HostSource
 
 # Columns of the text.
 WIDTH = 98
@@ -67,12 +68,7 @@ def diagnose(
     as_json: bool,
     save: Path | None,
     bundle: Path | None,
-    hosts: Path | None,
-    nodes: str | None,
-    slurm: str | None,
-    is_local: bool,
-    as_root: bool,
-    user: str | None,
+    source: HostSource | None,
     launcher: int | None,
 ) -> int:
     """Say why the job of cluster NAME is stuck or slow, or what shows that it is not.
@@ -94,12 +90,10 @@ def diagnose(
     from clusterctl.diagnosis.verdict import diagnose as conclude
 
     refuse_overwriting([path for path in (save, page) if path], [bundle] if bundle else [])
-    source = host_source(hosts, nodes, slurm, is_local, as_root, user)
-    if (bundle or source) and name:
-        what = "a bundle is" if bundle else f"hosts ({source.options if source else ''}) are"
-        raise UsageError(f"{what} looked at, and {name} is named", "leave one of them out")
-    if bundle and source:
-        raise UsageError("a bundle is looked at, and hosts are named", "leave one of them out")
+    named = [f"cluster {name}"] * bool(name) + [f"--from {bundle}"] * bool(bundle)
+    named += [source.options] if source else []
+    if len(named) > 1:
+        raise UsageError(f"two are named: {' and '.join(named)}", "leave one of them out")
     if launcher and not source:
         raise UsageError(
             "--launcher is for hosts without a cluster",
@@ -111,10 +105,7 @@ def diagnose(
         from clusterctl.config import home_folder
         from clusterctl.operations.diagnose_hosts import collect_from
 
-        try:
-            evidence = collect_from(source, str(launcher) if launcher else None, home_folder())
-        finally:
-            source.connections.close()
+        evidence = collect_from(source, str(launcher) if launcher else None, home_folder())
     else:
         from clusterctl.operations.diagnose import collect
 

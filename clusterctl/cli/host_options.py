@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -16,18 +17,39 @@ if TYPE_CHECKING:
 
 # The parameters of the options that name hosts.
 SOURCES = ("hosts", "nodes", "slurm", "is_local")
+nodes_option = click.option(
+    "-w", "nodes", metavar="NODES", help="Hosts as ClusterShell names them: node[1-9], @GROUP."
+)
 
 
 def host_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that name hosts, and those about the login there."""
+    """Add the options that name hosts, and those about the login there; pass `source`, a HostSource
+    or None, and close its connections at the end."""
+
+    @functools.wraps(command)
+    def wired(
+        *args: Any,
+        hosts: Path | None,
+        nodes: str | None,
+        slurm: str | None,
+        is_local: bool,
+        as_root: bool,
+        user: str | None,
+        **kwargs: Any,
+    ) -> Any:
+        source = host_source(hosts, nodes, slurm, is_local, as_root, user)
+        try:
+            return command(*args, source=source, **kwargs)
+        finally:
+            if source:
+                source.connections.close()
+
     for option in (
         click.option("-u", "--user", help="Log in to these hosts as this user."),
         click.option("--sudo", "as_root", is_flag=True, help="There, look at all users' jobs."),
         click.option("--local", "is_local", is_flag=True, help="Look at this machine only."),
         click.option("--slurm", metavar="JOBID", help="Look at the hosts of a job of Slurm."),
-        click.option(
-            "-w", "nodes", metavar="NODES", help="Look at these hosts: node[1-9], @GROUP."
-        ),
+        nodes_option,
         click.option(
             "--hosts",
             type=click.Path(path_type=Path),
@@ -35,8 +57,8 @@ def host_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Look at the hosts of a hosts file, as ssh reaches them.",
         ),
     ):
-        command = option(command)
-    return command
+        wired = option(wired)
+    return wired
 
 
 def host_source(
@@ -63,16 +85,19 @@ def host_source(
     if is_local and user:
         raise UsageError("there is no login with --local", "leave out --user")
     from clusterctl.config import home_folder
+    from clusterctl.operations.diagnose import CONNECT_WITHIN_S
     from clusterctl.operations.diagnose_hosts import HostSource, hosts_of_slurm, this_machine
-    from clusterctl.operations.hosts_access import hosts_in, open_hosts, open_named
+    from clusterctl.operations.hosts_access import hosts_in, open_hosts
     from clusterctl.transport.local import LocalConnections
 
-    options = [*given, *(["--sudo"] if as_root else []), *([f"-u {user}"] if user else [])]
-    words = " ".join(options)
+    login = [f"-u {shlex.quote(user)}"] if user else []
+    words = " ".join([*given, *["--sudo"] * as_root, *login])
     if is_local:
         return HostSource(words, (this_machine(),), LocalConnections(), as_root=as_root)
-    if hosts:
-        access = open_hosts(hosts, user=user, home=home_folder())
-    else:
-        access = open_named(hosts_in(nodes or hosts_of_slurm(slurm or "")), user=user)
-    return HostSource(words, access.targets, access.connections, slurm or "", as_root)
+    access = open_hosts(
+        hosts or hosts_in(nodes or hosts_of_slurm(slurm or "")),
+        user=user,
+        home=home_folder(),
+        connect_timeout_s=CONNECT_WITHIN_S,
+    )
+    return HostSource(words, access.targets, access.connections, user or "", slurm or "", as_root)

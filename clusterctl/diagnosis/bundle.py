@@ -103,9 +103,9 @@ def load(path: Path) -> Evidence:
             "pip install --upgrade clusterctl",
         )
     evidence = evidence_in(data.get("evidence"))
-    if not evidence.cluster:
+    if not (evidence.cluster or evidence.source):
         raise UsageError(
-            f"{path} is damaged: it has no evidence of a cluster",
+            f"{path} is damaged: it has no evidence of a cluster or of hosts",
             "copy it again from where it was written",
         )
     return evidence

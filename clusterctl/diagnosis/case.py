@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import shlex
 import statistics
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from clusterctl.diagnosis.frames import (
     name_of,
     place_of,
 )
+from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.hostchecks import SHM, has_no_room
 from clusterctl.diagnosis.mapping import Placement, placed
 from clusterctl.diagnosis.native import Native, native_of
@@ -460,7 +460,7 @@ class Scene:
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
-        self.cluster = evidence.cluster or evidence.source or "NAME"
+        self.hints = Hints(evidence)
         self.job: JobEvidence = evidence.job or JobEvidence()
         self.is_running = evidence.job is not None and self.job.state in (RUNNING, "")
         every = [
@@ -891,20 +891,10 @@ class Scene:
         return " and ".join(f"{kind} ({format_ranks(at)})" for kind, at in kinds.items())
 
 
-def run_command(scene: Scene, host: HostEvidence, command: str) -> str:
-    """Return the line that runs a shell command on one host: of `clusterctl run`, or of ssh for a
-    host without a cluster."""
-    if scene.evidence.source.startswith("--local"):
-        return command
-    if scene.evidence.source:
-        return f"ssh {shlex.quote(host.host)} {shlex.quote(command)}"
-    return f"clusterctl run {scene.cluster} --nodes {host.index} {shlex.quote(command)}"
-
-
 def gdb_command(scene: Scene, rank: Rank) -> str:
     """Return the command that shows the calls of a rank in C. It holds the process for a moment."""
     gdb = f"gdb -p {rank.process.pid} -batch -ex 'thread apply all bt'"
-    return run_command(scene, rank.host, gdb)
+    return scene.hints.on(rank.host, gdb)
 
 
 def full_filesystems(scene: Scene) -> list[tuple[HostEvidence, str]]:
@@ -917,16 +907,19 @@ def full_filesystems(scene: Scene) -> list[tuple[HostEvidence, str]]:
     ]
 
 
+def room_hint(scene: Scene) -> str:
+    return scene.hints.steps(
+        scene.hints.cluster("clusterctl disk NAME says what fills it"),
+        scene.hints.cluster("clusterctl clean-logs NAME removes logs and checkpoints"),
+    )
+
+
 def full_disk_finding(
     scene: Scene, rank: Rank, disk: str, where: str, shown: tuple[str, ...]
 ) -> RankFinding:
     """Return the finding about a rank on a full disk."""
-    hint = (
-        f"clusterctl disk {scene.cluster} says what fills it; "
-        f"clusterctl clean-logs {scene.cluster} removes logs and checkpoints"
-    )
     what = f"get{{s}} no further{where}: {disk} on that host is full"
-    return RankFinding("disk.full", ERROR, rank, what, shown, hint)
+    return RankFinding("disk.full", ERROR, rank, what, shown, room_hint(scene))
 
 
 def combine(found: Iterable[RankFinding]) -> list[Cause]:

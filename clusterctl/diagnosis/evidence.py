@@ -367,11 +367,14 @@ class Evidence:
     """All evidence of one `diagnose`, taken at `taken_at` (UTC), during `took_s` seconds.
 
     Without a cluster, `source` is the options that named the hosts: "--hosts FILE" or "--local".
+    `user` is the login there, if it was named, and `as_root` is whether sudo was used.
     `job` is None if the head node has no job. `problems` are the damaged parts of a bundle.
     """
 
     cluster: str = ""
     source: str = ""
+    user: str = ""
+    as_root: bool = False
     taken_at: str = ""
     took_s: float = 0.0
     version: str = ""

@@ -1,26 +1,44 @@
-"""Hints for hosts without a cluster: what only a cluster's nodes have is left out."""
+"""The commands in hints: those of a cluster, or of hosts without one."""
 
 from __future__ import annotations
 
-import re
+import shlex
+from dataclasses import dataclass
 
-# Commands that take `--hosts` and its like, as `diagnose` does.
-_TAKES_HOSTS = ("diagnose",)
-
-
-def without_cluster(hint: str, source: str) -> str:
-    """Return a hint without the steps that need a cluster. `source` is the options that name the
-    hosts, and stands in the hint in the place of a cluster's name.
-
-    A step ends at a semicolon. `clusterctl cancel` is said in words.
-    """
-    named = re.escape(source)
-    hint = re.sub(rf"\s*\(clusterctl cancel {named}\)", "", hint)
-    hint = re.sub(rf"clusterctl cancel {named}", "end the job", hint)
-    steps = re.split(r"; ", hint)
-    return "; ".join(step for step in steps if not _needs_cluster(step, named))
+from clusterctl.diagnosis.evidence import Evidence, HostEvidence
 
 
-def _needs_cluster(step: str, named: str) -> bool:
-    commands = re.findall(rf"clusterctl ([\w-]+) {named}", step)
-    return any(one not in _TAKES_HOSTS for one in commands)
+@dataclass(frozen=True)
+class Hints:
+    """Writes the steps of hints about this evidence. A step that needs a cluster is empty for hosts
+    without one, and `steps` leaves it out."""
+
+    evidence: Evidence
+
+    @staticmethod
+    def steps(*steps: str) -> str:
+        return "; ".join(filter(None, steps))
+
+    def cluster(self, text: str) -> str:
+        """Return a step that needs a cluster, with its name for NAME."""
+        return "" if self.evidence.source else text.replace("NAME", self.evidence.cluster or "NAME")
+
+    @property
+    def look(self) -> str:
+        """The command that looks again."""
+        return f"clusterctl diagnose {self.evidence.source or self.evidence.cluster or 'NAME'}"
+
+    @property
+    def cancel(self) -> str:
+        return self.cluster("clusterctl cancel NAME") or "end the job"
+
+    def on(self, host: HostEvidence, command: str) -> str:
+        """Return the line that runs a shell command on one host, as the user would reach it."""
+        if not self.evidence.source:
+            return self.cluster(f"clusterctl run NAME --nodes {host.index} {shlex.quote(command)}")
+        if self.evidence.as_root and not command.startswith("sudo "):
+            command = f"sudo {command}"
+        if self.evidence.source.startswith("--local"):
+            return command
+        login = f"{self.evidence.user}@" if self.evidence.user else ""
+        return f"ssh {shlex.quote(login + host.host)} {shlex.quote(command)}"

@@ -27,7 +27,6 @@ from clusterctl.diagnosis.case import (
 )
 from clusterctl.diagnosis.evidence import Evidence
 from clusterctl.diagnosis.frames import Activity
-from clusterctl.diagnosis.hints import without_cluster
 from clusterctl.diagnosis.rules.activity import (
     apart,
     differing,
@@ -147,15 +146,7 @@ class Diagnosis:
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Draw the conclusions from the evidence."""
-    found = _diagnose(evidence)
-    if not evidence.source:
-        return found
-    found = _with_hidden(evidence, found)
-    causes = tuple(
-        replace(one, hint=without_cluster(one.hint, evidence.source)) for one in found.findings
-    )
-    settles = without_cluster(found.next_step, evidence.source)
-    return replace(found, findings=causes, next_step=settles)
+    return _with_hidden(evidence, _diagnose(evidence))
 
 
 def _with_hidden(evidence: Evidence, found: Diagnosis) -> Diagnosis:
@@ -276,10 +267,11 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
     if scene.evidence.job is None:
         if scene.evidence.source:
             return IDLE, f"no job was seen on these hosts ({scene.evidence.source}){beside}"
-        return IDLE, f"no job runs on {scene.cluster}, and none has run{beside}"
+        return IDLE, f"no job runs on {scene.evidence.cluster}, and none has run{beside}"
     if not scene.is_running:
         if job.state == QUEUED:
-            return QUEUED, f"{name} waits for its turn: clusterctl jobs {scene.cluster}{beside}"
+            listing = scene.hints.cluster("clusterctl jobs NAME")
+            return QUEUED, f"{name} waits for its turn: {listing}{beside}"
         age = f" after {format_duration(job.age_s)}" if job.age_s else ""
         if job.state == "succeeded":
             return HEALTHY, f"{name} ended well{age}{beside}"
@@ -355,10 +347,6 @@ def not_seen(scene: Scene) -> Iterator[str]:
         failed = {one.process.native.error for one in native if one.process.native} - {""}
         reason = (
             "; ".join(sorted(failed))
-            or (
-                scene.evidence.source
-                and "no Python programs; calls in C are read on the nodes of a cluster"
-            )
             or "no Python programs, and not among the few that are stopped"
         )
         yield f"the calls of {format_ranks([one.number for one in native])}: {reason}"
@@ -374,7 +362,7 @@ def not_seen(scene: Scene) -> Iterator[str]:
 def _settles(scene: Scene) -> str:
     native = next((one for one in scene.ranks if not one.is_python and not one.native.frames), None)
     again = (
-        f"look again in a minute (clusterctl diagnose {scene.cluster} --tree): ranks that are "
+        f"look again in a minute ({scene.hints.look} --tree): ranks that are "
         "still in the same calls are stuck"
     )
     if native:

@@ -37,11 +37,8 @@ from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.record import salvage
 from clusterctl.operations.access import Access
 from clusterctl.operations.native_frames import with_native_frames
-from clusterctl.transport.call import RunsCommands, call
-from clusterctl.transport.connections import Connections
+from clusterctl.transport.call import KeepsLogins, Login, RunsCommands, call
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.local import LocalConnections
-from clusterctl.transport.session import Session
 from clusterctl.transport.target import Target
 
 # The first command on each node: prints its clock, its architecture and the py-spy that it has. It
@@ -218,15 +215,13 @@ def collect(
     evidence = Evidence(
         cluster=access.cluster.name,
         taken_at=taken_at.isoformat(timespec="seconds"),
-        took_s=round(time.monotonic() - began, 2),
         version=clusterctl.__version__,
         job=job,
         hosts=tuple(hosts),
     )
     if looking.samples > 1:
-        evidence = with_native_frames(access, evidence)
-        evidence = replace(evidence, took_s=round(time.monotonic() - began, 2))
-    return evidence
+        evidence = with_native_frames(access.connections, access.all_targets, evidence)
+    return replace(evidence, took_s=round(time.monotonic() - began, 2))
 
 
 def gone_hosts(access: Access, told: JobOnHead | None, at: datetime) -> list[HostEvidence]:
@@ -295,7 +290,7 @@ class AsRoot:
 
 
 def ask(
-    connections: Connections | LocalConnections, target: Target, asked: Asked, spies: PySpies
+    connections: KeepsLogins, target: Target, asked: Asked, spies: PySpies
 ) -> tuple[HostEvidence, JobOnHead | None]:
     """Run the sampler on one node. Return the node's evidence and, from the head node, what it has
     of the job (else None). Raise HostError."""
@@ -303,7 +298,7 @@ def ask(
     # the login.
     session, looking = _logged_in(connections, target), asked.looking
     asked_at = time.time()
-    result = connections.run(target, GREETING, timeout_s=CONNECT_WITHIN_S)
+    result = connections.run(target, GREETING, timeout_s=CONNECT_WITHIN_S, stdin=b"")
     answered_at = time.time()
     words = [*result.stdout.split(), "", ""]
     spy, why, send = spies.for_node(words[1], words[2:], session.round_trip_s)
@@ -353,9 +348,7 @@ def _damaged(*problems: str) -> list[str]:
     return [f"unexpected value: {problem}" for problem in problems]
 
 
-def _logged_in(
-    connections: Connections | LocalConnections, target: Target
-) -> Session | LocalConnections:
+def _logged_in(connections: KeepsLogins, target: Target) -> Login:
     """Return the session with a node. A refusal is tried again: sshd refuses logins while too many
     others are under way (MaxStartups of sshd_config(5)). Raise HostError."""
     deadline = time.monotonic() + CONNECT_WITHIN_S

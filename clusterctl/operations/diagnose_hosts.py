@@ -22,17 +22,17 @@ from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, P
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.node.diagnosis.job import JobOnHead
 from clusterctl.operations.diagnose import (
-    CONNECT_WITHIN_S,
     Asked,
+    AsRoot,
     PySpies,
     SamplingPlan,
     ask,
     job_of,
     silent,
 )
-from clusterctl.transport.connections import Connections
+from clusterctl.operations.native_frames import with_native_frames
+from clusterctl.transport.call import KeepsLogins
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.local import LocalConnections
 from clusterctl.transport.target import Target
 
 SLURM_WITHIN_S = 20.0
@@ -40,14 +40,16 @@ SLURM_WITHIN_S = 20.0
 
 @dataclass(frozen=True)
 class HostSource:
-    """Hosts to look at, and the connections to them. `options` are those that name them.
+    """Hosts to look at, and the connections to them. `options` are those that name them, and `user`
+    is the login there if they name one.
 
     With `slurm_job` only the processes of that job of Slurm are looked at.
     """
 
     options: str
     targets: tuple[Target, ...]
-    connections: Connections | LocalConnections
+    connections: KeepsLogins
+    user: str = ""
     slurm_job: str = ""
     as_root: bool = False
 
@@ -99,8 +101,6 @@ def collect_from(
     A host that does not answer is in the evidence. Raise UsageError for a job that does not run.
     """
     began, taken_at = time.monotonic(), datetime.now(timezone.utc)
-    if isinstance(source.connections, Connections):
-        source.connections.connect_timeout_s = CONNECT_WITHIN_S
     spies = PySpies(cache)
     asked = Asked(job_name, looking, keeps_py_spy=False, as_root=source.as_root)
 
@@ -121,14 +121,18 @@ def collect_from(
     if job_name and job and len(_ranks(hosts, job)) == job.size:
         # The job that was asked for was seen whole: nobody else's processes matter.
         hosts = [replace(host, hidden=()) for host in hosts]
-    return Evidence(
+    evidence = Evidence(
         source=source.options,
+        user=source.user,
+        as_root=source.as_root,
         taken_at=taken_at.isoformat(timespec="seconds"),
-        took_s=round(time.monotonic() - began, 2),
         version=clusterctl.__version__,
         job=job,
         hosts=tuple(hosts),
     )
+    commands = AsRoot(source.connections) if source.as_root else source.connections
+    evidence = with_native_frames(commands, source.targets, evidence)
+    return replace(evidence, took_s=round(time.monotonic() - began, 2))
 
 
 def _ranks(hosts: Sequence[HostEvidence], job: JobEvidence) -> set[int | None]:

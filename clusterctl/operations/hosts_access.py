@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.errors import HostError, UsageError
+from clusterctl.domain.errors import HostError, MissingTool, UsageError
 from clusterctl.domain.hostsfile import HostsFile, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.operations.folder import ClusterFolder
@@ -60,7 +60,7 @@ def read_hosts_file(path: Path) -> HostsFile:
 
 
 def open_hosts(
-    path: Path,
+    hosts: Path | Sequence[str],
     *,
     user: str | None = None,
     key: Path | None = None,
@@ -68,68 +68,31 @@ def open_hosts(
     home: Path | None = None,
     at_once: int = 0,
 ) -> HostsAccess:
-    """Return access to every host of the hosts file at `path`. Raises UsageError.
+    """Return access to every host of a hosts file, or to hosts by their names. Raises UsageError.
 
     `at_once` is how many hosts the caller contacts at the same time. TCP connections to that many
     are begun before the SSH library is imported, because the import takes longer than all the rest.
 
-    Hosts that are a cluster's nodes are reached with the cluster's key and ssh_config, without a
-    call to EC2 (see `cluster_of`; `home` holds the clusters' folders). Other hosts are reached as
-    `ssh` reaches them. Each is offered `key`, or without it the keys that its own settings name
-    (see KeyRing); `key` is not for jump hosts. Host keys come from its own known_hosts files and
-    are never accepted unseen.
+    Hosts of a file that are a cluster's nodes are reached with the cluster's key and ssh_config,
+    without a call to EC2 (see `cluster_of`; `home` holds the clusters' folders). Other hosts are
+    reached as `ssh` reaches them. Each is offered `key`, or without it the keys that its own
+    settings name (see KeyRing); `key` is not for jump hosts. Host keys come from its own
+    known_hosts files and are never accepted unseen.
     """
-    hosts = read_hosts_file(path).hosts
-    return _open(hosts, path, user, key, connect_timeout_s, home, at_once)
-
-
-def open_named(hosts: Sequence[str], *, user: str | None = None) -> HostsAccess:
-    """Return access to hosts by their names, as `ssh` reaches them; see `open_hosts`."""
-    return _open(hosts, None, user, None, 10.0, None, len(hosts))
-
-
-def hosts_in(nodes: str) -> list[str]:
-    """Return the hosts that ClusterShell's NodeSet has for `node[1-9]` or `@group`. Raise
-    UsageError."""
-    from ClusterShell.NodeSet import NodeSet, NodeSetException  # type: ignore[import-untyped]
-    from ClusterShell.NodeUtils import (  # type: ignore[import-untyped]
-        GroupResolverError,
-        GroupSourceError,
-    )
-
-    try:
-        found = [*NodeSet(nodes)]
-    except (NodeSetException, GroupResolverError, GroupSourceError) as error:
-        raise UsageError(
-            f"cannot read the hosts {nodes}: {error}",
-            "write them as node[1-9,12] or @GROUP; `nodeset --list` lists ClusterShell's groups",
-        ) from None
-    if not found:
-        raise UsageError(f"{nodes} names no host", "write them as node[1-9,12] or @GROUP")
-    return found
-
-
-def _open(
-    hosts: Sequence[str],
-    path: Path | None,
-    user: str | None,
-    key: Path | None,
-    connect_timeout_s: float,
-    home: Path | None,
-    at_once: int,
-) -> HostsAccess:
+    path = hosts if isinstance(hosts, Path) else None
+    names = hosts if not isinstance(hosts, Path) else read_hosts_file(hosts).hosts
     config = read_user_config(Path.home() / ".ssh", system=SYSTEM_CONFIG)
-    folder = cluster_of(path, hosts, config, home) if home and path else None
+    folder = cluster_of(path, names, config, home) if home and path else None
     if folder:
         return open_nodes(
             folder,
-            hosts,
+            names,
             user=user,
             key=key,
             connect_timeout_s=connect_timeout_s,
             at_once=at_once,
         )
-    targets = tuple(config.target(host, user) for host in hosts)
+    targets = tuple(config.target(host, user) for host in names)
     dial.start_connecting(targets[:at_once])
 
     from clusterctl.transport.connections import Connections
@@ -143,8 +106,8 @@ def _open(
     identity = Identity((), {**{hop: ring.keys(of) for hop, of in of_files.items()}, **given})
     host_keys = HostKeysByHost({hop: config.known_hosts_files(hop) for hop in hops})
     old = None
-    if home and path and not config.names_any(hosts):
-        old = old_file_error(path, hosts, home)
+    if home and path and not config.names_any(names):
+        old = old_file_error(path, names, home)
     if old and not any(map(identity.keys_for, targets)):
         raise old
 
@@ -154,6 +117,33 @@ def _open(
 
     connections = Connections(identity, host_keys, connect_timeout_s, explain)
     return HostsAccess(targets, connections)
+
+
+def hosts_in(nodes: str) -> list[str]:
+    """Return the hosts that ClusterShell's NodeSet has for `node[1-9]` or `@group`. Raise
+    UsageError, or MissingTool."""
+    try:
+        from ClusterShell.NodeSet import NodeSet, NodeSetException  # type: ignore[import-untyped]
+        from ClusterShell.NodeUtils import (  # type: ignore[import-untyped]
+            GroupResolverError,
+            GroupSourceError,
+        )
+    except ImportError:
+        # A head node has none (bootstrap/head_programs.py).
+        raise MissingTool(
+            f"this machine has no ClusterShell, which reads {nodes}", "name the hosts in a file"
+        ) from None
+
+    try:
+        found = [*NodeSet(nodes)]
+    except (NodeSetException, GroupResolverError, GroupSourceError) as error:
+        raise UsageError(
+            f"cannot read the hosts {nodes}: {error}",
+            "write them as node[1-9,12] or @GROUP; `nodeset --list` lists ClusterShell's groups",
+        ) from None
+    if not found:
+        raise UsageError(f"{nodes} names no host", "write them as node[1-9,12] or @GROUP")
+    return found
 
 
 def open_nodes(

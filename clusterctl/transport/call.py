@@ -31,6 +31,21 @@ class RunsCommands(Protocol):
     ) -> CommandResult: ...
 
 
+class Login(Protocol):
+    """A login on a host. Its round trip is None if that is not known."""
+
+    @property
+    def round_trip_s(self) -> float | None: ...
+
+
+class KeepsLogins(RunsCommands, Protocol):
+    """Connections, or this machine in the place of a host."""
+
+    def session(self, target: Target) -> Login: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class TimedResponse(Generic[R]):
     """What the function returned, and this machine's times of the request and of the response, in

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 
 from clusterctl.domain.errors import CommandTimeout
 from clusterctl.domain.results import CommandResult
@@ -14,7 +15,7 @@ from clusterctl.transport.target import Target
 
 
 class LocalConnections:
-    """The methods of Connections that `call` and `diagnose` use, without a connection."""
+    """This machine as KeepsLogins, and as the login."""
 
     round_trip_s: float | None = None
 
@@ -24,31 +25,13 @@ class LocalConnections:
     def run(
         self, target: Target, command: str, *, timeout_s: float | None = None, stdin: bytes = b""
     ) -> CommandResult:
-        """Run a command with /bin/sh and wait for its end. Raise CommandTimeout, after which it and
-        its children have ended."""
+        """Run a command with /bin/sh and wait for its end. Raise CommandTimeout."""
         began = time.monotonic()
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", command],
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            start_new_session=True,
-        )
-        with process:
-            try:
-                out, err = process.communicate(stdin, timeout_s)
-            except subprocess.TimeoutExpired as late:
-                _end(process)
-                shown = (late.stdout or b"").decode(errors="replace")
-                raise CommandTimeout(target.host, f"no end within {timeout_s:g} s", shown) from None
-            except BaseException:
-                _end(process)
-                raise
+        status, out, err = run_here(target, ["/bin/sh", "-c", command], stdin, timeout_s)
         return CommandResult(
             target.host,
             command,
-            process.returncode,
+            status,
             out.decode(errors="replace"),
             err.decode(errors="replace"),
             time.monotonic() - began,
@@ -56,6 +39,31 @@ class LocalConnections:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def run_here(
+    target: Target,
+    argv: Sequence[str],
+    stdin: bytes,
+    timeout_s: float | None,
+    env: Mapping[str, str] | None = None,
+) -> tuple[int, bytes, bytes]:
+    """Run a program and return its exit status, output and errors. Raise CommandTimeout, after
+    which it and its children have ended."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True
+    ) as process:
+        try:
+            out, err = process.communicate(stdin, timeout_s)
+        except subprocess.TimeoutExpired as late:
+            _end(process)
+            shown = (late.stdout or b"").decode(errors="replace")
+            raise CommandTimeout(target.host, f"no end within {timeout_s:g} s", shown) from None
+        except BaseException:
+            _end(process)
+            raise
+    return process.returncode, out, err
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

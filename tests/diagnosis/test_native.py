@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 
 from clusterctl.diagnosis.bundle import load, save
 from clusterctl.diagnosis.case import Scene
-from clusterctl.diagnosis.evidence import Evidence
+from clusterctl.diagnosis.evidence import Evidence, Socket
 from clusterctl.diagnosis.selection import MOST, to_read
 from clusterctl.diagnosis.tree import merge, tree_lines
 from clusterctl.diagnosis.verdict import diagnose, not_seen
 from clusterctl.domain.errors import HostError
-from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.facts.native import MISSING, NativeCalls, NativeFrame
-from clusterctl.operations import native_frames
+from clusterctl.operations.native_frames import with_native_frames
+from clusterctl.transport.target import Target
 from tests.diagnosis.made_up import job_of, samples, with_rank
 
 RECV = "MPI_Recv(&x, 1, MPI_INT, peer, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE)"
@@ -80,6 +78,29 @@ def test_what_is_no_circle(back):
     assert diagnose(in_c(r0=calls("MPI_Recv", 3), r3=back)).check_id != "mpi.cycle"
 
 
+def test_a_long_exchange_is_no_circle():
+    over_tcp = {}
+    ends = ("10.0.0.4:9", "10.0.0.5:7")
+    for rank, (local, peer) in enumerate([ends, ends[::-1]]):
+        first = Socket("ESTAB", local, peer, acked_bytes=1, received_bytes=1)
+        last = replace(first, acked_bytes=5 << 20, received_bytes=5 << 20)
+        over_tcp[rank] = tuple(
+            replace(one, sockets=(first if at == 0 else last,))
+            for at, one in enumerate(samples((), state="R"))
+        )
+    evidence = in_c(r0=calls("MPI_Recv", 1), r1=calls("MPI_Recv", 0))
+    assert diagnose(evidence).check_id == "mpi.cycle"
+    for rank, shown in over_tcp.items():
+        evidence = with_rank(evidence, rank, samples=shown)
+    # The other ranks move nothing, so that the job as a whole is not known to work.
+    assert diagnose(evidence).check_id not in ("mpi.cycle", "healthy")
+
+
+def test_a_send_and_its_receive_are_no_circle():
+    over_memory = in_c(r0=calls("MPI_Ssend", 1), r1=calls("MPI_Recv", 0))
+    assert diagnose(over_memory).check_id != "mpi.cycle"
+
+
 def test_a_peer_that_is_not_known_is_not_guessed():
     found = diagnose(in_c(2, r0=calls("MPI_Recv", call="")))
     assert "in MPI_Recv, called at trade ring.c:7, peer not known" in found.verdict
@@ -128,14 +149,12 @@ def test_the_tree_has_native_branches_and_bundles_keep_them(tmp_path):
 def test_reading_that_fails_is_told():
     evidence = in_c(2)
 
-    def reports(connections, targets, facts, doing):
-        error = HostError("demo-0", "no SSH session")
-        return FanoutResult((HostOutcome("demo-0", None, error),))
+    class Silent:
+        def run(self, target, command, *, timeout_s, stdin):
+            raise HostError(target.host, "no SSH session")
 
-    hosts = [SimpleNamespace(host=host.host) for host in evidence.hosts]
-    access = SimpleNamespace(connections=None, all_targets=hosts)
-    with mock.patch.object(native_frames, "read_reports", reports):
-        found = native_frames.with_native_frames(access, evidence)
+    targets = [Target(host.host, host.address, "") for host in evidence.hosts]
+    found = with_native_frames(Silent(), targets, evidence)
     assert "the calls of ranks 0-1: no SSH session" in list(not_seen(Scene(found)))
     without = NativeCalls(5, error=MISSING)
     assert f"the calls of ranks 0-1: {MISSING}" in list(not_seen(Scene(in_c(2, r0=without))))

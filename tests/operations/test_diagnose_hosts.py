@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from clusterctl.diagnosis.bundle import load, save
 from clusterctl.diagnosis.case import WARNING
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, ProcessEvidence
-from clusterctl.diagnosis.hints import without_cluster
+from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, UsageError
 from clusterctl.domain.results import CommandResult
@@ -17,7 +19,17 @@ from clusterctl.operations.diagnose import AsRoot
 from clusterctl.operations.diagnose_hosts import hosts_of_slurm, named, of_slurm_job, this_machine
 from clusterctl.operations.hosts_access import hosts_in
 from clusterctl.transport.local import LocalConnections
-from tests.diagnosis.made_up import job_of
+from tests.diagnosis.made_up import (
+    NEXT,
+    SHUTDOWN,
+    facts,
+    file_system,
+    job_of,
+    own,
+    samples,
+    with_host,
+    with_rank,
+)
 
 
 def rank(pid, number, group="", parent=1, **more):
@@ -99,14 +111,47 @@ def test_names_that_are_no_hosts():
 
 
 def test_hints_need_no_cluster():
-    source = "--hosts hosts"
-    hint = (
-        f"look again: clusterctl diagnose {source}; last, a new machine: clusterctl replace "
-        f"{source} 1; then clusterctl cancel {source}"
+    silent = with_host(job_of(), 1, error="did not answer in time", processes=())
+    [lead, *_] = diagnose(silent).findings
+    assert "clusterctl replace demo 1" in lead.hint
+    assert "clusterctl run demo --nodes 0 'ping" in lead.hint
+    source = "--hosts hosts --sudo -u eve"
+    of_hosts = replace(silent, cluster="", source=source, user="eve", as_root=True)
+    [lead, *_] = diagnose(of_hosts).findings
+    assert lead.hint == (
+        f"look again: clusterctl diagnose {source}; see it from another node: "
+        f"ssh eve@demo-0 'sudo ping -c 3 {silent.hosts[1].address}'"
     )
-    assert without_cluster(hint, source) == (
-        "look again: clusterctl diagnose --hosts hosts; then end the job"
+    assert Hints(of_hosts).steps("see it", f"then {Hints(of_hosts).cancel}", "") == (
+        "see it; then end the job"
     )
+
+
+def test_no_hint_for_hosts_names_a_command_that_needs_a_cluster():
+    """Each rule of the faults below has hints of a cluster."""
+    found = set()
+    whole = replace(job_of(), cluster="", source="--local")
+    for evidence in (
+        with_rank(whole, 3, samples=samples(own("load"), syscall="openat /data/x")),
+        with_rank(whole, 3, samples=samples(own("load"), state="T")),
+        with_rank(whole, 3, samples=samples(own("load"), state="D", syscall="read /data/x")),
+        with_rank(whole, 3, samples=samples(NEXT)),
+        with_rank(whole, 3, samples=samples(SHUTDOWN)),
+        with_host(whole, 2, facts=facts("demo-2", filesystems=[file_system("/data", 0)])),
+        with_host(whole, 2, facts=facts("demo-1")),
+        with_host(whole, 2, clock_offset_s=90.0),
+        replace(whole, hosts=(whole.hosts[0], *with_rank(whole, 2, job_id="other").hosts[1:])),
+    ):
+        found |= {one.hint for one in diagnose(evidence).findings}
+    commands = {word for hint in found for word in re.findall(r"clusterctl ([\w-]+)", hint)}
+    assert len(found) > 8
+    assert commands == {"diagnose"}
+
+
+def test_a_bundle_of_hosts(tmp_path):
+    evidence = replace(job_of(), cluster="", source="-w n1 -u eve", user="eve")
+    save(evidence, tmp_path / "b.gz")
+    assert load(tmp_path / "b.gz") == evidence
 
 
 def test_this_machine():

@@ -23,7 +23,6 @@ from clusterctl.diagnosis.case import (
     is_saving,
     rank_lines,
     ranks_in_words,
-    run_command,
     saves_with_progress,
     syscall_path,
     works_alone,
@@ -51,10 +50,8 @@ def ended_ranks(scene: Scene) -> Iterator[Cause]:
         kept = f" and is kept by its thread {threads[0]}" if threads and at == "_shutdown" else ""
         kept = "{has} left the program" + kept + ", while the others go on"
         what = f"{kept}: {failed}" if failed else kept
-        hint = (
-            f"clusterctl logs {scene.cluster} has its last words; then clusterctl cancel "
-            f"{scene.cluster}"
-        )
+        words = scene.hints.cluster("clusterctl logs NAME has its last words")
+        hint = scene.hints.steps(words, f"then {scene.hints.cancel}")
         check = "rank.exception" if failed else "rank.left"
         found.append(RankFinding(check, ERROR, rank, what, rank_lines(rank), hint))
     yield from combine(found)
@@ -106,8 +103,8 @@ def odd_ranks(scene: Scene) -> Iterator[Cause]:
         elif rank.place is Activity.DATA:
             what = "{is} waiting for the next batch of data: its input is stuck, or slow"
             hint = (
-                f"see what its input reads, on {rank.host.host}: its files, mounts and downloads "
-                f"(clusterctl disk {scene.cluster}; clusterctl doctor {scene.cluster})"
+                f"see what its input reads, on {rank.host.host}: its files, mounts and downloads"
+                + scene.hints.cluster(" (clusterctl disk NAME; clusterctl doctor NAME)")
             )
             severity = ERROR if scene.is_quiet else WARNING
             found.append(RankFinding("rank.data", severity, rank, what, shown, hint))
@@ -167,7 +164,7 @@ def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> Ra
         deed = f"{{is}} blocked in {call}"
     inner = rank.shared_frames[-1:]
     deep = f", {label(inner[0])}" if inner and label(inner[0]) not in where else ""
-    hint = f"clusterctl diagnose {scene.cluster} --tree shows its whole stack"
+    hint = f"{scene.hints.look} --tree shows its whole stack"
     if inner_lines(rank):
         hint = "the lines above show what its other threads and processes do"
     severity = ERROR if scene.is_quiet else WARNING
@@ -204,12 +201,12 @@ def _blocked(scene: Scene, rank: Rank) -> tuple[str, str] | None:
     else:
         return None
     if held and held[0].state == "T":
-        return what, run_command(scene, rank.host, f"kill -CONT {held[0].pid}")
+        return what, scene.hints.on(rank.host, f"kill -CONT {held[0].pid}")
     if held:
-        return what, f"see it: {run_command(scene, rank.host, f'ps -fp {held[0].pid}')}"
+        return what, f"see it: {scene.hints.on(rank.host, f'ps -fp {held[0].pid}')}"
     if not path or name in ("flock", "fcntl"):
-        return what, f"clusterctl diagnose {scene.cluster} --tree shows its whole stack"
-    ls = run_command(scene, rank.host, f"ls -l {shlex.quote(path)}")
+        return what, f"{scene.hints.look} --tree shows its whole stack"
+    ls = scene.hints.on(rank.host, f"ls -l {shlex.quote(path)}")
     return what, f"see what is at {path}: {ls}"
 
 
@@ -256,8 +253,8 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
     elif runs:
         deed += ": a loop, or long work"
     hint = (
-        f"look again (clusterctl diagnose {scene.cluster}): a rank at work comes out of it; a loop "
-        f"has to be mended, after clusterctl cancel {scene.cluster}"
+        f"look again ({scene.hints.look}): a rank at work comes out of it; a loop has to be fixed: "
+        f"{scene.hints.cancel}"
     )
     stuck = scene.is_quiet and (seen or scene.stall) and not saves_with_progress(rank)
     severity = INFO if works_alone(rank) else ERROR if stuck else WARNING
@@ -300,7 +297,7 @@ def differing(scene: Scene) -> Iterator[Cause]:
         f"ranks wait for each other in different calls{scene.since}: {said}",
         hosts.pop() if len(hosts) == 1 else None,
         "all ranks have to make the same calls in the same order: see what leads these ranks "
-        f"there; then clusterctl cancel {scene.cluster}",
+        f"there; then {scene.hints.cancel}",
         tuple(sorted(rank.number for rank in few)),
         tuple(line for _, ranks in listed for line in rank_lines(ranks[0]))[:8],
     )
@@ -329,7 +326,7 @@ def _by_another_way(scene: Scene) -> Iterator[Cause]:
         "calls than the others: into another function, or into one for the first time",
         hosts.pop() if len(hosts) == 1 else None,
         "all ranks have to make the same calls in the same order: see which functions that line "
-        f"calls; then clusterctl cancel {scene.cluster}",
+        f"calls; then {scene.hints.cancel}",
         tuple(sorted(rank.number for rank in few)),
         tuple(_where_it_parts(one, other) for one, other in ((few[0], most[0]), (most[0], few[0]))),
     )
@@ -377,7 +374,7 @@ def apart(scene: Scene) -> Iterator[Cause]:
         read = all(one.native.where for one in groups[places[rank.number]])
         at = f" ({rank.native.where})" if read else ""
         what = f"{{is}} alone {places[rank.number]}{at}{scene.since}: the others are {most}"
-        hint = f"clusterctl diagnose {scene.cluster} --tree shows its calls"
+        hint = f"{scene.hints.look} --tree shows its calls"
         if not rank.is_python and not rank.native.frames:
             hint = f"its calls, for which it is held a moment: {gdb_command(scene, rank)}"
         severity = ERROR if scene.is_quiet and scene.quiet_s is not None else WARNING
@@ -435,7 +432,11 @@ def scripts(scene: Scene) -> Iterator[Cause]:
             f"{ranks_in_words(odd)} run{'' if len(odd) > 1 else 's'} another {name} "
             "than the other ranks",
             hosts[0] if len(hosts) == 1 else None,
-            f"copy it to all: clusterctl copy {scene.cluster} FILE DST; then start the job again",
+            scene.hints.steps(
+                scene.hints.cluster("copy it to all: clusterctl copy NAME FILE DST")
+                or "copy it to all hosts",
+                "then start the job again",
+            ),
             tuple(sorted(rank.number for rank in odd)),
             tuple(
                 f"{name} {digest} on {fold_hosts(sorted({rank.host.host for rank in ranks}))}"

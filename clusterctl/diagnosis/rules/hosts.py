@@ -13,7 +13,7 @@ from clusterctl.diagnosis.case import (
     Scene,
     called,
     combine,
-    run_command,
+    room_hint,
 )
 from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.diagnosis.hostchecks import (
@@ -49,7 +49,10 @@ def host_facts(scene: Scene) -> Iterator[Cause]:
                     ERROR if blocks else WARNING,
                     f"{name[6:]} on {called(host)} does not answer ({why})",
                     host.host,
-                    f"see to its server; clusterctl reboot {scene.cluster} {host.index} lets go",
+                    scene.hints.steps(
+                        "see to its server",
+                        scene.hints.cluster(f"clusterctl reboot NAME {host.index} lets go"),
+                    ),
                     blocks=blocks,
                 )
         yield from _gpus(scene, host)
@@ -60,12 +63,9 @@ def _full(
 ) -> Iterator[Cause]:
     """Find a full file system. Only one without any room can be why a job is stuck."""
     is_out = has_no_room(system)
-    hint = (
-        f"clusterctl disk {scene.cluster} says what fills it; "
-        f"clusterctl clean-logs {scene.cluster} removes logs and checkpoints"
-    )
+    hint = room_hint(scene)
     if system.path == SHM:
-        hint = f"{run_command(scene, host, 'ls -lS /dev/shm')}: what dead jobs left there can go"
+        hint = f"{scene.hints.on(host, 'ls -lS /dev/shm')}: what dead jobs left there can go"
     for short in fullness(system):
         if short.severity is ERROR:
             yield Cause(
@@ -88,7 +88,7 @@ def _gpus(scene: Scene, host: HostEvidence) -> Iterator[Cause]:
                 ERROR,
                 f"GPU {index} on {called(host)} needs {needs}",
                 host.host,
-                f"clusterctl replace {scene.cluster} {host.index}",
+                scene.hints.cluster(f"clusterctl replace NAME {host.index}"),
                 blocks=scene.is_running and not scene.advances,
             )
         slowed = slowdown(gpu.throttled)
@@ -99,7 +99,7 @@ def _gpus(scene: Scene, host: HostEvidence) -> Iterator[Cause]:
                 f"GPU {index} on {called(host)} {slowed}"
                 + (f", to {gpu.clock_mhz:.0f} MHz" if gpu.clock_mhz else ""),
                 host.host,
-                f"if it stays so: clusterctl replace {scene.cluster} {host.index}",
+                scene.hints.cluster(f"if it stays so: clusterctl replace NAME {host.index}"),
                 blocks=False,
             )
 
@@ -163,14 +163,14 @@ def clocks(scene: Scene) -> Iterator[Cause]:
                 WARNING,
                 f"the clock of {called(host)} is {skew}",
                 host.host,
-                run_command(scene, host, "sudo chronyc makestep"),
+                scene.hints.on(host, "sudo chronyc makestep"),
                 blocks=False,
             )
 
 
 def hostnames(scene: Scene) -> Iterator[Cause]:
     """Hosts of the same name: Horovod and NCCL take their ranks for those of one machine."""
-    fix = f"give each its own again: clusterctl doctor {scene.cluster} --fix"
+    fix = "give each its own again" + scene.hints.cluster(": clusterctl doctor NAME --fix")
     for name, hosts in namesakes(scene.evidence.hosts, lambda host: host.hostname).items():
         yield Cause(
             "host.name",
@@ -178,9 +178,7 @@ def hostnames(scene: Scene) -> Iterator[Cause]:
             f"{fold_hosts([one.host for one in hosts])} all call themselves {name}: "
             f"{TAKEN_FOR_ONE}",
             hosts[-1].host,
-            f"end the job (clusterctl cancel {scene.cluster}), then {fix}"
-            if scene.is_running
-            else fix,
+            f"{scene.hints.cancel}, then {fix}" if scene.is_running else fix,
             blocks=scene.is_running and not scene.advances,
         )
 
@@ -197,6 +195,6 @@ def quarantined(scene: Scene) -> Iterator[Cause]:
                 f"{called(host)} is in quarantine since {since}{why and f' ({why})'}, and the job "
                 "uses it",
                 host.host,
-                f"clusterctl release {scene.cluster} {host.index} brings it back",
+                scene.hints.cluster(f"clusterctl release NAME {host.index} makes it usable again"),
                 blocks=False,
             )

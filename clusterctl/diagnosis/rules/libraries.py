@@ -35,7 +35,7 @@ def stalled(scene: Scene) -> Iterator[Cause]:
         return
     hint = (
         "all ranks have to run the same code on as many batches: compare the scripts and the data "
-        f"of these nodes; then clusterctl cancel {scene.cluster}"
+        f"of these nodes; then {scene.hints.cancel}"
     )
     if len(groups) == 1:
         [(tensors, ranks)] = groups.items()
@@ -158,6 +158,6 @@ def _of_ras(scene: Scene, check: str, ranks: tuple[int, ...], message: str) -> C
         ERROR if scene.is_quiet else WARNING,
         message.format(who=f"{format_ranks(ranks)}{where}"),
         next(iter(hosts)) if len(hosts) == 1 else None,
-        f"clusterctl diagnose {scene.cluster} --tree shows where they are",
+        f"{scene.hints.look} --tree shows where they are",
         ranks,
     )

@@ -21,7 +21,6 @@ from clusterctl.diagnosis.case import (
     full_disk_of,
     process_line,
     rank_lines,
-    run_command,
     saves_with_progress,
     sees_nothing,
     syscall_path,
@@ -67,9 +66,9 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
         if scene.is_running and scene.job.retries_left:
             again = "the job is started again by itself when its nodes answer"
         hints = {
-            "host.off": f"{_back(scene, host)}; {again}",
-            "host.key": "another machine may answer at its address: see "
-            f"`clusterctl status {scene.cluster}` before you trust it",
+            "host.off": scene.hints.steps(_back(scene, host), again),
+            "host.key": "another machine may answer at its address"
+            + scene.hints.cluster(": see `clusterctl status NAME` before you trust it"),
             # It takes no command over SSH, so `reboot` cannot help.
             "host.silent": LOGIN_FILES
             if RUNS_NOTHING.search(host.error)
@@ -115,28 +114,27 @@ def _back(scene: Scene, host: HostEvidence) -> str:
     """Return what brings a node back that is off."""
     off = OFF.search(host.ec2)
     if off and off["state"] in ("stopped", "stopping"):
-        anew = f"clusterctl replace {scene.cluster} {host.index}"
-        return f"clusterctl start {scene.cluster}, or replace it: {anew}"
-    return f"launch another in its place: clusterctl up {scene.cluster}"
+        replace = f"clusterctl replace NAME {host.index}"
+        return scene.hints.cluster(f"clusterctl start NAME, or replace it: {replace}")
+    return scene.hints.cluster("launch another in its place: clusterctl up NAME")
 
 
 def _renewal(scene: Scene, host: HostEvidence) -> str:
     """Return what helps with a node that takes no command over SSH, the harmless steps first."""
-    cluster, index = scene.cluster, host.index
+    hints = scene.hints
     near = next((one for one in scene.evidence.hosts if not one.error), None)
-    look = f"look again: clusterctl diagnose {cluster}"
+    ping = ""
     if near is not None and host.address:
-        look += (
-            f"; see it from another node: {run_command(scene, near, f'ping -c 3 {host.address}')}"
+        ping = f"see it from another node: {hints.on(near, f'ping -c 3 {host.address}')}"
+    last = f"a new machine in its place, its disks are lost: clusterctl replace NAME {host.index}"
+    last = f"last, {last}"
+    if not host.index:
+        # A replacement would lose the jobs, logs and checkpoints on the head node's disk.
+        last = (
+            "then off and on again, disks kept: clusterctl stop NAME --force; clusterctl start "
+            f"NAME; a spot node cannot be stopped: {last.removeprefix('last, ')}"
         )
-    anew = f"a new machine in its place, its disks are lost: clusterctl replace {cluster} {index}"
-    if index:
-        return f"{look}; last, {anew}"
-    # A replacement would lose the jobs, logs and checkpoints on the head node's disk.
-    return (
-        f"{look}; then off and on again, disks kept: clusterctl stop {cluster} --force; "
-        f"clusterctl start {cluster}; a spot node cannot be stopped: {anew}"
-    )
+    return hints.steps(f"look again: {hints.look}", ping, hints.cluster(last))
 
 
 def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
@@ -211,7 +209,7 @@ def daemons(scene: Scene) -> Iterator[Cause]:
                     f"{name} on {called(host)} is stopped (state T): ranks' output and the job's "
                     "end stay with it",
                     host.host,
-                    run_command(scene, host, f"kill -CONT {pids}"),
+                    scene.hints.on(host, f"kill -CONT {pids}"),
                     evidence=shown,
                 )
             elif any({sample.state for sample in one.samples} == {"Z"} for one in family):
@@ -220,7 +218,7 @@ def daemons(scene: Scene) -> Iterator[Cause]:
                     ERROR,
                     f"{name} on {called(host)} has ended",
                     host.host,
-                    f"clusterctl cancel {scene.cluster}, and start the job again",
+                    f"{scene.hints.cancel}, and start it again",
                     evidence=(process_line(process),),
                 )
 
@@ -237,7 +235,7 @@ def processes(scene: Scene) -> Iterator[Cause]:
         shown = rank_lines(rank)
         if rank.was("T"):
             check, what = "rank.stopped", "{is} stopped (state T)"
-            hint = run_command(scene, rank.host, f"kill -CONT {rank.process.pid}")
+            hint = scene.hints.on(rank.host, f"kill -CONT {rank.process.pid}")
         elif rank.was("t"):
             by = next((one for one in rank.process.partners if one.relation == "traces"), None)
             who = f"pid {by.pid} ({' '.join(by.argv)[:60]})" if by else "a debugger"
@@ -245,7 +243,7 @@ def processes(scene: Scene) -> Iterator[Cause]:
             hint = "detach the debugger, or let it go on"
         elif rank.was("Z"):
             check, what = "rank.exited", "{has} ended (state Z)"
-            hint = f"clusterctl logs {scene.cluster}"
+            hint = scene.hints.cluster("clusterctl logs NAME")
         else:
             if rank.was("D") and not rank.moved and not scene.advances:
                 found.append(_in_kernel(scene, rank, shown))
@@ -272,9 +270,9 @@ def _in_kernel(scene: Scene, rank: Rank, shown: tuple[str, ...]) -> RankFinding:
         what += f" ({channel}: the GPU's driver does not answer)"
     elif channel:
         what += f" ({channel})"
-    hint = (
-        "no signal ends such a process but what it waits for: look at that file system or device; "
-        f"clusterctl reboot {scene.cluster} {rank.host.index} ends it"
+    hint = scene.hints.steps(
+        "no signal ends such a process but what it waits for: look at that file system or device",
+        scene.hints.cluster(f"clusterctl reboot NAME {rank.host.index} ends it"),
     )
     stuck = (scene.others_wait([rank.number]) or scene.is_quiet) and not saves_with_progress(rank)
     severity = ERROR if stuck else WARNING
@@ -317,8 +315,9 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
                 "ranks.none",
                 ERROR,
                 f"no rank runs anywhere, {format_duration(scene.job.age_s)} after the start",
-                hint=f"clusterctl logs {scene.cluster} says how far mpirun got; end it: clusterctl "
-                f"cancel {scene.cluster}",
+                hint=scene.hints.cluster(
+                    "clusterctl logs NAME says how far mpirun got; end it: clusterctl cancel NAME"
+                ),
             )
         return
     if max(ages) < STARTED_AFTER_S:
@@ -351,8 +350,10 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
             f"{format_ranks(ranks)}{place} {_are(ranks)} gone: of the job's {scene.size} ranks "
             f"{len(scene.ranks)} run",
             first.host if first else None,
-            f"clusterctl logs {scene.cluster} may say why it ended; then clusterctl cancel "
-            f"{scene.cluster}",
+            scene.hints.steps(
+                scene.hints.cluster("clusterctl logs NAME may say why it ended"),
+                f"then {scene.hints.cancel}",
+            ),
             tuple(ranks),
             tuple(_gone_line(scene, rank) for rank in ranks[:6]),
         )
@@ -400,7 +401,7 @@ def left_over(scene: Scene) -> Iterator[Cause]:
             f"left over on {called(host)}: {count(len(ranks), 'rank')} of {', '.join(jobs[:2])}, "
             f"with {format_bytes(held)} of memory{also}",
             host.host,
-            f"clusterctl kill {scene.cluster} --nodes {host.index}",
+            scene.hints.cluster(f"clusterctl kill NAME --nodes {host.index}"),
             tuple(sorted({one.number for one in ranks})) if own else (),
             evidence=tuple(process_line(one.process) for one in ranks[:4]),
             blocks=not scene.is_running,

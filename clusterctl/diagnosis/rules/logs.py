@@ -82,7 +82,9 @@ def _of_kernel(
         using = [r.number for r in scene.ranks if r.host is host and index in r.process.gpus]
         ranks = tuple(sorted(using))
         message += f" (GPU {index}{f', {format_ranks(ranks)}' if ranks else ''})"
-    hint = one.remedy.replace("NAME NODE", f"{scene.cluster} {host.index}")
+    hint = one.remedy
+    if scene.evidence.cluster:
+        hint = hint.replace("NAME NODE", f"{scene.evidence.cluster} {host.index}")
     return Cause(check, severity, message, host.host, hint, ranks, (one.text[:300],), blocks)
 
 
@@ -140,7 +142,7 @@ def failure(scene: Scene, one: LogFinding | None) -> Cause:
     if scene.is_ending:
         begin = f"no rank of job {job.job_id} runs, and it has not ended yet"
     begin += _restarted(scene) or _killed(scene)
-    hint = " ".join(filter(None, ["clusterctl logs", scene.cluster, job.job_id]))
+    hint = scene.hints.cluster(f"clusterctl logs NAME {job.job_id}".strip())
     ranks = _ranks_that_say(scene, one) or scene.first_to_end
     at = scene.host_of.get(ranks[0]) if ranks else None
     by = ""
@@ -257,6 +259,6 @@ def logged(scene: Scene) -> Iterator[Cause]:
         is_exception = one.kind is LineKind.EXCEPTION
         what = "has an exception" if is_exception else "reports a failure"
         text = f"the log {what}, which is not in the catalogue: {one.text[:300]}"
-        hint = f"clusterctl logs {scene.cluster}"
+        hint = scene.hints.cluster("clusterctl logs NAME")
         severity = ERROR if is_exception else WARNING
         yield Cause("log.exception", severity, text, hint=hint, evidence=(f"line {one.line}",))

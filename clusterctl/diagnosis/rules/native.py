@@ -8,13 +8,19 @@ from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Rank, Scene, called
 
 
 def _waits(scene: Scene) -> dict[int, int]:
-    """Return for whom ranks wait that made no other call for a second, as far as that is known."""
-    if scene.advances or not scene.is_running:
+    """Return for whom ranks wait that made no other call for a second, as far as that is known.
+
+    A rank whose bytes move is in a long exchange.
+    """
+    if scene.advances or scene.moves or not scene.is_running:
         return {}
     return {
         one.number: one.native.peer
         for one in scene.ranks
-        if one.native.peer is not None and one.native.calls.same and one.native.peer != one.number
+        if one.native.peer is not None
+        and one.native.calls.same
+        and one.native.peer != one.number
+        and not one.works
     }
 
 
@@ -33,6 +39,8 @@ def cycles(scene: Scene) -> Iterator[Cause]:
             continue
         seen |= set(chain)
         ranks = [scene.by_number[number] for number in chain]
+        if len(ranks) == 2 and len({one.native.mpi.lower().endswith("send") for one in ranks}) == 2:
+            continue  # one sends what the other receives
         words = ", and ".join(
             f"{_said(one)} waits for rank {waits[one.number]} {one.native.where}" for one in ranks
         )
@@ -41,7 +49,7 @@ def cycles(scene: Scene) -> Iterator[Cause]:
             ERROR,
             f"ranks wait for each other in a circle: {words}",
             hint="one of them has to send first, or both use MPI_Sendrecv; then "
-            f"clusterctl cancel {scene.cluster}",
+            f"{scene.hints.cancel}",
             ranks=tuple(sorted(chain)),
             evidence=tuple(line for one in ranks for line in rank_lines(one))[:8],
         )
@@ -49,8 +57,6 @@ def cycles(scene: Scene) -> Iterator[Cause]:
 
 def awaited(scene: Scene) -> Iterator[Cause]:
     """A rank that another one waits for, and that is in no call of MPI."""
-    if scene.moves:
-        return
     for number, peer in _waits(scene).items():
         late = scene.by_number.get(peer)
         if not late or not late.native.frames or late.native.mpi:
@@ -62,7 +68,7 @@ def awaited(scene: Scene) -> Iterator[Cause]:
             f"{_said(late)} is {late.native.where}, not in MPI, and {_said(waiting)} waits for it "
             f"{waiting.native.where}",
             late.host.host,
-            f"clusterctl diagnose {scene.cluster} --tree shows its calls",
+            f"{scene.hints.look} --tree shows its calls",
             ranks=(peer,),
             evidence=(*rank_lines(late), *rank_lines(waiting)),
         )

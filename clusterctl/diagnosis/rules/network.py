@@ -16,7 +16,6 @@ from clusterctl.diagnosis.case import (
     Scene,
     called,
     format_ranks,
-    run_command,
 )
 from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence, Socket
 from clusterctl.domain.units import count, format_bytes
@@ -134,7 +133,7 @@ def _broken(scene: Scene, pair: _Pair, back: _Pair | None) -> Cause:
         check = "link.lost"
     big = max((one.send_queue_bytes for one in pair.sockets), default=0) >= BIG and not connecting
     sizes = " -M do -s 1472" if big else ""
-    ping = run_command(scene, pair.sender, f"ping -c 3{sizes} {pair.receiver.address}")
+    ping = scene.hints.on(pair.sender, f"ping -c 3{sizes} {pair.receiver.address}")
     why = "a security group, a firewall or a network ACL"
     why += ", or a path that drops large packets (MTU)" if big else ""
     ranks = tuple(sorted(pair.ranks | (back.ranks if back else set())))

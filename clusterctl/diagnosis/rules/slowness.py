@@ -19,7 +19,6 @@ from clusterctl.diagnosis.case import (
     combine,
     is_saving,
     rank_lines,
-    run_command,
     syscall_path,
 )
 from clusterctl.diagnosis.evidence import HostEvidence
@@ -69,7 +68,7 @@ def stragglers(scene: Scene) -> Iterator[Cause]:
     found = []
     for rank in slow:
         what = f"{{is}} slower than the others, which wait for it: it is {_slow_at(rank)}"
-        hint = f"clusterctl diagnose {scene.cluster} --tree shows where it spends its time"
+        hint = f"{scene.hints.look} --tree shows where it spends its time"
         found.append(RankFinding("rank.straggler", WARNING, rank, what, rank_lines(rank), hint))
     yield from combine(found)
 
@@ -125,7 +124,7 @@ def throttled(scene: Scene) -> Iterator[Cause]:
                 f"throttled for {min(share, 1.0):.0%} of the time"
             )
             show = f"cat /proc/{rank.process.pid}/cgroup; cat /sys/fs/cgroup/*/cpu.max"
-            hint = f"see its limit (cpu.max): {run_command(scene, rank.host, show)}"
+            hint = f"see its limit (cpu.max): {scene.hints.on(rank.host, show)}"
             found.append(RankFinding("rank.throttled", WARNING, rank, what, rank_lines(rank), hint))
     yield from combine(found)
 
@@ -215,8 +214,10 @@ def _slow_sockets(scene: Scene) -> Iterator[Cause]:
             if named
             else f"the link between {' and '.join(map(called, ends))} is slow: data crawl over it",
             named.host if named else None,
-            f"see its traffic beside the others': clusterctl watch {scene.cluster}; or replace it: "
-            f"clusterctl replace {scene.cluster} {host.index}",
+            scene.hints.cluster(
+                "see its traffic beside the others': clusterctl watch NAME; or replace it: "
+                f"clusterctl replace NAME {host.index}"
+            ),
             evidence=(*shown, *((f"SSH: {host.error}",) if host.error else ())),
         )
 
@@ -277,8 +278,10 @@ def _slow_cards(scene: Scene) -> Iterator[Cause]:
         WARNING,
         f"the EFA connections of {where} are in trouble: {_in_words(worst)}",
         worst.host.host if is_alone else None,
-        f"see each card: clusterctl watch {scene.cluster} --json; if it goes on, replace the host: "
-        f"clusterctl replace {scene.cluster} {worst.host.index}",
+        scene.hints.cluster(
+            "see each card: clusterctl watch NAME --json; if it goes on, replace the host: "
+            f"clusterctl replace NAME {worst.host.index}"
+        ),
         evidence=tuple(one.text for one in slow[:4]),
     )
 
@@ -311,12 +314,15 @@ def idle_cards(scene: Scene) -> Iterator[Cause]:
                 f"{which} of {called(host)} moved nothing in {span_s:.1f} s, and the others "
                 f"{format_bytes(usual)} each",
                 host.host,
-                f"see what its driver says: clusterctl doctor {scene.cluster}; or replace the "
-                f"host: clusterctl replace {scene.cluster} {host.index}",
+                scene.hints.cluster(
+                    "see what its driver says: clusterctl doctor NAME; or replace the host: "
+                    f"clusterctl replace NAME {host.index}"
+                ),
                 evidence=(f"idle: {', '.join(idle[:8])}{'…' if len(idle) > 8 else ''}",),
             )
 
 
+WATCH = "clusterctl watch NAME shows processors, disks and links as they are"
 # Numbered steps, as in `step 120 loss 0.5` or `iteration 7`.
 _NUMBERED = re.compile(r"(?i)\b(?:step|iter(?:ation)?|batch)s?\b\W{0,3}(\d+)")
 
@@ -344,7 +350,7 @@ def _steps_fell(scene: Scene) -> Cause | None:
         "job.slower",
         WARNING,
         f"the job makes {now:.2g} steps/s now, and made {before:.2g} before",
-        hint=f"clusterctl watch {scene.cluster} shows processors, disks and links as they are",
+        hint=scene.hints.cluster(WATCH),
         evidence=(f"steps {numbers[-len(added) - 1]} to {numbers[-1]} in {span_s:.1f} s",),
     )
 
@@ -384,6 +390,6 @@ def slowed_down(scene: Scene) -> Iterator[Cause]:
             "job.slower",
             WARNING,
             f"the last steps made {last:.3g} {unit}, those before {usual:.3g}",
-            hint=f"clusterctl watch {scene.cluster} shows processors, disks and links as they are",
+            hint=scene.hints.cluster(WATCH),
             evidence=(f"{unit} of the last rows: " + ", ".join(f"{x:.3g}" for x in speeds[-5:]),),
         )

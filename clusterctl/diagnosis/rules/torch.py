@@ -70,13 +70,13 @@ def _differing(scene: Scene, one: Differing, source: str) -> Cause:
 
 def _cause(scene: Scene, check: str, text: str, ranks: tuple[int, ...], source: str) -> Cause:
     hosts = {scene.host_of[rank].host for rank in ranks if rank in scene.host_of}
-    hint = f"all ranks have to call the same collectives; then clusterctl cancel {scene.cluster}"
+    then = f"then {scene.hints.cancel}" if scene.is_running else ""
     return Cause(
         check,
         ERROR,
         text,
         next(iter(hosts)) if len(hosts) == 1 else None,
-        hint if scene.is_running else hint.partition(";")[0],
+        scene.hints.steps("all ranks have to call the same collectives", then),
         ranks,
         (f"from PyTorch's {source}",),
     )

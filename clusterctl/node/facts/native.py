@@ -68,18 +68,19 @@ class NativeCalls:
 
 
 @deadline(WITHIN_S + 3.0)
-def native_calls(pids: tuple[int, ...], python: bool = False) -> tuple[NativeCalls, ...]:
+def native_calls(pids: tuple[int, ...], python: tuple[int, ...] = ()) -> tuple[NativeCalls, ...]:
     """Return the calls of these processes. One that is stopped already, waits in the kernel or is
-    traced is left alone. With `python` they are read by the py-spy that is stored here, if any."""
-    spies = sorted(glob.glob(os.path.expanduser(SPIES))) if python else []  # noqa: PTH111, PTH207
-    py_spy = spies[-1] if spies else ""
+    traced is left alone. Those of `python` are read by the py-spy that is stored here."""
+    spies = sorted(glob.glob(os.path.expanduser(SPIES)))  # noqa: PTH111, PTH207
     found: dict[int, NativeCalls] = {}
 
     until = time.monotonic() + WITHIN_S
 
     def work(pid: int) -> None:
         try:
-            found[pid] = _calls_of(pid, py_spy, until)
+            if pid in python and not spies:
+                raise OSError("no py-spy is stored on that node, which reads calls in C of Python")
+            found[pid] = _calls_of(pid, spies[-1] if pid in python else "", until)
         except (OSError, ValueError, IndexError) as error:
             found[pid] = NativeCalls(pid, error=str(error))
 
