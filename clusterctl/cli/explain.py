@@ -182,6 +182,12 @@ def _show(found: Explanation) -> None:
             "cause:",
             found.unknown_before,
         )
+        if found.symptoms_before:
+            first = found.symptoms_before[0]
+            output.line(
+                f"Not certain: {first.signature.id}, {_where(first)}, stands before it, and both "
+                "may have another cause."
+            )
     _show_firsts(found)
     after = [
         one

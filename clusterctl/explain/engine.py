@@ -63,8 +63,6 @@ _FRAME = "-" * 74
 _OTHERS = re.compile(rf".*{re.escape(_TRACEBACK)}|\s*{_FRAME}\s*$|[EWIF]\d{{4}} \d\d:")
 # A further line of an exception's message, as of cloud-init's: `Exit code: 1`.
 _FIELD = re.compile(r"[A-Z][a-z]+( [a-z]+)?: ")
-# How a message begins that is no failure by itself.
-_MILD_FRAME = re.compile(r"(?:WARNING|Warning|NOTE|Note|By default)\b|[^.]*[Dd]eprecated\b")
 # Lines of such a message.
 _FRAME_LINES = 60
 # Lines at the end of a log in which a doubtful line is taken for the failure.
@@ -93,11 +91,6 @@ _STAMP = re.compile(
     rf"|\b(?P<day3>\d\d) (?P<name2>{_MONTH}) \d{{4}} )(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?)"
 )
 _NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
-# Words of Open MPI's and PRRTE's help messages. Other programs print rules of dashes, too.
-_OF_MPI = re.compile(
-    r"\b(?:Open ?MPI|MPI|ORTE|PRTE|PRRTE|PMIx|OMPI|OPAL|hwloc|UCX|UCC|mpi(?:run|exec)|prte?run"
-    r"|prte|orted|daemons?|slots?|process(?:es)?|local host|Local host|node)\b"
-)
 # Prefixes of log lines that tell host, pid or rank, and the characters in which they are searched.
 _PREFIX = 600
 _PLACES = tuple(
@@ -282,6 +275,21 @@ class Explanation:
             and (one.fatal or (one.kind is LineKind.DOUBTFUL and lead.line - one.line <= _NEAR))
         )
 
+    @property
+    def symptoms_before(self) -> tuple[LogFinding, ...]:
+        """The symptoms before a lead that many causes share. They may have another cause."""
+        lead = self.lead
+        return tuple(
+            one
+            for one in self.of(Role.SYMPTOM)
+            if lead
+            and _is_cause(lead)
+            and lead.signature.generic
+            and one.signature.severity is Severity.ERROR
+            and log_of(one) == log_of(lead)
+            and one.line < lead.line
+        )
+
     @functools.cached_property
     def firsts(self) -> tuple[LogFinding | UnknownError, ...]:
         """The first failure of each log that has one: its lead, or its first unknown line.
@@ -303,9 +311,10 @@ class Explanation:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the lead is a cause by itself, and no unknown error stands before it."""
+        """Whether the lead is a cause by itself, and no other error may be the cause of it."""
         lead = self.lead
-        return bool(lead and lead.signature.role is Role.ROOT and not self.unknown_before)
+        is_root = lead is not None and lead.signature.role is Role.ROOT
+        return is_root and not self.unknown_before and not self.symptoms_before
 
     @property
     def severity(self) -> Severity:
@@ -437,8 +446,7 @@ class _Table:
 
     def __init__(self, signatures: Sequence[Signature]) -> None:
         self._signatures = signatures
-        ends = (f"{_FRAME}\n", f"{_FRAME}\r\n")
-        strong = (_TRACEBACK, *_CHAINED, *ends, " <==", *STRONG_MARKS)
+        strong = (_TRACEBACK, *_CHAINED, " <==", *STRONG_MARKS)
         of_text: dict[str, list[int]] = {" <==": []}
         for number, one in enumerate(signatures):
             for text in literals(one.pattern):
@@ -637,9 +645,11 @@ class _Reader:
         if any(one in text for one in _CHAINED):
             self._chained |= {_tag(text)} & self._exceptions
             return
+        if _clean(text).strip() == _FRAME and self._is_read(lines, number, text):
+            return
         for one in shape.signatures:
             said = _following(lines, number, one.lines) if one.lines > 1 else [(0, _clean(text))]
-            matched = self._matched(one, [part for _, part in said], text, lines, number)
+            matched = self._matched(one, said, text, lines, number)
             if matched:
                 shape.matched = one.id
                 self._cover(text, said[matched - 1][0])
@@ -676,9 +686,7 @@ class _Reader:
         clean = _clean(text)
         if self._covered.get(_tag(text), -1) >= self._line:
             return
-        if clean.strip() == _FRAME:
-            self._frame(lines, number, text)
-        elif is_frame(clean):
+        if is_frame(clean):
             self._stack(lines, number)
         elif at_end and is_python_frame(clean):  # of a traceback that is cut on both sides
             self._note_unknown(self._line + 1, clean, text, LineKind.END, lines, number)
@@ -701,26 +709,21 @@ class _Reader:
         tag = _tag(raw)
         self._covered[tag] = max(self._covered.get(tag, -1), self._line + more)
 
-    def _frame(self, lines: Sequence[bytes], number: int, text: str) -> None:
-        """Note a help message of Open MPI that has no line of the catalogue."""
+    def _is_read(self, lines: Sequence[bytes], number: int, text: str) -> bool:
+        """Return whether a rule ends a help message of Open MPI, or begins a known one."""
+        if self._covered.get(_tag(text), -1) >= self._line:
+            return True
         said = _following(lines, number, _FRAME_LINES)
         ends = next((at for at, one in enumerate(said) if at and one[1].strip() == _FRAME), 0)
         body = [part for _, part in said[1:ends]]
-        message = " ".join(" ".join(body).split())
-        # Without a word of MPI's it is one only if it says that something failed.
-        if not (_OF_MPI.search(message) or any(_failing(part) for part in body)):
-            return
-        self._cover(text, said[ends][0])
-        known = (
+        is_known = any(
             _compiled(one.pattern).search("\n".join(body[at : at + one.lines]))
             for at, part in enumerate(body)
             for one in table().named(hit[0] for hit in table().hits(part.encode(), _Search.ALL))
         )
-        if not any(known):
-            at = next(at for at, part in enumerate(body) if part.strip())
-            kind = LineKind.COMPLAINT if _MILD_FRAME.match(message) else LineKind.FAILING
-            begins = said[1 + at][0]
-            self._note_unknown(self._line + 1 + begins, message, text, kind, lines, number)
+        if is_known:
+            self._cover(text, said[ends][0])
+        return is_known
 
     def _note_unknown(
         self, line: int, said: str, raw: str, kind: LineKind, lines: Sequence[bytes], number: int
@@ -743,14 +746,19 @@ class _Reader:
             self._is_full = True
 
     def _matched(
-        self, one: Signature, said: list[str], raw: str, lines: Sequence[bytes], number: int
+        self,
+        one: Signature,
+        said: list[tuple[int, str]],
+        raw: str,
+        lines: Sequence[bytes],
+        number: int,
     ) -> int:
         """Add a finding and return the number of its lines if the signature matches, else 0.
 
-        `said` is the line and, for some signatures, lines after it, without tags. `raw` is the line
-        with its tag.
+        `said` is the line and, for some signatures, lines after it, without tags, each with its
+        distance. `raw` is the line with its tag.
         """
-        block = "\n".join(said)
+        block = "\n".join(part for _, part in said)
         match = _compiled(one.pattern).search(block)
         if not match or (one.generic and _is_beside(lines, number)):
             return 0
@@ -771,12 +779,15 @@ class _Reader:
         key = (self._part, one.id)
         before = self._findings.get(key)
         is_over = before is not None and not self._tried.get(key)
-        self._tried[key] = 0 if is_over or not tries_again(said[0]) else self._line + 1
+        self._tried[key] = 0 if is_over or not tries_again(said[0][1]) else self._line + 1
+        # A rule of dashes says nothing: the line after it is shown.
+        below, text = next((part for part in said if re.search(r"\w", part[1])), said[0])
+        line = self._line + 1 + below
         if before is None:
             found = LogFinding(
                 one,
-                self._line + 1,
-                _shown(said[0], match.start()),
+                line,
+                _shown(text, 0 if below else match.start()),
                 values,
                 1,
                 ranks,
@@ -784,12 +795,12 @@ class _Reader:
                 self._origin,
                 self._part,
                 _time(lines, number),
-                (self._line + 1,),
+                (line,),
                 _raised_at(lines, number),
             )
             self._keep_doubtful(found)
         else:
-            more_lines = (self._line + 1,) if len(before.lines) < MOST_LINES else ()
+            more_lines = (line,) if len(before.lines) < MOST_LINES else ()
             found = replace(before, count=before.count + 1, lines=before.lines + more_lines)
             if len(before.ranks) < MOST_RANKS and len(before.hosts) < MOST_RANKS:
                 found = replace(found, ranks=before.ranks | ranks, hosts=before.hosts | hosts)
@@ -869,11 +880,6 @@ def _texts_by_line(
         else:
             hit = None
         yield number, texts
-
-
-def _failing(line: str) -> bool:
-    """Return whether a line without tags says that something failed."""
-    return kind_of(line) in (LineKind.EXCEPTION, LineKind.FAILING, LineKind.DOUBTFUL)
 
 
 def _named(match: re.Match[str]) -> dict[str, str]:

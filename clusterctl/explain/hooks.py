@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from clusterctl.domain.ranges import format_indices
+from clusterctl.explain.failing import LineKind, kind_of
 from clusterctl.explain.stalls import Stall, read_stall
 
 # Environment variables with which pip builds Horovod, by the framework's module name.
@@ -93,6 +94,51 @@ def _diverged(absent: Mapping[int, tuple[str, ...]]) -> bool:
     return any(not one & other for at, one in enumerate(sets) for other in sets[:at])
 
 
+# Words of the help messages of Open MPI and its launchers. Others print rules of dashes, too.
+_OF_MPI = re.compile(
+    r"\b(?:Open ?MPI|MPI|ORTE|PRTE|PRRTE|PMIx|PMI2|PMI2_\w+|OMPI|OPAL|MCA|hwloc|UCX|UCC|CUDA|BTL"
+    r"|XHC|mpi(?:run|exec)|prte?run|prte|orted|daemons?|slots?|process(?:es)?|hostname|nodes?"
+    r"|hosts?|launcher|hostfile|rankfile|ranks?|allocat(?:ion|or)|binding|mapping|polic(?:y|ies)"
+    r"|communicator|transport|sockets?|directives?|qualifier|modifier|cu[A-Z]\w+|mutex|knem)\b",
+    re.IGNORECASE,
+)
+_ADVICE = re.compile(
+    r"^(?:Please|Try|Check|Use|Set|Rerun|You|If|Perhaps|Consider|Specify|Either|To \w+)\b"
+    r"|\b(?:please|can be (?:set|avoided|changed|fixed|resolved)|you (?:can|may|should|must))\b"
+)
+
+
+def framed_text(block: str) -> Mapping[str, str] | None:
+    """Return `problem` and `advice` of a text between two rules of dashes, or None for a table."""
+    lines = [line for line in block.splitlines() if line.strip("- ")]
+    text = " ".join(" ".join(lines).split())
+    if not re.search(r"[a-z]+(?: [\w,:()'\"-]+){3}", text):
+        return None
+    parts = re.split(r"(?<=[a-z\d)\"'][.!]) (?=[A-Z])", text)
+    advice = [part for part in parts[1:] if _ADVICE.search(part)]
+    return {
+        "problem": " ".join(part for part in parts if part not in advice)[:600].rstrip("."),
+        "advice": " ".join(advice)[:600]
+        or "what the message names; if it names only a call that failed, the first error of the "
+        "other ranks and hosts",
+    }
+
+
+def mpi_message(block: str) -> Mapping[str, str] | None:
+    """Return what `framed_text` does, or None if the text neither is Open MPI's nor an error."""
+    failing = (LineKind.EXCEPTION, LineKind.FAILING, LineKind.DOUBTFUL)
+    is_error = _OF_MPI.search(block) or any(kind_of(line) in failing for line in block.splitlines())
+    return framed_text(block) if is_error else None
+
+
 HOOKS: Mapping[str, Callable[[str], Mapping[str, str] | None]] = {
-    one.__name__: one for one in (horovod_framework, horovod_framework_named, stall, stall_diverged)
+    one.__name__: one
+    for one in (
+        framed_text,
+        horovod_framework,
+        horovod_framework_named,
+        mpi_message,
+        stall,
+        stall_diverged,
+    )
 }

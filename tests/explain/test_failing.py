@@ -48,9 +48,6 @@ AFTER = "UnknownError: Horovod has been shut down. This was caused by an excepti
         "quux.WidgetNotFound: no handle",
         "INFO quux: sent\nINFO Failed to make it.\n    at Quux.make (/quux/lib.js:50:35)",
         "INFO quux: sent\nno handle for Quux\n\tat org.quux.Widget.make(Widget.java:12)",
-        f"{DASHES}\nThe daemon has no handle for its process.\n\n  Local host: a\n{DASHES}",
-        f"[1,3]<stderr>:{DASHES}\n[1,3]<stderr>:An MPI process has no handle.\n"
-        f"[1,3]<stderr>:{DASHES}",
     ],
 )
 def test_an_unknown_line_of_a_failing_form_is_shown(tmp_path, capsys, line):
@@ -95,12 +92,45 @@ def test_a_traceback_that_is_cut_is_no_healthy_end():
     assert explain([inside + "step 1\n" * 30]).severity is Severity.INFO
 
 
+@pytest.mark.parametrize(
+    ("tag", "message", "expected"),
+    [
+        ("", "The daemon has no handle for it.\n\n  Local host: a", "mpi.message"),
+        ("[1,3]<stderr>:", "An MPI process has\nno handle. Please give it one.", "mpi.message"),
+        ("", "WARNING: The daemon has no handle for it.", "mpi.remark"),
+        ("", "The job has no handle, and will continue without it.", "mpi.remark"),
+        ("", "There are not enough slots available in the system.", "mpi.not-enough-slots"),
+    ],
+)
+def test_a_framed_message_of_open_mpi_explains_itself(tag, message, expected):
+    """It needs no word of a failing form, and any line of it may be that of a signature."""
+    lines = [DASHES, *message.split("\n"), DASHES]
+    found = explain(["step 1\n", *(f"{tag}{line}\n" for line in lines)])
+    assert found.lead and found.lead.signature.id == expected
+    assert found.lead.line == 3 and found.lead.text in message
+    assert not found.failing
+    if "Please" in message:
+        assert found.lead.cause.endswith("An MPI process has no handle")
+        assert found.lead.remedy == "Please give it one."
+
+
+def test_a_message_that_is_a_cause_of_a_general_kind_is_not_certain_after_a_symptom(
+    tmp_path, capsys
+):
+    log = tmp_path / "log"
+    symptom = "[demo-1:17] PMIX ERROR: UNREACHABLE in file ptl_tcp.c at line 7\n"
+    log.write_text(f"{symptom}{DASHES}\nThe daemon has no handle for it.\n{DASHES}\n")
+    assert run_command(cli, ["explain", str(log)]) == 2
+    shown = capsys.readouterr().out
+    assert "error: mpi.message" in shown and "Not certain: mpi.error-log, line 1" in shown
+
+
 def test_a_framed_message_without_a_word_of_mpi_is_shown_if_something_failed():
     message = "The handle of quux: no such widget, aborting."
     found = explain([f"{DASHES}\n{message}\n{DASHES}\n", "0.5 0.7\n" * 30])
-    assert [one.text for one in found.failing] == [message]
+    assert found.lead and found.lead.text == message
     table = f"{DASHES}\nname   size\n{DASHES}\n"
-    assert not explain([table]).failing
+    assert explain([table]).severity is Severity.INFO
 
 
 def test_a_signature_that_begins_above_an_exception_explains_it():
