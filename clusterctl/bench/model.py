@@ -264,7 +264,8 @@ class Model:
 
     def step_s(self, gpus: int) -> float:
         """Return the seconds of a step on that many GPUs: the median over all hypotheses."""
-        return max(self._bounds(gpus)[1], self._input_s(gpus))
+        reading_s = self.reading.seconds(gpus, self.per_node)[0] if self.reading else 0.0
+        return max(self._bounds(gpus)[1], reading_s)
 
     @functools.cached_property
     def residuals(self) -> dict[int, float]:
@@ -357,9 +358,6 @@ class Model:
     @property
     def _freedom(self) -> float:
         return NOISE_COUNTS + len(self.fitted)
-
-    def _input_s(self, gpus: int) -> float:
-        return self.reading.seconds(gpus, self.per_node)[0] if self.reading else 0.0
 
     def _bounds(self, gpus: int) -> tuple[float, float, float]:
         """Return the lower end, the median and the upper end, without reading."""
@@ -552,15 +550,11 @@ def _beyond(curves: Sequence[Curve], largest: int, least: float) -> tuple[Hidden
         seconds = [OVERLAP * least * value / hides for value in _half_normal()]
         if curve.is_measured:
             chance *= _hides_so_much(hides, least)
-            seconds = [math.exp(NETWORK_OFF * value) for value in _normal()]
+            values = ((one + 0.5) / STRATA for one in range(STRATA))  # equally likely ones
+            seconds = [math.exp(NETWORK_OFF * _NORMAL.inv_cdf(value)) for value in values]
         found += [Hidden(curve, hides, each, max(chance, 1e-12)) for each in seconds]
     total = sum(one.chance for one in found)
     return tuple(replace(one, chance=one.chance / total) for one in found)
-
-
-def _normal() -> list[float]:
-    """Return equally likely values of a standard normal distribution."""
-    return [_NORMAL.inv_cdf((stratum + 0.5) / STRATA) for stratum in range(STRATA)]
 
 
 def _half_normal() -> list[float]:
@@ -573,12 +567,9 @@ def _likely(fits: Sequence[Fit]) -> tuple[Fit, ...]:
     best = max(one.weight for one in fits)
     kept = [one for one in fits if one.weight > best - LEAST_LIKELY]
     kept.sort(key=lambda one: -one.weight)
-    return _normalized([replace(one, weight=math.exp(one.weight - best)) for one in kept])
-
-
-def _normalized(fits: Sequence[Fit]) -> tuple[Fit, ...]:
-    total = sum(one.weight for one in fits)
-    return tuple(replace(one, weight=one.weight / total) for one in fits)
+    weights = [math.exp(one.weight - best) for one in kept]
+    total = sum(weights)
+    return tuple(replace(fit, weight=one / total) for fit, one in zip(kept, weights))
 
 
 def _nodes(gpus: int, per_node: int) -> int:

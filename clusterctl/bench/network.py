@@ -371,16 +371,6 @@ EXPECTED: dict[tuple[str, int], tuple[str, dict[float, float]]] = {
 }
 
 
-def expected_busbw(instance_type: str, nodes: int, size: int) -> tuple[float | None, str]:
-    """Return the published bus bandwidth of NCCL's allreduce in bytes per second, and its source.
-
-    `size` is in bytes. The bandwidth is None if it is unknown.
-    """
-    source, known = EXPECTED.get((instance_type, nodes), ("", {}))
-    rate = known.get(size / 2**20)
-    return (rate * 1e9, source) if rate else (None, "")
-
-
 def table_of_mpi(text: str, exit_status: int, program: str, ranks: int) -> AllreduceTable:
     """Return the results of OSU's osu_allreduce: lines of `size  microseconds`.
 
@@ -393,7 +383,8 @@ def table_of_mpi(text: str, exit_status: int, program: str, ranks: int) -> Allre
         if not 0 < took < math.inf:
             error = f"no time for {format_bytes(int(size))}, but {cell[:20]!r}"
             break
-        rows.append(Allreduce(int(size), took, _busbw(int(size), took, ranks)))
+        busbw = int(size) / took * 2 * (ranks - 1) / ranks
+        rows.append(Allreduce(int(size), took, busbw))
     error = error or _failure(exit_status) or ("" if rows else "it printed no figures")
     return AllreduceTable(program, ranks, () if error else tuple(rows), error=error)
 
@@ -404,10 +395,6 @@ def _failure(exit_status: int) -> str:
         return ""
     why = "it did not end in time" if exit_status == 124 else "it failed"
     return f"{why} (exit status {exit_status})"
-
-
-def _busbw(size: int, seconds: float, ranks: int) -> float:
-    return size / seconds * 2 * (ranks - 1) / ranks
 
 
 NO_MPI = "MPI"  # stands for the program where there is no Open MPI
@@ -443,6 +430,7 @@ def table_of_nccl(
     if a value was wrong, a rate is zero, or the program failed.
     """
     rows, error = [], ""
+    source, known = EXPECTED.get((instance_type, nodes), ("", {}))
     for size, *cells in _NCCL_ROW.findall(text):
         wrong = [cell for cell in cells[3::4] if _number(cell) >= 1]
         took, rate = _number(cells[0]), _number(cells[2])
@@ -458,18 +446,15 @@ def table_of_nccl(
         if not took or not rate >= 0:
             error = f"no rate for {format_bytes(int(size))}"
             break
-        expected = None
-        if program == "all_reduce_perf":
-            expected = expected_busbw(instance_type, nodes, int(size))[0]
-        rows.append(Allreduce(int(size), took / 1e6, rate * 1e9, expected))
+        expected = known.get(int(size) / 2**20) if program == "all_reduce_perf" else None
+        rows.append(Allreduce(int(size), took / 1e6, rate * 1e9, expected and expected * 1e9))
     error = error or _failure(exit_status)
     found = _NCCL_VERSION.search(text)
-    has_source = any(row.expected for row in rows)
     return AllreduceTable(
         f"{program} ({NCCL_TESTS})",
         ranks,
         () if error else tuple(rows),
-        source=EXPECTED[instance_type, nodes][0] if has_source else "",
+        source=source if any(row.expected for row in rows) else "",
         error=error or ("" if rows else "it printed no figures"),
         operation=NCCL_PROGRAMS[program],
         nccl=_version(found[1] or found[2]) if found else "",

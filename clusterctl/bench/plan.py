@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.jobs.recipe import TUTORIAL
@@ -13,8 +13,6 @@ from clusterctl.jobs.recipe import TUTORIAL
 SYNTHETIC, REAL = "synthetic", "real"
 # Each run empties this folder, so it is not imagenet_resnet, which may have a user's checkpoints.
 LOG_FOLDER = "imagenet_resnet_bench"
-# The trainer's options that decide which steps are measured and where their rows are.
-OWN_FLAGS = ("--num_batches", "--num_epochs", "--display_every", "--log_dir")
 # Rows in the measured part: enough to see a dip in speed, few enough that reading the loss, which
 # the trainer does for each row, costs nothing.
 ROWS = 10
@@ -56,9 +54,10 @@ class BenchSettings:
 
     def check_arguments(self) -> None:
         """Raise UsageError for a trainer's option that the benchmark sets itself."""
+        own = {word for word in replace(self, arguments=()).flags() if word.startswith("--")}
         for word in self.arguments:
             flag = word.partition("=")[0]
-            if flag in OWN_FLAGS:
+            if flag in {*own, "--num_epochs"}:
                 raise UsageError(
                     f"bench sets {flag} itself: its rows would not be those of the measured steps",
                     "the number of steps: --steps and --warmup",

@@ -228,7 +228,7 @@ def cost_table(results: Sequence[SizeResult]) -> ReportTable:
                 _usd(each.epoch_usd),
                 format_duration(EPOCHS * each.epoch_s),
                 _usd(None if each.epoch_usd is None else EPOCHS * each.epoch_usd),
-                _speed_by_price(each.images_per_s_per_hourly_usd),
+                f"{by_price:,.1f}" if (by_price := each.images_per_s_per_hourly_usd) else NONE,
             )
             for each in results
         ],
@@ -288,10 +288,6 @@ def _share(value: float | None) -> str:
 
 def _usd(value: float | None) -> str:
     return NONE if value is None else f"{value:,.2f}" if value >= 0.1 else f"{value:.4f}"
-
-
-def _speed_by_price(value: float | None) -> str:
-    return NONE if value is None else f"{value:,.1f}"
 
 
 def _shares_and_prices(benchmark: Benchmark) -> str:

@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
+from clusterctl.node.diagnosis.job import JobOutput
 from clusterctl.node.facts.disks import MountedFileSystem
 from clusterctl.node.facts.flight import FlightDump
 from clusterctl.node.facts.native import NativeCalls
@@ -324,19 +325,13 @@ class HostEvidence:
 
 
 @dataclass(frozen=True)
-class JobEvidence:
+class JobEvidence(JobOutput):
     """The job's record on the head node. `state` is as in `clusterctl logs`.
 
-    For a job that was started by hand, `job_id` is empty and `line` is that of its mpirun.
-    `log_first` and `log` are the first and the last lines of the log; `log_silent_s` is the time
-    since it was last written. `log_added` are lines that were written during the samples.
-    `log_writes` are the last writes to the log: how many seconds ago each was, and how many lines
-    it completed; the last of these is the last of `log`.
-    `rank_logs` are the last lines of the ranks' own logs, by rank, of a job that has ended.
-    `metrics` are the last lines of the trainer's metrics.jsonl, and `metrics_silent_s` the time
-    since that was last written. `hosts` are the hosts of the job's hosts file with their slots.
-    `others` are the ids of other running jobs. `retries_left` is the number of times that the head
-    node will start the job again after a lost node. `reason` is the runner's word on the job's end.
+    For a job that was started by hand, `job_id` is empty and `line` is that of its mpirun. `hosts`
+    are the hosts of the job's hosts file with their slots. `others` are the ids of other running
+    jobs. `retries_left` is the number of times that the head node will start the job again after a
+    lost node. `reason` is the runner's word on the job's end.
     """
 
     job_id: str = ""
@@ -346,16 +341,6 @@ class JobEvidence:
     age_s: float = 0.0
     size: int = 0
     line: str = ""
-    log_dir: str = ""
-    log_bytes: int = 0
-    log_silent_s: Optional[float] = None
-    log_first: tuple[str, ...] = ()
-    log: tuple[str, ...] = ()
-    log_added: tuple[str, ...] = ()
-    log_writes: tuple[tuple[float, int], ...] = ()
-    rank_logs: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    metrics: tuple[dict[str, Any], ...] = ()
-    metrics_silent_s: Optional[float] = None
     hosts: dict[str, int] = field(default_factory=dict)
     others: tuple[str, ...] = ()
     retries_left: int = 0

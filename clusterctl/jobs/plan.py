@@ -450,7 +450,10 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
             f"wanted {ranks} GPUs, {there} {slots}", f"take {slots}, or {more_gpus}"
         )
     request.knobs.check()
-    check_recipe(request.recipe)
+    if request.recipe is not None and request.recipe not in RECIPES:
+        raise UsageError(
+            f"there is no recipe {request.recipe!r}", f"it is one of {', '.join(RECIPES)}"
+        )
     if request.environment is not None and not request.environment.startswith(("~/", "/")):
         raise UsageError(
             f"--env is a folder of the nodes, not {request.environment!r}",
@@ -498,12 +501,6 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
         )
     if request.script is None and "--synthetic" in request.arguments and not request.synthetic:
         raise UsageError("--synthetic comes before --", "clusterctl train NAME GPUS --synthetic")
-
-
-def check_recipe(name: str | None) -> None:
-    """Raise UsageError if there is no recipe of this name."""
-    if name is not None and name not in RECIPES:
-        raise UsageError(f"there is no recipe {name!r}", f"it is one of {', '.join(RECIPES)}")
 
 
 def _check_script_mode(request: JobRequest) -> None:

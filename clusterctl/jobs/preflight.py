@@ -307,12 +307,9 @@ def script_findings(context: JobContext) -> list[Finding]:
         for node in context.readers
         if node.script_error
     ]
-    return findings_by_message("script.missing", said, _script_hint(context))
-
-
-def _script_hint(context: JobContext) -> str:
-    quote = quote_hint(context, "--script", context.plan.script_path)
-    return quote or "put it there on every node (clusterctl copy NAME FILE DIR)"
+    quote = quote_hint(context, "--script", path)
+    copy = "put it there on every node (clusterctl copy NAME FILE DIR)"
+    return findings_by_message("script.missing", said, quote or copy)
 
 
 def output_findings(context: JobContext) -> list[Finding]:
@@ -547,12 +544,15 @@ def _shards(node: PreflightFacts, run: TrainerRun) -> Iterable[Finding]:
             "or make more files: utils/preprocess_imagenet.py --train_shards",
         )
     elif files % ranks:
+        even = max(number for number in range(1, ranks) if files % number == 0)
         yield Finding(
             "data.uneven_shards",
             Severity.WARNING,
             f"{files} training files do not divide by {ranks} ranks: some read "
             f"{-(-files // ranks)} and some {files // ranks}, and those images count more",
-            hint=_nearest_hint(_nearest(files, ranks)),
+            hint=f"{even} ranks would read as many each"
+            if even > 1
+            else "1 rank would read them all",
         )
     yield from _uneven(node)
     yield from _too_few_images(node, run)
@@ -568,14 +568,6 @@ def _too_few_images(node: PreflightFacts, run: TrainerRun) -> Iterable[Finding]:
             f"{count(run.ranks, 'rank')}, and there {_are(images)} {images} in all",
             hint="lower the batch: the trainer's --batch_size",
         )
-
-
-def _nearest_hint(ranks: int) -> str:
-    return "1 rank would read them all" if ranks == 1 else f"{ranks} ranks would read as many each"
-
-
-def _nearest(files: int, ranks: int) -> int:
-    return max(number for number in range(1, ranks + 1) if files % number == 0)
 
 
 def _uneven(node: PreflightFacts) -> Iterable[Finding]:

@@ -389,13 +389,17 @@ def run_benchmark(
                     job = request_of(benchmark.settings, first.gpus, first.data, variables)
                     going = _start(access, benchmark, folder, first, job, machines, force)
                 run = _finish(access, benchmark, folder, going, watch)
-                _keep(folder, run)
+                append_line(folder / RUNS, to_json(run))
+                (folder / UNDER_WAY).unlink()
                 benchmark = replace(benchmark, runs=(*benchmark.runs, run))
                 watch.ended(run)
                 rest = [key for key in rest if key != run.key]
                 going = None
         except KeyboardInterrupt:
-            _end(access, folder)
+            if (noted := _noted(folder)) and list_jobs(
+                access.connections, access.head, noted.job_id
+            ):  # it is noted before its job starts, which may not exist yet
+                cancel(access, noted.job_id)
             # Without the message: it may say that a job still runs, which is cancelled by now.
             raise KeyboardInterrupt from None
     return benchmark
@@ -422,20 +426,6 @@ def locked_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(opened)
-
-
-def _end(access: Access, folder: Path) -> None:
-    """Cancel the run in progress on all nodes. Its job may not exist yet: `under-way.json` is
-    written before the job starts."""
-    going = _noted(folder)
-    if going and list_jobs(access.connections, access.head, going.job_id):
-        cancel(access, going.job_id)
-
-
-def _keep(folder: Path, run: MeasuredRun) -> None:
-    """Append the result to `runs.jsonl`, sync it to disk, and delete `under-way.json`."""
-    append_line(folder / RUNS, to_json(run))
-    (folder / UNDER_WAY).unlink()
 
 
 @dataclass(frozen=True)

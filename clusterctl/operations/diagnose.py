@@ -19,7 +19,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -31,7 +31,7 @@ from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence
 from clusterctl.domain.errors import ClusterctlError, CommandNotRun, HostError, UsageError
 from clusterctl.domain.hostsfile import HostSlots, parse_hosts_file
 from clusterctl.domain.results import CommandResult
-from clusterctl.node.diagnosis.job import JobOnHead
+from clusterctl.node.diagnosis.job import JobOnHead, JobOutput
 from clusterctl.node.diagnosis.sampler import SamplerRequest, sample
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.record import salvage
@@ -403,16 +403,7 @@ def job_of(
         return None
     evidence = JobEvidence(
         job_id=wanted or "",
-        log_dir=told.log_dir,
-        log_bytes=told.log_bytes,
-        log_silent_s=told.log_silent_s,
-        log_first=told.log_first,
-        log=told.log,
-        log_added=told.log_added,
-        log_writes=told.log_writes,
-        rank_logs=told.rank_logs,
-        metrics=told.metrics,
-        metrics_silent_s=told.metrics_silent_s,
+        **{one.name: getattr(told, one.name) for one in fields(JobOutput)},
         hosts={entry.host: entry.slots for entry in _entries(told.hosts)},
         others=told.others,
     )

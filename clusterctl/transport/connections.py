@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import paramiko
@@ -270,7 +271,7 @@ class Connections:
                 command if isinstance(command, str) else command(target),
                 timeout_s=timeout_s,
                 stdin=stdin,
-                sink=None if sink is None else _for_host(sink, target.host),
+                sink=None if sink is None else partial(sink, target.host),
                 as_user=as_user,
             )
 
@@ -324,10 +325,6 @@ class Connections:
             self._sessions.clear()
         for session in sessions:
             session.close()
-
-
-def _for_host(sink: Callable[[str, str, bytes], None], host: str) -> Sink:
-    return lambda stream, chunk: sink(host, stream, chunk)
 
 
 def end_all(exchanges: Sequence[Exchange]) -> dict[str, str]:

@@ -74,7 +74,7 @@ class Session:
         self.target = target
         self.client = client
         self._jump = jump
-        self._jump_is_own = False
+        self.owns_jump = False  # `close` then also closes the connection to the jump host
 
     @property
     def alive(self) -> bool:
@@ -83,11 +83,6 @@ class Session:
             return False
         transport = self.client.get_transport()
         return transport is not None and transport.is_active()
-
-    def with_own_jump(self) -> Session:
-        """Make `close` also close the connection to the jump host. Return the session itself."""
-        self._jump_is_own = True
-        return self
 
     def run(
         self,
@@ -132,12 +127,13 @@ class Session:
     def answers(self, within_s: float) -> bool:
         """Return whether the host answers a request for a channel, also if it refuses."""
         transport = self.client.get_transport()
+        if transport is None:
+            return False
         try:
-            assert transport is not None
             transport.open_session(timeout=within_s).close()
         except paramiko.ChannelException:
             return True
-        except (AssertionError, paramiko.SSHException, EOFError, OSError):
+        except (paramiko.SSHException, EOFError, OSError):
             return False
         return True
 
@@ -157,7 +153,7 @@ class Session:
             _keep_alive(transport, sock, silence_s)
 
     def close(self) -> None:
-        """Close the connection, and that to the jump host if the session owns it."""
+        """Close the connection."""
         transport = self.client.get_transport()
         try:
             self.client.close()
@@ -166,7 +162,7 @@ class Session:
             # cannot close it.
             if transport is not None:
                 transport.sock.close()
-        if self._jump is not None and self._jump_is_own:
+        if self._jump is not None and self.owns_jump:
             self._jump.close()
 
 
@@ -202,7 +198,8 @@ def connect(
             raise jump_failed(target, error) from error
         try:
             session = _log_in(target, identity, host_keys, connect_timeout_s, jump)
-            return session if jumps is not None else session.with_own_jump()
+            session.owns_jump = jumps is None
+            return session
         except BaseException as error:
             # If the connection to the jump host ended during the login, try once more with a new
             # one.

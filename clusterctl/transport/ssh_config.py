@@ -188,7 +188,7 @@ class SshConfig:
         """Yield the names of Host lines that are no patterns."""
         for section in _all_sections(self._sections):
             if isinstance(section.condition, _Host):
-                yield from (name for name in section.condition.patterns if _is_plain(name))
+                yield from (one for one in section.condition.patterns if not {*"*?!"} & {*one})
 
     def lookup(self, host: str, user: str | None = None, port: int | None = None) -> HostSettings:
         """Return the settings of `ssh [-l USER] [-p PORT] HOST`. Raise UsageError.
@@ -425,10 +425,6 @@ def split_words(text: str, place: str) -> list[str]:
 def _pattern(text: str) -> re.Pattern[str]:
     parts = {"*": ".*", "?": "."}
     return re.compile("".join(parts.get(char) or re.escape(char) for char in text), re.DOTALL)
-
-
-def _is_plain(pattern: str) -> bool:
-    return not any(char in pattern for char in "*?!")
 
 
 def _fits(name: str, pattern: str) -> bool:

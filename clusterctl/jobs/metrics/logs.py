@@ -196,12 +196,9 @@ class Section:
     def add(self, row: TrainingRow) -> None:
         """Add a row, and mark it if its speed includes the start-up."""
         # A run that resumes from a checkpoint has another step in its first row.
-        startup = not self.rows or row.step <= LAST_STARTUP_STEP
-        self.rows.append(replace(row, startup=startup and not self._middle(row)))
-
-    def _middle(self, row: TrainingRow) -> bool:
-        # A section without a banner is an excerpt: its first row followed others.
-        return not self.rows and row.step > LAST_STARTUP_STEP and self.facts == RunFacts()
+        # Without a banner the section is an excerpt: its first row followed others.
+        is_first = not self.rows and self.facts != RunFacts()
+        self.rows.append(replace(row, startup=is_first or row.step <= LAST_STARTUP_STEP))
 
     def learn(self, name: str, value: Any) -> None:
         self.facts = replace(self.facts, **{name: value})

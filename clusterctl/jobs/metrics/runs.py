@@ -179,8 +179,9 @@ def _add(runs: list[Run], section: Section) -> None:
             resumed_at=(*before.resumed_at, start),
         )
     else:
-        resumed_at = () if said is None else (start,)
-        facts = section.facts if said is None else _last_part(section.facts)
+        facts, resumed_at = section.facts, () if said is None else (start,)
+        if resumed_at:  # the parts before are in no log: the time of the whole is unknown
+            facts = replace(facts, finished_in_s=None, last_part_s=facts.finished_in_s)
         runs.append(Run(facts, rows, tuple(section.evaluations), resumed_at))
 
 
@@ -214,11 +215,6 @@ def _joined(before: RunFacts, after: RunFacts) -> RunFacts:
     said["finished_in_s"] = whole
     said["last_part_s"] = after.finished_in_s if whole is None else None
     return RunFacts(**said)
-
-
-def _last_part(facts: RunFacts) -> RunFacts:
-    """Return the facts of a part whose earlier parts are in no log: the whole time is unknown."""
-    return replace(facts, finished_in_s=None, last_part_s=facts.finished_in_s)
 
 
 def _evaluated(runs: list[Run], section: Section) -> None:

@@ -23,18 +23,18 @@ FUTURE_S = 1.0
 
 
 @dataclass(frozen=True)
-class JobOnHead:
-    """What `look` finds. `addresses` are those of the job's nodes by name, `hosts` is the text of
-    its hosts file, `line` and `launcher` are command line and process ID of an mpirun started by
-    hand. The rest is as in JobEvidence."""
+class JobOutput:
+    """What a job has written.
 
-    found: Optional[JobRecord] = None
-    others: tuple[str, ...] = ()
-    addresses: dict[str, Optional[str]] = field(default_factory=dict)
-    hosts: str = ""
-    line: tuple[str, ...] = ()
-    launcher: int = 0
-    age_s: Optional[float] = None
+    `log_first` and `log` are the first and the last lines of the log; `log_silent_s` is the time
+    since it was last written. `log_added` are lines that were written during the samples.
+    `log_writes` are the last writes to the log: how many seconds ago each was, and how many lines
+    it completed; the last of these is the last of `log`.
+    `rank_logs` are the last lines of the ranks' own logs, by rank, of a job that has ended.
+    `metrics` are the last lines of the trainer's metrics.jsonl, and `metrics_silent_s` the time
+    since that was last written.
+    """
+
     log_dir: str = ""
     log_bytes: int = 0
     log_silent_s: Optional[float] = None
@@ -45,6 +45,21 @@ class JobOnHead:
     rank_logs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     metrics: tuple[dict[str, Any], ...] = ()
     metrics_silent_s: Optional[float] = None
+
+
+@dataclass(frozen=True)
+class JobOnHead(JobOutput):
+    """What `look` finds. `addresses` are those of the job's nodes by name, `hosts` is the text of
+    its hosts file, `line` and `launcher` are command line and process ID of an mpirun started by
+    hand. `others` are the ids of other running jobs."""
+
+    found: Optional[JobRecord] = None
+    others: tuple[str, ...] = ()
+    addresses: dict[str, Optional[str]] = field(default_factory=dict)
+    hosts: str = ""
+    line: tuple[str, ...] = ()
+    launcher: int = 0
+    age_s: Optional[float] = None
 
 
 FIRST_LINES = 40  # of the log

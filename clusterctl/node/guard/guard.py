@@ -367,7 +367,7 @@ def main() -> None:
         found = look(not SettingsFile(place).value.erases_store)
         # Only now: the head node does not count one that does not answer as asked.
         put(place.asked, json.dumps({"at_s": boot_s()}) + "\n")
-        print(json.dumps(found.as_data()))
+        print(json.dumps(vars(found)))
     elif command == "off":
         print("off", flush=True)
         announce(GuardFiles(), f"this machine is switched off now: {' '.join(arguments)}")

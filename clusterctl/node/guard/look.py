@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,6 @@ class NodeActivity:
     cpu_s: float
     at_s: float
     unknown: tuple[str, ...] = ()
-
-    def as_data(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def parse_activity(data: dict[str, Any]) -> NodeActivity:
@@ -107,14 +104,13 @@ def all_processes() -> dict[int, JobProcess]:
     return found
 
 
-def is_rank_or_job(process: JobProcess) -> bool:
-    """Return whether the process has a variable of a rank or a job."""
-    return any(entry.startswith(MARKS) for entry in process.environ)
-
-
 def jobs(processes: dict[int, JobProcess]) -> list[str]:
     """Return why jobs make this node busy; empty if none runs."""
-    found = [one for one in processes.values() if one.name in MPI or is_rank_or_job(one)]
+    found = [
+        one
+        for one in processes.values()
+        if one.name in MPI or any(entry.startswith(MARKS) for entry in one.environ)
+    ]
     if not found:
         return []
     first = min(found, key=lambda process: process.pid)

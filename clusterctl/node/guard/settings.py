@@ -56,12 +56,12 @@ class GuardSettings:
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and 0 < value < 1e12):
                 raise ValueError(f"{name} is not a time: {value!r}")
-        words = [self.cluster, self.user, *(word for one in self.workers for word in _words(one))]
-        for word in words:
+        words = [word for one in self.workers for word in (one.name, one.address)]
+        for word in (self.cluster, self.user, *words):
             # They are arguments of ssh, and must not look like its options.
             if not isinstance(word, str) or not re.fullmatch(r"|\w[\w.:-]*", word, re.ASCII):
                 raise ValueError(f"not a name or address: {word!r}")
-        if self.index is not None and not _is_index(self.index):
+        if self.index is not None and not (type(self.index) is int and self.index >= 0):
             raise ValueError(f"not an index: {self.index!r}")
         for name in ("spot", "erases_store"):
             if not isinstance(getattr(self, name), bool):
@@ -114,14 +114,6 @@ def parse_settings(text: str) -> GuardSettings:
         raise ValueError(f"not the settings of a guard: {wrong}") from None
 
 
-def _words(worker: Worker) -> tuple[str, str]:
-    return worker.name, worker.address
-
-
 def _is_number(value: object) -> bool:
     is_plain = isinstance(value, (int, float)) and not isinstance(value, bool)
     return is_plain and math.isfinite(value)  # type: ignore[arg-type]
-
-
-def _is_index(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

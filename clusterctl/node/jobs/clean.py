@@ -116,11 +116,6 @@ def submitted(job: Path) -> tuple:
     return 0.0, job.name
 
 
-def has_processes(job: str) -> bool:
-    """Return whether any process here has the job's variable: only the head node has a record."""
-    return any(is_of_job(folder, job) for folder in Path("/proc").glob("[0-9]*"))
-
-
 def may_begin(job: str) -> bool:
     """Return whether a job may be about to start: its program is here, but not its record. A
     program is shipped some time before its job is submitted."""
@@ -185,8 +180,9 @@ def _clean(request: Cleaning) -> NodeLogs:
     for name in ids[: max(0, len(ids) - request.keep_last)]:
         own = [str(top / name) for top in (JOBS, CODE) if (top / name).is_dir()]
         # A job that is queued, waits for a restart or has its model collected may have no process
-        # on this node. The head node's list names it.
-        is_running = name in request.running or has_processes(name)
+        # on this node. The head node's list names it, and it alone has a record.
+        processes = Path("/proc").glob("[0-9]*")
+        is_running = name in request.running or any(is_of_job(one, name) for one in processes)
         begins = name not in request.recorded and may_begin(name)
         if not (is_running or begins) and not any(map(is_link, own)):
             take(LogFolder(own[0]), own)

@@ -182,7 +182,9 @@ class Runner:
         began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
         failures = 0
         while True:
-            price = self.price_of(hosts)
+            known = {node.get("name"): node.get("usd_per_hour") for node in spec.nodes}
+            prices: list[Any] = [known.get(host) for host in hosts]
+            price = None if None in prices else sum(prices)
             self.folder.append("attempt", argv=argv, ranks=ranks, hosts=hosts, usd_per_hour=price)
             code = self.command(argv, is_tagged=True, is_watched=True)
             if self.daemon_lost or (self.ssh_ended and code not in (0, *CANNOT_RUN)):
@@ -203,12 +205,6 @@ class Runner:
             reason += f" ({signal_name})"
             self.say(f"clusterctl: the command ended with {reason}")
         return code, reason
-
-    def price_of(self, hosts: Sequence[str]) -> float | None:
-        """Return what these nodes cost an hour; None if that of one is unknown."""
-        known = {node.get("name"): node.get("usd_per_hour") for node in self.spec.nodes}
-        prices: list[Any] = [known.get(host) for host in hosts]
-        return None if None in prices else sum(prices)
 
     def recover(self, failed: recovery.FailedAttempt) -> dict[str, Any] | None:
         """End what a failed attempt has left, and wait for its nodes if it is made again. Record

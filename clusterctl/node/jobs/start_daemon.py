@@ -24,11 +24,10 @@ INNER_S = 15.0  # of the inner supervisor
 
 
 def main() -> None:
-    sys.exit(supervised(supervise_daemon, INNER_S))
+    def run() -> None:
+        os._exit(supervised(lambda: os.execvp(sys.argv[1], sys.argv[1:]), GRACE_S))
 
-
-def supervise_daemon() -> None:
-    os._exit(supervised(lambda: os.execvp(sys.argv[1], sys.argv[1:]), GRACE_S))
+    sys.exit(supervised(run, INNER_S))
 
 
 def supervised(act: Callable[[], object], grace_s: float) -> int:

@@ -56,6 +56,7 @@ LONGEST_NAME, LONGEST_PATH = 255, 4000
 # S3 and web servers know no modes.
 FILE_MODE = 0o644
 CHANGED = "it has changed since it was listed"
+_MD5 = re.compile("[0-9a-f]{32}")
 # The prefix of the folders in the staging folder that the tools write to.
 PREFIX = b"s3-"
 # Seconds between two looks for files that have come.
@@ -229,17 +230,13 @@ class Tree:
                 FILE_MODE,
                 one.mtime * SECOND_NS,
                 one.size,
-                digest=_md5_of(one.etag) if checksum else b"",
+                digest=bytes.fromhex(one.etag) if checksum and _MD5.fullmatch(one.etag) else b"",
             )
             for path, one in self.files.items()
         ]
         folders = {b".", *self.folders} if with_folders else set()
         found += [Entry(path, FOLDER, UNKNOWN_MODE, 0) for path in folders]
         return sorted(found, key=lambda entry: sort_key(entry.path))
-
-
-def _md5_of(etag: str) -> bytes:
-    return bytes.fromhex(etag) if re.fullmatch("[0-9a-f]{32}", etag) else b""
 
 
 def why_not(one: Object) -> str:
@@ -321,11 +318,15 @@ class Tool:
 
     def line(self, *words: str, retries: int = 10) -> list[str]:
         """Return a command line of the tool. `retries` is for s5cmd."""
-        options = ["--endpoint-url", self.endpoint] if self.endpoint else []
-        options += ["--no-sign-request"] if self.config.get("credentials") == "none" else []
         if self.name == "s5cmd":
-            return [self.path, "--json", "--retry-count", str(retries), *options, *words]
-        return [self.path, *words, *options]
+            return [self.path, "--json", "--retry-count", str(retries), *self._options, *words]
+        return [self.path, *words, *self._options]
+
+    @property
+    def _options(self) -> list[str]:
+        """The options of both tools, in the words of both."""
+        options = ["--endpoint-url", self.endpoint] if self.endpoint else []
+        return options + ["--no-sign-request"] * (self.config.get("credentials") == "none")
 
     def run(self, argv: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
         """Run a command to its end, with `retry_without_credentials`. Return its output."""
@@ -378,13 +379,9 @@ class Tool:
         return [_object(vars(one), one.key[skip:], "last_modified") for one in objects.rows]
 
     def _list_by_aws(self, aws: str, bucket: str, key: bytes) -> list[Object]:
-        options = ["--endpoint-url", self.endpoint] if self.endpoint else []
-        options += ["--no-sign-request"] if self.config.get("credentials") == "none" else []
+        where = ("--bucket", bucket, "--prefix", text_of(key))
         told = self.run(
-            [
-                *(aws, "s3api", "list-objects-v2", "--bucket", bucket, "--prefix", text_of(key)),
-                *("--output", "json", *options),
-            ]
+            [aws, "s3api", "list-objects-v2", *where, "--output", "json", *self._options]
         )
         if told.returncode:
             said = told.stderr.decode("utf-8", "replace")
@@ -670,7 +667,9 @@ class ObjectDownload(Download):
         if names is not None:
             found = chosen(found, [base64.b64decode(name) for name in names])
         tree = Tree(found)
-        objects = [_is_object(each, key) for each, (_, key) in zip(listed, tool.sources)]
+        # Whether each source is one object, and not a prefix.
+        keys = ([one.key for one in each] for each in listed)
+        objects = [found == [key] for found, (_, key) in zip(keys, tool.sources)]
         single = names is None and objects == [True] and len(tree.files) == 1
         entries = tree.entries(not single, bool(self.config.get("checksum")))
         self._objects = [tree.files.get(entry.path) for entry in entries]
@@ -800,11 +799,6 @@ class ObjectDownload(Download):
             if not self._put:
                 raise failure
             self.leave_out(number, str(failure))
-
-
-def _is_object(listed: Sequence[Object], key: bytes) -> bool:
-    """Return whether a source is one object, and not a prefix."""
-    return [one.key for one in listed] == [key]
 
 
 def _clear(folders: Sequence[bytes]) -> None:
