@@ -54,8 +54,7 @@ SHOWN = 12
 @host_options
 @click.option(
     "--launcher",
-    type=click.IntRange(1),
-    metavar="PID",
+    metavar="PID|JOB",
     help="On these hosts, look at the job that this mpirun, srun or torchrun has started.",
 )
 @account_options
@@ -69,7 +68,7 @@ def diagnose(
     save: Path | None,
     bundle: Path | None,
     source: HostSource | None,
-    launcher: int | None,
+    launcher: str | None,
 ) -> int:
     """Say why the job of cluster NAME is stuck or slow, or what shows that it is not.
 
@@ -105,7 +104,7 @@ def diagnose(
         from clusterctl.config import home_folder
         from clusterctl.operations.diagnose_hosts import collect_from
 
-        evidence = collect_from(source, str(launcher) if launcher else None, home_folder())
+        evidence = collect_from(source, launcher or None, home_folder())
     else:
         from clusterctl.operations.diagnose import collect
 
@@ -181,7 +180,7 @@ def screen(evidence: Evidence, found: Diagnosis) -> list[str]:
         lines.append(f"and {len(problems) - 4} more that was not seen (--json)")
     if evidence.source and evidence.job and evidence.job.others:
         others = ", ".join(evidence.job.others[:6])
-        lines.append(f"  other jobs here, by launcher: {others} (--launcher PID looks at one)")
+        lines.append(f"  other jobs here: {others} (--launcher looks at one)")
     lines.append(f"looked for {evidence.took_s:.1f} s, {evidence.taken_at}")
     return lines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Set, Sized
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -59,11 +59,14 @@ BUSY_S = 0.1
 # A program in C computes if the kernel's part of its time is at most the first share, and that of
 # each other rank, which asks for messages, at least the second.
 COMPUTES, ASKS = 0.1, 0.3
-# Bytes between hosts in a few seconds: more than processes without work send to say that they live.
+# Bytes between ranks in a few seconds: more than processes without work send to say that they live.
 EXCHANGED_BYTES = 4 << 10
 # The messages by which idle threads of Horovod coordinate are no longer than this. What a
 # connection carried beyond so many bytes in each of its segments is of larger messages: tensors.
 LONGEST_CHATTER, TENSOR_BYTES = 512, 64 << 10
+# Between two looks, who reads data or writes a checkpoint gets further in a file than this. Who
+# tries again may log each time that it does.
+READ_BYTES = 64 << 10
 # A main thread at work uses so much of the time a processor. One that tries again and again uses
 # less.
 WORKS_SHARE = 0.1
@@ -90,9 +93,13 @@ _COMPLAINT = re.compile(
 # The same for lines that say that a program waits. A line of a step may say how long it waited.
 _WAITS = re.compile(
     r"(?i)\bwait|heartbeat|\bstill\b|alive|polling|\battempt|\bnot (?:ready|yet)|\bsleep|\bpending"
-    r"|\breconnect|\bback(?:ing)?[ -]?off\b"
+    r"|\breconnect|\bback(?:ing)?[ -]?off\b|\bretr(?:y|ies)\b|\btrying again"
 )
 _MEASURES = re.compile(r"(?i)loss|acc|/s\b")
+
+
+# The two ends of a TCP connection: the local address with its port, and the peer's.
+Ends = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -173,15 +180,12 @@ class Rank:
         )
 
     @functools.cached_property
-    def works(self) -> bool:
-        """Whether it was seen to make progress: see `Scene.moves`.
+    def works_in_python(self) -> bool:
+        """Whether a rank of Python was seen to make progress: see `Scene.works`.
 
         It was in other calls, and left a step, got on in a file, or used the processor: a loop that
-        only tries again is in other calls, too. A program that is not Python has no calls to
-        compare: it exchanged bytes with other hosts.
+        only tries again is in other calls, too.
         """
-        if not self.is_python:
-            return self.exchanged_bytes() > 0
         seen = [place for place, one in zip(self.places, self.samples) if main_thread(one)]
         left = any(a in (*WAITING, Activity.IMPORT) and a != b for a, b in zip(seen, seen[1:]))
         used_s = self.grown("main_cpu_s")
@@ -189,21 +193,21 @@ class Rank:
         uses = used_s > 0 and (used_s >= WORKS_SHARE * self.span_s or self.was("R"))
         return len(seen) > 1 and self.moved and (left or self.gets_on or uses)
 
-    def exchanged_bytes(self, peers: Iterable[str] | None = None) -> int:
-        """Return the bytes that its busiest connection to another host, or to one at these
-        addresses, carried between the looks. Bytes that the rank has not taken do not count."""
-        return max((_carried(*ends) for ends in self._connections(peers)), default=0)
+    def exchanged_bytes(self, others: Set[Ends]) -> int:
+        """Return the bytes that its busiest connection to one of these ranks' sockets carried
+        between the looks. Bytes that the rank has not taken do not count."""
+        return max((_carried(*looks) for looks in self._connections(others)), default=0)
 
-    def tensor_bytes(self, peers: Iterable[str]) -> int:
+    def tensor_bytes(self, others: Set[Ends]) -> int:
         """Return how many bytes of large messages its busiest connection carried at least."""
-        return max((_in_large_messages(*ends) for ends in self._connections(peers)), default=0)
+        return max((_in_large_messages(*looks) for looks in self._connections(others)), default=0)
 
-    def _connections(self, peers: Iterable[str] | None) -> Iterator[tuple[Socket, Socket]]:
-        """Yield its connections to other hosts, each at the first and at the last look."""
+    def _connections(self, others: Set[Ends]) -> Iterator[tuple[Socket, Socket]]:
+        """Yield its connections to these sockets, each at the first and at the last look."""
         looks = [{(one.local, one.peer): one for one in look.sockets} for look in self.samples]
-        for ends, last in looks[-1].items() if len(looks) > 1 else ():
-            first, peer = looks[0].get(ends), last.peer.rpartition(":")[0]
-            if first and _between_hosts(last) and (peers is None or peer in peers):
+        for (local, peer), last in looks[-1].items() if len(looks) > 1 else ():
+            first = looks[0].get((local, peer))
+            if first and (peer, local) in others:
                 yield first, last
 
     @functools.cached_property
@@ -245,7 +249,9 @@ class Rank:
     def gets_on(self) -> bool:
         """Whether it got further in a file between the first and the last sample."""
         first = {one.path: one.position for one in self.samples[0].files} if self.samples else {}
-        return any(one.position > first.get(one.path, one.position) for one in self.last.files)
+        return any(
+            one.position - first.get(one.path, one.position) > READ_BYTES for one in self.last.files
+        )
 
     @functools.cached_property
     def shared_frames(self) -> tuple[Frame, ...]:
@@ -276,12 +282,6 @@ class Rank:
             return 0.0
         grown: float = (getattr(self.last, name) or 0.0) - (getattr(self.samples[0], name) or 0.0)
         return max(0.0, grown)
-
-
-def _between_hosts(one: Socket) -> bool:
-    """Return whether a connection is to another host."""
-    ends = {end.rpartition(":")[0] for end in (one.local, one.peer)}
-    return len(ends) == 2 and not any(end.startswith(("127.", "[::1]")) for end in ends)
 
 
 def _carried(first: Socket, last: Socket) -> int:
@@ -326,8 +326,12 @@ def sees_nothing(host: HostEvidence) -> bool:
 
 def _complains(line: str) -> bool:
     """Return whether a log line says that something is wrong, or that a program waits."""
-    waits = _WAITS.search(line) and not _MEASURES.search(line)
-    return bool(waits or _COMPLAINT.search(line))
+    return _waits(line) or bool(_COMPLAINT.search(line))
+
+
+def _waits(line: str) -> bool:
+    """Return whether a log line says that a program waits, or tries again."""
+    return bool(_WAITS.search(line)) and not _MEASURES.search(line)
 
 
 # Several rules ask for each line of the log.
@@ -432,7 +436,8 @@ def works_alone(rank: Rank) -> bool:
 
     One that tries again and again to save is in other calls, too, but gets no further in a file.
     """
-    return rank.works and (_was_in(rank, _EVALUATES) or (is_saving(rank) and rank.gets_on))
+    works = rank.is_python and rank.works_in_python
+    return works and (_was_in(rank, _EVALUATES) or (is_saving(rank) and rank.gets_on))
 
 
 def full_disk_of(rank: Rank) -> str:
@@ -783,18 +788,32 @@ class Scene:
         return f", {what} come every {format_duration(self.rhythm_s)}" if self.rhythm_s else ""
 
     @functools.cached_property
+    def _ends(self) -> Set[Ends]:
+        """The TCP connections that the ranks have open."""
+        return {(one.local, one.peer) for rank in self.ranks for one in rank.last.sockets}
+
+    def works(self, rank: Rank) -> bool:
+        """Whether a rank was seen to make progress.
+
+        A program that is not Python has no calls to compare: it exchanged messages with another
+        rank. What it tells other processes, that of a monitor for example, shows nothing.
+        """
+        if rank.is_python:
+            return rank.works_in_python
+        return rank.exchanged_bytes(self._ends) > LONGEST_CHATTER
+
+    @functools.cached_property
     def exchanges(self) -> bool:
-        """Whether each rank exchanged data with another of the job's hosts.
+        """Whether each rank exchanged data with another one.
 
         Horovod's threads send short messages while the ranks stand still. So only bytes of large
         ones count, except in a job of torch, which has no such threads.
         """
         if not self.is_running or not self.size or len(self.ranks) < self.size:
             return False
-        peers = {host.address for host in self.hosts}
         if "-m torch.distributed.run" in self.job.line:
-            return all(one.exchanged_bytes(peers) >= EXCHANGED_BYTES for one in self.ranks)
-        return all(one.tensor_bytes(peers) >= TENSOR_BYTES for one in self.ranks)
+            return all(one.exchanged_bytes(self._ends) >= EXCHANGED_BYTES for one in self.ranks)
+        return all(one.tensor_bytes(self._ends) >= TENSOR_BYTES for one in self.ranks)
 
     @functools.cached_property
     def moves(self) -> str:
@@ -805,7 +824,10 @@ class Scene:
         """
         if not self.is_running or not self.ranks or len(self.ranks) < self.size:
             return ""
-        working = [one for one in self.ranks if one.works or self.exchanges]
+        added = [line for line in self.job.log_added if line.strip()]
+        if added and all(map(_waits, added)):
+            return ""
+        working = [one for one in self.ranks if self.exchanges or self.works(one)]
         if not working or not all(one in working or one.waits for one in self.ranks):
             return ""
         if self.has_made_steps and self.silent_for_steps >= SILENT_STEPS:

@@ -310,7 +310,7 @@ def _open(scene: Scene) -> str:
         silence = f"it has shown no step{scene.since}"
     elif scene.silent_head and not scene.job.log and not scene.rows:
         silence = f"its output was not seen: {called(scene.silent_head)}, which has it, is silent"
-    elif not scene.has_made_steps:
+    elif scene.job.log and not scene.has_made_steps:
         silence = "it prints no steps"
     if scene.ranks and len(scene.ranks) == len(scene.waiting):
         return (
@@ -355,7 +355,8 @@ def not_seen(scene: Scene) -> Iterator[str]:
         why = dark[0].last.stack_error
         yield f"the stacks of {format_ranks([one.number for one in dark])}{why and f': {why}'}"
     if not scene.job.log and not scene.rows:
-        yield "its output: no log and no metrics of it were found"
+        what = "it has written nothing" if scene.job.log_silent_s is not None else "none was found"
+        yield f"its log and its metrics: {what}"
     yield "what its libraries do below Python"
 
 

@@ -212,10 +212,12 @@ def _job(
         one.job_id or "" for host in hosts for one in host.processes if one.role in roles
     )
     if job_name is not None and job_name not in every:
-        running = ", ".join(every)
+        running = ", ".join(filter(None, every))
         raise UsageError(
             f"no job {job_name} runs on these hosts",
-            f"these do, each by its launcher's process ID: {running}" if running else "none runs",
+            f"these do, each by its launcher's process ID, or its own: {running}"
+            if running
+            else "none runs",
         )
     if not every:
         return None
@@ -235,7 +237,8 @@ def _job(
         for host in hosts
     ]
     found = job_of(replace(told, found=None), _unnamed(ours), None)
-    others = tuple(one for one in every if one != chosen)
+    # Ranks whose launcher has ended have no name.
+    others = tuple(one for one in every if one not in ("", chosen))
     return replace(found or JobEvidence(state="running"), job_id=chosen, others=others)
 
 

@@ -185,6 +185,21 @@ def socket_to(host: int, at: int = 0, **more: object) -> Socket:
     return Socket(local=f"{address(at)}:40000", peer=f"{address(host)}:1024", state="ESTAB", **more)  # type: ignore[arg-type]
 
 
+def with_other_ends(evidence: Evidence) -> Evidence:
+    """Return the evidence in which the next rank has the other end of each rank's connections."""
+    ranks = [one for host in evidence.hosts for one in host.ranks]
+    for one in ranks:
+        ends = tuple(
+            Socket(local=end.peer, peer=end.local, state=end.state)
+            for end in one.samples[-1].sockets
+        )
+        [after] = [at for at in ranks if at.rank == ((one.rank or 0) + 1) % len(ranks)]
+        [after] = [at for host in evidence.hosts for at in host.ranks if at.rank == after.rank]
+        looks = tuple(replace(look, sockets=(*look.sockets, *ends)) for look in after.samples)
+        evidence = with_rank(evidence, after.rank or 0, samples=looks)
+    return evidence
+
+
 def used(looks: tuple[Sample, ...], cpu_s: float = 1.0) -> tuple[Sample, ...]:
     """Return the samples with so much processor time of the main thread between each two."""
     return tuple(replace(one, main_cpu_s=cpu_s * at) for at, one in enumerate(looks))

@@ -82,7 +82,7 @@ def test_a_long_exchange_is_no_circle():
     over_tcp = {}
     ends = ("10.0.0.4:9", "10.0.0.5:7")
     for rank, (local, peer) in enumerate([ends, ends[::-1]]):
-        first = Socket("ESTAB", local, peer, acked_bytes=1, received_bytes=1)
+        first = Socket(local, peer, "ESTAB", acked_bytes=1, received_bytes=1)
         last = replace(first, acked_bytes=5 << 20, received_bytes=5 << 20)
         over_tcp[rank] = tuple(
             replace(one, sockets=(first if at == 0 else last,))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterctl.diagnosis.evidence import Sample
+from clusterctl.diagnosis.evidence import OpenFile, Sample
 from clusterctl.diagnosis.verdict import diagnose
 from tests.diagnosis.made_up import (
     ALLREDUCE,
@@ -24,6 +24,7 @@ from tests.diagnosis.made_up import (
     samples,
     socket_to,
     used,
+    with_other_ends,
     with_processes,
     with_rank,
 )
@@ -58,15 +59,48 @@ def test_bytes_between_ranks_of_horovod_show_progress_if_they_are_of_tensors(seg
             for at, one in enumerate(samples(own("pause"), syscall="clock_nanosleep"))
         )
         evidence = with_rank(evidence, rank, samples=looks)
-    assert diagnose(evidence).exit_status == status
+    assert diagnose(with_other_ends(evidence)).exit_status == status
+    # What monitors and databases get is no progress, however much it is.
+    assert diagnose(evidence).exit_status == 3
 
 
 def test_bytes_that_a_rank_has_not_taken_are_no_progress():
     """The kernel takes data for a rank that sleeps, until its buffer is full."""
     evidence = job_of(stack=(), log=(), quiet_s=600.0)
     evidence = with_rank(evidence, *range(8), samples=in_program(taken=True))
-    assert diagnose(evidence).exit_status == 0
-    assert diagnose(with_rank(evidence, 0, samples=in_program(taken=False))).exit_status == 3
+    assert diagnose(with_other_ends(evidence)).exit_status == 0
+    evidence = with_rank(evidence, 0, samples=in_program(taken=False))
+    assert diagnose(with_other_ends(evidence)).exit_status == 3
+
+
+@pytest.mark.parametrize("a_look, status", [(10, 3), (4096, 0)])
+def test_a_sign_of_life_to_another_rank_is_no_progress(a_look, status):
+    evidence = job_of(stack=(), log=(), quiet_s=600.0)
+    looks = tuple(
+        replace(one, sockets=(socket_to(1, acked_bytes=a_look * at),))
+        for at, one in enumerate(samples((), syscall="poll"))
+    )
+    evidence = with_other_ends(with_rank(evidence, *range(8), samples=looks))
+    assert diagnose(evidence).exit_status == status
+
+
+@pytest.mark.parametrize("a_look, status", [(70, 3), (1 << 20, 0)])
+def test_a_rank_that_logs_that_it_tries_again_makes_no_progress(a_look, status):
+    """Its own log grows by a line at each look. Data that are read are more."""
+    calls = samples(own("wait", 3), own("exists", 4), own("sleep", 3))
+    looks = tuple(
+        replace(one, files=(OpenFile(3, "/home/ubuntu/rank0.log", 100 + a_look * at),))
+        for at, one in enumerate(used(calls, 0.01))
+    )
+    evidence = with_rank(job_of(log=(), quiet_s=600.0), *range(8), samples=looks)
+    assert diagnose(evidence).exit_status == status
+
+
+def test_ranks_that_use_the_processor_only_to_try_again_make_no_progress():
+    busy = used(samples(own("connect", 3), own("log", 4), own("connect", 3)))
+    for line, status in (("retry 7 of the rendezvous", 3), ("loading shard 7", 0)):
+        evidence = job_of(log=(line,), log_added=(line,), quiet_s=0.1)
+        assert diagnose(with_rank(evidence, *range(8), samples=busy)).exit_status == status
 
 
 @pytest.mark.parametrize("quiet_s, status", [(300.0, 0), (700.0, 3)])
@@ -163,6 +197,8 @@ def test_no_job_is_healthy_of_which_a_rank_neither_makes_progress_nor_waits_for_
     evidence = job_of(len(ranks), 1, log=log, quiet_s=quiet_s, line=f"mpirun {line}", age_s=900.0)
     for number, does in enumerate(ranks):
         evidence = with_rank(evidence, number, samples=does.looks)
+    if len(ranks) > 1:
+        evidence = with_other_ends(evidence)
     if is_missing:
         evidence = with_processes(evidence, lambda one: None if one.rank == 0 else one)
     found = diagnose(evidence)

@@ -16,7 +16,7 @@ from clusterctl.diagnosis.evidence import (
     ProcessEvidence,
     ThreadStack,
 )
-from clusterctl.diagnosis.verdict import _open, diagnose
+from clusterctl.diagnosis.verdict import _open, diagnose, not_seen
 from tests.diagnosis.made_up import (
     ALLREDUCE,
     IMPORTS,
@@ -38,6 +38,7 @@ from tests.diagnosis.made_up import (
     used,
     with_host,
     with_job,
+    with_other_ends,
     with_processes,
     with_rank,
 )
@@ -241,7 +242,12 @@ def test_the_output_of_a_job_whose_head_node_is_silent_was_not_seen():
     scene = Scene(evidence)
     assert "prints no steps" not in _open(scene)
     assert "its output was not seen: demo-0" in _open(scene)
-    assert _open(Scene(with_job(RUNS, log=(), log_silent_s=None))).startswith("it prints no steps")
+    nowhere = Scene(with_job(RUNS, log=(), log_silent_s=None))
+    assert _open(nowhere).startswith("no step was seen")
+    assert "its log and its metrics: none was found" in list(not_seen(nowhere))
+    empty = Scene(with_job(RUNS, log=(), log_silent_s=9.0))
+    assert "its log and its metrics: it has written nothing" in list(not_seen(empty))
+    assert _open(Scene(with_job(RUNS, log=("starts",)))).startswith("it prints no steps")
 
 
 def test_ranks_of_another_job_are_no_leftovers_while_the_head_node_is_silent():
@@ -309,12 +315,14 @@ def exchanging(evidence):
         looks = tuple(
             replace(
                 look,
-                sockets=(socket_to((rank // 2 + 1) % 4, rank // 2, acked_bytes=int(look.at_s)),),
+                sockets=(
+                    socket_to((rank // 2 + 1) % 4, rank // 2, acked_bytes=int(look.at_s) << 10),
+                ),
             )
             for look in samples((), state="R")
         )
         evidence = with_rank(evidence, rank, samples=looks, argv=("/home/ubuntu/ring",))
-    return evidence
+    return with_other_ends(evidence)
 
 
 def scripted(evidence, **sources):
@@ -639,7 +647,11 @@ def in_c(evidence, *ranks, call, **more):
     ("ranks", "call", "words"),
     [
         ((5,), "futex", "alone in futex"),
-        ((1, 2, 3, 4, 5), "clock_nanosleep", "alone in clock_nanosleep"),
+        (
+            (1, 2, 3, 4, 5),
+            "clock_nanosleep",
+            "are in clock_nanosleep for 3 min 34 s, and ranks 0,6-7 are running or polling",
+        ),
         ((5,), "wait4", "alone waiting for a process that it has started"),
     ],
 )
@@ -649,6 +661,16 @@ def test_who_polls_in_c_waits_for_those_that_do_not(ranks, call, words):
     assert (found.check_id, found.findings[0].ranks) == ("rank.apart", ranks)
     assert words in found.verdict
     assert "gdb -p" in found.findings[0].hint
+
+
+def test_who_computes_and_sleeps_in_turn_is_not_called_alone():
+    """So do those who get work from a rank that polls for their results."""
+    evidence = in_c(with_rank(STUCK, *range(8), samples=SPIN), 5, call="clock_nanosleep")
+    asleep = samples((), syscall="clock_nanosleep")
+    ran = (asleep[0], replace(asleep[1], syscall="running", state="R"), asleep[2])
+    for cpu_s, check in ((0.02, "rank.apart"), (0.5, "unknown")):
+        found = diagnose(with_rank(evidence, 5, samples=used(ran, cpu_s)))
+        assert found.check_id == check
 
 
 def test_of_many_in_a_lock_and_one_that_polls_it_is_not_known_who_waits():
@@ -794,7 +816,7 @@ def torch_job(carried, line="mpirun sh -c 'python -m torch.distributed.run' trai
             for at, one in enumerate(samples(own("pause"), syscall="clock_nanosleep"))
         )
         evidence = with_rank(evidence, rank, samples=looks)
-    return evidence
+    return with_other_ends(evidence)
 
 
 def test_bytes_between_all_ranks_of_torch_show_progress():

@@ -11,11 +11,13 @@ from clusterctl.diagnosis.case import (
     ERROR,
     INFO,
     WARNING,
+    WORKS_SHARE,
     Cause,
     Rank,
     RankFinding,
     Scene,
     combine,
+    format_ranks,
     full_disk_finding,
     full_disk_of,
     full_filesystems,
@@ -350,7 +352,7 @@ def apart(scene: Scene) -> Iterator[Cause]:
     waits: programs in C, and Python that calls MPI."""
     if scene.advances or scene.moves or not scene.is_running or suspects(scene):
         return
-    ranks = [one for one in scene.ranks if one.samples and not one.works]
+    ranks = [one for one in scene.ranks if one.samples and not scene.works(one)]
     if len(scene.ranks) < 3 or len(ranks) < len(scene.ranks):
         return
     groups: dict[str, list[Rank]] = {}
@@ -368,12 +370,18 @@ def apart(scene: Scene) -> Iterator[Cause]:
         return
     if not scene.is_quiet and any(map(is_saving, few)):
         return
+    if any(_works_at_times(one) for one in few if places[one.number] != COMPUTING):
+        return
+    rest = [one.number for one in groups[most]]
+    alone, others = "alone ", f": the others are {most}"
+    if len(few) > len(rest):
+        alone, others = "", f", and {format_ranks(rest)} {'are' if len(rest) > 1 else 'is'} {most}"
     found = []
     for rank in few:
         # Only a few ranks of a group are read. Where one of them is need not be where all are.
         read = all(one.native.where for one in groups[places[rank.number]])
         at = f" ({rank.native.where})" if read else ""
-        what = f"{{is}} alone {places[rank.number]}{at}{scene.since}: the others are {most}"
+        what = f"{{is}} {alone}{places[rank.number]}{at}{scene.since}{others}"
         hint = f"{scene.hints.look} --tree shows its calls"
         if not rank.is_python and not rank.native.frames:
             hint = f"its calls, for which it is held a moment: {gdb_command(scene, rank)}"
@@ -381,6 +389,15 @@ def apart(scene: Scene) -> Iterator[Cause]:
         shown = (*rank_lines(rank), *inner_lines(rank))
         found.append(RankFinding("rank.apart", severity, rank, what, shown, hint))
     yield from combine(found)
+
+
+def _works_at_times(rank: Rank) -> bool:
+    """Return whether a rank used the processor, and was in a system call only at some looks.
+
+    It may compute and sleep in turn, as who hands out work and who does it.
+    """
+    calls = {sample.syscall.partition(" ")[0] or "running" for sample in rank.samples}
+    return len(calls) > 1 and rank.grown("main_cpu_s") >= WORKS_SHARE * rank.span_s > 0
 
 
 def signature(rank: Rank) -> str:

@@ -20,7 +20,7 @@ def _waits(scene: Scene) -> dict[int, int]:
         if one.native.peer is not None
         and one.native.calls.same
         and one.native.peer != one.number
-        and not one.works
+        and not scene.works(one)
     }
 
 

@@ -67,7 +67,7 @@ MOST_RANKS, RANK_LINES, RANK_COLUMNS = 256, 40, 400  # of the ranks' own logs
 METRICS_LINES = 200  # at the end of the metrics
 LONGEST_LINE = 4096  # bytes of a line that are kept
 MOST_BYTES = 2 << 20  # read at the end of a log
-# Ends of names by which the log of an mpirun started by hand is recognized.
+# Ends of names by which a log is recognized beside the metrics, if mpirun writes to no file.
 LOGS = (".log", ".out", ".txt", "log")
 
 
@@ -157,7 +157,8 @@ def _by_hand(
     outputs = _open_paths([launcher], ("1", "2"))
     metrics = next((path for path in paths if path.endswith("/" + METRICS)), None)
     beside = [path for path in paths if metrics and Path(path).parent == Path(metrics).parent]
-    log = next((path for path in [*outputs, *beside] if path.endswith(LOGS)), None)
+    logs = [*outputs, *(path for path in beside if path.endswith(LOGS))]
+    log = logs[0] if logs else None
     hosts = ""
     words = [*launcher.argv, ""]
     for word, value in zip(words, words[1:]):

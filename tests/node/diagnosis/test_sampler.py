@@ -219,6 +219,21 @@ def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
     assert job.look("20261123-000009-abcd", 9)["found"] is None
 
 
+@pytest.mark.parametrize("name", ["run.o12345", "out.1", "results.dat", "job.log"])
+def test_what_an_mpirun_writes_to_is_its_log_whatever_its_name(tmp_path, monkeypatch, name):
+    log = tmp_path / name
+    line = ["sh", "-c", "echo step 1; read word", "mpirun"]
+    with log.open("w") as out, subprocess.Popen(line, stdin=subprocess.PIPE, stdout=out) as program:
+        wait_until(log.read_text, "its first line")
+        launcher = Process(program.pid, 0, "mpirun", ["mpirun"], {})
+        launcher.role = "launcher"
+        monkeypatch.setattr(job.processes, "find_any", lambda *of, **_: [launcher])
+        monkeypatch.setattr(job, "JOBS", tmp_path / "none")
+        monkeypatch.setattr(folder, "JOBS", tmp_path / "none")
+        assert job.look(None, 9)["log"] == ["step 1"]
+        program.communicate(b"\n")
+
+
 @pytest.mark.parametrize(
     ("path", "said", "seconds"),
     [
