@@ -27,7 +27,6 @@ def test_a_sound_cluster_is_sound_and_its_nodes_are_alike(pair):
     report, found = look(pair, "--all-to-all", status=0)
     assert found == set()
     assert [node["odd"] for node in report["nodes"]] == [[], []]
-    assert all(abs(node["clock_offset_s"]) < 1 for node in report["nodes"])
     values = report["nodes"][1]["values"]
     assert (values["TYPE"], values["GPUS"], values["MPI IF"]) == ("p3.2xlarge", "1", "eth0")
     assert len(report["nodes"][0]["values"]["SCRIPTS"]) == 8
@@ -72,7 +71,7 @@ def test_everything_that_is_wrong_with_a_node_is_named_and_what_is_safe_is_mende
             ("hostname.duplicate", "pair-1"),
             ("ssh.mesh", "pair-0"),
         }  # fmt: skip
-        assert 88 < report["nodes"][1]["clock_offset_s"] < 92
+        assert round(report["nodes"][1]["clock_offset_s"], -1) == 90
         assert report["nodes"][1]["odd"] == ["GPUS", "SCRIPTS", "MTU", "NOFILE"]
         [scripts] = [one for one in report["findings"] if one["check"] == "drift.scripts"]
         assert "examples/horovod/tensorflow/train.sh" in scripts["message"]

@@ -323,7 +323,7 @@ NONE = HostKeyAnswers({}, {})
 
 
 def test_where_the_consoles_are_silent_the_agents_are_asked_for_all_at_once(world):
-    agents = silent(world, BOTH, alone_s=0.2)
+    agents = silent(world, BOTH, alone_s=0.5)
     world.timeouts = Timeouts()  # the nodes have to wait at the same time
     assert [fact.host_keys for fact in world.wait().values] == [(ED25519,), (OTHER,)]
     assert agents.asked == [["i-0", "i-1"]]

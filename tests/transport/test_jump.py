@@ -130,7 +130,9 @@ def test_each_of_many_hears_its_own_reason(ssh_server):
 
 
 def test_a_host_behind_it_that_never_speaks(ssh_server):
-    with silent_listener() as listener, ssh_server.connections(connect_timeout_s=0.3) as given:
+    with silent_listener() as listener, ssh_server.connections() as given:
+        given.run(ssh_server.target(1), "true")  # a busy machine may take longer for the login
+        given.connect_timeout_s = 0.3
         target = behind(ssh_server, address="127.0.0.1", port=listener.getsockname()[1])
         assert "through host1" in unreachable(given, target).message
 
@@ -139,7 +141,9 @@ def test_what_opens_after_one_gave_up_is_closed(ssh_server):
     """A booting host answers late: half-open logins would use up its sshd's MaxStartups."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(silent_listener(backlog=0))
-        connections = stack.enter_context(ssh_server.connections(connect_timeout_s=2.0))
+        connections = stack.enter_context(ssh_server.connections())
+        connections.run(ssh_server.target(1), "true")
+        connections.connect_timeout_s = 2.0
         port = listener.getsockname()[1]
         # When the queue is full, the kernel drops new connections, and TCP tries again.
         filler = stack.enter_context(socket.create_connection(("127.0.0.1", port)))

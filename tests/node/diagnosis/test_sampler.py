@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -170,11 +171,11 @@ def test_when_the_lines_of_a_log_were_written(tmp_path, monkeypatch):
     log = tmp_path / "log"
     (tmp_path / output.TIMES).write_text(" " * output.TIME_BYTES * output.MOST_TIMES)
     logs, clock = output.Logs(tmp_path), iter(range(1000, 3000))
-    monkeypatch.setattr(output.time, "time", lambda: next(clock))
+    monkeypatch.setattr(output, "time", SimpleNamespace(time=lambda: next(clock)))
     for number in range(output.MOST_TIMES + 50):
         text = b"step %d\nloss\n" % number if number % 2 else b"no end"
         logs.add(iter([(b"0", text)]))
-    monkeypatch.setattr(output.time, "time", lambda: 1400.0)
+    monkeypatch.setattr(job, "time", SimpleNamespace(time=lambda: 1400.0))
     found = job._log(log, 11)
     assert (found["log"][0], found["log"][-1]) == ("loss", "loss")
     assert found["log_writes"] == [(105 - 2 * at, 1 if at < 1 else 2) for at in range(6)]

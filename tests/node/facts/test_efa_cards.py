@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import pytest
 
 from clusterctl.node.facts import network
@@ -12,7 +15,8 @@ from tests.efa_cards import FIRST_DRIVER, LINUX_6_1, NEWEST, P4D, P5, add_to, ma
 
 def grow_meanwhile(monkeypatch, change):
     """Let `change` happen between the two readings, which take no time."""
-    monkeypatch.setattr(network.time, "sleep", lambda _: change())
+    clock = SimpleNamespace(sleep=lambda _: change(), monotonic=time.monotonic)
+    monkeypatch.setattr(network, "time", clock)
 
 
 @pytest.mark.parametrize("cards", [P4D, P5])
@@ -63,7 +67,7 @@ def test_a_driver_that_was_loaded_anew_has_counted_nothing_that_is_known(tmp_pat
 
 
 def test_without_cards_nobody_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr(network.time, "sleep", lambda _: pytest.fail("it waits"))
+    grow_meanwhile(monkeypatch, lambda: pytest.fail("it waits"))
     assert efa_cards(9.0, str(tmp_path / "infiniband")) == ()
 
 
