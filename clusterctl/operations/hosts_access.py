@@ -77,7 +77,7 @@ def open_hosts(
     call to EC2 (see `cluster_of`; `home` holds the clusters' folders). Other hosts are reached as
     `ssh` reaches them. Each is offered `key`, or without it the keys that its own settings name
     (see KeyRing); `key` is not for jump hosts. Host keys come from its own known_hosts files and
-    are never accepted unseen.
+    are never accepted unverified.
     """
     hosts = read_hosts_file(path).hosts
     return _open(hosts, path, user, key, connect_timeout_s, home, at_once)

@@ -183,7 +183,7 @@ class Runner:
         failures = 0
         while True:
             price = self.price_of(hosts)
-            self.folder.append("attempt", argv=argv, ranks=ranks, hosts=hosts, usd_per_hour=price)
+            self.folder.append("attempt", argv=argv, ranks=ranks, hosts=hosts, hourly_usd=price)
             code = self.command(argv, is_tagged=True, is_watched=True)
             if self.daemon_lost or (self.ssh_ended and code not in (0, *CANNOT_RUN)):
                 self.daemon_lost, code = True, NODE_LOST
@@ -206,7 +206,7 @@ class Runner:
 
     def price_of(self, hosts: Sequence[str]) -> float | None:
         """Return what these nodes cost an hour; None if that of one is unknown."""
-        known = {node.get("name"): node.get("usd_per_hour") for node in self.spec.nodes}
+        known = {node.get("name"): node.get("hourly_usd") for node in self.spec.nodes}
         prices: list[Any] = [known.get(host) for host in hosts]
         return None if None in prices else sum(prices)
 
