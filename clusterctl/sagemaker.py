@@ -199,9 +199,9 @@ class Estimator:
             words = ("train", cluster, "--job-file", file.name, "--json", "--detach")
             lent = ("--credentials", self._credentials)
             job = _run(_argv(*words, *lent), self._environ, logs)
-        self.latest_training_job = TrainingJob(job["id"], cluster, self._environ)
+        self.latest_training_job = TrainingJob(job["job_id"], cluster, self._environ)
         if wait:
-            following = _argv("logs", cluster, job["id"], "-f")
+            following = _argv("logs", cluster, job["job_id"], "-f")
             _run(following, self._environ, logs, as_json=False)
 
     @property

@@ -115,7 +115,7 @@ def test_an_estimator_takes_credentials_as_train_does(tmp_path, monkeypatch, sai
     """The command that `fit` runs is told where the nodes' keys come from."""
     ran = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sagemaker, "_run", lambda argv, *_: ran.append(argv) or {"id": "1"})
+    monkeypatch.setattr(sagemaker, "_run", lambda argv, *_: ran.append(argv) or {"job_id": "1"})
     (tmp_path / "a.py").touch()
     TensorFlow("a.py", cluster="demo", **said).fit("s3://data/x", wait=False)
     [argv] = ran

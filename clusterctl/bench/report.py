@@ -573,7 +573,7 @@ def _runs(benchmark: Benchmark) -> ReportTable:
         ("job", "GPUs", "data", "repeat", "images/s", "slowest row", "fastest row", "whole run"),
         [
             (
-                run.job.get("id", NONE),
+                run.job.get("job_id", NONE),
                 run.gpus,
                 run.data,
                 run.repeat,

@@ -35,7 +35,7 @@ class _JobFacts:
 
     nodes: tuple[_NodeFacts, ...] = ()
     line: str = ""
-    list_usd_per_hour: Optional[float] = None
+    list_hourly_usd: Optional[float] = None
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def _size_result(
         epoch_s=epoch_s,
         nodes=first.nodes,
         hourly_usd=first.hourly_usd,
-        list_hourly_usd=first.job.get("list_usd_per_hour"),
+        list_hourly_usd=first.job.get("list_hourly_usd"),
         tflops_per_gpu=used.tflops,
         mfu=used.mfu,
     )

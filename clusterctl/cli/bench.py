@@ -253,7 +253,7 @@ def _show_plan(plan: BenchPlan, asked: _BenchOptions) -> None:
     if asked.dry_run and asked.as_json:
         told = [{"gpus": key.gpus, "data": key.data, "repeat": key.repeat} for key in keys]
         lines = {kind: largest.job.line for kind, largest in plans.items()}
-        cost = {"estimate_s": seconds, "estimate_usd": usd, "usd_per_hour": hourly}
+        cost = {"estimate_s": seconds, "estimate_usd": usd, "hourly_usd": hourly}
         output.data({"runs": told, "seed": benchmark.seed, **cost, "lines": lines})
         return
     if asked.dry_run:

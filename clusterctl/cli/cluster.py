@@ -215,7 +215,7 @@ def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
 
 def _running_words(cost: RunningCost) -> str:
     """Return `4 nodes, $88.17 an hour, $2,116.08 a day, $2.76 per GPU-hour (SOURCE)`."""
-    nodes, hourly = count(cost.nodes, "node"), cost.usd_per_hour
+    nodes, hourly = count(cost.nodes, "node"), cost.hourly_usd
     if hourly is None:
         return f"{nodes} (hourly price unknown)"
     per_gpu = f", {format_usd(hourly / cost.gpus)} per GPU-hour" if cost.gpus else ""
@@ -281,7 +281,7 @@ def _what_runs(app: AppContext, name: str, awake_before: frozenset[str]) -> str:
     new = {one.node.instance_id for one in there} - awake_before
     if not new:
         return ""
-    hourly = spending_of(app.clients, there, price_cache(app.settings.home)).usd_per_hour
+    hourly = spending_of(app.clients, there, price_cache(app.settings.home)).hourly_usd
     cost = "money" if hourly is None else f"{format_usd(hourly)} an hour"
     if app.settings.lab:
         cost = "nothing, in the lab"
@@ -402,7 +402,7 @@ def _show_end(app: AppContext, name: str, instances: Sequence[Instance]) -> None
     elif app.settings.lab:
         output.note(f"end:      nothing ends {name} by itself")
     else:
-        daily = None if money.usd_per_hour is None else money.usd_per_hour * 24
+        daily = None if money.hourly_usd is None else money.hourly_usd * 24
         price = "a price that is not known" if daily is None else f"{format_usd(daily)} a day"
         message = f"no limit is set: nothing ends {name}, at {price}, until it is removed"
         hint = f"have its nodes end themselves: clusterctl up {name} --max-hours 24"

@@ -120,7 +120,7 @@ def diagnose(
             {
                 "cluster": evidence.cluster or None,
                 "hosts": evidence.source or None,
-                "job": evidence.job.job_id if evidence.job else None,
+                "job_id": evidence.job.job_id if evidence.job else None,
                 "taken_at": evidence.taken_at,
                 "took_s": evidence.took_s,
                 **found.as_data(),

@@ -10,12 +10,12 @@ from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, account_options
 from clusterctl.cli.orphan_table import (
     note_unknown_cluster,
+    print_failures,
     print_orphans,
     print_removal,
     removal_data,
     sweep_data,
     tell_total,
-    tell_unseen,
     warn_not_recorded,
 )
 from clusterctl.cli.params import Duration, yes_option
@@ -85,7 +85,7 @@ def gc(
     )
     sweep = collector.sweep()
     costs = HourlyCosts(places, price_cache(app.settings.home))
-    tell_unseen(sweep.unseen)
+    print_failures(sweep.failures)
     warn_not_recorded(sweep)
     _note_stops(collector, sweep)
     if as_json and not delete:
@@ -99,14 +99,14 @@ def gc(
             tell_total(sweep, costs, delete)
         if as_json and delete:
             output.data(removal_data(sweep, None))
-        return 1 if sweep.unseen else 0
+        return 1 if sweep.failures else 0
     output.confirm(f"Remove {count(len(sweep.orphans), 'thing')}?", yes)
     removed = _remove(collector, sweep)
     if as_json:
         output.data(removal_data(sweep, removed))
-    tell_unseen(removed.unseen)
+    print_failures(removed.failures)
     print_removal(removed)
-    return 1 if removed.left or removed.unseen or sweep.unseen else 0
+    return 1 if removed.left or removed.failures or sweep.failures else 0
 
 
 def places_of(app: AppContext, regions: str | None, all_regions: bool) -> dict[str, Clients]:

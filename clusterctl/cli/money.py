@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def print_spending(money: Spending) -> None:
     """Print the cost an hour and so far; then the limits, and which ends the cluster when."""
     source = f" ({money.price_source})" if money.price_source else ""
-    hourly = "unknown" if money.usd_per_hour is None else format_usd(money.usd_per_hour)
+    hourly = "unknown" if money.hourly_usd is None else format_usd(money.hourly_usd)
     output.line(f"costs: {hourly} an hour, {spent_words(money)} so far{source}")
     limits = limits_words(money.limits)
     if limits:
@@ -101,7 +101,7 @@ def end_words(
 def spending_data(money: Spending) -> dict[str, Any]:
     """Return the same for `--json`. `spent_usd` is exact if `complete`, else a lower bound."""
     return {
-        "usd_per_hour": _rounded(money.usd_per_hour),
+        "hourly_usd": _rounded(money.hourly_usd),
         "spent_usd": _rounded(money.spent_usd),
         "complete": money.complete,
         "price_source": money.price_source,
@@ -138,7 +138,7 @@ COLUMNS = (
     "market",
     "since",
     "ended_at",
-    "usd_per_hour",
+    "hourly_usd",
     "spent_usd",
     "complete",
 )
@@ -154,7 +154,7 @@ def print_costs(report: CostReport) -> None:
     spent = "" if report.complete else "at least "
     output.line()
     output.line(
-        f"total: {hourly}{format_usd(report.usd_per_hour)} an hour, "
+        f"total: {hourly}{format_usd(report.hourly_usd)} an hour, "
         f"{spent}{format_usd(report.spent_usd)} so far"
     )
     sources = dict.fromkeys(one.spending.price_source for one in report.clusters)
@@ -172,7 +172,7 @@ def _row(one: ClusterCosts) -> tuple[str, ...]:
         one.types,
         one.markets,
         f"{money.since:%Y-%m-%d %H:%M}",
-        format_usd(money.usd_per_hour),
+        format_usd(money.hourly_usd),
         spent_words(money),
         limits_words(money.limits) or "-",
     )
@@ -222,12 +222,15 @@ def costs_data(report: CostReport) -> dict[str, Any]:
             for one in report.ended
         ],
         "total": {
-            "usd_per_hour": round(report.usd_per_hour, 4),
+            "hourly_usd": round(report.hourly_usd, 4),
             "spent_usd": round(report.spent_usd, 4),
             "complete": report.complete,
         },
         "ended_by_limit": [{"name": name, "message": words} for name, words in report.by_limit],
-        "unseen": [{"region": region, "message": error.message} for region, error in report.unseen],
+        "failures": [
+            {"region": region, "message": error.message, "hint": error.hint}
+            for region, error in report.failures
+        ],
     }
 
 
@@ -290,7 +293,7 @@ def costs(
     wanted = None if name is None else check_cluster_name(name)
     places = places_of(app, None, all_regions)
     report = cost_report(places, app.settings.home, wanted, start)
-    known = (report.clusters, report.ended, report.by_limit, report.unseen)
+    known = (report.clusters, report.ended, report.by_limit, report.failures)
     if wanted and not any(known):
         taken = "" if all_regions else gone_words(app.clients, app.folder(wanted))
         raise NoSuchCluster(
@@ -313,12 +316,12 @@ def costs(
             for found in one.spending.findings:
                 hint = found.hint.replace("clusterctl down", down)
                 output.findings([replace(found, host=one.name, hint=hint)])
-    for region, error in report.unseen:
+    for region, error in report.failures:
         output.note(f"warning: not listed: {region}: {error.message}")
     if report.damaged:
         lines = count(len(report.damaged), "damaged line")
         output.note(f"warning: {app.settings.home / FILE}: without {lines}: {report.damaged[0]}")
-    return 1 if report.unseen else 0
+    return 1 if report.failures else 0
 
 
 def _start(text: str) -> datetime:

@@ -13,7 +13,7 @@ from clusterctl.ec2.money.costs import format_usd
 
 if TYPE_CHECKING:
     from clusterctl.ec2.gc.resources import Resource
-    from clusterctl.ec2.gc.sweep import Unseen
+    from clusterctl.ec2.gc.sweep import Unlisted
     from clusterctl.operations.gc import GcReport, HourlyCosts, Sweep
 
 HEADERS = ("KIND", "ID", "CLUSTER", "REGION", "AGE", "STATE", "$/H", "VERDICT", "WHY")
@@ -47,7 +47,7 @@ def _row(one: Judged, hourly: float | None, now: datetime) -> tuple[object, ...]
 def tell_total(sweep: Sweep, costs: HourlyCosts, delete: bool) -> None:
     """Print how many orphans there are, and what they cost an hour."""
     if not sweep.orphans:
-        where = " among what could be listed" if sweep.unseen else ""
+        where = " among what could be listed" if sweep.failures else ""
         output.note(f"nothing to remove: there are no orphans{where}")
         return
     usd, all_known = costs.total(one.resource for one in sweep.orphans)
@@ -64,7 +64,7 @@ def note_unknown_cluster(cluster: str, regions: Sequence[str], sweep: Sweep) -> 
     The name or region may be mistyped: "no orphans" would sound like success.
     """
     where = regions[0] if len(regions) == 1 else f"{len(regions)} regions"
-    seen = " that could be listed" if sweep.unseen else ""
+    seen = " that could be listed" if sweep.failures else ""
     output.note(
         f"nothing to remove: nothing{seen} in {where} carries the name {output.one_line(cluster)!r}"
     )
@@ -77,10 +77,10 @@ def warn_not_recorded(sweep: Sweep) -> None:
         output.note(f"  hint: {sweep.record_error.hint}")
 
 
-def tell_unseen(unseen: Sequence[Unseen]) -> None:
+def print_failures(failures: Sequence[Unlisted]) -> None:
     """Print what could not be listed; kinds with the same reason share a line."""
     kinds: dict[tuple[str, str, str], list[str]] = {}
-    for one in unseen:
+    for one in failures:
         reason = (one.region, one.error.message, one.error.hint)
         kinds.setdefault(reason, []).append(one.kind.value)
     for (region, message, hint), names in kinds.items():
@@ -115,26 +115,26 @@ def sweep_data(sweep: Sweep, costs: HourlyCosts, regions: Sequence[str]) -> dict
                 "age_s": age_s(one.resource, now),
                 "hourly_usd": costs.of(one.resource),
                 "verdict": one.verdict.value,
-                "why": one.why,
+                "reason": one.why,
             }
             for one in sweep.judged
         ],
         "orphans": len(sweep.orphans),
         "orphans_hourly_usd": usd if all_known else None,
-        "not_seen": _unseen_data(sweep.unseen),
+        "failures": _failures_data(sweep.failures),
     }
 
 
 def removal_data(sweep: Sweep, removed: GcReport | None) -> dict[str, Any]:
     """Return the result of a removal, for `--json`. `removed` is None if none was made."""
-    unseen = (*sweep.unseen, *(removed.unseen if removed else ()))
+    failures = (*sweep.failures, *(removed.failures if removed else ()))
     return {
         "removed": [resource_data(one) for one in removed.gone] if removed else [],
         "left": [
-            {**resource_data(one.resource), "why": one.error.message, "hint": one.error.hint}
+            {**resource_data(one.resource), "message": one.error.message, "hint": one.error.hint}
             for one in (removed.left if removed else ())
         ],
-        "not_seen": _unseen_data(unseen),
+        "failures": _failures_data(failures),
     }
 
 
@@ -152,8 +152,13 @@ def resource_data(found: Resource) -> dict[str, Any]:
     }
 
 
-def _unseen_data(unseen: Sequence[Unseen]) -> list[dict[str, str]]:
+def _failures_data(failures: Sequence[Unlisted]) -> list[dict[str, str]]:
     return [
-        {"kind": one.kind.value, "region": one.region, "why": one.error.message}
-        for one in dict.fromkeys(unseen)
+        {
+            "region": one.region,
+            "kind": one.kind.value,
+            "message": one.error.message,
+            "hint": one.error.hint,
+        }
+        for one in dict.fromkeys(failures)
     ]

@@ -76,7 +76,7 @@ def _set(
         left = live_hosts(access).slots
         running = _running(access) if reason is not None else ""
     if as_json:
-        output.data({**cluster_data(cluster), "slots": left, "running": running or None})
+        output.data({**cluster_data(cluster), "slots": left, "job_id": running or None})
     else:
         words = "in quarantine" if reason is not None else "in service again"
         nodes = count(len(cluster.in_service), "node")
@@ -85,7 +85,7 @@ def _set(
         output.note(f"limits, and keys of later nodes: clusterctl up {name} brings them to {names}")
     if running:
         output.note(
-            f"{running} runs on, on {names} too. To go on with the rest: "
+            f"job {running} runs on, on {names} too. To go on with the rest: "
             f"clusterctl cancel {name}; then clusterctl train {name} {left}"
         )
     # For a node in quarantine whose guard could not be reached there is a hint of its own.
@@ -103,12 +103,12 @@ def _set(
 
 
 def _running(access: Access) -> str:
-    """Return the training that runs, as the head node reports it; empty if it does not answer."""
+    """Return the id of the training that runs; empty if none does, or the head node is silent."""
     from clusterctl.domain.errors import HostError
     from clusterctl.operations.logs import running_jobs
 
     with contextlib.suppress(HostError):
         for job in running_jobs(access):
             if job.spec.is_training:
-                return f"job {job.job_id}"
+                return job.job_id
     return ""

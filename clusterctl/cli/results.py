@@ -530,8 +530,8 @@ def _utilization(run: Run, job: JobRecord | None) -> list[str]:
     elif facts.precision and run.images_per_s is not None:
         said.append("TFLOP/s and MFU: not known" + ("" if facts.gpu else ", it ran on no GPU"))
     by_price = images_per_s_per_hourly_usd(run, job)
-    if by_price is not None and job and job.spec.list_usd_per_hour:
-        usd = f"${job.spec.list_usd_per_hour:,.2f} an hour on demand"
+    if by_price is not None and job and job.spec.list_hourly_usd:
+        usd = f"${job.spec.list_hourly_usd:,.2f} an hour on demand"
         said.append(f"{by_price:,.1f} images/s for each dollar an hour ({usd})")
     return said
 

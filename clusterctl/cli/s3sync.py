@@ -157,7 +157,7 @@ def _start(
         output.note(f"  follow it: clusterctl s3sync {name} --follow")
         output.note(f"  end it:    clusterctl s3sync {name} --cancel")
     if as_json:
-        output.data({"id": job.job_id, "how": started.tools, "hosts": hosts})
+        output.data({"job_id": job.job_id, "how": started.tools, "hosts": hosts})
     _show_reasons(failed)
     hostlines.show_failures(silent)
     statuses = [one.error.exit_status for one in silent if one.error]

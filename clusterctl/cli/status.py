@@ -132,7 +132,7 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
                 "instance_profiles": {
                     one.node.name: one.instance_profile or None for one in found.instances
                 },
-                "health": [output.finding_data(one) for one in health],
+                "findings": [output.finding_data(one) for one in health],
                 "costs": spending_data(money),
             }
         )

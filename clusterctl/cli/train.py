@@ -652,7 +652,7 @@ def train(
                 _show_tuning(access, started.job.job_id)
             return ended
         if as_json:
-            output.data({"id": started.job.job_id, **_lines(started.job)})
+            output.data({"job_id": started.job.job_id, **_lines(started.job)})
         output.print_job_commands(name, started.job.job_id)
         if model_place:
             output.note(f"  its model: clusterctl fetch {name} {started.job.job_id} {model_place}")

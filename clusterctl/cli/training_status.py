@@ -21,7 +21,7 @@ class TrainingStatus:
     """Reads a job's log as it grows, and sums up its progress."""
 
     def __init__(self, job: JobRecord) -> None:
-        self._usd, self._usd_per_hour = job.usd, job.usd_per_hour
+        self._usd, self._hourly_usd = job.usd, job.hourly_usd
         # On this machine's clock: the head node's may be wrong.
         self._seen = time.monotonic()
         self._began = self._seen - job.duration_s
@@ -76,8 +76,8 @@ class TrainingStatus:
         parts += [f"{name} {value:.4g}" for name, value in self._metrics.items() if not row]
         if parts and self._top1 is not None:
             parts.append(f"top-1 {self._top1:.2f} %")
-        if parts and self._usd is not None and self._usd_per_hour is not None:
-            usd = self._usd + self._usd_per_hour * (now - self._seen) / 3600
+        if parts and self._usd is not None and self._hourly_usd is not None:
+            usd = self._usd + self._hourly_usd * (now - self._seen) / 3600
             parts.append(f"${usd:.2f} so far")
         return ", ".join(parts)
 

@@ -71,7 +71,7 @@ def show_tuning(access: Access, job: JobRecord, folder: Path, as_json: bool = Fa
         tuned = found.tuned
         output.data(
             {
-                "job": job.job_id,
+                "job_id": job.job_id,
                 "files": [str(one) for one in files if one],
                 "timeline": asdict(found.timeline) if found.timeline else None,
                 "autotune": {**asdict(tuned), "options": tuned.options} if tuned else None,

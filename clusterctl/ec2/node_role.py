@@ -173,12 +173,12 @@ def delete_node_role(
     if own_role:
         delete_role(iam, name, f"clusterctl down {cluster}", timeouts)
     if own_profile or own_role:
-        _await_unseen(iam, name, timeouts)
+        _wait_until_gone(iam, name, timeouts)
         return (name,)
     return ()
 
 
-def _await_unseen(iam: Any, name: str, timeouts: Timeouts) -> None:
+def _wait_until_gone(iam: Any, name: str, timeouts: Timeouts) -> None:
     """Wait until IAM shows neither any more, for `shown_s` at most: the next `up` would use them.
 
     Raises AwsError.

@@ -222,7 +222,7 @@ def about_cluster(clients: Clients, status: ClusterStatus, access: Access, price
         "network_gbps": sum(m.link_gbps * m.network_cards for m in machines[:1] if m),
         "efa_interfaces": max((one.efa_interfaces for one in own), default=0),
         "images": sorted({one.image_id for one in own}),
-        "hourly_usd": [price and price.usd_per_hour for price in found],
+        "hourly_usd": [price and price.hourly_usd for price in found],
         **({"local": True} if local else {}),
         "price": sorted({f"{price.source}, {price.as_of}" for price in found if price}),
     }

@@ -155,21 +155,21 @@ class ClusterCosts:
 class CostReport:
     """The costs of existing clusters and of removed nodes.
 
-    `unseen` are the regions that could not be queried, each with the error. `by_limit` has what is
-    known of clusters that a limit has ended: name and words. `damaged` describes the lines of the
-    record of removed nodes that cannot be read.
+    `failures` are the regions that could not be queried, each with the error. `by_limit` has what
+    is known of clusters that a limit has ended: name and words. `damaged` describes the lines of
+    the record of removed nodes that cannot be read.
     """
 
     clusters: tuple[ClusterCosts, ...]
     ended: tuple[PastCost, ...] = ()
     damaged: tuple[str, ...] = ()
-    unseen: tuple[tuple[str, ClusterctlError], ...] = ()
+    failures: tuple[tuple[str, ClusterctlError], ...] = ()
     by_limit: tuple[tuple[str, str], ...] = ()
 
     @property
-    def usd_per_hour(self) -> float:
+    def hourly_usd(self) -> float:
         """The sum of the known costs per hour of existing clusters."""
-        return sum(one.spending.usd_per_hour or 0.0 for one in self.clusters)
+        return sum(one.spending.hourly_usd or 0.0 for one in self.clusters)
 
     @property
     def spent_usd(self) -> float:
@@ -179,16 +179,16 @@ class CostReport:
 
     @property
     def hourly_known(self) -> bool:
-        """Whether `usd_per_hour` leaves out nothing."""
-        return not self.unseen and all(
-            one.spending.usd_per_hour is not None for one in self.clusters
+        """Whether `hourly_usd` leaves out nothing."""
+        return not self.failures and all(
+            one.spending.hourly_usd is not None for one in self.clusters
         )
 
     @property
     def complete(self) -> bool:
         """Whether `spent_usd` leaves out nothing."""
         there = all(one.spending.complete for one in self.clusters)
-        known = not self.unseen and not self.damaged
+        known = not self.failures and not self.damaged
         return there and known and all(one.complete for one in self.ended)
 
 
@@ -254,7 +254,7 @@ def running_cost(clients: Clients, plan: LaunchPlan, cache: Path | None) -> Runn
     awake = [replace(one, node=replace(one.node, state=NodeState.RUNNING)) for one in members]
     money = spending_of(clients, awake, cache)
     gpus = sum(one.node.gpus for one in awake)
-    return RunningCost(nodes, gpus, money.usd_per_hour, money.price_source)
+    return RunningCost(nodes, gpus, money.hourly_usd, money.price_source)
 
 
 def note_spent(
@@ -292,7 +292,7 @@ def cost_report(
     """Return the costs in these regions, of all clusters or of cluster `name`.
 
     With `since`, the nodes removed at or after that time are included. A region that refuses is in
-    `unseen` and does not affect the others. Raises AwsError if there is only one region and it
+    `failures` and does not affect the others. Raises AwsError if there is only one region and it
     refuses, and UsageError if the folder of cluster `name` says that it is in another account.
     """
     if name is not None:
@@ -314,7 +314,7 @@ def cost_report(
         ended=_ended(past.rows, places, name, since) if since else (),
         damaged=past.damaged,
         by_limit=_by_limit(places, home, name, shown, {one.name for one in clusters}),
-        unseen=tuple((look.host, look.error) for look in looks if look.error),
+        failures=tuple((look.host, look.error) for look in looks if look.error),
     )
 
 

@@ -222,11 +222,11 @@ def _remove(
     delete_key_pairs(client, removed.key_pairs)
     if not removed.nothing:
         # The record is gone by now, so the looks that follow wait for nothing.
-        _await_unseen(client, name, creations)
+        _wait_until_gone(client, name, creations)
     return removed
 
 
-def _await_unseen(client: EC2Client, name: str, creations: Creations) -> None:
+def _wait_until_gone(client: EC2Client, name: str, creations: Creations) -> None:
     """Wait until EC2 shows nothing of the cluster any more, for `shown_s` at most.
 
     The next `up` would build on an address or a group that is gone. Raises AwsError.

@@ -32,7 +32,7 @@ from clusterctl.ec2.gc.orphans import (
 )
 from clusterctl.ec2.gc.removal import RemainingResource, remove, still_exists_error
 from clusterctl.ec2.gc.resources import STOPPED_SEEN, Resource, ResourceKind, limits_of
-from clusterctl.ec2.gc.sweep import RegionResources, Unseen, look, unreachable_region
+from clusterctl.ec2.gc.sweep import RegionResources, Unlisted, look, unreachable_region
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, read_launches
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd, price_key
@@ -222,7 +222,7 @@ class HourlyCosts:
         key = (region, *price_key(instance))
         if key not in self._machines:
             [price] = find_prices(self._clients[region], [instance], self._cache).values()
-            self._machines[key] = price.usd_per_hour if price else None
+            self._machines[key] = price.hourly_usd if price else None
         return self._machines[key]
 
 
@@ -243,12 +243,12 @@ class GcOptions:
 class Sweep:
     """The resources found, with a verdict on each.
 
-    `unseen` are the kinds that could not be read in a region. `record_error` is the error if the
+    `failures` are the kinds that could not be read in a region. `record_error` is the error if the
     first-seen times could not be recorded.
     """
 
     judged: tuple[Judged, ...] = ()
-    unseen: tuple[Unseen, ...] = ()
+    failures: tuple[Unlisted, ...] = ()
     record_error: ClusterctlError | None = None
 
     @property
@@ -260,13 +260,13 @@ class Sweep:
 class GcReport:
     """The result of a removal.
 
-    `gone` was removed, `left` was not, with the reason. `unseen` are the kinds that could not be
+    `gone` was removed, `left` was not, with the reason. `failures` are the kinds that could not be
     read in a region, before or after the removal.
     """
 
     gone: tuple[Resource, ...]
     left: tuple[RemainingResource, ...]
-    unseen: tuple[Unseen, ...]
+    failures: tuple[Unlisted, ...]
 
 
 class GarbageCollector:
@@ -306,18 +306,18 @@ class GarbageCollector:
         looks = fan_out(self._look, self._places).outcomes
         found = [one.value or unreachable_region(one.host, one.error) for one in looks]
         resources = [one for region in found for one in region.resources]
-        unseen = tuple(one for region in found for one in region.unseen)
-        rules = replace(self._rules(local, unseen), spent=self._spent(resources))
+        failures = tuple(one for region in found for one in region.failures)
+        rules = replace(self._rules(local, failures), spent=self._spent(resources))
         failure = None
         if self._wishes.cluster is None:
             since, failure = record_unused(
                 self._home / FILE,
                 {region: str(site) for region, site in self._sites().items()},
                 undated_orphans(resources, rules),
-                {one.region for one in unseen},
+                {one.region for one in failures},
             )
             rules = replace(rules, first_seen_unused=since)
-        return Sweep(judge(resources, rules), unseen, failure)
+        return Sweep(judge(resources, rules), failures, failure)
 
     def _spent(
         self, resources: Sequence[Resource]
@@ -329,7 +329,7 @@ class GarbageCollector:
                 clusters.setdefault((one.region, one.cluster), []).append(one.instance)
         clients, cache = {one.host: one.clients for one in self._places}, price_cache(self._home)
         found = {key: spending_of(clients[key[0]], clusters[key], cache) for key in clusters}
-        return {key: (money.spent_usd, money.usd_per_hour) for key, money in found.items()}
+        return {key: (money.spent_usd, money.hourly_usd) for key, money in found.items()}
 
     def note_stops(self, sweep: Sweep) -> None:
         """Tag instances that stopped themselves with the present time. Raises AwsError.
@@ -361,7 +361,7 @@ class GarbageCollector:
             asked |= {thing_id(one.resource): one.resource for one in fresh.orphans}
         now = {thing_id(one.resource): one for one in fresh.judged}
         # What could not be read again, with the error.
-        blind = {(one.region, one.kind): one.error for one in fresh.unseen}
+        blind = {(one.region, one.kind): one.error for one in fresh.failures}
         left = {}
         for key, one in asked.items():
             if (one.region, one.kind) in blind:
@@ -378,8 +378,8 @@ class GarbageCollector:
             asked |= shown
             left |= self._remove_all([shown[key] for key in shown.keys() - left.keys()])
             after, shown = self._look_again(asked, patient=not left)
-        unseen = {(one.region, one.kind): one for one in (*fresh.unseen, *after.unseen)}
-        still_blind = {(one.region, one.kind) for one in after.unseen}
+        failures = {(one.region, one.kind): one for one in (*fresh.failures, *after.failures)}
+        still_blind = {(one.region, one.kind) for one in after.failures}
         # A resource remains if the last sweep shows it, or if it could not be removed and the last
         # sweep could not read its kind.
         remaining = {
@@ -392,7 +392,7 @@ class GarbageCollector:
             key: RemainingResource(shown[key], still_exists_error(shown[key])) for key in new
         }
         gone = tuple(one for key, one in asked.items() if key not in remaining)
-        return GcReport(gone, tuple(remaining.values()), tuple(unseen.values()))
+        return GcReport(gone, tuple(remaining.values()), tuple(failures.values()))
 
     def _await_launches(self, name: str) -> None:
         """Wait for the cluster's launches of unknown outcome, if it has a folder here."""
@@ -413,7 +413,7 @@ class GarbageCollector:
     def _sites(self) -> dict[str, Site]:
         return {one.host: site_of(one.clients) for one in self._places}
 
-    def _rules(self, local: LocalClusters, unseen: Sequence[Unseen]) -> Rules:
+    def _rules(self, local: LocalClusters, failures: Sequence[Unlisted]) -> Rules:
         wishes = self._wishes
         return Rules(
             now=datetime.now(timezone.utc),
@@ -421,7 +421,7 @@ class GarbageCollector:
             busy=local.locked,
             # A chosen cluster is removed with what its launches of unknown outcome have made.
             unsettled=local.unsettled if wishes.cluster is None else frozenset(),
-            unlisted_kinds=frozenset((one.region, one.kind) for one in unseen),
+            unlisted_kinds=frozenset((one.region, one.kind) for one in failures),
             cluster=wishes.cluster,
             older_than_s=wishes.older_than_s,
             networks=wishes.networks,

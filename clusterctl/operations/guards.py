@@ -72,7 +72,7 @@ def with_complete_user_data(clients: Clients, seen: Observed) -> Observed:
     if there and not spec.user_data:
         data = find_user_data(clients.ec2, there[0].node.instance_id)
     else:
-        prices = [price.usd_per_hour for price in seen.catalogue.prices.values() if price]
+        prices = [price.hourly_usd for price in seen.catalogue.prices.values() if price]
         # With several instance types it is not known yet which one it will be. The most expensive
         # one gives the shortest lifetime; `update_guards` corrects it once the nodes run.
         hourly = spec.nodes * max(prices) if prices else None
@@ -223,7 +223,7 @@ class EndMessage:
         found = spending_of(clients, instances, self._launcher.prices)
         if not found.complete:
             # EC2 does not know how long earlier runs took. Each guard knows it of its own node.
-            self._lifetime_s = lifetime_s(found.limits, found.usd_per_hour)
+            self._lifetime_s = lifetime_s(found.limits, found.hourly_usd)
         return ClusterEnd(self._launcher, found)
 
 

@@ -77,7 +77,7 @@ def open_hosts(
     without a call to EC2 (see `cluster_of`; `home` holds the clusters' folders). Other hosts are
     reached as `ssh` reaches them. Each is offered `key`, or without it the keys that its own
     settings name (see KeyRing); `key` is not for jump hosts. Host keys come from its own
-    known_hosts files and are never accepted unseen.
+    known_hosts files and are never accepted unverified.
     """
     path = hosts if isinstance(hosts, Path) else None
     names = hosts if not isinstance(hosts, Path) else read_hosts_file(hosts).hosts

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Follows the instance id in known_hosts if the key came from the host itself and from no trusted
 # source.
-UNSEEN = "accepted-unseen"
+UNVERIFIED = "unverified"
 
 
 class LearntHostKeys(KnownHostKeys):
@@ -52,17 +52,17 @@ class LearntHostKeys(KnownHostKeys):
         """Return what an earlier `up` pinned for this instance, as `TYPE BASE64`; maybe nothing."""
         return tuple(f"{words[1]} {words[2]}" for words in self._pinned(node))
 
-    def was_unseen(self, node: Node) -> bool:
+    def was_unverified(self, node: Node) -> bool:
         """Return whether the node's pins were never compared with a trusted source."""
-        return any(UNSEEN in words[4:] for words in self._pinned(node))
+        return any(UNVERIFIED in words[4:] for words in self._pinned(node))
 
-    def learn(self, node: Node, host_keys: Sequence[str], unseen: bool = False) -> None:
+    def learn(self, node: Node, host_keys: Sequence[str], unverified: bool = False) -> None:
         """Pin these keys for the node, instead of any pinned before in this run.
 
-        `unseen` marks a key that only the host itself has shown.
+        `unverified` marks a key that only the host itself has shown.
         """
         # The instance id tells a later `up` whether the address still belongs to this machine.
-        note = f"{node.instance_id} {UNSEEN}" if unseen else node.instance_id
+        note = f"{node.instance_id} {UNVERIFIED}" if unverified else node.instance_id
         lines = known_hosts_lines(node_names(node), host_keys, note)
         with self._lock:
             again = node.instance_id in self._lines
@@ -88,7 +88,7 @@ class LearntHostKeys(KnownHostKeys):
         return "".join(line + "\n" for line in lines)
 
     def _kept(self, node: Node) -> list[str]:
-        note = f"{node.instance_id} {UNSEEN}" if self.was_unseen(node) else node.instance_id
+        note = f"{node.instance_id} {UNVERIFIED}" if self.was_unverified(node) else node.instance_id
         return known_hosts_lines(node_names(node), self.recall(node), note)
 
     def _pinned(self, node: Node) -> list[list[str]]:
@@ -263,7 +263,7 @@ class HostKeySources:
     """The sources of host keys, in order: earlier pins, console, Systems Manager, the node itself.
 
     `shown_key` connects to a node and returns the key that it shows; it is None unless the user
-    accepts unseen keys. `tell` receives findings, for example about a changed key. For
+    accepts unverified keys. `tell` receives findings, for example about a changed key. For
     `console_alone_s` only the console is polled.
     """
 
@@ -279,12 +279,12 @@ class HostKeySources:
     def recall(self, node: Node) -> tuple[str, ...]:
         """Return the keys that an earlier run pinned for this instance, and pin them again.
 
-        A key that was accepted unseen is compared with the console: the console's keys replace it,
-        and HostKeyChanged is raised if it is not among them. Raises AwsError.
+        A key that was accepted unverified is compared with the console, whose keys replace it.
+        HostKeyChanged is raised if it is not among them. Raises AwsError.
         """
         keys = self.pins.recall(node)
-        unseen = bool(keys) and self.pins.was_unseen(node)
-        if unseen:
+        unverified = bool(keys) and self.pins.was_unverified(node)
+        if unverified:
             printed = self._console(node)
             if printed and not set(keys) & set(printed):
                 raise HostKeyChanged(
@@ -294,9 +294,9 @@ class HostKeySources:
                     "someone was in between: what was sent there is known to others. Get a new "
                     f"machine: clusterctl replace {node.name.rpartition('-')[0]} {node.index}",
                 )
-            keys, unseen = printed or keys, not printed
+            keys, unverified = printed or keys, not printed
         if keys:
-            self.pins.learn(node, keys, unseen)
+            self.pins.learn(node, keys, unverified)
         return keys
 
     def look(self, node: Node, has_agent: bool, waited_s: float) -> tuple[str, ...]:
@@ -358,7 +358,7 @@ class HostKeySources:
         with contextlib.suppress(HostUnreachable):
             key = shown_key(node)
             host_key = f"{key.get_name()} {key.get_base64()}"
-            self.pins.learn(node, [host_key], unseen=True)
+            self.pins.learn(node, [host_key], unverified=True)
             self.tell(_accepted(node, host_key))
             return (host_key,)
         return ()
@@ -366,7 +366,7 @@ class HostKeySources:
 
 def _accepted(node: Node, host_key: str) -> Finding:
     return Finding(
-        "hostkey.unseen",
+        "hostkey.unverified",
         Severity.WARNING,
         f"its host key was ACCEPTED UNCHECKED, because of --accept-new-host-keys: "
         f"{key_fingerprint(host_key)}. If someone is in between, they hold your session",

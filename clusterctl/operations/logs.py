@@ -298,13 +298,13 @@ def wait_for(access: Access, seen: JobRecord) -> JobRecord:
 class _Fetched:
     """What a fetch checks in a folder's record of a job."""
 
-    id: str | None = None
+    job_id: str | None = None
 
 
 def _job_in(record: Path) -> str | None:
     """Return the ID of the job whose record this is; None if it is none. Raise OSError."""
     try:
-        return from_json(_Fetched, record.read_bytes()).id
+        return from_json(_Fetched, record.read_bytes()).job_id
     except RecordError:
         return None
 

@@ -531,7 +531,7 @@ def _write_views(launcher: Launcher, seen: Cluster, host_keys: LearntHostKeys) -
         if node not in seen.in_service and (keys := host_keys.recall(node)):
             # A stop and start may have changed its address, so its old keys are pinned under the
             # new one.
-            host_keys.learn(node, keys, host_keys.was_unseen(node))
+            host_keys.learn(node, keys, host_keys.was_unverified(node))
     folder = launcher.folder
     write_file(folder.known_hosts, host_keys.text(seen.nodes))
     write_file(folder.ssh_config, ssh_config_text(seen, folder, launcher.proxy_command))

@@ -391,7 +391,7 @@ def images_per_s_per_hourly_usd(run: Run, job: JobRecord | None) -> float | None
 
     A job that was started again may have had fewer nodes than those whose price is recorded.
     """
-    usd = job.spec.list_usd_per_hour if job and not job.status.attempts else None
+    usd = job.spec.list_hourly_usd if job and not job.status.attempts else None
     return run.images_per_s / usd if run.images_per_s is not None and usd else None
 
 

@@ -70,7 +70,7 @@ class SyncNode:
         spec, copied = self.job.spec, self.copied
         return {
             "host": self.host,
-            "id": spec.job_id,
+            "job_id": spec.job_id,
             "state": self.state.value,
             "sources": list(spec.sources),
             "destination": spec.destination,

@@ -254,11 +254,11 @@ def at_most(estimate: CostEstimate, on_demand: Price | None) -> CostEstimate:
     price is sent, is from AWS's guide on spot instances, as remembered: it was not looked up.
     """
     machines, *others = estimate.lines
-    usd = None if on_demand is None else on_demand.usd_per_hour
+    usd = None if on_demand is None else on_demand.hourly_usd
     source = "" if on_demand is None else f"{on_demand.source}, {on_demand.as_of}, on demand"
     return replace(
         estimate,
-        lines=(replace(machines, usd_per_hour=usd), *others),
+        lines=(replace(machines, hourly_usd_each=usd), *others),
         price_source=f"{source}: the most that spot can cost",
     )
 
@@ -656,28 +656,30 @@ def _verify(test: Selftest) -> Passed:
         test.say,
         launcher.timeouts,
     )
-    left, unseen = _await_none(collector, test)
+    left, unlisted = _await_none(collector, test)
     if not left:
         # EC2's lists are late: one that shows nothing may be older than what was made last.
         launcher.timeouts.clock.sleep(launcher.timeouts.shown_s)
-        left, unseen = _remaining(collector, test)
+        left, unlisted = _remaining(collector, test)
     down_again = f"clusterctl down {test.name}"
     if left:
         hint = "" if test.others else f"remove it: {down_again}"
         raise ClusterctlError(f"still there: {', '.join(left)}", hint)
-    if unseen:
-        raise ClusterctlError(f"EC2 did not list: {', '.join(unseen)}", f"to be sure: {down_again}")
+    if unlisted:
+        raise ClusterctlError(
+            f"EC2 did not list: {', '.join(unlisted)}", f"to be sure: {down_again}"
+        )
     return Passed(f"EC2 in {region} has nothing of {test.name}")
 
 
 def _await_none(collector: GarbageCollector, test: Selftest) -> tuple[list[str], list[str]]:
     """Return what `_remaining` does, once nothing is left, or after SWEEPS."""
     for gap_s in islice(backoff_delays(), SWEEPS):
-        left, unseen = _remaining(collector, test)
+        left, unlisted = _remaining(collector, test)
         if not left:
             break
         test.launcher.timeouts.clock.sleep(gap_s)
-    return left, unseen
+    return left, unlisted
 
 
 def _remaining(collector: GarbageCollector, test: Selftest) -> tuple[list[str], list[str]]:
@@ -687,7 +689,7 @@ def _remaining(collector: GarbageCollector, test: Selftest) -> tuple[list[str], 
     left = [f"{one.kind.value} {one.id}" for one in found]
     listed = {one.id for one in found}
     left += [f"instance {one}" for one in _unended(test) if one not in listed]
-    return left, [one.kind.value for one in sweep.unseen]
+    return left, [one.kind.value for one in sweep.failures]
 
 
 STEPS: tuple[SelftestStep, ...] = (

@@ -108,7 +108,7 @@ class Served:
             "port": self.port,
             "public": self.public,
             "folder": self.folder,
-            "job": self.job.job_id,
+            "job_id": self.job.job_id,
             "duration_s": round(self.job.duration_s, 1),
         }
 

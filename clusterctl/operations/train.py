@@ -282,8 +282,8 @@ def training_spec(
         plan.job,
         nodes=tuple(nodes),
         hosts=tuple(node["name"] for node in nodes),
-        usd_per_hour=_sum_of(nodes, "usd_per_hour"),
-        list_usd_per_hour=_sum_of(nodes, "list_usd_per_hour"),
+        hourly_usd=_sum_of(nodes, "hourly_usd"),
+        list_hourly_usd=_sum_of(nodes, "list_hourly_usd"),
         code=code.as_data() if code else None,
         git={"commit": code.commit, "changed": len(code.changed.splitlines())}
         if code and code.commit
@@ -417,8 +417,8 @@ def machines_of(
             "market": one.market.value,
             "efa": one.efa,
             "placement_group": one.placement_group,
-            "usd_per_hour": node_cost(one, prices.get(price_key(one)), now).usd_per_hour,
-            "list_usd_per_hour": listed.get(one.node.instance_type),
+            "hourly_usd": node_cost(one, prices.get(price_key(one)), now).hourly_usd,
+            "list_hourly_usd": listed.get(one.node.instance_type),
         }
         for one in members_of(instances)
     }

@@ -215,7 +215,7 @@ def ended_findings(launcher: Launcher, plan: LaunchPlan) -> Iterator[Finding]:
     if not plan.spec.limits.ends:
         return
     money = spending_of(launcher.clients, plan.seen.instances, launcher.prices)
-    passed = passed_end(plan.spec.limits, money.ran_h, money.spent_usd, money.usd_per_hour)
+    passed = passed_end(plan.spec.limits, money.ran_h, money.spent_usd, money.hourly_usd)
     left = count(round(launcher.timeouts.least_left_s / 60), "minute")
     hint = f"a new end: clusterctl up {launcher.name}, with all limits that are to hold"
     if passed:
@@ -285,5 +285,5 @@ def _passed_limits(launcher: Launcher, plan: LaunchPlan) -> list[Finding]:
     if plan.missing:
         # The checks of a launch have compared the budget with the price of the new nodes.
         limits = replace(limits, budget_usd=None)
-    hourly = running_cost(launcher.clients, plan, launcher.prices).usd_per_hour
+    hourly = running_cost(launcher.clients, plan, launcher.prices).hourly_usd
     return left_findings(limits, ran_h, spent_usd, hourly)

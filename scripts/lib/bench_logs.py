@@ -66,8 +66,8 @@ def job_of_little(name: str) -> str:
     """
     quiet("clusterctl", "copy", name, "--detach", __file__, "~/bench")
     [job] = json.loads(quiet("clusterctl", "jobs", name, "--json"))
-    quiet("clusterctl", "wait", name, job["id"])
-    return str(job["id"])
+    quiet("clusterctl", "wait", name, job["job_id"])
+    return str(job["job_id"])
 
 
 def read_all(argv: list[str]) -> Reading:

@@ -73,7 +73,7 @@ def run_of(key, step_s):
     speed = 256 * key.gpus / step_s
     nodes = -(-key.gpus // 8)
     job = {
-        "id": f"job-{key.gpus}-{key.repeat}",
+        "job_id": f"job-{key.gpus}-{key.repeat}",
         "preset": "gpu",
         "started_at": f"2026-11-23T0{key.repeat}:00:00+00:00",
         "line": f"mpirun -np {key.gpus} python x.py '</script>'",
@@ -203,7 +203,7 @@ def test_the_use_of_the_gpus_and_the_speed_by_price():
     about = {"model": "resnet50", "image_size": 224, "precision": "float16"}
     runs = tuple(
         replace(run, **about, gpu="Tesla V100-SXM2-16GB",
-                job={**run.job, "list_usd_per_hour": 24.48 * run.nodes})
+                job={**run.job, "list_hourly_usd": 24.48 * run.nodes})
         for run in found.runs
     )  # fmt: skip
     kept = [from_json(MeasuredRun, to_json(run)) for run in runs]

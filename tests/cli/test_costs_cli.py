@@ -75,7 +75,7 @@ def test_status_shows_the_money(clusterctl, client):
     assert limits == "limits: 8 h, $1,000.00; ends in 5 h 43 min by --max-hours"
     assert ran.err == ""
     data = clusterctl("status", "demo", "--json").data["costs"]
-    assert data["usd_per_hour"] == pytest.approx(2 * NODE_USD, abs=1e-4)
+    assert data["hourly_usd"] == pytest.approx(2 * NODE_USD, abs=1e-4)
     assert data["spent_usd"] == pytest.approx(100, abs=1)
     assert data["limits"] == {"max_hours": 8.0, "budget_usd": 1000.0}
     assert data["complete"] is True
@@ -164,7 +164,7 @@ def test_the_report_has_every_cluster_and_the_sum(clusterctl, client):
     assert lines[4].startswith("total: $44.17 an hour, $20.")
     data = clusterctl("costs", "--json").data
     assert [one["name"] for one in data["clusters"]] == ["one", "two"]
-    assert data["total"]["usd_per_hour"] == pytest.approx(2 * NODE_USD + 0.08, abs=1e-4)
+    assert data["total"]["hourly_usd"] == pytest.approx(2 * NODE_USD + 0.08, abs=1e-4)
     assert [one["name"] for one in clusterctl("costs", "two", "--json").data["clusters"]] == ["two"]
 
 
@@ -175,7 +175,7 @@ def test_a_spreadsheet_gets_numbers(clusterctl, client):
     by_name = {row["cluster"]: row for row in rows}
     # A name from a tag does not become a formula.
     assert set(by_name) == {"one", "'=cmd()'"}
-    assert float(by_name["one"]["usd_per_hour"]) == pytest.approx(2 * NODE_USD, abs=1e-4)
+    assert float(by_name["one"]["hourly_usd"]) == pytest.approx(2 * NODE_USD, abs=1e-4)
     assert by_name["one"]["nodes"] == "2"
     assert by_name["one"]["complete"] == "yes"
     assert datetime.fromisoformat(by_name["one"]["since"]).tzinfo is not None

@@ -49,7 +49,7 @@ def diagnosed(*options):
 
 def test_this_machine(stuck, home):
     found = diagnosed("--local", "--launcher", str(stuck))
-    assert (found["check"], found["ranks"], found["job"]) == ("rank.io", [1], str(stuck))
+    assert (found["check"], found["ranks"], found["job_id"]) == ("rank.io", [1], str(stuck))
     assert (found["hosts"], found["cluster"]) == ("--local", None)
     hints = [one["hint"] for one in found["findings"]]
     assert not any("clusterctl run" in hint for hint in hints)

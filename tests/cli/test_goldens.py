@@ -163,7 +163,7 @@ def test_jobs(pair, here):
     golden(f"{train} --dry-run")
     golden(train)
     golden.both("jobs pair")
-    job = pair.jobs()[-1]["id"]
+    job = pair.jobs()[-1]["job_id"]
     golden("logs pair")
     golden.both("wait pair")
     golden(f"fetch pair {job} fetched")

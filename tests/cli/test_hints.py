@@ -97,7 +97,7 @@ def test_a_model_folder_that_cannot_be_used_is_refused_before_the_start(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/record.json").write_text('{"id": "20261120-154501-3f2a"}')
+    (tmp_path / "runs/record.json").write_text('{"job_id": "20261120-154501-3f2a"}')
     (tmp_path / "file").write_text("")
     ran = clusterctl("train", "demo", "2", "--script", "a.py", "--model-dir", place)
     assert (ran.status, refusal in ran.err) == (2, True), ran.err

@@ -76,12 +76,12 @@ def test_the_use_of_the_gpus(results, tmp_path, changes, says, mfu):
 
 def test_the_speed_by_price_is_that_of_all_of_the_jobs_nodes():
     began = datetime(2026, 11, 20, tzinfo=timezone.utc)
-    job = job_record(JobState.SUCCEEDED, 0, began=began, ranks=32, list_usd_per_hour=96.0)
+    job = job_record(JobState.SUCCEEDED, 0, began=began, ranks=32, list_hourly_usd=96.0)
     [run] = read_runs([RUN])
     assert images_per_s_per_hourly_usd(run, job) == pytest.approx(200)
     # After a lost node there may have been fewer of them.
     again = replace(job, status=replace(job.status, attempts=({"exit_status": 255},)))
-    unpriced = replace(job, spec=replace(job.spec, list_usd_per_hour=None))
+    unpriced = replace(job, spec=replace(job.spec, list_hourly_usd=None))
     assert [images_per_s_per_hourly_usd(run, one) for one in (again, unpriced, None)] == [None] * 3
 
 

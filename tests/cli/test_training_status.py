@@ -28,7 +28,7 @@ sys.stdout.write("Finished in 12.5\\n")
 
 
 def status_of(line, usd, duration_s=1000.0):
-    job = job_record(duration_s=duration_s, argv=tuple(line.split()), usd_per_hour=usd)
+    job = job_record(duration_s=duration_s, argv=tuple(line.split()), hourly_usd=usd)
     return TrainingStatus(job)
 
 

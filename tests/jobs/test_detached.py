@@ -228,7 +228,7 @@ def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(
     assert {path.name for path in place.iterdir()} == names
     assert (place / "log").read_text() == "said\n"
     record = json.loads((place / "record.json").read_text())
-    assert (record["id"], record["state"]) == (JOB, "succeeded")
+    assert (record["job_id"], record["state"]) == (JOB, "succeeded")
 
 
 def test_a_fetch_goes_on_after_ctrl_c_while_it_moves_its_files(node, tmp_path, monkeypatch):
@@ -426,6 +426,6 @@ def test_ids_are_checked():
 
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.LOST])
 def test_what_a_job_has_cost(state):
-    job = job_record(state, duration_s=60.0, usd_per_hour=90.0)
+    job = job_record(state, duration_s=60.0, hourly_usd=90.0)
     assert (round(job.duration_s), round(job.usd, 2)) == (60, 1.5)
     assert (job.as_data()["ended_at"] is None) == (state is JobState.RUNNING)

@@ -57,6 +57,6 @@ def stay(quiet):
         status, out, err = quiet.ctl(*run)
         assert status == 0, err
         eventually(lambda: quiet.ctl("logs")[1].count(" is here\n") == ranks, "all ranks")
-        return json.loads(out)["id"]
+        return json.loads(out)["job_id"]
 
     return start

@@ -423,7 +423,7 @@ class World:
         rules = Rules(
             at(self.now),
             frozenset({("us-east-1", "demo")}),
-            spent={("us-east-1", "demo"): (money.spent_usd, money.usd_per_hour)},
+            spent={("us-east-1", "demo"): (money.spent_usd, money.hourly_usd)},
         )
         judged = judge(
             [

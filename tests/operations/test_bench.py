@@ -48,7 +48,7 @@ def begun(process, run):
 
 
 def states(pair):
-    return {job["id"]: job["state"] for job in json.loads(pair.ctl("jobs", "--json")[1])}
+    return {job["job_id"]: job["state"] for job in json.loads(pair.ctl("jobs", "--json")[1])}
 
 
 @pytest.mark.lab
@@ -61,7 +61,7 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     assert status == 0, err
     sizes = [run["gpus"] for run in json.loads(plan)["runs"]]
     assert sorted(sizes) == [1, 2]
-    assert (json.loads(plan)["usd_per_hour"], out.exists()) == (None, False)
+    assert (json.loads(plan)["hourly_usd"], out.exists()) == (None, False)
 
     # Ctrl-C in the second run: it is cancelled on all nodes. The result of the first run is kept.
     quiet.on(0, f"echo {sizes[1]} >/data/hold")
@@ -99,7 +99,7 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     assert (out / "runs.jsonl").read_bytes().startswith(kept)
     said = json.loads(text)
     ended = {id for id, state in states(quiet).items() if state == "succeeded"}
-    assert {run["job"]["id"] for run in said["runs"]} == ended
+    assert {run["job"]["job_id"] for run in said["runs"]} == ended
     assert (len(ended), ended > {first, second}) == (3, True)
     one, two = said["sizes"]
     assert (one["gpus"], two["gpus"], said["seed"]) == (1, 2, 5)

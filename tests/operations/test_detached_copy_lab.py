@@ -41,13 +41,13 @@ def detached(pair, *words):
     assert status == 0, (out, err)
     last = json.loads(out.splitlines()[-1])
     assert last["event"] == "job", last
-    return last["id"]
+    return last["job_id"]
 
 
 def job(pair, job_id):
     status, out, err = pair.ctl("jobs", "--json")
     assert status == 0, err
-    [found] = [one for one in json.loads(out) if one["id"] == job_id]
+    [found] = [one for one in json.loads(out) if one["job_id"] == job_id]
     return found
 
 

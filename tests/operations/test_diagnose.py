@@ -56,7 +56,7 @@ def seen(pair, job_id=None):
 def trained(pair):
     """Start a training of two ranks. Return the id of its job, once it makes steps."""
     started = pair.ctl("train", "2", "--synthetic", "--detach", "--json", "--", *TINY)
-    job_id = json.loads(started[1])["id"]
+    job_id = json.loads(started[1])["job_id"]
     # The model is built once there is a row below the table's header.
     made = re.compile(r"Step Epoch.*\n.*\d+\.\d", re.MULTILINE)
     eventually(lambda: made.search(pair.ctl("logs")[1]), "the first steps")

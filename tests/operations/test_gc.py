@@ -91,7 +91,7 @@ def test_every_kind_in_two_regions(places, home, later):
     assert {one.resource.kind.value for one in found.orphans} == KINDS
     removed = collector.remove(found.orphans)
     assert ids(removed.gone) == leaks
-    assert (removed.left, removed.unseen) == ((), ())
+    assert (removed.left, removed.failures) == ((), ())
     assert {region: everything(one.ec2) for region, one in places.items()} == before
     # The same orphans again, as if another collector had removed them since this one's search.
     again = GarbageCollector(places, home).remove(found.orphans)
@@ -286,8 +286,8 @@ def test_a_kind_that_may_not_be_looked_at(places, home, later):
     with Refusing(ec2, "DescribePlacementGroups", "UnauthorizedOperation"):
         found = GarbageCollector(places, home).sweep()
     assert {one.resource.kind.value for one in found.orphans} == KINDS - {"placement group"}
-    [unseen] = found.unseen
-    assert (unseen.kind, unseen.region) == (ResourceKind.PLACEMENT_GROUP, "us-east-1")
+    [failure] = found.failures
+    assert (failure.kind, failure.region) == (ResourceKind.PLACEMENT_GROUP, "us-east-1")
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_what_cannot_be_looked_at_again_stays(places, home, later, operation, st
     with Refusing(ec2, operation, "UnauthorizedOperation"):
         removed = collector.remove(found)
     assert {one.resource.kind.value for one in removed.left} == stays
-    assert len(removed.unseen) == 1
+    assert len(removed.failures) == 1
     assert set(made.values()) & everything(ec2) == {made[kind] for kind in stays}
 
 
@@ -522,7 +522,7 @@ def test_the_command_deletes(places, clusterctl):
     ran = clusterctl("gc", *words, "--json")
     assert ran.status == 0
     assert len(ran.data["removed"]) == len(made)
-    assert (ran.data["left"], ran.data["not_seen"]) == ([], [])
+    assert (ran.data["left"], ran.data["failures"]) == ([], [])
     assert everything(ec2) == before
     again = clusterctl("gc", *words)
     assert again.status == 0

@@ -10,7 +10,7 @@ import pytest
 
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.instances import find_instances
-from clusterctl.operations.known_hosts import UNSEEN
+from clusterctl.operations.known_hosts import UNVERIFIED
 from tests.cli.running import CommandLine
 from tests.lab.running import client, make_profile, once_client, wait_until
 from tests.pair import LabCluster
@@ -154,7 +154,7 @@ def without_consoles(clusterctl, name, lag, lab):
 
 
 @pytest.mark.all
-def test_keys_are_accepted_unseen_with_the_flag_only_and_compared_later(
+def test_keys_are_accepted_unverified_with_the_flag_only_and_compared_later(
     clusterctl, name, lag, without_consoles
 ):
     without_consoles()
@@ -167,8 +167,8 @@ def test_keys_are_accepted_unseen_with_the_flag_only_and_compared_later(
     ran = up(clusterctl, name, "--accept-new-host-keys")
     assert ran.status == 0, ran.err
     assert ran.err.count("ACCEPTED UNCHECKED") == 2
-    unseen = pins_of(clusterctl, name).splitlines()
-    assert [line.split()[-1] for line in unseen] == [UNSEEN, UNSEEN]
+    unverified = pins_of(clusterctl, name).splitlines()
+    assert [line.split()[-1] for line in unverified] == [UNVERIFIED, UNVERIFIED]
     assert clusterctl("run", name, "-n", "hostname").status == 0
 
     lag("0.1s")
@@ -176,8 +176,8 @@ def test_keys_are_accepted_unseen_with_the_flag_only_and_compared_later(
     assert ran.status == 0, ran.err
     assert "ACCEPTED UNCHECKED" not in ran.err
     compared = pins_of(clusterctl, name)
-    assert UNSEEN not in compared
-    assert all(line.removesuffix(f" {UNSEEN}") in compared for line in unseen)
+    assert UNVERIFIED not in compared
+    assert all(line.removesuffix(f" {UNVERIFIED}") in compared for line in unverified)
 
 
 @pytest.mark.all

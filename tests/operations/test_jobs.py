@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.train]
 def started(pair, *options):
     status, out, err = pair.ctl("train", *options[:1], "--detach", "--json", *options[1:])
     assert status == 0, err
-    return json.loads(out)["id"], err
+    return json.loads(out)["job_id"], err
 
 
 def test_a_queue_runs_in_order_and_a_job_is_taken_out(quiet, tmp_path):
@@ -33,7 +33,7 @@ def test_a_queue_runs_in_order_and_a_job_is_taken_out(quiet, tmp_path):
     place = quiet.lab.home / "pair" / "jobs" / second
     assert (status, f"its record and logs are in {place}" in err) == (7, True), err
     assert [job["state"] for job in quiet.jobs()] == ["succeeded", "failed", "cancelled"]
-    began = {job["id"]: job for job in quiet.jobs()}
+    began = {job["job_id"]: job for job in quiet.jobs()}
     assert began[second]["started_at"] >= began[first]["ended_at"]
 
     for _ in range(2):
@@ -44,7 +44,7 @@ def test_a_queue_runs_in_order_and_a_job_is_taken_out(quiet, tmp_path):
     [node] = record["nodes"]
     assert (node["name"], node["ranks"], node["instance_type"]) == ("pair-0", 1, "p3.2xlarge")
     assert node["image"].startswith("ami-")
-    assert node["usd_per_hour"] > 3
+    assert node["hourly_usd"] > 3
     assert {"tensorflow", "horovod", "mpirun", "kernel"} <= node["versions"].keys()
     assert "rank 0 goes" in (tmp_path / "run" / "log").read_text()
     status, _, err = quiet.ctl("fetch", first, str(tmp_path / "run"))

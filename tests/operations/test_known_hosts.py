@@ -40,7 +40,7 @@ def refusal(given: ClusterHostKeys, shown: str):
     "line",
     [
         f"10.0.0.5,demo-1 {ED25519} i-1",
-        f"10.0.0.5,demo-1 {ED25519} i-1 accepted-unseen",
+        f"10.0.0.5,demo-1 {ED25519} i-1 unverified",
         # A line of an older clusterctl, or written by hand.
         f"10.0.0.5 {ED25519}",
         f"10.0.0.5 {ED25519} somebody@home",

@@ -44,7 +44,7 @@ def test_down_refuses_while_something_would_be_lost(quiet, tmp_path, monkeypatch
     assert losses(quiet) == Losses()
     status, _, err = quiet.ctl("train", "2", "--detach", "--script", "writes.py")
     assert status == 0, err
-    [job] = [one["id"] for one in quiet.jobs()]
+    [job] = [one["job_id"] for one in quiet.jobs()]
     eventually(lambda: len(losses(quiet).written) == 2, "the files of both ranks")
     status, _, err = quiet.ctl("down", "--yes")
     assert (status, f"job {job} has not ended, and ends with the nodes" in err) == (1, True), err
@@ -137,7 +137,7 @@ def test_fetch_brings_the_folder_that_output_names_and_the_checkpoints(quiet, tm
     quiet.on(0, f'echo "{writes}" > writes.py')
     run = ("train", "1", "--script", "~/writes.py", "--output", "~/out")
     assert quiet.ctl(*run)[0] == 0
-    [job] = [one["id"] for one in quiet.jobs()]
+    [job] = [one["job_id"] for one in quiet.jobs()]
     [found] = losses(quiet).written
     assert (found.job_id, found.path, found.files) == (job, "/home/ubuntu/out", 1)
     status, out, err = quiet.ctl("fetch", str(tmp_path / "run"))
@@ -165,7 +165,7 @@ def test_fetch_brings_the_folder_that_output_names_and_the_checkpoints(quiet, tm
 def test_a_fetch_of_a_model_goes_on_where_it_was_interrupted(quiet, tmp_path):
     quiet.on(0, "echo 'print(1)' > one.py")
     assert quiet.ctl("train", "1", "--script", "~/one.py")[0] == 0
-    [job] = [one["id"] for one in quiet.jobs()]
+    [job] = [one["job_id"] for one in quiet.jobs()]
     # As script mode leaves it: without a program for it, which would load TensorFlow.
     folder = f".clusterctl/jobs/{job}"
     as_model = "import json, sys; d = json.load(open(sys.argv[1])); d['model_dir'] = ''; "

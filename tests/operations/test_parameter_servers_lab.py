@@ -95,14 +95,14 @@ def test_what_ends_a_job_ends_all_of_it(pair, tmp_path, victim, says):
         eventually(lambda node=node, look=look: pair.on(node, f"{look} || true"), f"the {part}")
     try:
         if victim == "cancel":
-            assert pair.ctl("cancel", job["id"])[0] == 0
+            assert pair.ctl("cancel", job["job_id"])[0] == 0
         elif victim:
             pair.on(0 if "chief" in victim else 1, f"pkill -9 -u $USER -f '{victim}'")
         else:
             pair.on(0, "touch ~/chief-may-end")
-        ended = pair.ctl("wait", job["id"])[0]
+        ended = pair.ctl("wait", job["job_id"])[0]
         assert (ended == 0) == (victim == "")
-        log = pair.ctl("logs", job["id"])[1].splitlines()
+        log = pair.ctl("logs", job["job_id"])[1].splitlines()
         # The first event is reported. The other processes were ended, which is not their failure.
         told = [
             line
@@ -114,5 +114,5 @@ def test_what_ends_a_job_ends_all_of_it(pair, tmp_path, victim, says):
         assert [line.split(": ")[2] for line in told] == ([f"{says} (Killed)"] if says else []), log
         nothing_is_left(pair)
     finally:
-        pair.ctl("cancel", job["id"])
+        pair.ctl("cancel", job["job_id"])
         pair.ctl("clean-logs", "--jobs", "--force", "--yes")

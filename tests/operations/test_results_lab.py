@@ -79,7 +79,7 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
         arguments = ("--script", "~/mine/train_imagenet_resnet_hvd.py", "--", "--log_dir", "lo gs")
         status, out, err = quiet.ctl("train", "1", "--detach", "--json", *arguments)
         assert status == 0, err
-        job_id = json.loads(out)["id"]
+        job_id = json.loads(out)["job_id"]
         eventually(lambda: 200 in steps(results_of_cluster(access).runs[-1]), "the table")
         running = results_of_cluster(access)
         assert running.job is not None
@@ -123,7 +123,7 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
     status, out, err = quiet.ctl("results", "--json")
     assert status == 0, err
     shown = json.loads(out)
-    assert (shown["job"]["id"], len(shown["runs"][0]["rows"])) == (job_id, 6)
+    assert (shown["job"]["job_id"], len(shown["runs"][0]["rows"])) == (job_id, 6)
 
 
 @pytest.mark.all
@@ -131,7 +131,7 @@ def test_a_cancelled_job_is_called_so(quiet):
     arguments = ("--script", "~/mine/train_imagenet_resnet_hvd.py", "--", "--log_dir", "lo gs")
     status, out, err = quiet.ctl("train", "1", "--detach", "--json", *arguments)
     assert status == 0, err
-    job_id = json.loads(out)["id"]
+    job_id = json.loads(out)["job_id"]
     eventually(lambda: quiet.ctl("results", job_id)[0] == 0, "the table")
     assert quiet.ctl("cancel")[0] == 0
     status, out, err = quiet.ctl("results")

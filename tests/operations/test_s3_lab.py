@@ -72,7 +72,7 @@ def test_with_keys_that_are_lent(pair, s3):
     assert (synced["sources"], synced["destination"]) == (["s3://my-train/shards"], "~/lent")
     assert synced["variables"] == {"CLUSTERCTL_S3_KEYS": None}
     found = "grep -rlE '[AL]SIA[A-Z0-9]{{12}}' ~/.clusterctl/jobs/{} || true"
-    assert pair.on(0, found.format(synced["id"])) == ""
+    assert pair.on(0, found.format(synced["job_id"])) == ""
 
 
 def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
@@ -93,7 +93,7 @@ def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
         )
         status, out, err = pair.ctl("copy", "--json", *words)
         assert status == 0, err
-        job_id = json.loads(out.splitlines()[-1])["id"]
+        job_id = json.loads(out.splitlines()[-1])["job_id"]
         for node in (0, 1):
             wait_until(lambda node=node: pair.on(node, SLEEPS) == "1\n", "the tool to run", 60)
         assert pair.ctl("s3sync", "--status")[0] == 0
@@ -109,7 +109,7 @@ def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
         # A runner that is killed is lost, with all that ran for it; it is never "no sync".
         status, out, err = pair.ctl("copy", "--json", *words)
         assert status == 0, err
-        job_id = json.loads(out.splitlines()[-1])["id"]
+        job_id = json.loads(out.splitlines()[-1])["job_id"]
         wait_until(lambda: pair.on(1, SLEEPS) == "1\n", "the tool to run", 60)
         pair.on(0, f"kill -9 $(cut -d' ' -f1 ~/.clusterctl/jobs/{job_id}/lock)")
         for node in (0, 1):

@@ -85,7 +85,7 @@ def test_a_program_of_sagemakers_and_what_it_leaves(pair, s3, tmp_path):
     whole = {*model, "output/data/differs", "conflicts/pair-1/output/data/differs"}
     assert kept == {place + name for name in (*whole, "manifest.json")}
 
-    status, _, err = pair.ctl("fetch", job["id"], str(tmp_path / "kept"))
+    status, _, err = pair.ctl("fetch", job["job_id"], str(tmp_path / "kept"))
     assert status == 0, err
     manifest = json.loads((tmp_path / "kept" / "manifest.json").read_text())
     for name in whole:
@@ -93,14 +93,14 @@ def test_a_program_of_sagemakers_and_what_it_leaves(pair, s3, tmp_path):
         [told] = [one for one in manifest[name.partition("/")[0]] if name.endswith(one["path"])]
         assert (told["bytes"], told["sha256"]) == (len(content), sha256(content).hexdigest())
     assert (tmp_path / "kept" / "model/1/saved_model.pb").read_bytes() == bytes(range(256))
-    assert pair.ctl("fetch", job["id"], str(tmp_path / "kept"), "--verify")[0] == 0
+    assert pair.ctl("fetch", job["job_id"], str(tmp_path / "kept"), "--verify")[0] == 0
     # A folder that cannot be read is an error: it is not left out.
     pair.on(0, f"mkdir -m 0 {base}/model/closed")
     packed = pair.on(0, f"({PACK.format(job['id'], 'model')}) 2>&1 >/dev/null || echo failed")
     assert ("model/closed" in packed, packed.endswith("failed\n")) == (True, True)
     pair.on(0, f"rmdir {base}/model/closed")
     (tmp_path / "own" / "model").mkdir(parents=True)
-    status, _, err = pair.ctl("fetch", job["id"], str(tmp_path / "own"))
+    status, _, err = pair.ctl("fetch", job["job_id"], str(tmp_path / "own"))
     assert (status, "has its own file model" in err) == (2, True), err
     pair.ctl("clean-logs", "--jobs", "--force", "--yes")
     assert pair.on(1, "ls ~/.clusterctl/code") == ""
@@ -154,7 +154,7 @@ def test_an_estimator_whose_job_fails(pair, tmp_path, monkeypatch):
     with pytest.raises(TrainingFailed, match="failed with exit status 3"):
         estimator.fit()
     [job] = pair.jobs()
-    assert estimator.latest_training_job.name == job["id"]
+    assert estimator.latest_training_job.name == job["job_id"]
     with pytest.raises(TrainingFailed, match="failed with exit status 3"):
         estimator.deploy()
     with pytest.raises(TrainingFailed, match="there is no"):
@@ -257,14 +257,14 @@ def test_a_disk_that_is_full_when_the_model_is_collected(pair, tmp_path):
         [job] = pair.jobs()
         with pair.fault(0, "fill", "drain"):
             pair.on(0, "touch may-end")
-            assert pair.ctl("wait", job["id"])[0] == 1
+            assert pair.ctl("wait", job["job_id"])[0] == 1
         [job] = pair.jobs()
         assert job["state"] == "failed"
         assert (
             pair.on(0, f"ls /data/jobs/{job['id']} | grep -c 'manifest\\|collecting' || true")
             == "0\n"
         )
-        status, _, err = pair.ctl("fetch", job["id"], str(tmp_path / "kept"))
+        status, _, err = pair.ctl("fetch", job["job_id"], str(tmp_path / "kept"))
         assert status == 0, err
         assert (tmp_path / "kept/model/weights").read_bytes() == b"w" * 30_000_000
         assert (tmp_path / "kept/manifest.json").exists()

@@ -264,7 +264,7 @@ def test_served_models(pair, tmp_path, monkeypatch):
 
     # Servers do not prevent a training, and `logs` does not show them.
     assert pair.ctl("train", "2", "--synthetic", "--dry-run")[0] == 0
-    servers = [one["job"] for one in json.loads(pair.ctl("serve", "--status", "--json")[1])]
+    servers = [one["job_id"] for one in json.loads(pair.ctl("serve", "--status", "--json")[1])]
     assert len(servers) == 2
     with pair.access() as access, contextlib.suppress(NoJobs):
         assert find(access, None).job_id not in servers

@@ -44,7 +44,7 @@ def test_synthetic_training(quiet, tmp_path, monkeypatch):
         "tutorial)"
     )
     assert err.splitlines()[-5:-3] == [short, job["line"]], "what runs is printed first"
-    assert JOB_ID.fullmatch(job["id"])
+    assert JOB_ID.fullmatch(job["job_id"])
     assert f"job {job['id']} succeeded after " in err
     assert quiet.ctl("logs")[1] == out
     assert f"{job['id']}  succeeded  0     2     " in quiet.ctl("jobs")[1]
@@ -57,12 +57,12 @@ def test_synthetic_training(quiet, tmp_path, monkeypatch):
         names = [event["name"] for event in json.load(file)["traceEvents"]]
     assert [name for name in names if name.startswith("step ")] == ["step 1", "step 2"]
     assert any("Conv2D" in name for name in names)
-    assert quiet.ctl("fetch", job["id"], "run")[0] == 0
+    assert quiet.ctl("fetch", job["job_id"], "run")[0] == 0
     for ending in ("json.gz", "xplane.pb"):
         assert Path("run", f"trace-steps-1-3.{ending}").stat().st_size
     pushed = ("CloudWatch Runs: 12 values of 4 metrics\n", "0 metrics; 12 were sent before\n")
     for told in pushed:
-        status, out, err = quiet.ctl("results", job["id"], "--json", "--cloudwatch", "Runs")
+        status, out, err = quiet.ctl("results", job["job_id"], "--json", "--cloudwatch", "Runs")
         assert (status, told in err) == (0, True), err
     assert all(row["time"] for row in json.loads(out)["runs"][0]["rows"])
 
@@ -145,11 +145,11 @@ def test_a_program_of_here_is_shipped_and_stays_what_it_was(quiet, tmp_path):
     quiet.ctl("run", "touch /data/go; ln -sfn /opt/clusterctl/training ~/my-env")
     status, out, err = quiet.ctl(*run, "--force", "--env", "~/my-env/")
     assert (status, of_ranks(out)) == (0, 2 * "2 2 n\n"), err
-    [second] = (one for one in quiet.jobs() if one["id"] != first["id"])
+    [second] = (one for one in quiet.jobs() if one["job_id"] != first["job_id"])
     assert second["line"].startswith("/home/ubuntu/my-env/bin/mpirun ")
     assert "2 ranks on pair-[0-1]: main.py and 3 other files from here (1" in err
     eventually(lambda: {job["state"] for job in quiet.jobs()} == {"succeeded"}, "the first")
-    assert of_ranks(quiet.ctl("logs", first["id"])[1]) == 2 * "1 1 n\n"
+    assert of_ranks(quiet.ctl("logs", first["job_id"])[1]) == 2 * "1 1 n\n"
     assert quiet.ctl("clean-logs", "--jobs", "--yes")[0] == 0
     for node in (0, 1):
         assert quiet.on(node, "ls .clusterctl/code") == ""

@@ -392,7 +392,7 @@ def test_with_the_flag_what_the_node_shows_is_taken_and_said_loudly(world):
     assert told["demo-1"].severity is Severity.WARNING
     assert "ACCEPTED UNCHECKED" in told["demo-1"].message
     assert key_fingerprint(OTHER) in told["demo-1"].message
-    assert world.pins.text(world.nodes).splitlines()[1].endswith(f"{OTHER} i-1 accepted-unseen")
+    assert world.pins.text(world.nodes).splitlines()[1].endswith(f"{OTHER} i-1 unverified")
 
 
 def test_even_with_the_flag_console_and_agents_come_first(world):
@@ -408,21 +408,21 @@ def pinned(world, *lines):
     world.pins._text = "".join(f"{line}\n" for line in lines)
 
 
-def test_what_was_accepted_unseen_is_compared_as_soon_as_it_can_be(world):
-    pinned(world, f"10.0.0.5,demo-1 {ED25519} i-1 accepted-unseen")
+def test_what_was_accepted_unverified_is_compared_as_soon_as_it_can_be(world):
+    pinned(world, f"10.0.0.5,demo-1 {ED25519} i-1 unverified")
     assert world.wait().values[1].host_keys == (ED25519,)
-    assert "accepted-unseen" not in world.pins.text(world.nodes)
+    assert "unverified" not in world.pins.text(world.nodes)
 
 
-def test_what_was_accepted_unseen_stays_so_while_the_console_is_silent(world):
+def test_what_was_accepted_unverified_stays_so_while_the_console_is_silent(world):
     world.consoles["i-1"] = [""]
-    pinned(world, f"10.0.0.5,demo-1 {OTHER} i-1 accepted-unseen")
+    pinned(world, f"10.0.0.5,demo-1 {OTHER} i-1 unverified")
     assert world.wait().values[1].host_keys == (OTHER,)
-    assert world.pins.text(world.nodes).splitlines()[1].endswith("i-1 accepted-unseen")
+    assert world.pins.text(world.nodes).splitlines()[1].endswith("i-1 unverified")
 
 
-def test_what_was_accepted_unseen_and_was_not_its_own(world):
-    pinned(world, f"10.0.0.5,demo-1 {OTHER} i-1 accepted-unseen")
+def test_what_was_accepted_unverified_and_was_not_its_own(world):
+    pinned(world, f"10.0.0.5,demo-1 {OTHER} i-1 unverified")
     error = failure(world)
     assert isinstance(error, HostKeyChanged)
     assert key_fingerprint(OTHER) in error.message

@@ -174,14 +174,14 @@ def test_pins_of_nodes_that_were_not_reached_stay(tmp_path):
     path = tmp_path / "known_hosts"
     earlier = LearntHostKeys(path)
     earlier.learn(node(0), [ED25519])
-    earlier.learn(node(1), [OTHER], unseen=True)
+    earlier.learn(node(1), [OTHER], unverified=True)
     write_file(path, earlier.text([node(0), node(1)]))
     interrupted = LearntHostKeys(path)
-    assert [interrupted.was_unseen(node(index)) for index in (0, 1)] == [False, True]
+    assert [interrupted.was_unverified(node(index)) for index in (0, 1)] == [False, True]
     moved = node(0, "203.0.113.7")
     assert interrupted.text([moved, node(1)]) == (
         f"10.0.0.4,demo-0,ip-10-0-0-4,203.0.113.7 {ED25519} i-0\n"
-        f"10.0.0.5,demo-1,ip-10-0-0-5 {OTHER} i-1 accepted-unseen\n"
+        f"10.0.0.5,demo-1,ip-10-0-0-5 {OTHER} i-1 unverified\n"
     )
 
 

@@ -49,7 +49,7 @@ def test_a_job_that_hangs_is_diagnosed_without_this_machine(hanging, tmp_path, c
     run = ("train", "2", "--detach", "--json", "--script", "~/hangs.py", "--watchdog", "3s")
     status, out, err = hanging.ctl(*run, *(("--watchdog-cancel",) if cancels else ()))
     assert status == 0, err
-    job_id = json.loads(out)["id"]
+    job_id = json.loads(out)["job_id"]
     eventually(lambda: hanging.ctl("logs")[1].count("step") > 24, "steps for longer than its start")
     assert job(hanging)["watchdog"] == []
 

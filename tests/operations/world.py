@@ -165,7 +165,7 @@ class World:
     def orphans(self) -> list[str]:
         """What `gc` would remove in an hour."""
         found = self._collector(GcOptions()).sweep()
-        assert found.unseen == ()
+        assert found.failures == ()
         return [f"{one.resource.kind.value}: {one.why}" for one in found.orphans]
 
     def collect(self) -> None:

@@ -147,7 +147,7 @@ def _start(
     )
     plan, hosts = started.plan, [target.host for target in job.targets]
     if options.as_json:
-        output.event({"event": "job", "id": plan.job_id, "nodes": hosts, "line": plan.line})
+        output.event({"event": "job", "job_id": plan.job_id, "nodes": hosts, "line": plan.line})
     output.note(
         f"job {plan.job_id} copies to {fold_hosts(hosts)} from now on, without this machine"
     )

@@ -35,7 +35,7 @@ _GONE = ("deleted", "terminated", "DELETE_COMPLETE")
 
 
 @dataclass(frozen=True)
-class Unseen:
+class Unlisted:
     """A kind of resource that could not be listed in a region, and why."""
 
     kind: ResourceKind
@@ -48,7 +48,7 @@ class RegionResources:
     """The resources of one region, and the kinds that could not be listed there."""
 
     resources: tuple[Resource, ...] = ()
-    unseen: tuple[Unseen, ...] = ()
+    failures: tuple[Unlisted, ...] = ()
 
 
 def all_regions(clients: Clients) -> tuple[str, ...]:
@@ -63,27 +63,27 @@ def look(
 ) -> RegionResources:
     """List the resources of these kinds, with one paginated call per kind.
 
-    Raises no AwsError: a kind that EC2 refuses to list is in `unseen`, and the others are listed.
+    Raises no AwsError: a kind that EC2 refuses to list is in `failures`, and the others are listed.
     """
     found: list[Resource] = []
-    unseen: list[Unseen] = []
+    failures: list[Unlisted] = []
     for kind in kinds:
-        last = unseen[-1].error if unseen else None
+        last = failures[-1].error if failures else None
         if last and last.code in _NOBODY_ANSWERS:
-            unseen.append(Unseen(kind, region, last))
+            failures.append(Unlisted(kind, region, last))
             continue
         try:
             found += look_at(clients, region, kind)
         except AwsError as error:
-            unseen.append(Unseen(kind, region, error))
-    return RegionResources(tuple(found), tuple(unseen))
+            failures.append(Unlisted(kind, region, error))
+    return RegionResources(tuple(found), tuple(failures))
 
 
 def unreachable_region(region: str, error: ClusterctlError | None) -> RegionResources:
-    """Return the result for a region where no call could be made: every kind is unseen."""
+    """Return the result for a region where no call could be made: no kind is listed."""
     assert error is not None
     failure = error if isinstance(error, AwsError) else AwsError("", error.message, error.hint)
-    return RegionResources(unseen=tuple(Unseen(kind, region, failure) for kind in ResourceKind))
+    return RegionResources(failures=tuple(Unlisted(kind, region, failure) for kind in ResourceKind))
 
 
 def look_at(clients: Clients, region: str, kind: ResourceKind) -> list[Resource]:

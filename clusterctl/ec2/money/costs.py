@@ -83,23 +83,23 @@ LOAD_GIB_MIB_S_USD = 0.000012
 class Price:
     """The price of one machine. `source` is where it comes from, `as_of` its date in ISO 8601."""
 
-    usd_per_hour: float
+    hourly_usd: float
     source: str
     as_of: str
 
 
 @dataclass(frozen=True)
 class CostLine:
-    """`count` items at `usd_per_hour` each; None if the price is unknown."""
+    """`count` items at `hourly_usd_each` each; None if the price is unknown."""
 
     what: str
     count: int
-    usd_per_hour: float | None
+    hourly_usd_each: float | None
 
     @property
     def hourly_usd(self) -> float | None:
         """The price of all `count` items; None if it is unknown."""
-        return None if self.usd_per_hour is None else self.count * self.usd_per_hour
+        return None if self.hourly_usd_each is None else self.count * self.hourly_usd_each
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def machine_line(
     if market is Market.CAPACITY_BLOCK:
         return CostLine(f"{instance_type}, Capacity Block (paid in advance)", nodes, 0.0)
     return CostLine(
-        f"{instance_type}, {market.value}", nodes, None if price is None else price.usd_per_hour
+        f"{instance_type}, {market.value}", nodes, None if price is None else price.hourly_usd
     )
 
 
@@ -287,7 +287,7 @@ def _left(limit: str, left_s: float, because: str, hint: str) -> Iterator[Findin
 
 
 def _unpriced(limits: Limits, estimate: CostEstimate) -> Finding:
-    unknown = next(line for line in estimate.lines if line.usd_per_hour is None)
+    unknown = next(line for line in estimate.lines if line.hourly_usd_each is None)
     kept = [
         option
         for option, limit in (
@@ -320,13 +320,13 @@ BRIEF_S = 300.0
 
 @dataclass(frozen=True)
 class NodeCost:
-    """The cost of one node. `usd_per_hour` is None if its price is unknown.
+    """The cost of one node. `hourly_usd` is None if its price is unknown.
 
     `ran_h` are the hours of all its runs together. `missing` has the reasons why it has cost more
     than `spent_usd` and may have run for longer than `ran_h`.
     """
 
-    usd_per_hour: float | None
+    hourly_usd: float | None
     spent_usd: float
     ran_h: float = 0.0
     missing: tuple[str, ...] = ()
@@ -342,7 +342,7 @@ class RunningCost:
 
     nodes: int
     gpus: int
-    usd_per_hour: float | None
+    hourly_usd: float | None
     price_source: str
 
 
@@ -384,13 +384,13 @@ def overrun_s(instance: Instance, end: PassedEnd | None, now: datetime) -> float
 class Spending:
     """What a cluster costs and has cost, and its limits.
 
-    `spent_usd` is a lower bound, and exact if `complete`. `usd_per_hour` is None if a price is
+    `spent_usd` is a lower bound, and exact if `complete`. `hourly_usd` is None if a price is
     unknown. `ran_h` are the hours of the node that has run longest. `ends_in_h` are the hours until
     the first limit ends the cluster, `ended_by` is that limit's option; None and empty if no limit
     ends it.
     """
 
-    usd_per_hour: float | None
+    hourly_usd: float | None
     spent_usd: float
     complete: bool
     price_source: str
@@ -425,7 +425,7 @@ def node_cost(
     """
     node, disk, spent = instance.node, instance.disk, instance.spent
     billed = node.state in AWAKE
-    machine = price.usd_per_hour if price else 0.0
+    machine = price.hourly_usd if price else 0.0
     held = disk_hourly_usd(disk.size_gib or 0, disk.iops, disk.throughput_mib_s)
     # A stopped machine keeps a public address only if it is an elastic one, which costs all the
     # time. `own` is true for such a machine.
@@ -504,7 +504,7 @@ def spending(
         node_cost(one, prices.get(price_key(one)), now, used_h.get(one.node.instance_id))
         for one in instances
     ]
-    known = [cost.usd_per_hour for cost in costs if cost.usd_per_hour is not None]
+    known = [cost.hourly_usd for cost in costs if cost.hourly_usd is not None]
     total = sum(known) if len(known) == len(costs) else None
     # The head node's limits count; if it is being replaced, those of its replacement.
     head = min(instances, key=lambda one: (one.retired, one.node.index))
@@ -515,7 +515,7 @@ def spending(
     passed = passed_end(limits, ran_h, spent, total)
     overrun = any(overrun_s(one, passed, now) for one in instances)
     return Spending(
-        usd_per_hour=total,
+        hourly_usd=total,
         spent_usd=spent,
         complete=all(cost.complete for cost in costs),
         price_source=_sources(prices, instances),
@@ -565,7 +565,7 @@ def _reserved(
     asleep = [one for one in instances if one.node.state in ASLEEP]
     for reservation in billing_reservations(asleep):
         nodes = [one for one in asleep if one.reservation_id == reservation]
-        known = [price.usd_per_hour for one in nodes if (price := prices.get(price_key(one)))]
+        known = [price.hourly_usd for one in nodes if (price := prices.get(price_key(one)))]
         dollars = format_usd(sum(known)) if len(known) == len(nodes) else "an unknown sum"
         yield Finding.warning(
             "cost.reservation",

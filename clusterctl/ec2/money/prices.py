@@ -81,7 +81,7 @@ class PriceCache:
         return {
             key: one
             for key, one in entries.items()
-            if one.price is None or one.price.usd_per_hour > 0
+            if one.price is None or one.price.hourly_usd > 0
         }
 
     def _age(self, entry: _Entry) -> float:
@@ -154,7 +154,7 @@ def _find_price(
         )
     price = listed or table_price(instance_type, _region(clients))
     if price and market is Market.SPOT:
-        return Price(price.usd_per_hour, f"{price.source}, on demand: spot is less", price.as_of)
+        return Price(price.hourly_usd, f"{price.source}, on demand: spot is less", price.as_of)
     return price
 
 
@@ -179,7 +179,7 @@ def list_prices(
         return {}
     types = sorted({one.node.instance_type for one in instances})
     found = {name: find_price(clients, name, Market.ON_DEMAND, cache=cache) for name in types}
-    return {name: price.usd_per_hour for name, price in found.items() if price}
+    return {name: price.hourly_usd for name, price in found.items() if price}
 
 
 def table_price(instance_type: str, region: str) -> Price | None:
@@ -189,7 +189,7 @@ def table_price(instance_type: str, region: str) -> Price | None:
     """
     table = _table()
     for dated in table.tables:
-        usd = dated.usd_per_hour.get(instance_type)
+        usd = dated.hourly_usd.get(instance_type)
         if usd is not None:
             there = "" if region == table.region else f"; prices in {region} differ"
             return Price(usd, f"clusterctl's table for {table.region}{there}", dated.as_of)
@@ -198,7 +198,7 @@ def table_price(instance_type: str, region: str) -> Price | None:
 
 def listed_types() -> list[str]:
     """Return the types in the shipped table, sorted."""
-    return sorted({name for table in _table().tables for name in table.usd_per_hour})
+    return sorted({name for table in _table().tables for name in table.hourly_usd})
 
 
 def price_list_region(region: str) -> str | None:
@@ -336,7 +336,7 @@ def _today() -> str:
 @dataclass(frozen=True)
 class _DatedPrices:
     as_of: str
-    usd_per_hour: Mapping[str, float]
+    hourly_usd: Mapping[str, float]
 
 
 @dataclass(frozen=True)

@@ -182,10 +182,10 @@ class Runner:
         began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
         failures = 0
         while True:
-            known = {node.get("name"): node.get("usd_per_hour") for node in spec.nodes}
+            known = {node.get("name"): node.get("hourly_usd") for node in spec.nodes}
             prices: list[Any] = [known.get(host) for host in hosts]
             price = None if None in prices else sum(prices)
-            self.folder.append("attempt", argv=argv, ranks=ranks, hosts=hosts, usd_per_hour=price)
+            self.folder.append("attempt", argv=argv, ranks=ranks, hosts=hosts, hourly_usd=price)
             code = self.command(argv, is_tagged=True, is_watched=True)
             if self.daemon_lost or (self.ssh_ended and code not in (0, *CANNOT_RUN)):
                 self.daemon_lost, code = True, NODE_LOST

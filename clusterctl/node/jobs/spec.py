@@ -84,7 +84,7 @@ class JobSpec:
     `tag_end` and `torchrun` say how output is split by rank (output.py). `output` is the folder
     that the program writes into. `recipe` is the trainer's recipe (recipe.JobRecipe.as_data), None
     for any other job. `hosts` are the names of the nodes with ranks, the head node first;
-    `usd_per_hour` is what they cost together when the job began, `list_usd_per_hour` AWS's price
+    `hourly_usd` is what they cost together when the job began, `list_hourly_usd` AWS's price
     for their types on demand; None if unknown. `git`: {commit, changed}, the number of files that
     differ from it; None if the program's folder is no git work tree. After a lost node the job is
     started again up to `retries` times, on `min_ranks` ranks or more. `model_dir` is where the
@@ -95,7 +95,7 @@ class JobSpec:
 
     `nodes` are the nodes with processes of the job, the head node first (of a served model, also if
     it has none): name, address, slots, ranks, instance_type, availability_zone,
-    image, market, efa, placement_group, usd_per_hour, list_usd_per_hour, versions (tensorflow,
+    image, market, efa, placement_group, hourly_usd, list_hourly_usd, versions (tensorflow,
     horovod, mpirun, nccl, cuda, cudnn, driver, kernel, python, keras). `code` is the program that
     was shipped: folder, script, files, commit, changed. A list of jobs has neither.
     """
@@ -117,8 +117,8 @@ class JobSpec:
     output: str = ""
     recipe: Optional[dict[str, Any]] = None
     hosts: tuple[str, ...] = ()
-    usd_per_hour: Optional[float] = None
-    list_usd_per_hour: Optional[float] = None
+    hourly_usd: Optional[float] = None
+    list_hourly_usd: Optional[float] = None
     git: Optional[dict[str, Any]] = None
     retries: int = 0
     min_ranks: int = 0
@@ -157,7 +157,7 @@ class JobEvent:
     submitted  {"after": [JOB_ID], "boot_id"}
     running    {"before": {NAME: STAMP}}: its turn has come, and the log folder has these files of
                an earlier job
-    attempt    {"argv", "ranks", "hosts": [NAME], "usd_per_hour"}: the work is started. The price is
+    attempt    {"argv", "ranks", "hosts": [NAME], "hourly_usd"}: the work is started. The price is
                that of these hosts, None if unknown
     failed     an attempt has failed: see recovery.py
     phase      {"phase"}: what the runner does besides the work
@@ -275,7 +275,7 @@ def _after(status: JobStatus, event: JobEvent) -> JobStatus:
         return replace(status, state=JobState.RUNNING, started_at=at, waits_for=(), before=before)
     if kind == "attempt":
         ranks, hosts = int(data["ranks"]), tuple(map(str, data["hosts"]))
-        rates = ((at, data["usd_per_hour"]),) if "usd_per_hour" in data else ()
+        rates = ((at, data["hourly_usd"]),) if "hourly_usd" in data else ()
         rates = (*status.rates, *rates)
         return replace(status, phase="", ranks=ranks, hosts=hosts, rates=rates)
     if kind == "failed":
@@ -396,7 +396,7 @@ class JobRecord:
         """The cost of the job's nodes while it ran, in US dollars; None if a price is unknown.
 
         After a retry on other nodes, these count from then on."""
-        if self.spec.usd_per_hour is None:
+        if self.spec.hourly_usd is None:
             return None
         if self.state is JobState.QUEUED:
             return 0.0
@@ -411,19 +411,19 @@ class JobRecord:
         return total
 
     @property
-    def usd_per_hour(self) -> float | None:
+    def hourly_usd(self) -> float | None:
         """What the nodes of the latest attempt cost, in US dollars; None if that is unknown."""
         return self._rates[-1]
 
     @property
     def _rates(self) -> tuple[float | None, ...]:
-        return (self.spec.usd_per_hour, *(rate for _, rate in self.status.rates[1:]))
+        return (self.spec.hourly_usd, *(rate for _, rate in self.status.rates[1:]))
 
     def as_data(self) -> dict[str, Any]:
         """Return the record for `--json`."""
         spec, status = self.spec, self.status
         return {
-            "id": self.job_id,
+            "job_id": self.job_id,
             "state": self.state.value,
             "exit_status": status.exit_status,
             "waits_for": list(status.waits_for),
@@ -432,8 +432,8 @@ class JobRecord:
             "ended_at": None if self.unended else self.ended_at.isoformat(),
             "duration_s": round(self.duration_s, 1),
             "usd": None if self.usd is None else round(self.usd, 4),
-            "usd_per_hour": spec.usd_per_hour,
-            "list_usd_per_hour": spec.list_usd_per_hour,
+            "hourly_usd": spec.hourly_usd,
+            "list_hourly_usd": spec.list_hourly_usd,
             "step": self.row.step,
             "images_per_s": self.row.images_per_s,
             "hosts": list(spec.hosts),

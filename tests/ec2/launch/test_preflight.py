@@ -366,7 +366,7 @@ def test_a_capacity_block_is_launched_into_as_it_wants_to_be():
     assert request["NetworkInterfaces"][0]["SubnetId"] == "subnet-b"
     assert not any(one.operation == "create_placement_group" for one in made.steps)
     # The block has been paid for.
-    assert made.estimate.lines[0].usd_per_hour == 0
+    assert made.estimate.lines[0].hourly_usd_each == 0
 
 
 def test_a_reservation_on_demand_is_in_no_market_of_its_own():

@@ -113,7 +113,7 @@ def test_a_price_list_without_the_price_leaves_the_table(aws, entries):
 def test_of_two_prices_the_dearer_counts_and_broken_entries_are_passed_over(aws):
     entries = ["{", listed("20.0", "0"), listed("22.5")]
     aws.list.add_response("get_products", {"PriceList": entries})
-    assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND).usd_per_hour == 22.5
+    assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND).hourly_usd == 22.5
 
 
 def test_who_may_not_ask_gets_the_table(aws, tmp_path):
@@ -138,7 +138,7 @@ def test_an_unknown_type_has_no_price_and_a_capacity_block_none_that_is_asked_fo
     aws.list.add_response("get_products", {"PriceList": []})
     assert find_price(aws, "x99.huge", Market.ON_DEMAND) is None
     found = find_price(aws, "p5.48xlarge", Market.CAPACITY_BLOCK)
-    assert (found.usd_per_hour, found.source) == (0.0, "paid in advance")
+    assert (found.hourly_usd, found.source) == (0.0, "paid in advance")
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_elsewhere_the_table_says_whose_prices_it_has():
 )
 def test_the_table_is_dated(instance_type, usd, as_of):
     found = table_price(instance_type, "us-east-1")
-    assert (found.usd_per_hour, found.as_of) == (usd, as_of)
+    assert (found.hourly_usd, found.as_of) == (usd, as_of)
 
 
 # Spot
@@ -197,7 +197,7 @@ HISTORY = [
 def test_the_spot_price_is_the_newest_of_the_dearest_zone_or_that_of_a_zone(aws):
     aws.history.add_response("describe_spot_price_history", {"SpotPriceHistory": HISTORY})
     found = find_price(aws, "p4d.24xlarge", Market.SPOT)
-    assert (found.usd_per_hour, found.source) == (9.5, "the spot price in the dearest zone")
+    assert (found.hourly_usd, found.source) == (9.5, "the spot price in the dearest zone")
     aws.history.add_response(
         "describe_spot_price_history",
         {"SpotPriceHistory": HISTORY[2:]},
@@ -209,7 +209,7 @@ def test_the_spot_price_is_the_newest_of_the_dearest_zone_or_that_of_a_zone(aws)
         },
     )
     found = find_price(aws, "p4d.24xlarge", Market.SPOT, "us-east-1b")
-    assert (found.usd_per_hour, found.source) == (7.25, "the spot price in us-east-1b")
+    assert (found.hourly_usd, found.source) == (7.25, "the spot price in us-east-1b")
 
 
 @pytest.mark.parametrize("denied", [True, False])
@@ -220,7 +220,7 @@ def test_without_a_spot_price_it_is_at_most_on_demands(aws, denied):
         aws.history.add_response("describe_spot_price_history", {"SpotPriceHistory": []})
     aws.list.add_response("get_products", {"PriceList": [listed("20.0")]})
     found = find_price(aws, "p4d.24xlarge", Market.SPOT)
-    assert (found.usd_per_hour, found.source) == (20.0, "AWS's price list, on demand: spot is less")
+    assert (found.hourly_usd, found.source) == (20.0, "AWS's price list, on demand: spot is less")
 
 
 # The cache
@@ -234,7 +234,7 @@ def test_a_price_is_asked_for_once_a_day(aws, tmp_path):
     assert len(aws.asked) == 1
     # Another type, market or region is another price.
     aws.list.add_response("get_products", {"PriceList": []})
-    assert find_price(aws, "p5.48xlarge", Market.ON_DEMAND, cache=cache).usd_per_hour == 55.04
+    assert find_price(aws, "p5.48xlarge", Market.ON_DEMAND, cache=cache).hourly_usd == 55.04
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_what_is_older_than_a_day_is_dropped(tmp_path):
         b'{"k": 3}',
         b'{"k": {}}',
         *(
-            b'{"k": {"at": %s, "price": {"usd_per_hour": %s, "source": "", "as_of": ""}}}' % pair
+            b'{"k": {"at": %s, "price": {"hourly_usd": %s, "source": "", "as_of": ""}}}' % pair
             for pair in [
                 (b"1000000000", b'"1"'),
                 (b"1000000000", b"-1"),
@@ -288,7 +288,7 @@ def test_a_cache_that_cannot_be_written_costs_a_call_and_nothing_else(aws, tmp_p
     (tmp_path / "file").write_text("")
     aws.list.add_response("get_products", {"PriceList": [listed("20.0")]})
     cache = tmp_path / folder / "prices.json"
-    assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache).usd_per_hour == 20.0
+    assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache).hourly_usd == 20.0
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -320,4 +320,4 @@ def test_a_price_list_answers(moto_url, instance_type, region, market, source):
     clients = Clients(Account(region=region, endpoint_url=moto_url, **KEYS))
     found = find_price(clients, instance_type, market)
     assert found.source == f"the local EC2 bills nothing: {source}"
-    assert 1 < found.usd_per_hour < 100
+    assert 1 < found.hourly_usd < 100

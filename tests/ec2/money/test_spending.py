@@ -110,7 +110,7 @@ BY_ITSELF = {"state_reason": "Client.InstanceInitiatedShutdown: Instance initiat
 )
 def test_one_node(node, price, hourly, spent, complete):
     found = node_cost(node, price, NOW)
-    assert found.usd_per_hour == (None if hourly is None else pytest.approx(hourly))
+    assert found.hourly_usd == (None if hourly is None else pytest.approx(hourly))
     assert found.spent_usd == pytest.approx(spent, abs=0.002)
     assert found.complete is complete
     # Recording, writing and reading it repeatedly does not change it.
@@ -139,7 +139,7 @@ def spent_by(*nodes, price=TEN):
 
 def test_a_cluster_is_the_sum_of_its_nodes():
     found = spent_by(machine(3), machine(1, index=1))
-    assert found.usd_per_hour == pytest.approx(20.16)
+    assert found.hourly_usd == pytest.approx(20.16)
     assert found.spent_usd == pytest.approx(40.32)
     assert (found.complete, found.price_source) == (True, "the price list, 2026-11-21")
     assert found.since == NOW - timedelta(hours=3)
@@ -158,7 +158,7 @@ def test_why_it_is_not_all_is_said_once_for_all_nodes():
 
 def test_without_a_price_there_is_a_least():
     found = spent_by(machine(3), price=None)
-    assert (found.usd_per_hour, found.complete, found.price_source) == (None, False, "")
+    assert (found.hourly_usd, found.complete, found.price_source) == (None, False, "")
     assert found.spent_usd == pytest.approx(0.24)
 
 

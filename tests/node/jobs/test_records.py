@@ -84,22 +84,22 @@ def test_a_job_without_a_runner_lasted_until_its_last_heartbeat(
     events, boot, state, lasted_s, reason
 ):
     status = fold([SUBMITTED, *events]).lost(200.0, boot)
-    job = JobRecord(JobSpec(JOB_ID, usd_per_hour=90.0), status, now=900.0)
+    job = JobRecord(JobSpec(JOB_ID, hourly_usd=90.0), status, now=900.0)
     assert (job.state, job.duration_s, job.usd) == (state, lasted_s, lasted_s / 40)
     assert (status.reason, status.rebooted) == (reason, boot == "other")
 
 
 def test_a_job_costs_what_the_nodes_of_each_attempt_cost():
-    again = replace(ATTEMPT, at=260.0, data={**ATTEMPT.data, "usd_per_hour": 18.0})
-    attempt = replace(ATTEMPT, data={**ATTEMPT.data, "usd_per_hour": 36.0})
+    again = replace(ATTEMPT, at=260.0, data={**ATTEMPT.data, "hourly_usd": 18.0})
+    attempt = replace(ATTEMPT, data={**ATTEMPT.data, "hourly_usd": 36.0})
     events = [SUBMITTED, RUNNING, attempt, FAILED, again]
-    spec = JobSpec(JOB_ID, usd_per_hour=36.0)
+    spec = JobSpec(JOB_ID, hourly_usd=36.0)
     job = JobRecord(spec, fold(events), now=360.0)
-    assert (job.usd, job.usd_per_hour) == (pytest.approx(1.0 + 0.5), 18.0)
+    assert (job.usd, job.hourly_usd) == (pytest.approx(1.0 + 0.5), 18.0)
     # A node that `up` has added meanwhile is not in the job's record.
-    unknown = replace(again, data={**again.data, "usd_per_hour": None})
+    unknown = replace(again, data={**again.data, "hourly_usd": None})
     job = JobRecord(spec, fold([*events[:-1], unknown]), now=360.0)
-    assert (job.usd, job.usd_per_hour) == (None, None)
+    assert (job.usd, job.hourly_usd) == (None, None)
     assert JobRecord(spec, fold([SUBMITTED]), now=360.0).usd == 0.0
 
 
