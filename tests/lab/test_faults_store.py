@@ -21,7 +21,6 @@ from clusterctl.lab.faults.kinds import (
     Throttle,
     read_fault,
 )
-from clusterctl.lab.faults.page import describe
 from clusterctl.lab.faults.store import USUAL_VISIBILITY_S, Faults
 from clusterctl.lab.hosts.daemon.host_faults import NO_FAULTS, shape_of
 
@@ -92,7 +91,7 @@ def test_any_request_is_a_fault_or_one_line_of_refusal(good, data):
     changed = {**good, field: value}
     asked = {key: value for key, value in changed.items() if value is not ...}
     try:
-        said = describe(read_fault(data.draw(st.sampled_from([asked, value]))))
+        said = read_fault(data.draw(st.sampled_from([asked, value]))).words
     except UsageError as refused:
         said = refused.message
     assert said and "\n" not in said
@@ -107,6 +106,10 @@ def test_any_request_is_a_fault_or_one_line_of_refusal(good, data):
         ({"kind": "boot", "silent": True, "nodes": [1, 3]}, "node 1,3: never starts sshd"),
         ({"kind": "boot", "dies": "A.b"}, "the next host: dies with A.b"),
         ({"kind": "lag", "visible_s": 0}, "instances 0 s late"),
+        (
+            {"kind": "lag", "places_s": 2, "reordered": True},
+            "free places 2 s late, half of the reads in time",
+        ),
         ({"kind": "shape", "instance_id": ID, "up": 10**7}, f"{ID}: 10 Mbit/s up"),
         ({"kind": "fill", "instance_id": ID}, f"{ID}: /data is full but for 0 B"),
         (
@@ -117,7 +120,7 @@ def test_any_request_is_a_fault_or_one_line_of_refusal(good, data):
 )
 def test_each_fault_is_described_in_words(value, words):
     """The tests of the command have the texts of the other kinds."""
-    assert describe(read_fault(value)) == words
+    assert read_fault(value).words == words
 
 
 def test_a_bucket_of_each_action_fills_with_time_and_no_further_than_its_brim():

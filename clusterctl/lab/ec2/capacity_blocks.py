@@ -74,10 +74,7 @@ def purchase_capacity_block(response: Any) -> ActionResult:
     wanted = response._get_param("CapacityBlockOfferingId")
     offering = _offerings(response.ec2_backend).pop(wanted, None)
     if offering is None:
-        raise refuse(
-            "InvalidCapacityBlockOfferingId.NotFound",
-            f"The Capacity Block offering ID '{wanted}' does not exist or has expired.",
-        )
+        raise refuse("block-offering", wanted)
     bought = CapacityReservation(
         id=random_id("cr"),
         instance_type=offering.instance_type,
@@ -103,22 +100,13 @@ def _check_wish(kind: str, count: int, hours: int) -> None:
     """Refuse a type without Capacity Blocks, and a count or duration that no block can have."""
     classes = INSTANCE_TYPES.get(kind, {}).get("SupportedUsageClasses", [])
     if BLOCK not in classes:
-        raise refuse(
-            "InvalidParameterValue",
-            f"The instance type '{kind}' is not supported for Capacity Blocks.",
-        )
+        raise refuse("block-type", kind)
     if not 1 <= count <= MOST_INSTANCES:
-        raise refuse(
-            "InvalidParameterValue", f"InstanceCount must be between 1 and {MOST_INSTANCES}."
-        )
+        raise refuse("block-count", MOST_INSTANCES)
     days = hours / DAY_H
     step = 1 if days <= DAYS_APART_UNTIL else WEEK_D
     if days % step or not 1 <= days <= LONGEST_D:
-        raise refuse(
-            "InvalidParameterValue",
-            f"CapacityDurationHours must be a multiple of {DAY_H} up to {DAYS_APART_UNTIL} days, "
-            f"and of {WEEK_D * DAY_H} up to {LONGEST_D} days.",
-        )
+        raise refuse("block-hours", DAY_H, DAYS_APART_UNTIL, WEEK_D * DAY_H, LONGEST_D)
 
 
 def _times(

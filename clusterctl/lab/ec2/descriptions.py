@@ -55,9 +55,7 @@ def install() -> None:
     def describe_regions(backend: Any, region_names: list[str] | None = None) -> list[Any]:
         """Return the regions that are enabled for the lab's accounts: those of its types."""
         if unknown := [name for name in region_names or () if name not in P3_ZONES]:
-            # The code is from memory.
-            text = f"Invalid region names provided: {', '.join(unknown)}"
-            raise refuse("InvalidParameterValue", text)
+            raise refuse("region-name", ", ".join(unknown))
         return [one for one in regions(backend, region_names) if one.name in P3_ZONES]
 
     override(EC2Backend, describe_regions)
@@ -117,7 +115,7 @@ def paged(answer: Callable[[Any], ActionResult], key: str, most: int) -> Callabl
         result: Any = answer(response).result
         token, size = response._get_param("NextToken"), response._get_param("MaxResults") or most
         if token and not (token.isdecimal() and int(token) < len(result[key])):
-            raise refuse("InvalidNextToken", "The specified nextToken is invalid")
+            raise refuse("token")
         begin = int(token or 0)
         rest = str(begin + size) if begin + size < len(result[key]) else None
         return ActionResult({**result, key: result[key][begin : begin + size], "NextToken": rest})

@@ -11,6 +11,7 @@ and filter. DescribeInstances of 100 instances then takes seconds, of 1,000 inst
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -62,8 +63,7 @@ def install() -> None:
 
     def create_tags(backend: Any, resource_ids: list[str], tags: dict[str, str]) -> bool:
         if any(len(value or "") > 256 for value in tags.values()):
-            text = "Tag value exceeds the maximum length of 256 characters"
-            raise refuse("InvalidParameterValue", text)
+            raise refuse("tag-value")
         return take(backend, resource_ids, tags)
 
     override(TagBackend, create_tags)
@@ -77,29 +77,24 @@ def _shown_tags(resource: Any) -> dict[str, str]:
 
 
 def matches(
-    attributes: Mapping[str, Any], tags: Mapping[str, str], filters: Mapping[str, Sequence[str]]
+    shown: Mapping[str, Any], names: Sequence[str], filters: Mapping[str, Sequence[str]]
 ) -> bool:
-    """Return whether a resource passes every filter.
+    """Return whether a resource passes every filter. `shown` is its description.
 
-    `attributes` are the names and values that it can be filtered by, besides its tags. Raise
-    EC2ClientError for a filter with another name.
+    `names` are the keys that it can be filtered by, besides its tags: `GroupName` is the filter
+    group-name. Raise EC2ClientError for a filter with another name.
     """
+    tags = {tag["Key"]: tag["Value"] for tag in shown.get("Tags", ())}
+    known = {f"tag:{key}": [value] for key, value in tags.items()} | {"tag-key": list(tags)}
+    for name in names:
+        known[re.sub("(?<!^)(?=[A-Z])", "-", name).lower()] = [str(shown[name])]
+    for name in filters:
+        if name not in known and not name.startswith("tag:"):
+            raise refuse("filter", name)
     return all(
-        any(_like(value, wanted) for value in _values(name, attributes, tags) for wanted in several)
+        any(_like(value, wanted) for value in known.get(name, ()) for wanted in several)
         for name, several in filters.items()
     )
-
-
-def _values(name: str, attributes: Mapping[str, Any], tags: Mapping[str, str]) -> list[str]:
-    """Return the values of the resource that a filter compares."""
-    if name.startswith("tag:"):
-        key = name[len("tag:") :]
-        return [tags[key]] if key in tags else []
-    if name == "tag-key":
-        return list(tags)
-    if name not in attributes:
-        raise refuse("InvalidParameterValue", f"The filter '{name}' is invalid")
-    return [str(attributes[name])]
 
 
 def _like(value: str, wanted: str) -> bool:

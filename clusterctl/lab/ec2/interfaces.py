@@ -40,17 +40,17 @@ class RequestedInterface:
         return (self.card, self.device) == (0, 0)
 
     @property
-    def fabric(self) -> bool:
-        """Whether it is an Elastic Fabric Adapter."""
-        return self.kind in (EFA, EFA_ONLY)
-
-    @property
     def takes_address(self) -> bool:
         """Whether it gets an address from the subnet: no EFA-only or existing interface does."""
         return self.kind != EFA_ONLY and not self.asked.get("NetworkInterfaceId")
 
 
-def read_wishes(asked: Sequence[Mapping[str, Any]]) -> list[RequestedInterface]:
+Wishes = Sequence[RequestedInterface]
+# Number of a network card -> its description.
+Cards = Mapping[int, Mapping[str, Any]]
+
+
+def read_wishes(asked: Sequence[Mapping[str, Any]]) -> Wishes:
     """Return the interfaces of a request's NetworkInterfaces."""
     return [
         RequestedInterface(
@@ -77,24 +77,18 @@ class InterfaceRule(Rule):
             ("PrivateIpAddress", "private IP address"),
         ):
             if request.get(name):
-                raise refuse(
-                    "InvalidParameterCombination",
-                    f"Network interfaces and an instance-level {what} may not be specified on the "
-                    "same request",
-                )
+                raise refuse("both-levels", what)
         check_layout(wishes, request.instance_type, request.type_info)
-        _check_groups(request.backend, wishes)
+        for id in [id for wish in wishes for id in wish.asked.get("Groups") or []]:
+            if request.backend.get_security_group_from_id(id) is None:
+                raise refuse("group", id)
 
     def check_launch(self, launch: PendingLaunch) -> None:
         wishes = read_wishes(launch.request.get("NetworkInterfaces", []))
         _check_networks(launch, wishes)
         each = sum(one.takes_address for one in wishes) if wishes else 1
         if launch.count * each > launch.subnet.available_ip_address_count:
-            raise refuse(
-                "InsufficientFreeAddressesInSubnet",
-                f"There are not enough free addresses in subnet '{launch.subnet.id}' to satisfy "
-                "the requested number of instances.",
-            )
+            raise refuse("no-addresses", launch.subnet.id)
 
     def mark(self, launch: PendingLaunch, instance: Any) -> None:
         for spec in launch.request.get("TagSpecifications", []):
@@ -119,7 +113,10 @@ def install() -> None:
         instance.nics[0].interface_type = primary.kind
         for wish in wishes:
             if wish is not primary:
-                _attach(instance, wish)
+                nic: Any = _existing_or_new(instance.ec2_backend, instance, wish)
+                instance.attach_eni(nic, wish.card * KEYS_PER_CARD + wish.device)
+                nic.device_index, nic.network_card_index = wish.device, wish.card
+                nic.secondary = True
 
     def __init__(attachment: Any, nic: Any) -> None:
         attach(attachment, nic)
@@ -152,8 +149,7 @@ def _show_own_groups() -> None:
     ) -> None:
         groups = [backend.get_security_group_from_id(id) for id in group_ids]
         if None in groups:
-            id = group_ids[groups.index(None)]
-            raise refuse("InvalidGroup.NotFound", f"The security group '{id}' does not exist")
+            raise refuse("group", group_ids[groups.index(None)])
         change(backend, eni_id, group_ids, *more, **named)
         nic = backend.enis[eni_id]
         if groups and _groups_of_instance(nic):
@@ -166,13 +162,6 @@ def _show_own_groups() -> None:
 def _groups_of_instance(nic: Any) -> list[Any]:
     attached = nic.instance and not getattr(nic, "secondary", False)
     return list(nic.instance.security_groups) if attached else []
-
-
-def _attach(instance: Any, wish: RequestedInterface) -> None:
-    backend = instance.ec2_backend
-    nic: Any = _existing_or_new(backend, instance, wish)
-    instance.attach_eni(nic, wish.card * KEYS_PER_CARD + wish.device)
-    nic.device_index, nic.network_card_index, nic.secondary = wish.device, wish.card, True
 
 
 def _existing_or_new(backend: Any, instance: Any, wish: RequestedInterface) -> NetworkInterface:
@@ -197,14 +186,7 @@ def _existing_or_new(backend: Any, instance: Any, wish: RequestedInterface) -> N
     return made
 
 
-def _check_groups(backend: Any, wishes: list[RequestedInterface]) -> None:
-    for wish in wishes:
-        for id in wish.asked.get("Groups") or []:
-            if backend.get_security_group_from_id(id) is None:
-                raise refuse("InvalidGroup.NotFound", f"The security group '{id}' does not exist")
-
-
-def _check_networks(launch: PendingLaunch, wishes: list[RequestedInterface]) -> None:
+def _check_networks(launch: PendingLaunch, wishes: Wishes) -> None:
     """Check that interfaces are in the instance's zone, and groups in the VPC of their subnet."""
     named = launch.request.get("SecurityGroupIds", [])
     pairs = [(launch.subnet, id) for id in named]
@@ -212,112 +194,55 @@ def _check_networks(launch: PendingLaunch, wishes: list[RequestedInterface]) -> 
         subnet_id = wish.asked.get("SubnetId")
         subnet = launch.backend.get_subnet(subnet_id) if subnet_id else launch.subnet
         if subnet.availability_zone != launch.zone:
-            raise refuse(
-                "InvalidParameterCombination",
-                "The network interfaces of an instance must be in the same Availability Zone.",
-            )
+            raise refuse("zones-of-interfaces")
         pairs += [(subnet, id) for id in wish.asked.get("Groups") or []]
     for subnet, id in pairs:
         group = launch.backend.get_security_group_from_id(id)
         if group is not None and group.vpc_id != subnet.vpc_id:
-            raise refuse(
-                "InvalidParameter",
-                f"Security group {id} and subnet {subnet.id} belong to different networks.",
-            )
+            raise refuse("networks-differ", id, subnet.id)
 
 
-def check_layout(
-    wishes: Sequence[RequestedInterface], instance_type: str, info: Mapping[str, Any]
-) -> None:
+def check_layout(wishes: Wishes, instance_type: str, info: Mapping[str, Any]) -> None:
     """Raise EC2's error for the first of its rules that the interfaces break.
 
     `info` is the type's entry in DescribeInstanceTypes; empty for an unknown type.
     """
-    _check_each(wishes)
-    _check_together(wishes)
-    if info:
-        _check_cards(wishes, instance_type, info["NetworkInfo"])
-        _check_fabric(wishes, instance_type, info["NetworkInfo"])
-
-
-def _check_each(wishes: Sequence[RequestedInterface]) -> None:
     for wish in wishes:
         if wish.kind not in KINDS:
-            raise refuse("InvalidParameterValue", f"Invalid value '{wish.kind}' for InterfaceType.")
+            raise refuse("value", wish.kind, "InterfaceType")
         if wish.primary and wish.kind == EFA_ONLY:
-            raise refuse(
-                "InvalidParameterCombination",
-                "The primary network interface cannot be an EFA-only network interface.",
-            )
-
-
-def _check_together(wishes: Sequence[RequestedInterface]) -> None:
+            raise refuse("efa-only-primary")
     if not any(wish.primary for wish in wishes):
-        raise refuse(
-            "InvalidParameterCombination",
-            "When specifying network interfaces, you must include a device at index 0.",
-        )
+        raise refuse("no-primary")
     if len({(wish.card, wish.device) for wish in wishes}) < len(wishes):
-        raise refuse(
-            "InvalidParameterValue", "Each network interface requires a unique device index."
-        )
+        raise refuse("device-twice")
     if len(wishes) > 1 and any(wish.asked.get("AssociatePublicIpAddress") for wish in wishes):
-        raise refuse(
-            "InvalidParameterCombination",
-            "The associatePublicIPAddress parameter cannot be specified when launching with "
-            "multiple network interfaces.",
-        )
+        raise refuse("public-with-several")
+    if info:
+        cards = {card["NetworkCardIndex"]: card for card in info["NetworkInfo"]["NetworkCards"]}
+        _check_cards(wishes, instance_type, cards)
+        _check_fabric(wishes, instance_type, info["NetworkInfo"], cards)
 
 
-def _check_cards(
-    wishes: Sequence[RequestedInterface], instance_type: str, network: Mapping[str, Any]
-) -> None:
-    room = {
-        card["NetworkCardIndex"]: card["MaximumNetworkInterfaces"]
-        for card in network["NetworkCards"]
-    }
+def _check_cards(wishes: Wishes, instance_type: str, cards: Cards) -> None:
     for card, count in sorted(Counter(wish.card for wish in wishes).items()):
-        if card not in room:
-            raise refuse(
-                "InvalidParameterValue",
-                f"Value ({card}) for parameter networkCardIndex is invalid. {instance_type} has "
-                f"{len(room)} network cards.",
-            )
-        if count > room[card]:
-            raise refuse(
-                "AttachmentLimitExceeded",
-                f"Interface count {count} exceeds the limit for {instance_type}",
-            )
+        if card not in cards:
+            raise refuse("card", card, instance_type, len(cards))
+        if count > cards[card]["MaximumNetworkInterfaces"]:
+            raise refuse("interface-count", count, instance_type)
 
 
 def _check_fabric(
-    wishes: Sequence[RequestedInterface], instance_type: str, network: Mapping[str, Any]
+    wishes: Wishes, instance_type: str, network: Mapping[str, Any], cards: Cards
 ) -> None:
-    fabric = [wish for wish in wishes if wish.fabric]
+    fabric = [wish for wish in wishes if wish.kind != INTERFACE]
     if fabric and not network.get("EfaSupported"):
-        raise refuse(
-            "InvalidParameterCombination",
-            f"{instance_type} instances do not support Elastic Fabric Adapters.",
-        )
-    kinds = {
-        card["NetworkCardIndex"]: card.get("InterfaceTypes", KINDS)
-        for card in network["NetworkCards"]
-    }
+        raise refuse("no-efa", instance_type)
     for wish in fabric:
-        if wish.kind not in kinds[wish.card]:
-            raise refuse(
-                "InvalidParameterCombination",
-                f"Network card {wish.card} of {instance_type} does not support the interface type "
-                f"'{wish.kind}'.",
-            )
+        if wish.kind not in cards[wish.card].get("InterfaceTypes", KINDS):
+            raise refuse("card-kind", wish.card, instance_type, wish.kind)
     if any(count > 1 for count in Counter(wish.card for wish in fabric).values()):
-        raise refuse(
-            "InvalidParameterCombination",
-            "Only one Elastic Fabric Adapter can be attached to a network card.",
-        )
+        raise refuse("efa-on-card")
     most = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
     if len(fabric) > most:
-        raise refuse(
-            "AttachmentLimitExceeded",
-            f"EFA interface count {len(fabric)} exceeds the limit for {instance_type}",
-        )
+        raise refuse("efa-count", len(fabric), instance_type)

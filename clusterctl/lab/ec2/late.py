@@ -148,29 +148,25 @@ def install(lag_s: Callable[[str], float], reordered: Callable[[], bool]) -> Non
     """
     _lagging.lag_s, _lagging.reordered = lag_s, reordered
     NetworkInterface.public_ip = property(_public_ip, _set_public_ip)  # type: ignore[assignment]
-    addresses = EC2Backend.describe_addresses
-    groups = EC2Backend.describe_security_groups
-    volumes = EC2Backend.describe_volumes
-    spot = EC2Backend.describe_spot_instance_requests
+    for part, attribute in (
+        ("addresses", "addresses"),
+        ("security_groups", "groups"),
+        ("volumes", "volumes"),
+        ("spot_instance_requests", "spot_instance_requests"),
+    ):
+        override(EC2Backend, _describe(f"describe_{part}", attribute))
 
-    def describe_addresses(backend: Any, *asked: Any, **named: Any) -> Any:
-        then = shown("addresses")
-        past: Any = SimpleNamespace(addresses=then[0]) if then else backend
-        return addresses(past, *asked, **named)
 
-    def describe_security_groups(backend: Any, *asked: Any, **named: Any) -> Any:
-        then = shown("groups")
-        return groups(backend if then is None else SimpleNamespace(groups=then), *asked, **named)  # type: ignore[arg-type]
+def _describe(name: str, attribute: str) -> Callable[..., Any]:
+    """Return moto's method, for which this attribute of the backend is the past one."""
+    describe = getattr(EC2Backend, name)
+    part = "spot" if attribute.startswith("spot") else attribute
 
-    def describe_volumes(backend: Any, *asked: Any, **named: Any) -> Any:
-        then = shown("volumes")
-        return volumes(backend if then is None else SimpleNamespace(volumes=then), *asked, **named)  # type: ignore[arg-type]
+    def past(backend: Any, *asked: Any, **named: Any) -> Any:
+        then = shown(part)
+        then = then[0] if then and part == "addresses" else then
+        seen = backend if then is None else SimpleNamespace(**{attribute: then})
+        return describe(seen, *asked, **named)
 
-    def describe_spot_instance_requests(backend: Any, *asked: Any, **named: Any) -> Any:
-        then = shown("spot")
-        past: Any = backend if then is None else SimpleNamespace(spot_instance_requests=then)
-        return spot(past, *asked, **named)
-
-    for method in (describe_addresses, describe_security_groups, describe_volumes):
-        override(EC2Backend, method)
-    override(EC2Backend, describe_spot_instance_requests)
+    past.__name__ = name
+    return past

@@ -21,6 +21,8 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from werkzeug.exceptions import HTTPException
 
+from clusterctl.lab.data import table
+
 # Held by launches and starts from counting the existing resources until theirs are added, so that
 # two of them cannot both take the last place.
 LAUNCHING = threading.RLock()
@@ -127,9 +129,15 @@ def current_request() -> Request | None:
     return getattr(_under_way, "request", None)
 
 
-def refuse(code: str, message: str) -> EC2ClientError:
-    """Return an error with HTTP status 400, for the caller to raise."""
-    return EC2ClientError(code, message)
+REFUSALS: dict[str, tuple[str, str]] = {
+    name: (code, text) for code, named in table("refusals").items() for name, text in named.items()
+}
+
+
+def refuse(name: str, *values: object) -> EC2ClientError:
+    """Return a refusal by its name in refusals.toml, with these values, for the caller to raise."""
+    code, text = REFUSALS[name]
+    return EC2ClientError(code, text.format(*values))
 
 
 class EC2ServerError(HTTPException):

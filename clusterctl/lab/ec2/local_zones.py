@@ -31,10 +31,7 @@ class LocalZoneRule(Rule):
         rates = [disk.get("Ebs", {}).get("VolumeInitializationRate") for disk in disks]
         if launch.zone == LOCAL_ZONE and any(rates):
             # EBS user guide, "Initialize Amazon EBS volumes". AWS documents no code and no words.
-            raise refuse(
-                "InvalidParameterCombination",
-                "The parameter VolumeInitializationRate is not supported in Local Zones.",
-            )
+            raise refuse("local-zone-rate")
 
 
 def install() -> None:
@@ -54,7 +51,7 @@ def install() -> None:
         region = response.ec2_backend.region_name
         wanted = response._get_param("NetworkBorderGroup") or region
         if wanted not in (region, _group(region, LOCAL_ZONE)):
-            raise refuse("InvalidParameterValue", f"Invalid network border group: {wanted}")
+            raise refuse("border-group", wanted)
         answer: Any = allocate(response)
         [address] = response.ec2_backend.address_by_allocation([answer.result["AllocationId"]])
         address.lab_border_group = answer.result["NetworkBorderGroup"] = wanted
@@ -67,7 +64,7 @@ def install() -> None:
         there = [one for one in backend.addresses if one.allocation_id == named]
         if any(_group_of_address(one) != wanted for one in there):
             # The code is from the EC2 API reference, ReleaseAddress.
-            raise refuse("InvalidAddress.NotFound", f"Address '{named}' not found in {wanted}.")
+            raise refuse("address-elsewhere", named, wanted)
         return release(response)
 
     override(EC2Response, allocate_address)
@@ -82,10 +79,7 @@ def check_group(elastic: Any, nic: Any) -> None:
     """
     zone = nic.subnet.availability_zone
     if _group_of_address(elastic) != _group(nic.ec2_backend.region_name, zone):
-        raise refuse(
-            "OperationNotPermitted",
-            "The elastic IP and the network interface belong in different network border groups.",
-        )
+        raise refuse("border-groups")
 
 
 def _group_of_address(elastic: Any) -> str:

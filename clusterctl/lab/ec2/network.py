@@ -10,11 +10,11 @@ import random
 from ipaddress import IPv4Address
 from typing import Any
 
-from moto.ec2.exceptions import DependencyViolationError, EC2ClientError
 from moto.ec2.models import EC2Backend, nat_gateways, vpcs
 from moto.ec2.models.subnets import Subnet
 
 from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.launch import refuse
 
 EVERYWHERE = "0.0.0.0/0"
 
@@ -35,7 +35,7 @@ def install() -> None:
     def request_ip(subnet: Any, ip: str, instance: Any) -> None:
         check_address(subnet, ip)
         if ip in subnet._subnet_ips:
-            raise EC2ClientError("InvalidIPAddress.InUse", f"Address {ip} is in use.")
+            raise refuse("address-in-use", ip)
         request_address(subnet, ip, instance)
 
     create_interface = EC2Backend.create_network_interface
@@ -109,11 +109,7 @@ def _check_no_endpoint(backend: Any, table_id: str, service_name: str) -> None:
     for one in backend.vpc_end_points.values():
         if one.service_name == service_name and table_id in (one.route_table_ids or ()):
             prefixes = one.destination_prefix_list_id
-            raise EC2ClientError(
-                "RouteAlreadyExists",
-                f"route table {table_id} already has a route with destination-prefix-list-id "
-                f"{prefixes}",
-            )
+            raise refuse("route-exists", table_id, prefixes)
 
 
 def reaches_s3(instance: Any) -> bool:
@@ -169,11 +165,9 @@ def check_address(subnet: Any, address: str) -> None:
     except ValueError:
         inside = False
     if not inside:
-        text = "Address does not fall within the subnet's address range"
-        raise EC2ClientError("InvalidParameterValue", text)
+        raise refuse("address-outside")
     if address in _reserved(subnet):
-        text = f"Address {address} is in subnet's reserved address range"
-        raise EC2ClientError("InvalidParameterValue", text)
+        raise refuse("address-reserved", address)
 
 
 def _free_address(subnet: Any) -> str:
@@ -204,16 +198,12 @@ def _keep_what_is_in_use() -> None:
         backend: Any, name: str | None = None, group_id: str | None = None
     ) -> None:
         if any(_uses(one, name, group_id) for one in backend.all_instances()):
-            raise EC2ClientError(
-                "DependencyViolation", f"resource {group_id or name} has a dependent object"
-            )
+            raise refuse("dependent-object", group_id or name)
         delete(backend, name, group_id)
 
     def delete_subnet(backend: Any, subnet_id: str) -> Any:
         if any(nic.subnet.id == subnet_id for nic in backend.enis.values()):
-            raise DependencyViolationError(
-                f"The subnet '{subnet_id}' has dependencies and cannot be deleted."
-            )
+            raise refuse("has-dependencies", "subnet", subnet_id)
         return remove_subnet(backend, subnet_id)
 
     def delete_vpc(backend: Any, vpc_id: str) -> Any:
@@ -221,18 +211,13 @@ def _keep_what_is_in_use() -> None:
         gateways = [one for one in backend.internet_gateways.values() if one.vpc]
         attached = any(one.vpc.id == vpc_id for one in gateways)
         if attached or any(name != "default" for name in groups):
-            raise DependencyViolationError(
-                f"The vpc '{vpc_id}' has dependencies and cannot be deleted."
-            )
+            raise refuse("has-dependencies", "vpc", vpc_id)
         return remove_vpc(backend, vpc_id)
 
     def detach_internet_gateway(backend: Any, internet_gateway_id: str, vpc_id: str) -> None:
         nics = [nic for nic in backend.enis.values() if nic.subnet.vpc_id == vpc_id]
         if any(nic.public_ip for nic in nics):
-            raise DependencyViolationError(
-                f"Network {vpc_id} has some mapped public address(es). Please unmap those public "
-                "address(es) before detaching the gateway."
-            )
+            raise refuse("addresses-mapped", vpc_id)
         detach(backend, internet_gateway_id, vpc_id)
 
     override(EC2Backend, delete_security_group)

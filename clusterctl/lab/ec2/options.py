@@ -43,15 +43,11 @@ class OptionRule(Rule):
             value = request.get(path)
             if value is not None and value not in known:
                 name = path.rpartition(".")[2]
-                raise refuse("InvalidParameterValue", f"Invalid value '{value}' for {name}.")
+                raise refuse("value", value, name)
         hops = request.get(HOP_LIMIT)
         least, most = HOPS
         if hops is not None and not least <= int(hops) <= most:
-            raise refuse(
-                "InvalidParameterValue",
-                f"Value ({hops}) for parameter HttpPutResponseHopLimit is invalid. "
-                f"It must be between {least} and {most}.",
-            )
+            raise refuse("hops", hops, least, most)
 
     def mark(self, launch: PendingLaunch, instance: Any) -> None:
         info = launch.request.type_info.get("VCpuInfo", {})
@@ -99,7 +95,7 @@ def install() -> None:
         if value is None:
             return modify(response)
         if value not in VALUES[name]:
-            raise refuse("InvalidParameterValue", f"Invalid value '{value}' for {name}.")
+            raise refuse("value", value, name)
         response.error_on_dryrun()
         instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
         instance.instance_initiated_shutdown_behavior = value
@@ -113,10 +109,7 @@ def install() -> None:
         _check_profile(response)
         instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
         if instance.state not in ("running", "stopped"):
-            raise refuse(
-                "IncorrectInstanceState",
-                f"The instance '{instance.id}' is not in the 'running' or 'stopped' states.",
-            )
+            raise refuse("not-running-or-stopped", instance.id)
         return associate(response)
 
     def replace_iam_instance_profile_association(response: Any) -> ActionResult:
@@ -142,16 +135,9 @@ def _check_profile(response: Any) -> None:
         known_at = utcnow() - timedelta(seconds=KNOWN_AFTER_S)
         if wanted and not (profile and profile.create_date <= known_at):
             said = "ARN" if kind == "arn" else "name"
-            raise refuse(
-                "InvalidParameterValue",
-                f"Value ({wanted}) for parameter iamInstanceProfile.{kind} is invalid. "
-                f"Invalid IAM Instance Profile {said}",
-            )
+            raise refuse("profile", wanted, kind, said)
         if profile and not profile.roles:
-            raise refuse(
-                "InvalidParameterValue",
-                f'IAM Instance Profile "{profile.arn}" has no associated IAM Roles',
-            )
+            raise refuse("no-roles", profile.arn)
 
 
 def _profile(response: Any, kind: str, wanted: str) -> Any:

@@ -22,6 +22,7 @@ from clusterctl.lab.ec2.launch import LAUNCHING, PendingLaunch, Rule, refuse
 
 # A new group cannot be used for so long. On EC2, too, CreatePlacementGroup returns before that.
 PENDING_S = 0.3
+FILTERS = ("GroupName", "GroupArn", "State", "Strategy")
 STRATEGIES = ("cluster", "spread", "partition")
 
 
@@ -49,19 +50,10 @@ class PlacementRule(Rule):
             return
         kind, info = launch.request.instance_type, launch.request.type_info
         if info and group.strategy not in info["PlacementGroupInfo"]["SupportedStrategies"]:
-            raise refuse(
-                "InvalidParameterCombination",
-                f"{group.strategy.capitalize()} placement groups are not supported by the "
-                f"'{kind}' instance type. Specify a supported instance type or change the "
-                "placement group strategy, and try again.",
-            )
+            raise refuse("placement-type", group.strategy.capitalize(), kind)
         zones = {one.placement.zone for one in _members(launch.backend, group.name)}
         if group.strategy == "cluster" and zones and launch.zone not in zones:
-            raise refuse(
-                "InvalidPlacementGroup.InUse",
-                f"The placement group '{group.name}' is in use in another availability zone: "
-                f"{sorted(zones)[0]}",
-            )
+            raise refuse("placement-zone", group.name, sorted(zones)[0])
 
     def mark(self, launch: PendingLaunch, instance: Any) -> None:
         group = _wanted_group(launch)
@@ -83,17 +75,15 @@ def create_placement_group(response: Any) -> ActionResult:
     name = response._get_param("GroupName")
     strategy = response._get_param("Strategy") or "cluster"
     if not name:
-        raise refuse("MissingParameter", "The request must contain the parameter groupName")
+        raise refuse("missing", "groupName")
     if strategy not in STRATEGIES:
-        raise refuse("InvalidParameterValue", f"Invalid value '{strategy}' for strategy.")
+        raise refuse("value", strategy, "strategy")
     response.error_on_dryrun()
     tags = convert_tag_spec(response._get_param("TagSpecifications", []))
     with LAUNCHING:
         groups = _groups(response.ec2_backend)
         if name in groups:
-            raise refuse(
-                "InvalidPlacementGroup.Duplicate", f"The placement group '{name}' already exists."
-            )
+            raise refuse("placement-exists", name)
         made = StoredGroup(name, random_id("pg"), strategy, response._get_param("PartitionCount"))
         groups[name] = made
     response.ec2_backend.create_tags([made.id], tags.get("placement-group", {}))
@@ -108,7 +98,8 @@ def describe_placement_groups(response: Any) -> ActionResult:
     wanted += [_known(by_id, id) for id in response._get_param("GroupIds", [])]
     response.error_on_dryrun()
     described = [_described(backend, group) for group in wanted or list(groups.values())]
-    return ActionResult({"PlacementGroups": [one for one in described if _passes(one, filters)]})
+    passed = [one for one in described if matches(one, FILTERS, filters)]
+    return ActionResult({"PlacementGroups": passed})
 
 
 def delete_placement_group(response: Any) -> EmptyResult:
@@ -118,10 +109,7 @@ def delete_placement_group(response: Any) -> EmptyResult:
     response.error_on_dryrun()
     with LAUNCHING:
         if _members(backend, name):
-            raise refuse(
-                "InvalidPlacementGroup.InUse",
-                f"The placement group '{name}' is in use and may not be deleted.",
-            )
+            raise refuse("placement-in-use", name)
         _groups(backend).pop(name, None)
         backend.tags.pop(group.id, None)
     return EmptyResult()
@@ -136,7 +124,7 @@ def _groups(backend: Any) -> dict[str, StoredGroup]:
 def _known(groups: dict[str, StoredGroup], wanted: str) -> StoredGroup:
     """Return a group by its key. Raise InvalidPlacementGroup.Unknown if there is none."""
     if wanted not in groups:
-        raise refuse("InvalidPlacementGroup.Unknown", f"The Placement Group '{wanted}' is unknown.")
+        raise refuse("placement-group", wanted)
     return groups[wanted]
 
 
@@ -172,13 +160,3 @@ def _described(backend: Any, group: StoredGroup) -> dict[str, Any]:
         "PartitionCount": group.partitions,
         "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
     }
-
-
-def _passes(described: dict[str, Any], filters: dict[str, Any]) -> bool:
-    attributes = {
-        "group-name": described["GroupName"],
-        "group-arn": described["GroupArn"],
-        "state": described["State"],
-        "strategy": described["Strategy"],
-    }
-    return matches(attributes, {tag["Key"]: tag["Value"] for tag in described["Tags"]}, filters)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from ipaddress import IPv4Network
 from typing import Any
 
-from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.utils import random_eip_association_id
 
 from clusterctl.lab.ec2 import local_zones
 from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.launch import refuse
 from clusterctl.lab.ec2.quotas import ELASTIC, value_of
 
 # States in which an instance can be associated with an elastic address.
@@ -59,11 +59,9 @@ def install(public: IPv4Network, changed: Callable[[], None]) -> None:
         backend: Any, domain: str, address: str | None = None, tags: Any = None
     ) -> Any:
         if address:
-            raise EC2ClientError("InvalidAddress.NotFound", f"Address {address} not found.")
+            raise refuse("address", address)
         if len(backend.addresses) >= value_of(ELASTIC):
-            raise EC2ClientError(
-                "AddressLimitExceeded", "The maximum number of addresses has been reached."
-            )
+            raise refuse("addresses-quota")
         return allocate(backend, "vpc", address=_take(pool), tags=tags)
 
     def release_address(
@@ -71,9 +69,7 @@ def install(public: IPv4Network, changed: Callable[[], None]) -> None:
     ) -> None:
         elastic = _find(backend, address, allocation_id)
         if elastic.association_id:
-            raise EC2ClientError(
-                "InvalidIPAddress.InUse", f"Address {elastic.public_ip} is in use."
-            )
+            raise refuse("address-in-use", elastic.public_ip)
         release(backend, allocation_id=elastic.allocation_id)
         pool.give_back(elastic.public_ip)
 
@@ -94,11 +90,7 @@ def install(public: IPv4Network, changed: Callable[[], None]) -> None:
             return elastic
         for there, name in ((elastic, elastic.allocation_id), (_elastic_of(nic), nic.id)):
             if there and there.association_id and not reassociate:
-                raise EC2ClientError(
-                    "Resource.AlreadyAssociated",
-                    f"resource {name} is already associated with associate-id "
-                    f"{there.association_id}",
-                )
+                raise refuse("associated", name, there.association_id)
         if elastic.association_id:
             _disassociate(elastic)
         if _elastic_of(nic):
@@ -168,19 +160,13 @@ def _find(backend: Any, address: str | None, allocation_id: str | None) -> Any:
         if address and elastic.public_ip == address:
             return elastic
     if allocation_id:
-        raise EC2ClientError(
-            "InvalidAllocationID.NotFound", f"The allocation ID '{allocation_id}' does not exist"
-        )
-    raise EC2ClientError("InvalidAddress.NotFound", f"Address {address} not found.")
+        raise refuse("allocation", allocation_id)
+    raise refuse("address", address)
 
 
 def _only_interface(instance: Any) -> Any:
     if len(instance.nics) > 1:
-        raise EC2ClientError(
-            "InvalidInstanceID",
-            f"There are multiple interfaces attached to instance '{instance.id}'. "
-            "Please specify an interface ID for the operation instead.",
-        )
+        raise refuse("several-interfaces", instance.id)
     return instance.nics[0]
 
 
@@ -188,18 +174,12 @@ def _check_gateway(backend: Any, vpc_id: str) -> None:
     """Raise EC2's error for a VPC without an internet gateway."""
     gateways = list(backend.internet_gateways.values())
     if not any(one.vpc and one.vpc.id == vpc_id for one in gateways):
-        raise EC2ClientError(
-            "Gateway.NotAttached", f"Network {vpc_id} is not attached to any internet gateway"
-        )
+        raise refuse("no-gateway", vpc_id)
 
 
 def _check_addressable(instance: Any) -> None:
     if instance and instance.state not in ADDRESSABLE:
-        raise EC2ClientError(
-            "InvalidInstanceID",
-            f"The {instance.state} instance '{instance.id}' is not in a valid state for this "
-            "operation.",
-        )
+        raise refuse("not-addressable", instance.state, instance.id)
 
 
 def _elastic_of(nic: Any) -> Any:
@@ -221,6 +201,4 @@ def _take(pool: Pool) -> str:
     try:
         return pool.take()
     except LookupError:
-        raise EC2ClientError(
-            "InsufficientAddressCapacity", "Not enough available addresses to satisfy the request."
-        ) from None
+        raise refuse("no-free-address") from None

@@ -79,10 +79,7 @@ class QuotaRule(Rule):
         """Check vCPUs again, since another launch may have come between, and count interfaces."""
         each = max(1, len(launch.request.get("NetworkInterfaces") or []))
         if len(launch.backend.enis) + launch.count * each > value_of(INTERFACES):
-            raise refuse(
-                "NetworkInterfaceLimitExceeded",
-                "The maximum number of network interfaces has been reached.",
-            )
+            raise refuse("interfaces-quota")
         kind, market = launch.request.instance_type, launch.request.market
         if market in ("on-demand", "spot"):
             spot = market == "spot"
@@ -111,13 +108,8 @@ def exceeded(instance_type: str, *, spot: bool) -> Exception:
     quota = quota_of(instance_type, spot=spot)
     limit = value_of(quota) if quota else 0
     if spot:
-        return refuse("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
-    return refuse(
-        "VcpuLimitExceeded",
-        f"You have requested more vCPU capacity than your current vCPU limit of {limit:.0f} allows "
-        "for the instance bucket that the specified instance type belongs to. Please visit "
-        "http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit.",
-    )
+        return refuse("spot-count")
+    return refuse("vcpus", limit)
 
 
 def quota_of(instance_type: str, *, spot: bool) -> Quota | None:

@@ -10,6 +10,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from moto.ec2 import utils
+from moto.ec2.exceptions import EC2ClientError
 
 from clusterctl.lab.data import table
 from clusterctl.lab.ec2.launch import refuse
@@ -33,11 +34,10 @@ def _check_keys(tags: Sequence[Mapping[str, str]]) -> None:
     keys = [tag.get("Key", "") for tag in tags]
     for key in keys:
         if key.lower().startswith("aws:"):
-            text = "Tag keys starting with 'aws:' are reserved for internal use"
-            raise refuse("InvalidTagKey.Malformed", text)
+            raise refuse("reserved-tag")
         if keys.count(key) > 1:
-            # The code is from memory, the rule from botocore ("Tag keys must be unique").
-            raise refuse("InvalidParameterValue", f"Duplicate tag key '{key}' specified.")
+            # The rule is botocore's ("Tag keys must be unique").
+            raise refuse("tag-twice", key)
 
 
 def _check_tags(params: Params, ec2: Any) -> None:
@@ -50,7 +50,7 @@ def _check_exists(ec2: Any, id: str) -> None:
     where, code = RESOURCES.get(id.partition("-")[0], ("", ""))
     found = getattr(ec2, where, {id: True})
     if not (found(id) if callable(found) else found.get(id)):
-        raise refuse(code, f"The ID '{id}' does not exist")
+        raise EC2ClientError(code, f"The ID '{id}' does not exist")
 
 
 def _check_attribute(params: Params, ec2: Any) -> None:
@@ -58,10 +58,7 @@ def _check_attribute(params: Params, ec2: Any) -> None:
     named = [*STOPPED_ONLY, *(name[0].lower() + name[1:] for name in STOPPED_ONLY)]
     changed = [one for one in named if one in params or params.get("Attribute") == one]
     if changed and instance.state != "stopped":
-        raise refuse(
-            "IncorrectInstanceState",
-            f"The instance '{instance.id}' is not in the 'stopped' state.",
-        )
+        raise refuse("not-stopped", instance.id)
     for id in params.get("Groups", []):
         _check_exists(ec2, id)
 
@@ -69,39 +66,34 @@ def _check_attribute(params: Params, ec2: Any) -> None:
 def _check_image(params: Params, ec2: Any) -> None:
     for one in ec2.amis.values():
         if one.name == params["Name"] and one.owner_id == ec2.account_id:
-            text = f"AMI name {one.name} is already in use by AMI {one.id}"
-            raise refuse("InvalidAMIName.Duplicate", text)
+            raise refuse("image-name", one.name, one.id)
 
 
 def _check_zone(params: Params, ec2: Any) -> None:
     zone = params.get("AvailabilityZone")
     if zone and zone not in [one.name for one in ec2.describe_availability_zones()]:
-        raise refuse("InvalidZone.NotFound", f"The zone '{zone}' does not exist.")
+        raise refuse("zone", zone)
 
 
 def _check_attach(params: Params, ec2: Any) -> None:
     volume, instance = ec2.get_volume(params["VolumeId"]), ec2.get_instance(params["InstanceId"])
     zones = volume.zone.name, instance.placement.zone
     if zones[0] != zones[1]:
-        text = f"The volume '{volume.id}' is not in the same availability zone as instance "
-        raise refuse("InvalidVolume.ZoneMismatch", f"{text}'{instance.id}'")
+        raise refuse("zone-mismatch", volume.id, instance.id)
     if volume.attachment:
-        # The code is from memory: the list has VolumeInUse for it, too.
-        raise refuse("VolumeInUse", f"{volume.id} is already attached to an instance")
+        raise refuse("volume-in-use", volume.id)
     if instance.state not in ("running", "stopped"):
-        text = f"Instance '{instance.id}' is not 'running' or 'stopped'."
-        raise refuse("IncorrectState", text)
+        raise refuse("not-attachable", instance.id)
 
 
 def _check_detach(params: Params, ec2: Any) -> None:
     volume = ec2.get_volume(params["VolumeId"])
     if not volume.attachment:
-        raise refuse("IncorrectState", f"Volume '{volume.id}' is in the 'available' state.")
+        raise refuse("volume-available", volume.id)
     instance = volume.attachment.instance
     if volume.attachment.device == instance.root_device_name and instance.state != "stopped":
-        # The code is from memory, the rule from botocore (DetachVolume).
-        text = f"Unable to detach root volume '{volume.id}' from instance '{instance.id}'"
-        raise refuse("OperationNotPermitted", text)
+        # The rule is botocore's (DetachVolume).
+        raise refuse("root-volume", volume.id, instance.id)
     # moto cannot do without what the request may leave out.
     params.setdefault("InstanceId", instance.id)
 
@@ -111,38 +103,33 @@ def _check_rules(params: Params, ec2: Any) -> None:
     for rule in [{**params, "IpRanges": ranges}, *params.get("IpPermissions", [])]:
         first, last = rule.get("FromPort"), rule.get("ToPort")
         if rule.get("IpProtocol") in PORTS and None not in (first, last) and first > last:
-            # From memory.
-            text = f"Invalid {rule['IpProtocol'].upper()} port range ({first}:{last})"
-            raise refuse("InvalidParameterValue", text)
+            raise refuse("port-range", rule["IpProtocol"].upper(), first, last)
         for one in rule.get("IpRanges", []):
             try:
                 IPv4Network(one.get("CidrIp", ""), strict=False)
             except ValueError:
-                text = f"CIDR block {one.get('CidrIp')} is malformed"
-                raise refuse("InvalidParameterValue", text) from None
+                raise refuse("block", one.get("CidrIp")) from None
 
 
 def _check_group(params: Params, ec2: Any) -> None:
     group = ec2.get_security_group_from_id(params.get("GroupId"))
     name = group.name if group else params.get("GroupName")
     if name == "default":
-        text = f'the specified group: "{group.id if group else name}" name: "default" cannot be '
-        raise refuse("CannotDelete", f"{text}deleted by a user")
+        raise refuse("default-group", group.id if group else name)
 
 
 def _check_price(params: Params, _: Any) -> None:
     try:
         float(params.get("SpotPrice") or 0)
     except ValueError:
-        text = f"Value ({params['SpotPrice']}) for parameter price is invalid."
-        raise refuse("InvalidParameterValue", text) from None
+        raise refuse("price", params["SpotPrice"]) from None
 
 
 def _check_filters(params: Params, _: Any) -> None:
     for one in params.get("Filters", []):
         name = one.get("Name", "")
         if name not in utils.filter_dict_attribute_mapping and not utils.is_tag_filter(name):
-            raise refuse("InvalidParameterValue", f"The filter '{name}' is invalid")
+            raise refuse("filter", name)
 
 
 CHECKS: dict[str, Callable[[Params, Any], None]] = {

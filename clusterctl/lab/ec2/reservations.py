@@ -42,6 +42,10 @@ HOLDS_A_PLACE = ("pending", "running", "stopping", "shutting-down")
 TARGET = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
 PREFERENCE = "CapacityReservationSpecification.CapacityReservationPreference"
 PLATFORM = "Linux/UNIX"
+FILTERS = (
+    *("InstanceType", "OwnerId", "InstancePlatform", "AvailabilityZone", "Tenancy", "State"),
+    *("EndDateType", "InstanceMatchCriteria", "ReservationType"),
+)
 
 
 @dataclass
@@ -88,15 +92,9 @@ def reservations(backend: Any) -> dict[str, CapacityReservation]:
 def find(backend: Any, id: str) -> CapacityReservation:
     """Return a reservation by its id. Raise EC2ClientError if there is none."""
     if not str(id).startswith("cr-"):
-        raise refuse(
-            "InvalidCapacityReservationId.Malformed",
-            f'Invalid id: "{id}" (expecting "cr-...")',
-        )
+        raise refuse("reservation-id", id)
     if id not in reservations(backend):
-        raise refuse(
-            "InvalidCapacityReservationId.NotFound",
-            f"The capacity reservation ID '{id}' does not exist",
-        )
+        raise refuse("reservation", id)
     return reservations(backend)[id]
 
 
@@ -142,20 +140,11 @@ class ReservationRule(Rule):
         if request.market != BLOCK:
             return
         if not request.get(TARGET):
-            raise refuse(
-                "InvalidParameterCombination",
-                "A Capacity Block launch must target the Capacity Block's reservation ID.",
-            )
+            raise refuse("block-untargeted")
         if request.get("Placement.GroupName") or request.get("Placement.GroupId"):
-            raise refuse(
-                "InvalidParameterCombination",
-                "You cannot specify a placement group when launching into a Capacity Block.",
-            )
+            raise refuse("block-placement")
         if request.least != int(request.get("MaxCount", request.least)):
-            raise refuse(
-                "InvalidParameterCombination",
-                "MinCount and MaxCount must be the same when launching into a Capacity Block.",
-            )
+            raise refuse("block-counts")
 
     def check_launch(self, launch: PendingLaunch) -> None:
         self._places.ids = _places(launch)
@@ -188,16 +177,12 @@ def create_capacity_reservation(response: Any) -> ActionResult:
     for needed in ("InstanceType", "InstancePlatform", "InstanceCount"):
         if not ask(needed):
             name = needed[0].lower() + needed[1:]
-            raise refuse("MissingParameter", f"The request must contain the parameter {name}")
+            raise refuse("missing", name)
     kind, zone, backend = ask("InstanceType"), ask("AvailabilityZone"), response.ec2_backend
     if kind not in INSTANCE_TYPES:
-        raise refuse("InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
+        raise refuse("value", kind, "InstanceType")
     if zone not in offered_zones(backend.region_name, kind):
-        raise refuse(
-            "Unsupported",
-            f"The requested instance type ({kind}) is not supported in the requested Availability "
-            f"Zone ({zone}).",
-        )
+        raise refuse("type-not-there", kind, zone)
     response.error_on_dryrun()
     count = int(ask("InstanceCount"))
     if not capacity.has(kind, zone, count):
@@ -230,16 +215,15 @@ def describe_capacity_reservations(response: Any) -> ActionResult:
     found = [find(backend, id) for id in ids] or list(reservations(backend).values())
     response.error_on_dryrun()
     shown = [describe(backend, one) for one in found]
-    return ActionResult(
-        {"CapacityReservations": [one for one in shown if _passes(backend, one, filters)]}
-    )
+    passed = [one for one in shown if matches(one, FILTERS, filters)]
+    return ActionResult({"CapacityReservations": passed})
 
 
 def cancel_capacity_reservation(response: Any) -> ActionResult:
     found = find(response.ec2_backend, response._get_param("CapacityReservationId"))
     response.error_on_dryrun()
     if found.kind == BLOCK:
-        raise refuse("UnsupportedOperation", "You cannot cancel a Capacity Block.")
+        raise refuse("cancel-block")
     with LAUNCHING:
         found.cancelled = True
     return ActionResult({"Return": True})
@@ -272,21 +256,6 @@ def describe(backend: Any, one: CapacityReservation) -> dict[str, Any]:
     }
 
 
-def _passes(backend: Any, shown: dict[str, Any], filters: dict[str, Any]) -> bool:
-    attributes = {
-        "instance-type": shown["InstanceType"],
-        "owner-id": shown["OwnerId"],
-        "instance-platform": shown["InstancePlatform"],
-        "availability-zone": shown["AvailabilityZone"],
-        "tenancy": shown["Tenancy"],
-        "state": shown["State"],
-        "end-date-type": shown["EndDateType"],
-        "instance-match-criteria": shown["InstanceMatchCriteria"],
-        "reservation-type": shown["ReservationType"],
-    }
-    return matches(attributes, backend.tags.get(shown["CapacityReservationId"], {}), filters)
-
-
 def _places(launch: PendingLaunch) -> list[str]:
     """Return the ids of the reservations that the instances take, one for each instance.
 
@@ -297,10 +266,12 @@ def _places(launch: PendingLaunch) -> list[str]:
     wanted, preference = request.get(TARGET), request.get(PREFERENCE)
     if wanted:
         reservation = find(launch.backend, wanted)
-        _check_market(request, reservation)
+        # A Capacity Block needs its own market type, other reservations on-demand.
+        if request.market != (BLOCK if reservation.kind == BLOCK else "on-demand"):
+            raise refuse("market")
         room = _room(reservation, request, launch.backend, launch.zone)
         if room < launch.count:
-            raise _exceeded()
+            raise refuse("reservation-full")
         return [reservation.id] * launch.count
     places = [
         one.id
@@ -308,7 +279,7 @@ def _places(launch: PendingLaunch) -> list[str]:
         for _ in range(_room(one, request, launch.backend, launch.zone))
     ]
     if preference == "capacity-reservations-only" and len(places) < launch.count:
-        raise _exceeded()
+        raise refuse("reservation-full")
     return places[: launch.count]
 
 
@@ -339,21 +310,3 @@ def _room(one: CapacityReservation, request: Request, backend: Any, zone: str) -
     asked = (request.instance_type, zone, PLATFORM)
     fits = asked == (one.instance_type, one.zone, one.platform)
     return available(backend, one) if fits else 0
-
-
-def _check_market(request: Request, wanted: CapacityReservation) -> None:
-    """Refuse a wrong market type: a Capacity Block needs its own, other reservations on-demand."""
-    if request.market != (BLOCK if wanted.kind == BLOCK else "on-demand"):
-        raise refuse(
-            "InvalidParameterValue",
-            "The market type (purchasing) option is not valid. Choose a different market type and "
-            "try again.",
-        )
-
-
-def _exceeded() -> Exception:
-    return refuse(
-        "ReservationCapacityExceeded",
-        "The requested reservation does not have sufficient compatible and available capacity for "
-        "this request.",
-    )

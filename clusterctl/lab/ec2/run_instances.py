@@ -103,10 +103,7 @@ def _respond(
     least, most = (int(response._get_param(name, 1)) for name in ("MinCount", "MaxCount"))
     if least < 1 or most < least:
         wrong = f"({least}) for parameter minCount" if least < 1 else f"({most}) for maxCount"
-        raise refuse(
-            "InvalidParameterValue",
-            f"Value {wrong} is invalid: 1 <= minCount <= maxCount must hold.",
-        )
+        raise refuse("counts", wrong)
     response.params["MinCount"] = most
     named = response._get_param("ImageId") or ""
     if named.startswith(BY_PARAMETER):
@@ -123,8 +120,7 @@ def _image_of(response: Any, name: str) -> str:
     parameters = ssm_backends[response.current_account][response.region]
     found = parameters.get_parameter(name.partition(":")[0])
     if found is None:
-        # The code is from memory.
-        raise refuse("InvalidAMIID.NotFound", f"The parameter '{name}' does not exist")
+        raise refuse("image-parameter", name)
     return str(found.value)
 
 
@@ -161,10 +157,7 @@ class ClientTokens:
         if not token:
             return launch()
         if len(token) > LONGEST_TOKEN or not token.isascii():
-            raise refuse(
-                "InvalidParameterValue",
-                f"Invalid value for ClientToken: at most {LONGEST_TOKEN} ASCII characters.",
-            )
+            raise refuse("client-token", LONGEST_TOKEN)
         key = (_token_zone(response), token)
         request = json.dumps({**response.params, "DryRun": None}, sort_keys=True, default=str)
         # Of two requests at the same time, the second one waits and gets the first one's answer.
@@ -176,11 +169,7 @@ class ClientTokens:
                 seen[key] = (request, launch())
             first_request, result = seen[key]
         if request != first_request:
-            raise refuse(
-                "IdempotentParameterMismatch",
-                "Arguments on this idempotent request are inconsistent with arguments used in "
-                "previous request(s).",
-            )
+            raise refuse("token-used")
         return result
 
 
@@ -198,24 +187,23 @@ def _token_zone(response: Any) -> str:
 def _check_known(backend: Any, image_id: str, user_data: Any, kwargs: dict[str, Any]) -> None:
     """Refuse an image, key pair or type that does not exist, and user data that is too long."""
     if not image_id and not kwargs.get("launch_template"):
-        raise refuse("MissingParameter", "The request must contain the parameter ImageId")
+        raise refuse("missing", "ImageId")
     if image_id:
         backend.describe_images(ami_ids=[image_id])
     if kwargs.get("key_name"):
         backend.describe_key_pairs(key_names=[kwargs["key_name"]])
     wanted = kwargs["instance_type"]
     if not kwargs["is_instance_type_default"] and wanted not in INSTANCE_TYPES:
-        raise refuse("InvalidParameterValue", f"Invalid value '{wanted}' for InstanceType.")
+        raise refuse("value", wanted, "InstanceType")
     # User data is in base64: four characters for three bytes, the last ones padded.
     if user_data is not None and len(str(user_data)) * 3 // 4 > USER_DATA_LIMIT + 2:
-        raise refuse("InvalidParameterValue", f"User data is limited to {USER_DATA_LIMIT} bytes")
+        raise refuse("user-data", USER_DATA_LIMIT)
 
 
 def _check_groups(backend: Any, names: Sequence[str]) -> None:
     for name in names or ():
         if backend.get_security_group_by_name_or_id(name) is None:
-            text = f"The security group '{name}' does not exist in the default VPC"
-            raise refuse("InvalidGroup.NotFound", text)
+            raise refuse("group-name", name)
 
 
 def _settle_network(
@@ -254,10 +242,9 @@ def _default_subnet(backend: Any, kwargs: dict[str, Any], counts: tuple[int, int
     candidates = [one for one in sorted(subnets) if one in offered]
     candidates = candidates or ([] if zone else sorted(subnets))
     if zone and zone not in [one.name for one in backend.describe_availability_zones()]:
-        # From memory.
-        raise refuse("InvalidParameterValue", f"Invalid availability zone: [{zone}]")
+        raise refuse("zone-name", zone)
     if not candidates:
-        raise refuse("MissingInput", "No subnets found for the default VPC.")
+        raise refuse("no-subnets")
     if zone:
         return subnets[zone]
     for count in reversed(counts):
@@ -272,15 +259,8 @@ def _check_zone(region: str, zone: str, kwargs: dict[str, Any]) -> None:
     """Refuse a zone that does not offer the type. A request without a type passes."""
     wanted = kwargs["instance_type"]
     if kwargs.get("placement") not in (None, "", zone):
-        # From memory.
-        text = "The specified subnet and availability zone do not match"
-        raise refuse("InvalidParameterValue", f"{text}: {zone}, {kwargs['placement']}")
+        raise refuse("subnet-zone", zone, kwargs["placement"])
     offered = offered_zones(region, wanted)
     if kwargs["is_instance_type_default"] or zone in offered:
         return
-    raise refuse(
-        "Unsupported",
-        f"Your requested instance type ({wanted}) is not supported in your requested Availability "
-        f"Zone ({zone}). Please retry your request by not specifying an Availability Zone or "
-        f"choosing {', '.join(offered) or 'another region'}.",
-    )
+    raise refuse("type-not-offered", wanted, zone, ", ".join(offered) or "another region")

@@ -21,6 +21,7 @@ from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
 from clusterctl.lab.ec2.pricing import ON_DEMAND_USD
 
 PRODUCT = "Linux/UNIX"
+FILTERS = ("AvailabilityZone", "InstanceType", "ProductDescription", "SpotPrice")
 MARKETS = ("spot", "capacity-block", "interruptible-capacity-reservation", "on-demand")
 # Spot prices are between these fractions of the on-demand price. They change every CHANGE_H hours,
 # and the price history shows the last SHOWN_CHANGES prices.
@@ -81,24 +82,15 @@ class SpotRule(Rule):
 
     def check_request(self, request: Request) -> None:
         if request.market not in MARKETS:
-            raise refuse(
-                "InvalidParameterValue", f"Invalid value '{request.market}' for MarketType."
-            )
+            raise refuse("value", request.market, "MarketType")
         if request.market != "spot":
             return
         kind, behaviour = _kind(request), _behaviour(request)
         # One-time requests can only be terminated, persistent ones only stopped or hibernated.
         if (kind == DEFAULT_KIND) != (behaviour == DEFAULT_BEHAVIOUR):
-            raise refuse(
-                "InvalidParameterCombination",
-                f"The request with type '{kind}' is not supported when "
-                f"instanceInterruptionBehavior is set to '{behaviour}'.",
-            )
+            raise refuse("spot-behaviour", kind, behaviour)
         if request.type_info and "spot" not in request.type_info["SupportedUsageClasses"]:
-            raise refuse(
-                "Unsupported",
-                f"The instance type '{request.instance_type}' is not supported as a Spot Instance.",
-            )
+            raise refuse("no-spot", request.instance_type)
 
     def check_launch(self, launch: PendingLaunch) -> None:
         offered = launch.request.get(OPTIONS + "MaxPrice")
@@ -106,11 +98,7 @@ class SpotRule(Rule):
             return
         least = spot_usd(launch.request.instance_type, launch.zone, utcnow())
         if least is not None and float(offered) < least:
-            raise refuse(
-                "SpotMaxPriceTooLow",
-                f"Your Spot request price of {offered} is lower than the minimum required Spot "
-                f"request fulfillment price of {least}.",
-            )
+            raise refuse("spot-price", offered, least)
 
     def mark(self, launch: PendingLaunch, instance: Any) -> None:
         if launch.request.market != "spot":
@@ -136,12 +124,7 @@ def install() -> None:
     def stop_instances(backend: Any, instance_ids: list[str]) -> Any:
         for one in backend.get_multi_instances_by_id(instance_ids):
             if getattr(one, "spot_kind", None) == DEFAULT_KIND:
-                raise refuse(
-                    "UnsupportedOperation",
-                    f"You can't stop the Spot Instance '{one.id}' because it is associated with a "
-                    "one-time Spot Instance request. You can only stop Spot Instances associated "
-                    "with persistent Spot Instance requests.",
-                )
+                raise refuse("stop-spot", one.id)
         return stop(backend, instance_ids)
 
     override(EC2Backend, stop_instances)
@@ -178,7 +161,7 @@ def describe_spot_price_history(response: Any) -> ActionResult:
     shown = [
         one
         for one in entries
-        if wanted_zone in (None, one["AvailabilityZone"]) and matches(_attributes(one), {}, filters)
+        if wanted_zone in (None, one["AvailabilityZone"]) and matches(one, FILTERS, filters)
     ]
     return ActionResult({"SpotPriceHistory": shown, "NextToken": ""})
 
@@ -204,15 +187,6 @@ def _history(region: str, kind: str, since: datetime | None) -> list[dict[str, A
         for price in [spot_usd(kind, zone, when)]
         if price is not None
     ]
-
-
-def _attributes(entry: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "availability-zone": entry["AvailabilityZone"],
-        "instance-type": entry["InstanceType"],
-        "product-description": entry["ProductDescription"],
-        "spot-price": entry["SpotPrice"],
-    }
 
 
 def _kind(request: Request) -> str:

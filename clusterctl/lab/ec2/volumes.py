@@ -85,6 +85,11 @@ class VolumeRule(Rule):
 
 def install() -> None:
     """Replace how moto makes an instance's volumes, and how it changes volumes."""
+
+    def _parse_block_device_mapping(_: Any) -> list[Any]:
+        """Return no mappings, so that moto has `setup_defaults` make all volumes."""
+        return []
+
     override(EC2Response, _parse_block_device_mapping)
     override(Instance, setup_defaults)
     modify = EC2Backend.modify_volume
@@ -109,25 +114,12 @@ def _state_of(change: Any) -> str:
 def check_change(volume: Any, size_gib: int | None) -> None:
     """Raise EBS's error for the first of its rules that a change of a volume breaks."""
     if size_gib is not None and size_gib < volume.size:
-        raise refuse("InvalidParameterValue", "New size cannot be smaller than existing size")
+        raise refuse("smaller-volume")
     for change in volume.modifications[-1:]:
         if change.modification_state != "completed":
-            raise refuse(
-                "IncorrectModificationState",
-                f"Cannot modify volume {volume.id} in modification state "
-                f"{change.modification_state.upper()}",
-            )
+            raise refuse("modifying", volume.id, change.modification_state.upper())
         if (utcnow() - change.start_time).total_seconds() < NEXT_CHANGE_S:
-            raise refuse(
-                "VolumeModificationRateExceeded",
-                "You've reached the maximum modification rate per volume limit. Wait at least 6 "
-                "hours between modifications per EBS volume.",
-            )
-
-
-def _parse_block_device_mapping(_: Any) -> list[Any]:
-    """Return no mappings, so that moto has `setup_defaults` make all volumes."""
-    return []
+            raise refuse("modified")
 
 
 def setup_defaults(instance: Any) -> None:
@@ -165,9 +157,10 @@ def disks_of(backend: Any, image: Any, asked: list[Mapping[str, Any]]) -> list[V
         if one.get("NoDevice") is not None:
             found.pop(device, None)
         elif "Ebs" in one:
-            found[device] = {**found.get(device, {}), **_given(one["Ebs"])}
+            given = {key: value for key, value in one["Ebs"].items() if value is not None}
+            found[device] = {**found.get(device, {}), **given}
         elif not one.get("VirtualName"):
-            raise refuse("MissingParameter", "The request must contain the parameter ebs")
+            raise refuse("missing", "ebs")
     return [_disk(backend, device, ebs) for device, ebs in found.items()] or [DEFAULT_DISK]
 
 
@@ -175,29 +168,27 @@ def _asked(request: Request) -> list[Mapping[str, Any]]:
     return list(request.get("BlockDeviceMappings", []))
 
 
-def _given(ebs: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: ebs[key] for key in ebs if ebs[key] is not None}
-
-
 def _disk(backend: Any, device: str, ebs: Mapping[str, Any]) -> VolumeRequest:
     snapshot_id = ebs.get("SnapshotId")
     if snapshot_id and snapshot_id not in backend.snapshots:
-        raise refuse("InvalidSnapshot.NotFound", f"The snapshot '{snapshot_id}' does not exist.")
+        raise refuse("snapshot", snapshot_id)
     snapshot = backend.snapshots[snapshot_id] if snapshot_id else None
-    iops, throughput, size = (ebs.get(key) for key in ("Iops", "Throughput", "VolumeSize"))
-    load = ebs.get("VolumeInitializationRate")
+    size, iops, throughput, load = (
+        None if ebs.get(key) is None else int(ebs[key])
+        for key in ("VolumeSize", "Iops", "Throughput", "VolumeInitializationRate")
+    )
     return VolumeRequest(
         device=device,
         type=ebs.get("VolumeType") or "gp2",
-        size_gib=None if size is None else int(size),
-        iops=None if iops is None else int(iops),
-        throughput=None if throughput is None else int(throughput),
+        size_gib=size,
+        iops=iops,
+        throughput=throughput,
         snapshot_id=snapshot_id,
         snapshot_gib=int(snapshot.volume.size) if snapshot else 0,
         encrypted=bool(ebs.get("Encrypted")),
         kms_key_id=ebs.get("KmsKeyId"),
         delete=bool(ebs.get("DeleteOnTermination", True)),
-        load_mib_s=None if load is None else int(load),
+        load_mib_s=load,
     )
 
 
@@ -214,63 +205,35 @@ def check_load(backend: Any, more_mib_s: int) -> None:
         if getattr(volume, "filled_at", 0.0) > now
     ]
     if more_mib_s and sum(filling) + more_mib_s > LOAD_REGION_MIB_S:
-        raise refuse(
-            "VolumeInitializationRateLimitExceeded",
-            f"The volume initialization rates of this request exceed the maximum of "
-            f"{LOAD_REGION_MIB_S} MiB/s in this Region.",
-        )
+        raise refuse("load-region", LOAD_REGION_MIB_S)
 
 
 def check_disk(disk: VolumeRequest) -> None:
     """Raise EC2's error for the first of its rules that a volume breaks."""
     if disk.type not in TYPES:
-        raise refuse(
-            "InvalidParameterValue",
-            f"Value ({disk.type}) for parameter volumeType is invalid. Unknown volume type.",
-        )
+        raise refuse("volume-type", disk.type)
     if not disk.effective_gib:
-        raise refuse(
-            "MissingParameter", "The request must contain the parameter size or snapshotId"
-        )
+        raise refuse("missing", "size or snapshotId")
     if disk.snapshot_id and disk.effective_gib < disk.snapshot_gib:
-        raise refuse(
-            "InvalidBlockDeviceMapping",
-            f"Volume of size {disk.size_gib}GB is smaller than snapshot '{disk.snapshot_id}', "
-            f"expect size >= {disk.snapshot_gib}GB",
-        )
+        raise refuse("smaller-than-snapshot", disk.size_gib, disk.snapshot_id, disk.snapshot_gib)
     if disk.kms_key_id and not disk.encrypted:
-        raise refuse(
-            "InvalidParameterDependency",
-            "The parameter KmsKeyId requires the parameter Encrypted to be set.",
-        )
+        raise refuse("kms")
     if disk.load_mib_s is not None and not disk.snapshot_id:
-        raise _combination(
-            "The parameter VolumeInitializationRate is supported for volumes from snapshots only."
-        )
+        raise refuse("load-snapshot")
     if disk.load_mib_s is not None and not LOAD_MIB_S[0] <= disk.load_mib_s <= LOAD_MIB_S[1]:
-        raise refuse(
-            "InvalidParameterValue",
-            f"Volume initialization rate (MiBps) of {disk.load_mib_s} is not between "
-            f"{LOAD_MIB_S[0]} and {LOAD_MIB_S[1]}",
-        )
+        raise refuse("load-rate", disk.load_mib_s, LOAD_MIB_S[0], LOAD_MIB_S[1])
     _check_performance(disk)
 
 
 def _check_performance(disk: VolumeRequest) -> None:
     if disk.throughput is not None and disk.type != "gp3":
-        raise _combination(f"The parameter throughput is not supported for {disk.type} volumes.")
+        raise refuse("not-for-type", "throughput", disk.type)
     if disk.iops is not None and disk.type not in ("gp3", *IOPS_TYPES):
-        raise _combination(f"The parameter iops is not supported for {disk.type} volumes.")
+        raise refuse("not-for-type", "iops", disk.type)
     if disk.type in IOPS_TYPES and disk.iops is None:
-        raise refuse(
-            "MissingParameter",
-            f"The parameter iops must be specified for {disk.type} volumes.",
-        )
-    if disk.type == "gp3":
-        _check_gp3(disk)
-
-
-def _check_gp3(disk: VolumeRequest) -> None:
+        raise refuse("missing-for-type", "iops", disk.type)
+    if disk.type != "gp3":
+        return
     iops, throughput = disk.effective_iops or 0, disk.effective_throughput or 0
     for value, (least, most), what in (
         (disk.effective_gib, GP3_SIZE, "size (GiB)"),
@@ -279,20 +242,8 @@ def _check_gp3(disk: VolumeRequest) -> None:
     ):
         if not least <= value <= most:
             edge = f"low; minimum is {least}" if value < least else f"high; maximum is {most}"
-            raise refuse("InvalidParameterValue", f"Volume {what} of {value} is too {edge}.")
+            raise refuse("volume-value", what, value, edge)
     if iops > max(GP3_IOPS[0], IOPS_PER_GIB * disk.effective_gib):
-        raise refuse(
-            "InvalidParameterValue",
-            f"Iops to volume size ratio of {iops / disk.effective_gib:.6f} is too high; maximum is "
-            f"{IOPS_PER_GIB:.6f} iops per GiB",
-        )
+        raise refuse("iops-ratio", iops / disk.effective_gib, IOPS_PER_GIB)
     if throughput > THROUGHPUT_PER_IOPS * iops:
-        raise refuse(
-            "InvalidParameterValue",
-            f"Throughput (MiBps) to iops ratio of {throughput / iops:.6f} is too high; maximum is "
-            f"{THROUGHPUT_PER_IOPS:.6f} MiBps per iops",
-        )
-
-
-def _combination(message: str) -> Exception:
-    return refuse("InvalidParameterCombination", message)
+        raise refuse("throughput-ratio", throughput / iops, THROUGHPUT_PER_IOPS)

@@ -11,8 +11,9 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.lab.ec2.capacity import used
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import all_instances
-from clusterctl.lab.faults.hosts import ALL, HostFault, Shape
-from clusterctl.lab.faults.kinds import ANY, Capacity, Event, Fault, ImpairedVolumes
+from clusterctl.lab.faults.fields import Fault
+from clusterctl.lab.faults.hosts import ALL, Shape
+from clusterctl.lab.faults.kinds import ANY, Capacity
 from clusterctl.lab.requirements import check_shaping
 
 # The services that faults can strike, under botocore's names.
@@ -26,10 +27,9 @@ def admit(fault: Fault) -> Fault:
     """
     if isinstance(fault, Capacity):
         return _with_use(fault)
-    if isinstance(fault, (Event, ImpairedVolumes)):
-        check_host(fault.instance_id)
-    if isinstance(fault, HostFault) and fault.instance_id != ALL:
-        check_host(fault.instance_id)
+    instance_id = getattr(fault, "instance_id", ALL)
+    if instance_id != ALL:
+        check_host(instance_id)
     if isinstance(fault, Shape):
         check_shaping()
     action = getattr(fault, "action", ANY)

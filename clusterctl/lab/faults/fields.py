@@ -1,4 +1,4 @@
-"""Checks of the values in a fault's fields. Each raises UsageError.
+"""What all faults have, and checks of the values in their fields. Each check raises UsageError.
 
 `what` is how the message calls the field.
 """
@@ -7,12 +7,37 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
+from typing import ClassVar
 
 from clusterctl.domain.errors import UsageError
 
 # The largest count or rate.
 MOST = 1_000_000
 MESSAGE_LENGTH = 2000
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault. `kind` is the name of its kind, as in `KINDS`, and `text` is for `words`.
+
+    Of faults that are the same in the fields of `subject` there can be only one; None: any number.
+    """
+
+    kind: ClassVar[str]
+    text: ClassVar[str] = ""
+    subject: ClassVar[tuple[str, ...] | None] = None
+
+    @property
+    def words(self) -> str:
+        """The fault in words, for lists, such as `2 more p3.2xlarge in us-east-1a`."""
+        return self.text.format(self)
+
+    def replaces(self, old: Fault) -> bool:
+        """Return whether this fault takes the place of the old one."""
+        if self.subject is None or self.kind != old.kind:
+            return False
+        return all(getattr(self, name) == getattr(old, name) for name in self.subject)
 
 
 def word(what: str, value: object, form: re.Pattern[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import format_bytes, format_link
-from clusterctl.lab.faults.fields import flag, whole, word
+from clusterctl.lab.faults.fields import Fault, flag, whole, word
 
 # In the place of an instance id: all hosts.
 ALL = "all"
@@ -22,7 +22,7 @@ _INSTANCE_OR_ALL = re.compile(rf"{ALL}|{INSTANCE_ID.pattern}")
 
 
 @dataclass(frozen=True)
-class HostFault:
+class HostFault(Fault):
     """A fault of one host. `effect` is its key in the daemon's `NO_FAULTS`, `degree` the value.
 
     `instances` is the pattern of the instance ids that the kind takes.
@@ -30,6 +30,7 @@ class HostFault:
 
     instance_id: str
 
+    subject: ClassVar[tuple[str, ...]] = ("instance_id",)
     effect: ClassVar[str]
     instances: ClassVar[re.Pattern[str]] = INSTANCE_ID
 
@@ -41,32 +42,23 @@ class HostFault:
         """The value of the effect, as the daemon takes it."""
         return True
 
-    @property
-    def words(self) -> str:
-        """The fault in words, for lists."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class Frozen(HostFault):
     """All processes of a running host are stopped."""
 
+    kind: ClassVar[str] = "freeze"
+    text: ClassVar[str] = "{0.instance_id}: stands still"
     effect: ClassVar[str] = "frozen"
-
-    @property
-    def words(self) -> str:
-        return f"{self.instance_id}: stands still"
 
 
 @dataclass(frozen=True)
 class Cut(HostFault):
     """The network link of a running host is down."""
 
+    kind: ClassVar[str] = "cut"
+    text: ClassVar[str] = "{0.instance_id}: its link is down"
     effect: ClassVar[str] = "cut"
-
-    @property
-    def words(self) -> str:
-        return f"{self.instance_id}: its link is down"
 
 
 @dataclass(frozen=True)
@@ -79,6 +71,7 @@ class Shape(HostFault):
     down: int = 0
     up: int = 0
 
+    kind: ClassVar[str] = "shape"
     effect: ClassVar[str] = "shape"
     instances: ClassVar[re.Pattern[str]] = _INSTANCE_OR_ALL
 
@@ -111,6 +104,7 @@ class Filled(HostFault):
 
     left: int = 0
 
+    kind: ClassVar[str] = "fill"
     effect: ClassVar[str] = "left"
 
     def __post_init__(self) -> None:
@@ -130,11 +124,9 @@ class Filled(HostFault):
 class ReadOnly(HostFault):
     """A host's /data is read-only, as after a failure of its volume."""
 
+    kind: ClassVar[str] = "readonly"
+    text: ClassVar[str] = "{0.instance_id}: /data is read-only"
     effect: ClassVar[str] = "readonly"
-
-    @property
-    def words(self) -> str:
-        return f"{self.instance_id}: /data is read-only"
 
 
 @dataclass(frozen=True)
@@ -152,6 +144,7 @@ class BrokenGpu(HostFault):
     xid: int = 0
     memory: int = 0
 
+    kind: ClassVar[str] = "gpu"
     effect: ClassVar[str] = "gpu"
 
     def __post_init__(self) -> None:
@@ -179,3 +172,6 @@ class BrokenGpu(HostFault):
             f"Xid {self.xid}" if self.xid else "",
         )
         return f"{self.instance_id}: GPU {self.gpu}: {', '.join(filter(None, wrong))}"
+
+
+KINDS = (Frozen, Cut, Shape, Filled, ReadOnly, BrokenGpu)

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import ClassVar
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.lab.faults.fields import MOST, flag, number, text, whole, word
-from clusterctl.lab.faults.hosts import (
-    INSTANCE_ID,
-    BrokenGpu,
-    Cut,
-    Filled,
-    Frozen,
-    HostFault,
-    ReadOnly,
-    Shape,
-)
+from clusterctl.lab.faults import hosts
+from clusterctl.lab.faults.fields import MOST, Fault, flag, number, text, whole, word
+from clusterctl.lab.faults.hosts import INSTANCE_ID
 
 # In the place of an action: all of them.
 ANY = "*"
@@ -31,13 +23,17 @@ _QUOTA = re.compile(r"L-[0-9A-F]{8}")
 
 
 @dataclass(frozen=True)
-class Capacity:
+class Capacity(Fault):
     """A zone has `left` more machines of a type, beside the `used` ones that run there already."""
 
     instance_type: str
     zone: str
     left: int
     used: int = 0
+
+    kind: ClassVar[str] = "capacity"
+    text: ClassVar[str] = "{0.left} more {0.instance_type} in {0.zone}"
+    subject: ClassVar[tuple[str, ...]] = ("instance_type", "zone")
 
     def __post_init__(self) -> None:
         word("an instance type", self.instance_type, _TYPE)
@@ -47,28 +43,47 @@ class Capacity:
 
 
 @dataclass(frozen=True)
-class Throttle:
-    """A token bucket for each action: `burst` requests at once, and `rate` more each second."""
+class ActionFault(Fault):
+    """A fault of the requests for an API action, or for all of them (ANY)."""
 
     action: str
-    rate: float
-    burst: int
 
     def __post_init__(self) -> None:
         word("an API action", self.action, _ACTION)
+
+    def is_for(self, action: str) -> bool:
+        return self.action in (ANY, action)
+
+    @property
+    def requests(self) -> str:
+        return "every action" if self.action == ANY else self.action
+
+
+@dataclass(frozen=True)
+class Throttle(ActionFault):
+    """A token bucket for each action: `burst` requests at once, and `rate` more each second."""
+
+    rate: float
+    burst: int
+
+    kind: ClassVar[str] = "throttle"
+    text: ClassVar[str] = "{0.requests}: {0.rate:g} a second, {0.burst} at once"
+    subject: ClassVar[tuple[str, ...]] = ("action",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         number("the rate", self.rate, MOST)
         whole("the burst", self.burst, least=1)
 
 
 @dataclass(frozen=True)
-class ApiError:
+class ApiError(ActionFault):
     """An error as the answer to a request, which is carried out first if `after` is set.
 
     The fault lets `skip` requests pass and then strikes `times` requests; `times` 0 means until it
     is cleared. An empty message and status 0 stand for AWS's own for that code.
     """
 
-    action: str
     code: str
     message: str = ""
     status: int = 0
@@ -76,8 +91,10 @@ class ApiError:
     times: int = 1
     skip: int = 0
 
+    kind: ClassVar[str] = "error"
+
     def __post_init__(self) -> None:
-        word("an API action", self.action, _ACTION)
+        super().__post_init__()
         word("an error code", self.code, _CODE)
         text("the message", self.message)
         if self.status != 0 and not 400 <= whole("the HTTP status", self.status) <= 599:
@@ -86,35 +103,45 @@ class ApiError:
         whole("times", self.times)
         whole("skip", self.skip)
 
+    @property
+    def words(self) -> str:
+        how = "carried out, then" if self.after else "answered with"
+        return f"{self.requests}: {how} {self.code}"
+
 
 @dataclass(frozen=True)
-class LostAnswer:
+class LostAnswer(ActionFault):
     """A request is carried out, and then the connection is closed without an answer."""
 
-    action: str
     times: int = 1
     skip: int = 0
 
+    kind: ClassVar[str] = "lost"
+    text: ClassVar[str] = "{0.requests}: carried out, never answered"
+
     def __post_init__(self) -> None:
-        word("an API action", self.action, _ACTION)
+        super().__post_init__()
         whole("times", self.times)
         whole("skip", self.skip)
 
 
 @dataclass(frozen=True)
-class Delay:
+class Delay(ActionFault):
     """Each request waits so many seconds before it is carried out."""
 
-    action: str
     seconds: float
 
+    kind: ClassVar[str] = "delay"
+    text: ClassVar[str] = "{0.requests}: {0.seconds:g} s late"
+    subject: ClassVar[tuple[str, ...]] = ("action",)
+
     def __post_init__(self) -> None:
-        word("an API action", self.action, _ACTION)
+        super().__post_init__()
         number("the delay", self.seconds, LONGEST_S)
 
 
 @dataclass(frozen=True)
-class Boot:
+class Boot(Fault):
     """How the next hosts boot: late, without sshd, or not at all.
 
     `dies` is the code of the StateReason of an instance whose host does not boot. `nodes` are the
@@ -126,6 +153,8 @@ class Boot:
     dies: str = ""
     nodes: tuple[int, ...] = ()
     times: int = 1
+
+    kind: ClassVar[str] = "boot"
 
     def __post_init__(self) -> None:
         number("the time of a slow boot", self.slow_s, LONGEST_S)
@@ -139,9 +168,22 @@ class Boot:
         object.__setattr__(self, "nodes", tuple(whole("a node index", n) for n in self.nodes))
         whole("times", self.times)
 
+    @property
+    def words(self) -> str:
+        how = "never starts sshd" if self.silent else f"{self.slow_s:g} s late"
+        how = f"dies with {self.dies}" if self.dies else how
+        who = f"node {','.join(map(str, self.nodes))}" if self.nodes else "the next host"
+        return f"{who}: {how}"
+
+
+# The fields of a Lag, in words.
+_SAME = ("tags", "states", "addresses", "groups", "volumes")
+LAGGING = {"visible_s": "instances", "console_s": "consoles"} | {f"{one}_s": one for one in _SAME}
+LAGGING |= {"spot_s": "spot requests", "places_s": "free places"}
+
 
 @dataclass(frozen=True)
-class Lag:
+class Lag(Fault):
     """How many seconds late EC2 shows what there is. None leaves a time unchanged.
 
     `visible_s` is for new instances and `console_s` for consoles. The others are for what has
@@ -161,6 +203,9 @@ class Lag:
     places_s: float | None = None
     reordered: bool | None = None
 
+    kind: ClassVar[str] = "lag"
+    subject: ClassVar[tuple[str, ...]] = ()
+
     def __post_init__(self) -> None:
         given = {name: value for name, value in vars(self).items() if value is not None}
         if not given:
@@ -169,6 +214,16 @@ class Lag:
             flag("reordered", given.pop("reordered"))
         for name, value in given.items():
             number(name.removesuffix("_s"), value, LONGEST_S)
+
+    @property
+    def words(self) -> str:
+        late = [
+            f"{words} {getattr(self, name):g} s late"
+            for name, words in LAGGING.items()
+            if getattr(self, name) is not None
+        ]
+        again = ["half of the reads in time"] if self.reordered else []
+        return ", ".join(late + again) or "reads in order"
 
 
 # EC2's codes of scheduled events.
@@ -179,7 +234,7 @@ EVENTS = (
 
 
 @dataclass(frozen=True)
-class Event:
+class Event(Fault):
     """EC2 has scheduled an event for an instance, which begins `in_s` seconds after it was set.
 
     It is only shown: nothing happens to the instance.
@@ -189,6 +244,9 @@ class Event:
     code: str
     in_s: float = 0.0
 
+    kind: ClassVar[str] = "event"
+    text: ClassVar[str] = "{0.instance_id}: {0.code} in {0.in_s:g} s"
+
     def __post_init__(self) -> None:
         word("an instance id", self.instance_id, INSTANCE_ID)
         if self.code not in EVENTS:
@@ -197,70 +255,50 @@ class Event:
 
 
 @dataclass(frozen=True)
-class ImpairedVolumes:
+class ImpairedVolumes(Fault):
     """EC2 shows that an instance does not reach its EBS volumes. It does reach them."""
 
     instance_id: str
+
+    kind: ClassVar[str] = "volumes"
+    text: ClassVar[str] = "{0.instance_id}: its attached EBS status check fails"
 
     def __post_init__(self) -> None:
         word("an instance id", self.instance_id, INSTANCE_ID)
 
 
 @dataclass(frozen=True)
-class SameIndex:
+class SameIndex(Fault):
     """All spot instances of a launch have the AmiLaunchIndex 0."""
+
+    kind: ClassVar[str] = "same-index"
+    text: ClassVar[str] = "every spot instance has the launch index 0"
+    subject: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)
-class QuotaFault:
+class QuotaFault(Fault):
     """The value of the service quota with a code such as `L-417A185B`."""
 
     code: str
     value: float
+
+    kind: ClassVar[str] = "quota"
+    text: ClassVar[str] = "{0.code} is {0.value:g}"
+    subject: ClassVar[tuple[str, ...]] = ("code",)
 
     def __post_init__(self) -> None:
         word("a quota code such as L-417A185B", self.code, _QUOTA)
         number("the quota", self.value, 1e9)
 
 
-Fault = Union[
-    Capacity,
-    Throttle,
-    ApiError,
-    LostAnswer,
-    Delay,
-    Boot,
-    Lag,
-    Event,
-    ImpairedVolumes,
-    SameIndex,
-    QuotaFault,
-    HostFault,
-]
-KINDS: dict[str, type[Any]] = {
-    "capacity": Capacity,
-    "throttle": Throttle,
-    "error": ApiError,
-    "lost": LostAnswer,
-    "delay": Delay,
-    "boot": Boot,
-    "lag": Lag,
-    "event": Event,
-    "volumes": ImpairedVolumes,
-    "same-index": SameIndex,
-    "quota": QuotaFault,
-    "freeze": Frozen,
-    "cut": Cut,
-    "shape": Shape,
-    "fill": Filled,
-    "readonly": ReadOnly,
-    "gpu": BrokenGpu,
+KINDS: dict[str, type[Fault]] = {
+    one.kind: one
+    for one in (
+        *(Capacity, Throttle, ApiError, LostAnswer, Delay, Boot, Lag, Event, ImpairedVolumes),
+        *(SameIndex, QuotaFault, *hosts.KINDS),
+    )
 }
-
-
-def kind_of(fault: Fault) -> str:
-    """Return the name of the fault's kind, as in KINDS."""
-    return next(name for name, kind in KINDS.items() if isinstance(fault, kind))
 
 
 def read_fault(value: object) -> Fault:
@@ -275,7 +313,6 @@ def read_fault(value: object) -> Fault:
     if not isinstance(kind, str) or kind not in KINDS:
         raise UsageError(f"no kind of fault: {kind!r:.80}", f"there are {', '.join(KINDS)}")
     try:
-        fault: Fault = KINDS[kind](**fields)
+        return KINDS[kind](**fields)
     except TypeError as wrong:  # "Boot.__init__() got an unexpected keyword argument ..."
         raise UsageError(f"{kind}: {str(wrong).partition('__init__() ')[2] or wrong}") from None
-    return fault

@@ -10,22 +10,10 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.lab.faults import kinds
+from clusterctl.lab.faults.fields import Fault
 from clusterctl.lab.faults.hosts import ALL, Cut, HostFault
-from clusterctl.lab.faults.kinds import (
-    ANY,
-    ApiError,
-    Boot,
-    Capacity,
-    Delay,
-    Event,
-    Fault,
-    ImpairedVolumes,
-    Lag,
-    LostAnswer,
-    QuotaFault,
-    SameIndex,
-    Throttle,
-)
+from clusterctl.lab.faults.kinds import ApiError, Boot, Lag, LostAnswer
 from clusterctl.lab.hosts.daemon.host_faults import NO_FAULTS
 
 # EC2 is eventually consistent, so new instances are hidden for a moment even without any fault.
@@ -69,12 +57,10 @@ class Faults:
         Such a subject is, for example, the capacity of one type in one zone.
         """
         with self._lock:
-            same = [
-                old for old in self._standing.values() if _subject(old.fault) == _subject(fault)
-            ]
-            if _subject(fault) and same:
-                self._forget(same[0].id)
-                fault = _merged(same[0].fault, fault)
+            same = [one for one in self._standing.values() if fault.replaces(one.fault)]
+            for old in same:
+                self._forget(old.id)
+                fault = _merged(old.fault, fault)
             self._made += 1
             times, skip = getattr(fault, "times", 0), getattr(fault, "skip", 0)
             made = ActiveFault(f"f{self._made}", fault, times or None, skip)
@@ -95,14 +81,14 @@ class Faults:
 
     def capacity_left(self, instance_type: str, zone: str, used: int) -> int | None:
         """Return how many more machines a zone has if `used` run there; None without a limit."""
-        for fault in self._of(Capacity):
+        for fault in self._of(kinds.Capacity):
             if (fault.instance_type, fault.zone) == (instance_type, zone):
                 return max(0, fault.left + fault.used - used)
         return None
 
     def quota(self, code: str) -> float | None:
         """Return the value that is set for a service quota, or None."""
-        return next((one.value for one in self._of(QuotaFault) if one.code == code), None)
+        return next((one.value for one in self._of(kinds.QuotaFault) if one.code == code), None)
 
     @property
     def hides(self) -> bool:
@@ -133,7 +119,7 @@ class Faults:
 
     def delay_s(self, action: str) -> float:
         """Return the longest delay that is set for an action; 0 for none."""
-        due = [one.seconds for one in self._of(Delay) if one.action in (ANY, action)]
+        due = [one.seconds for one in self._of(kinds.Delay) if one.is_for(action)]
         return max(due, default=0)
 
     def take_token(self, action: str) -> bool:
@@ -143,7 +129,7 @@ class Faults:
             left = {
                 (one.id, action): self._tokens(one.id, one.fault, action, now)
                 for one in self._standing.values()
-                if isinstance(one.fault, Throttle) and one.fault.action in (ANY, action)
+                if isinstance(one.fault, kinds.Throttle) and one.fault.is_for(action)
             }
             # A refused request takes no token from any bucket.
             passes = all(tokens >= 1 for tokens in left.values())
@@ -155,7 +141,7 @@ class Faults:
         with self._lock:
             for one in list(self._standing.values()):
                 fault = one.fault
-                if isinstance(fault, (ApiError, LostAnswer)) and fault.action in (ANY, action):
+                if isinstance(fault, (ApiError, LostAnswer)) and fault.is_for(action):
                     if one.skip:
                         self._standing[one.id] = replace(one, skip=one.skip - 1)
                         continue
@@ -168,7 +154,7 @@ class Faults:
 
         It does not count as a strike.
         """
-        of_action = [one for one in self._of(ApiError) if one.action in (ANY, action)]
+        of_action = [one for one in self._of(ApiError) if one.is_for(action)]
         return next((one for one in of_action if one.code == "UnauthorizedOperation"), None)
 
     def take_boot(self, node: int, first: bool = True) -> Boot | None:
@@ -190,30 +176,29 @@ class Faults:
 
     def cut_since(self, instance_id: str) -> datetime | None:
         """Return the time since when a fault keeps a host's link down; None if there is none."""
-        for one in self.standing():
-            if isinstance(one.fault, Cut) and one.fault.instance_id == instance_id:
-                return one.since
-        return None
+        return self._since(Cut, instance_id)
+
+    def _since(self, kind: type[Fault], instance_id: str) -> datetime | None:
+        of_kind = [one for one in self.standing() if isinstance(one.fault, kind)]
+        own = (one.since for one in of_kind if vars(one.fault)["instance_id"] == instance_id)
+        return next(own, None)
 
     @property
     def same_index(self) -> bool:
         """Whether all spot instances of a launch have the same AmiLaunchIndex."""
-        return bool(self._of(SameIndex))
+        return bool(self._of(kinds.SameIndex))
 
     def events(self, instance_id: str) -> list[tuple[str, datetime]]:
         """Return the code and the begin of each event that is scheduled for an instance."""
         return [
             (one.fault.code, one.since + timedelta(seconds=one.fault.in_s))
             for one in self.standing()
-            if isinstance(one.fault, Event) and one.fault.instance_id == instance_id
+            if isinstance(one.fault, kinds.Event) and one.fault.instance_id == instance_id
         ]
 
     def volumes_impaired_since(self, instance_id: str) -> datetime | None:
         """Return since when EC2 shows an instance's volumes as impaired; None if it does not."""
-        for one in self.standing():
-            if isinstance(one.fault, ImpairedVolumes) and one.fault.instance_id == instance_id:
-                return one.since
-        return None
+        return self._since(kinds.ImpairedVolumes, instance_id)
 
     def host_faults(self, instance_id: str) -> dict[str, Any]:
         """Return a host's faults, with every key of `NO_FAULTS`.
@@ -251,27 +236,12 @@ class Faults:
         elif one.left:
             self._standing[one.id] = replace(one, left=one.left - 1)
 
-    def _tokens(self, id: str, throttle: Throttle, action: str, now: float) -> float:
+    def _tokens(self, id: str, throttle: kinds.Throttle, action: str, now: float) -> float:
         tokens, then = self._buckets.get((id, action), (float(throttle.burst), now))
         return min(float(throttle.burst), tokens + (now - then) * throttle.rate)
 
 
 FAULTS = Faults()
-
-
-def _subject(fault: Fault) -> tuple[str, ...] | None:
-    """Return the subject of which there can be only one fault; None if several can be set."""
-    if isinstance(fault, Capacity):
-        return ("capacity", fault.instance_type, fault.zone)
-    if isinstance(fault, (Throttle, Delay)):
-        return (type(fault).__name__, fault.action)
-    if isinstance(fault, QuotaFault):
-        return ("quota", fault.code)
-    if isinstance(fault, HostFault):
-        return (fault.effect, fault.instance_id)
-    if isinstance(fault, SameIndex):
-        return ("same index",)
-    return ("lag",) if isinstance(fault, Lag) else None
 
 
 def _merged(old: Fault, new: Fault) -> Fault:

@@ -87,14 +87,7 @@ class ArchitectureRule(Rule):
     def check_request(self, request: Request) -> None:
         known = request.type_info.get("ProcessorInfo", {}).get("SupportedArchitectures", [])
         if request.image and known and request.image.architecture not in known:
-            raise refuse(
-                "InvalidParameterValue",
-                f"The architecture '{','.join(known)}' of the specified instance type does not "
-                f"match the architecture '{request.image.architecture}' of the specified AMI. "
-                "Specify an instance type and an AMI that have matching architectures, and try "
-                "again. You can use 'describe-instance-types' or 'describe-images' to discover "
-                "the architecture of the instance type or AMI.",
-            )
+            raise refuse("architecture", ",".join(known), request.image.architecture)
 
 
 def image_id(region: str, date: str, family: Family = FAMILIES[0]) -> str:

@@ -29,7 +29,7 @@ from clusterctl.domain.errors import LabError
 from clusterctl.lab.data import table
 from clusterctl.lab.ec2 import descriptions, late, refusals
 from clusterctl.lab.ec2.completion import override
-from clusterctl.lab.ec2.launch import all_instances
+from clusterctl.lab.ec2.launch import all_instances, refuse
 from clusterctl.lab.faults.kinds import Boot
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import userdata
@@ -329,10 +329,7 @@ class LabInstance(Instance):
     ) -> InstanceState:
         """Return the state before a request. Raise if EC2 does not take the request in it."""
         if self.state not in (*sources, *already):
-            raise EC2ClientError(
-                "IncorrectInstanceState",
-                f"The instance '{self.id}' is not in a state from which it can be {done}.",
-            )
+            raise refuse("state", self.id, done)
         return copy.copy(self._state)
 
     def _user_initiated(self) -> None:

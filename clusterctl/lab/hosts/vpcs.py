@@ -28,14 +28,10 @@ class HostRule(Rule):
 
     def check_room(self, backend: Any, count: int) -> None:
         if backend.region_name not in REGIONS:
-            raise refuse("OptInRequired", f"The lab serves {', '.join(REGIONS)} only.")
+            raise refuse("region", ", ".join(REGIONS))
         there = sum(one.state != "terminated" for one in all_instances())
         if there + count > MOST_HOSTS:
-            raise refuse(
-                "InstanceLimitExceeded",
-                f"You have requested {count} more instances, and the lab runs {MOST_HOSTS} at most "
-                f"({there} are there).",
-            )
+            raise refuse("hosts", count, MOST_HOSTS, there)
 
     def check_subnet(self, subnet: Any) -> None:
         """Raise UnsupportedOperation for a subnet that cannot have hosts.
@@ -44,31 +40,26 @@ class HostRule(Rule):
         """
         if subnet.ec2_backend.get_vpc(subnet.vpc_id).is_default:
             return
+        it = subnet.id, subnet.cidr_block
         if not any(subnet.cidr.subnet_of(block) for block in PRIVATE):
             blocks = ", ".join(str(block) for block in PRIVATE)
-            raise _unsupported(subnet, f"the lab has hosts in {blocks} only")
+            raise refuse("host-subnet", *it, f"the lab has hosts in {blocks} only")
         if subnet.cidr.overlaps(self._network):
-            raise _unsupported(subnet, f"the lab's default VPCs are in {self._network}")
+            raise refuse("host-subnet", *it, f"the lab's default VPCs are in {self._network}")
         for other in all_instances():
             if other.state == "terminated" or other.vpc_id == subnet.vpc_id:
                 continue
             there = other.nics[0].subnet
             if subnet.cidr.overlaps(there.cidr):
                 used = f"{there.cidr_block} of {there.vpc_id}, which {other.id} is in"
-                raise _unsupported(
-                    subnet, f"that overlaps {used}, and the lab has each address once"
-                )
+                why = f"that overlaps {used}, and the lab has each address once"
+                raise refuse("host-subnet", *it, why)
 
     def launched(self, instances: Sequence[Any]) -> None:
         """Let the instances have hosts, and wake the supervisor."""
         for instance in instances:
             instance.admit()
         LabInstance.changed.set()
-
-
-def _unsupported(subnet: Any, why: str) -> Exception:
-    text = f"No host of the lab can be in {subnet.id}, {subnet.cidr_block}: {why}."
-    return refuse("UnsupportedOperation", text)
 
 
 def install(network: IPv4Network) -> None:
