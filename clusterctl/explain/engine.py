@@ -692,6 +692,11 @@ class _Reader:
             self._note_unknown(self._line + 1, clean, text, LineKind.END, lines, number)
         else:
             kind = kind_of(clean)
+            below = lines[number + 1 : number + 2]
+            if kind is LineKind.FAILING and any(
+                tries_again(one[:LONGEST_LINE].decode(errors="replace")) for one in below
+            ):
+                kind = LineKind.DOUBTFUL
             if kind and (at_end or kind is not LineKind.REMARK):
                 self._note_unknown(self._line + 1, clean, text, kind, lines, number)
 

@@ -45,6 +45,13 @@ STRONG_MARKS = (
         ".exc.",
         ".errors.",
         ".rb:",
+        "overflow detected",
+        "onverge",
+        "SystemExit",
+        "STOP ",
+        "Speicherzugriffsfehler",
+        "segment",
+        "\u6bb5\u9519\u8bef",
         '": "error"',
         '": "fatal"',
     ),
@@ -63,8 +70,8 @@ WEAK_MARKS = (
 # What stands before a message: time stamps, `[rank]`, `host:pid`, `program[pid]:`, a file's line.
 _PREFIX = re.compile(
     r"(?:\[[^\]]{1,80}\]:?\s+|\[[^\]]{1,80}\]:|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-][\d:]+)?:?\s+"
-    r"|\w{3} +\d+ [\d:]{8} (?:[\w.-]+ )?|[\d:]{8}(?:[.,]\d+)?:?\s+|[\w.@/+-]+\[\d+\]:\s+"
-    r"|[\w.-]+:\d+(?::\d+)*:?\s+|\|\s+|[\w.-]+: (?=[\w.-]+: ))*"
+    r"|\d{4}-\d\d-\d\d\s+|\w{3} +\d+ [\d:]{8} (?:[\w.-]+ )?|[\d:]{8}(?:[.,]\d+)?:?\s+"
+    r"|[\w.@/+-]+\[\d+\]:\s+|[\w.-]+:\d+(?::\d+)*:?\s+|\|\s+|[\w.-]+: (?=[\w.-]+: ))*"
 )
 # A level below an error.
 _MILD = re.compile(
@@ -94,7 +101,7 @@ _NOTHING = re.compile(
     r"(?<![\d.])(?<!replica )(?<!rank )(?<!node )(?<!worker )(?<!process )(?<!task )(?<!GPU )"
     r"\b(?:0|no|No|without|zero) (?:\w+ )?(?:errors?|failures?|failed|exceptions?)\b"
     r"|\b(?:errors?|failures?|failed|timeouts?)[\"']?\s*[:=]\s*(?:0\b|\[\]|[Nn]one|[Ff]alse|\"\")"
-    r"|\btop-?[15][ _-]err|\berror (?:rate|bars?)\b|root error\(s\) found|^(?:Last )?[Ee]rrors?:$"
+    r"|\b[Tt]op-?\d+[ _-][Ee]rr|\b[Ee]rror[:=]? +\d+\.\d+(?:%|\b)|\berror (?:rate|bars?)\b|root error\(s\) found|^(?:Last )?[Ee]rrors?:$"
     r"|End of error message|^Signal: |^:::MLLOG |\bPASSED\b"
 )
 _NAME = (
@@ -119,8 +126,11 @@ _FAILING = re.compile(
     # A shell's words for a signal.
     r"|(?:.*: line \d+: +\d+ )?(?:Bus error|Segmentation fault|Killed|Aborted|Illegal instruction"
     r"|Floating point exception)(?: +\(core dumped\).*|\s*$|: \d+)"
-    r"|.*\bcore dumped\b"
-    r"|\*\*\* .*(?:[Ee]rror|[Aa]bort|[Ff]ail|[Cc]rash|smashing|signal)"
+    r"|.*\bcore dumped\b|.*\(Speicherabzug geschrieben\)|Speicherzugriffsfehler"
+    r"|(?:Erreur de segmentation|Viola..o de segmento|Falha de segmenta|Errore di segmentazione"
+    r"|\u6bb5\u9519\u8bef)"
+    r"|thread '[^']{1,80}' (?:\(\d+\) )?panicked at |SystemExit: (?!0$|None$)\S"
+    r"|\*\*\* .*(?:[Ee]rror|[Aa]bort|[Ff]ail|[Cc]rash|detected|signal)"
     r"|(?:FAILED|FAIL|Failed)(?::| \()"
 )
 # A level word of a logging library behind a time stamp: `… [main] ERROR module - text`.
@@ -135,18 +145,19 @@ _END = re.compile(
     r"\b(?:code|status|value)s?\b(?: of| is|:)?[ =]*\(?-?(?!0+\b)\d+"
     r"|\b(?i:exit|return|error)[ _-]?(?i:code|status)s?\b(?: of| is|:)?[ =]*\(?-?(?!0+\b)\d+"
     r"|\bnon-?zero (?:exit )?(?:status|code)|\bexit(?:ed)? (?!0\b)\d+$|\(code (?!0\b)\d+\)"
-    r"|\bcode (?!0\b|2\d\d\b|3\d\d\b)\d{1,3}[.;,]?$"
+    r"|\bcode (?!0\b|2\d\d\b|3\d\d\b)\d{1,3}[.;,]?$|^(?:ERROR )?STOP (?!0\b)\d+$"
 )
-_END_WORDS = ("code", "Code", "status", "exit", "Exit", "***", "value", "non")
+_END_WORDS = ("STOP", "code", "Code", "status", "exit", "Exit", "***", "value", "non")
 _LEVELS = ("ERROR", "FATAL", "CRITICAL", "SEVERE")
 _DOUBTFUL = re.compile(
-    r"\b[Ff]ail(?:ed|s|ure)\b|\bFAILED\b|\b[Uu]nable to \w|\b[Cc](?:annot|an't|an not)\s\w"
+    r"\b[Ff]ail(?:ed|s|ure)\b|\b[1-9]\d* (?:failures|errors)\b|\b(?:NOT|not|n't) "
+    r"(?:achieved|converged?)\b|\bFAILED\b|\b[Uu]nable to \w|\b[Cc](?:annot|an't|an not)\s\w"
     r"|\b[Cc]ould(?: not|n't)\s\w|\bnot found\b|\b[Nn]o such \w|\b[Dd]enied\b|\brefused\b"
     r"|\btimed out\b|\b[Ii]nvalid \w|\b[Uu]nrecogni[sz]ed \w|\b[Uu]nknown (?:option|argument"
     r"|command|host|symbol|error)|\b(?:not|un) ?supported\b|\b[Aa]bort(?:ed|ing)\b"
     r"|\b[Mm]ismatch\b|\berrno\b|\bnot permitted\b|\bunreachable\b|\b[Bb]roken pipe\b"
     r"|\breset by peer\b|\b[Ii]nput/output error\b|\b[Tt]oo many \w|\b[Nn]o space left\b"
-    r"|\b[Ee]rror\b|\b[Gg]iving up\b|\bnot respond(?:ing)?\b|\b[Uu]nresponsive\b|\bcancelled\b"
+    r"|(?<![\w/-])[Ee]rror\b(?!-\w)|\b[Gg]iving up\b|\bnot respond(?:ing)?\b|\b[Uu]nresponsive\b|\bcancelled\b"
     r"|\bmark(?:ed|ing) (?:\w+ ){0,2}(?:down|dead|failed|unhealthy)\b|\bnot exist\b|\b[Cc]orrupt"
     r"|\bexceeded\b|\b[Rr]ejected\b|\b[Cc]rashed\b|\bnot enough\b|\b[Ii]nsufficient\b"
     r"|\btoo (?:old|long|large|big|small|short|few|new|open)\b|\bnot (?:match|valid|reachable)\b"
@@ -166,7 +177,7 @@ _PYTHON_FRAME = re.compile(r'\s*File "[^"]+", line \d+, in \S')
 # Words of a program that got somewhere.
 _PROGRESS = re.compile(
     r"\b(?:[Ss]uccess(?:ful(?:ly)?)?|[Cc]ompleted?|[Dd]one|[Ff]inished|passed|PASSED|[Rr]eady"
-    r"|[Ee]poch|[Ss]teps?[ :/]|images?/s(?:ec)?|[Ll]istening|[Rr]unning|OK)\b"
+    r"|[Ee]poch|[Ss]teps?[ :/]|images?/s(?:ec)?|[Ll]istening|[Rr]unning|OK|SUCCESS(?:FUL)?)\b"
 )
 
 

@@ -31,6 +31,16 @@ AFTER = "UnknownError: Horovod has been shut down. This was caused by an excepti
         "FATAL: no handle",
         "FATAL ERROR: no handle",
         "panic: no handle",
+        "thread 'main' panicked at src/main.rs:3:5:",
+        "thread 'main' panicked at 'no handle', src/main.rs:3:5",
+        "*** buffer overflow detected ***: terminated",
+        "Speicherzugriffsfehler (Speicherabzug geschrieben)",
+        "Errore di segmentazione (core dump creato)",
+        "2026-01-01 Killed",
+        "STOP 1",
+        "SystemExit: 1",
+        "Finished with 3 failures",
+        "  convergence NOT achieved after 100 iterations: stopping",
         "ERROR 5: no handle",
         "E: no handle",
         "2026-01-01 10:00:00,123 ERROR quux - no handle",
@@ -71,6 +81,28 @@ def test_a_log_in_which_nothing_failed_has_no_error(path):
     """They are from runs on a healthy machine, or made of lines that healthy programs print."""
     found = explain([path.read_bytes()])
     assert found.severity is not Severity.ERROR, found.failing
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        "Downloading error-prone-2.3.jar\nCompiling ErrorHandler.java\nBUILD SUCCESSFUL\n",
+        "Epoch 3: Top-1 error 24.2\nTop-5 error 7.1\nepoch 4 loss 0.3\n",
+        "CUDA out of memory handling enabled: will retry on OOM\nepoch 1 loss 0.3\ndone\n",
+        "Finished with 0 failures\n",
+        "STOP 0\n",
+        "SystemExit: 0\n",
+    ],
+)
+def test_words_of_failures_in_a_log_in_which_nothing_failed(log):
+    found = explain([log])
+    assert not found.findings and not found.failing, (found.findings, found.failing)
+
+
+def test_an_error_whose_next_line_says_that_it_is_tried_again_is_doubtful():
+    tried = "Error: no handle\nRetrying... ok\nstep 1 loss 0.3\nTraining finished\n"
+    assert explain([tried]).severity is Severity.WARNING
+    assert explain([tried.replace("Retrying... ok\n", "")]).severity is Severity.ERROR
 
 
 def test_a_doubtful_line_is_no_error_where_the_program_went_on():
