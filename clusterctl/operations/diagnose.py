@@ -37,7 +37,7 @@ from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.record import salvage
 from clusterctl.operations.access import Access
 from clusterctl.operations.native_frames import with_native_frames
-from clusterctl.transport.call import KeepsLogins, HostLogin, RunsCommands, call
+from clusterctl.transport.call import HostLogin, KeepsLogins, RunsCommands, call
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
 
