@@ -16,6 +16,7 @@ from clusterctl.cli.copy.options import (
     request_of,
     url_access,
 )
+from clusterctl.cli.host_options import HostsCommand, hosts_argument
 from clusterctl.cli.main import run_program
 from clusterctl.cli.params import OutputFile, complete_file
 from clusterctl.domain.errors import MissingTool, UsageError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 
-class CopyCommand(CopyWords):
+class CopyCommand(CopyWords, HostsCommand):
     """Runs `copyclust verify ...` as another command; a hosts file named verify is `./verify`."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
@@ -38,11 +39,9 @@ class CopyCommand(CopyWords):
 
 
 @click.command(cls=CopyCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("hosts", type=click.Path(path_type=Path))
+@hosts_argument
 @click.argument("src", nargs=-1, required=True, shell_complete=complete_file)
 @click.argument("dst")
-@click.option("-u", "--user", help="Log in as this user.")
-@click.option("-i", "--key", type=click.Path(path_type=Path), help="Log in with this key file.")
 @click.option("--from", "from_host", metavar="HOST", help="SRC is there; or its place, from 0.")
 @click.option(
     "--state-file",
@@ -52,7 +51,7 @@ class CopyCommand(CopyWords):
 )
 @copy_options
 def copyclust(
-    hosts: Path,
+    hosts: Path | list[str],
     src: tuple[str, ...],
     dst: str,
     user: str | None,
@@ -67,6 +66,7 @@ def copyclust(
     copyclust hosts ~/data/tf-imagenet/ '~/data/tf-imagenet/'
     copyclust hosts --from 0 '~/data/' '~/data/'
     copyclust hosts s3://bucket/tf-imagenet/ '~/data/tf-imagenet/'
+    copyclust -w @gpu ~/train.py '~/'
     copyclust verify hosts '~/data/tf-imagenet/'
 
     SRC is a file, a folder, a glob or a URL, and may be several. With a slash at its end it
@@ -77,14 +77,14 @@ def copyclust(
     from clusterctl.config import home_folder
     from clusterctl.copy.state_file import StateFile
     from clusterctl.operations.copy import copy_to_hosts
-    from clusterctl.operations.hosts_access import open_hosts, read_hosts_file
+    from clusterctl.operations.hosts_access import open_hosts
 
     with showing(options) as shown:
         state = StateFile(state_file, shown.watch) if state_file else None
-        names = read_hosts_file(hosts).hosts
-        from_node = None if from_host is None else place_of(from_host, names)
-        request = request_of(options, src, dst, from_node)
         with open_hosts(hosts, user=user, key=key, home=home_folder()) as access:
+            names = [one.host for one in access.targets]
+            from_node = None if from_host is None else place_of(from_host, names)
+            request = request_of(options, src, dst, from_node)
             shown.report = copy_to_hosts(
                 access,
                 request,

@@ -1,7 +1,8 @@
-"""Options that name hosts without a cluster: --hosts, -w, --slurm, --local."""
+"""Arguments and options that name hosts without a cluster: HOSTS, --hosts, -w, --slurm, --local."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import shlex
 from collections.abc import Callable
@@ -17,9 +18,45 @@ if TYPE_CHECKING:
 
 # The parameters of the options that name hosts.
 SOURCES = ("hosts", "nodes", "slurm", "is_local")
-nodes_option = click.option(
-    "-w", "nodes", metavar="NODES", help="Hosts as ClusterShell names them: node[1-9], @GROUP."
+_nodes_option = click.option(
+    "-w",
+    "nodes",
+    metavar="NODES",
+    help="Hosts as ClusterShell has them: node[1-9], @GROUP.",
 )
+
+
+class HostsCommand(click.Command):
+    """A command with `hosts_argument`, whose first word is HOSTS unless there is -w."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        options = [one for one in self.params if not isinstance(one, click.Argument)]
+        parser = click.Command(None, params=options).make_parser(ctx)
+        nodes = None
+        with contextlib.suppress(click.UsageError):  # which the next line raises again
+            nodes = parser.parse_args([*args])[0].get("nodes")
+        return super().parse_args(ctx, [nodes, *args] if nodes else args)
+
+
+def hosts_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add HOSTS, -w in its place, --user and --key; pass `hosts`, a path or names of hosts."""
+
+    @functools.wraps(command)
+    def wired(*args: Any, hosts: Path, nodes: str | None, **kwargs: Any) -> Any:
+        from clusterctl.operations.hosts_access import hosts_in
+
+        return command(*args, hosts=hosts_in(nodes) if nodes else hosts, **kwargs)
+
+    for add in (
+        click.option(
+            "-i", "--key", type=click.Path(path_type=Path), help="Log in with this key file."
+        ),
+        click.option("-u", "--user", help="Log in as this user."),
+        _nodes_option,
+        click.argument("hosts", type=click.Path(path_type=Path)),
+    ):
+        wired = add(wired)
+    return wired
 
 
 def host_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,7 +86,7 @@ def host_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--sudo", "as_root", is_flag=True, help="There, look at all users' jobs."),
         click.option("--local", "is_local", is_flag=True, help="Look at this machine only."),
         click.option("--slurm", metavar="JOBID", help="Look at the hosts of a job of Slurm."),
-        nodes_option,
+        _nodes_option,
         click.option(
             "--hosts",
             type=click.Path(path_type=Path),

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
 from clusterctl.cli.fanout_options import fanout_options, piped_stdin
+from clusterctl.cli.host_options import HostsCommand, hosts_argument
 from clusterctl.cli.main import run_program
 from clusterctl.cli.params import Duration
 from clusterctl.cli.run_on import QuotedCommand, run_on
 
 
-@click.command(cls=QuotedCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("hosts", type=click.Path(path_type=Path))
+class RunclustCommand(QuotedCommand, HostsCommand):
+    """COMMAND is the second word, or with -w the first."""
+
+    def before_command(self, words: list[str], given: Mapping[str, Any]) -> int:
+        return 0 if given.get("nodes") else 1
+
+
+@click.command(cls=RunclustCommand, context_settings={"help_option_names": ["-h", "--help"]})
+@hosts_argument
 @click.argument("command")
 @click.argument("verbose", required=False, type=click.Choice(["verbose"]))
 @click.option("-b", "--gather", is_flag=True, help="Fold hosts with identical output together.")
-@click.option("-u", "--user", help="Log in as this user.")
-@click.option("-i", "--key", type=click.Path(path_type=Path), help="Log in with this key file.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Give the command no standard input.")
 @click.option("--connect-timeout", type=Duration(), default=10.0, help="Per host; default 10s.")
 @fanout_options
 def runclust(
-    hosts: Path,
+    hosts: Path | list[str],
     command: str,
     verbose: str | None,
     gather: bool,
@@ -41,6 +49,7 @@ def runclust(
     runclust hosts 'nvidia-smi -L'
     runclust hosts uptime verbose
     runclust -b hosts 'df -h /'
+    runclust -w 'node[1-9]' uptime
 
     Each line of output has its host's name before it; -b shows hosts with the same output
     once. What is piped in goes to every host. The exit status is the highest of the hosts',

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import hostlines, output
+from clusterctl.cli.host_options import HostsCommand, hosts_argument
 from clusterctl.cli.params import Duration
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes
@@ -41,14 +42,14 @@ def verify_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command("copyclust verify", context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("hosts", type=click.Path(path_type=Path))
+@click.command(
+    "copyclust verify", cls=HostsCommand, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@hosts_argument
 @click.argument("dst")
-@click.option("-u", "--user", help="Log in as this user.")
-@click.option("-i", "--key", type=click.Path(path_type=Path), help="Log in with this key file.")
 @verify_options
 def copyclust_verify(
-    hosts: Path,
+    hosts: Path | list[str],
     dst: str,
     user: str | None,
     key: Path | None,

@@ -37,7 +37,7 @@ from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.record import salvage
 from clusterctl.operations.access import Access
 from clusterctl.operations.native_frames import with_native_frames
-from clusterctl.transport.call import KeepsLogins, Login, RunsCommands, call
+from clusterctl.transport.call import HostLogin, KeepsLogins, RunsCommands, call
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
 
@@ -348,7 +348,7 @@ def _damaged(*problems: str) -> list[str]:
     return [f"unexpected value: {problem}" for problem in problems]
 
 
-def _logged_in(connections: KeepsLogins, target: Target) -> Login:
+def _logged_in(connections: KeepsLogins, target: Target) -> HostLogin:
     """Return the session with a node. A refusal is tried again: sshd refuses logins while too many
     others are under way (MaxStartups of sshd_config(5)). Raise HostError."""
     deadline = time.monotonic() + CONNECT_WITHIN_S

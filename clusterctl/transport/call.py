@@ -31,7 +31,7 @@ class RunsCommands(Protocol):
     ) -> CommandResult: ...
 
 
-class Login(Protocol):
+class HostLogin(Protocol):
     """A login on a host. Its round trip is None if that is not known."""
 
     @property
@@ -41,7 +41,7 @@ class Login(Protocol):
 class KeepsLogins(RunsCommands, Protocol):
     """Connections, or this machine in the place of a host."""
 
-    def session(self, target: Target) -> Login: ...
+    def session(self, target: Target) -> HostLogin: ...
 
     def close(self) -> None: ...
 

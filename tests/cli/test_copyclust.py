@@ -80,9 +80,18 @@ def test_from_a_host_of_the_file(home, hosts, source, tmp_path):
         assert "would be copied" in done.stdout
 
 
+def test_hosts_as_clustershell_names_them(home, source, tmp_path):
+    named = ("-w", "127.0.0.[1]")
+    done = forked("copyclust", *named, source / "file", tmp_path / "to")
+    assert ((tmp_path / "to").read_text(), done.returncode) == ("content\n", 0), done.stderr
+    done = forked("copyclust", "verify", *named, tmp_path / "to")
+    assert (done.returncode, "the same on all" in done.stdout) == (0, True), done.stderr
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
+        (["-w", "n1", "x"], "copyclust x '~/' -w n1"),
         (["no-such-file", "a", "b"], "there is no hosts file no-such-file"),
         (["HOSTS", "/no/such/source", "x"], "there is nothing at"),
         (["HOSTS", "", "x"], "there is nothing at ''"),

@@ -38,6 +38,25 @@ def test_every_line_has_its_host(home, hosts):
     assert done.returncode == 0
 
 
+def test_hosts_as_clustershell_names_them(home):
+    done = forked("runclust", "-w", "127.0.0.[1,3]", "echo one")
+    assert sorted(done.stdout.splitlines()) == lines(1, 3, text="one"), done.stderr
+    done = forked("runclust", "-w127.0.0.1", "echo", "one", "-e")
+    assert "all of COMMAND is quoted: " in done.stderr
+    assert " -w127.0.0.1 'echo one -e'" in done.stderr
+
+
+def test_a_group_of_clustershell(home):
+    config = home / ".config" / "clustershell"
+    (config / "groups.d").mkdir(parents=True)
+    (config / "groups.conf").write_text("[Main]\ndefault: own\nautodir: $CFGDIR/groups.d\n")
+    (config / "groups.d" / "own.yaml").write_text("own:\n  gpu: '127.0.0.[2-3]'\n")
+    done = call("runclust", "-w", "@gpu", "echo one")
+    assert sorted(done.stdout.splitlines()) == lines(2, 3, text="one"), done.stderr
+    none = call("runclust", "-w", "@none", "echo one")
+    assert (none.returncode, "@none names no host" in none.stderr) == (2, True), none.stderr
+
+
 def test_a_last_line_without_an_end(home, hosts):
     done = forked("runclust", hosts, "printf x")
     assert sorted(done.stdout.splitlines()) == lines(1, 2, 3, 4, text="x")

@@ -39,10 +39,13 @@ class CopyWords(click.Command):
             if missing.param is None or missing.param.name not in ("src", "dst"):
                 raise
             typed = split(self, args)
-            what, which = "SRC or DST is missing", typed.words[:1] or ["NAME"]
-            if len(typed.words) == 2:
-                what, which = f"DST is missing, where {typed.words[1]} goes", typed.words
-            typed.words = [*which, *["SRC"][len(which) - 1 :], "~/"]
+            has_hosts = any(one.startswith("-w") for one in typed.options)
+            lead = [] if has_hosts else typed.words[:1] or ["NAME"]
+            sources = typed.words if has_hosts else typed.words[1:]
+            what = "SRC or DST is missing"
+            if sources:
+                what = f"DST is missing, where {sources[0]} goes"
+            typed.words = [*lead, *(sources or ["SRC"]), "~/"]
             raise UsageError(
                 what, f"on the nodes, in quotes: {typed.line(ctx.command_path)}"
             ) from None
