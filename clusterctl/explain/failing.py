@@ -101,7 +101,8 @@ _NOTHING = re.compile(
     r"(?<![\d.])(?<!replica )(?<!rank )(?<!node )(?<!worker )(?<!process )(?<!task )(?<!GPU )"
     r"\b(?:0|no|No|without|zero) (?:\w+ )?(?:errors?|failures?|failed|exceptions?)\b"
     r"|\b(?:errors?|failures?|failed|timeouts?)[\"']?\s*[:=]\s*(?:0\b|\[\]|[Nn]one|[Ff]alse|\"\")"
-    r"|\b[Tt]op-?\d+[ _-][Ee]rr|\b[Ee]rror[:=]? +\d+\.\d+(?:%|\b)|\berror (?:rate|bars?)\b|root error\(s\) found|^(?:Last )?[Ee]rrors?:$"
+    r"|\b[Tt]op-?\d+[ _-][Ee]rr|\b[Ee]rror[:=]? +\d+\.\d+(?:%|\b)"
+    r"|\berror (?:rate|bars?)\b|root error\(s\) found|^(?:Last )?[Ee]rrors?:$"
     r"|End of error message|^Signal: |^:::MLLOG |\bPASSED\b"
 )
 _NAME = (
@@ -157,7 +158,8 @@ _DOUBTFUL = re.compile(
     r"|command|host|symbol|error)|\b(?:not|un) ?supported\b|\b[Aa]bort(?:ed|ing)\b"
     r"|\b[Mm]ismatch\b|\berrno\b|\bnot permitted\b|\bunreachable\b|\b[Bb]roken pipe\b"
     r"|\breset by peer\b|\b[Ii]nput/output error\b|\b[Tt]oo many \w|\b[Nn]o space left\b"
-    r"|(?<![\w/-])[Ee]rror\b(?!-\w)|\b[Gg]iving up\b|\bnot respond(?:ing)?\b|\b[Uu]nresponsive\b|\bcancelled\b"
+    r"|(?<![\w/-])[Ee]rror\b(?!-\w)|\b[Gg]iving up\b"
+    r"|\bnot respond(?:ing)?\b|\b[Uu]nresponsive\b|\bcancelled\b"
     r"|\bmark(?:ed|ing) (?:\w+ ){0,2}(?:down|dead|failed|unhealthy)\b|\bnot exist\b|\b[Cc]orrupt"
     r"|\bexceeded\b|\b[Rr]ejected\b|\b[Cc]rashed\b|\bnot enough\b|\b[Ii]nsufficient\b"
     r"|\btoo (?:old|long|large|big|small|short|few|new|open)\b|\bnot (?:match|valid|reachable)\b"
