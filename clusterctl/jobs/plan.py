@@ -57,7 +57,7 @@ from clusterctl.jobs.trainer import (
     training_flags,
 )
 from clusterctl.node import affinity
-from clusterctl.node.facts import flight
+from clusterctl.node.jobs.folder import DUMP_PREFIX
 from clusterctl.node.jobs.spec import Watchdog
 
 # Paths on the nodes are relative to the home folder unless they begin with a slash.
@@ -351,7 +351,7 @@ def flight_variables(job_id: str) -> dict[str, str]:
 
     Newer versions of PyTorch have new names, and warn of the old ones, which earlier ones need.
     """
-    size, path = "2000", flight.PREFIX.format(job_id=job_id)
+    size, path = "2000", DUMP_PREFIX.format(job_id=job_id)
     return {
         "TORCH_NCCL_TRACE_BUFFER_SIZE": size,
         "TORCH_FR_BUFFER_SIZE": size,

@@ -13,6 +13,8 @@ from clusterctl.domain.errors import CommandTimeout
 from clusterctl.domain.results import CommandResult
 from clusterctl.transport.target import Target
 
+ENDED_WITHIN_S = 2.0
+
 
 class LocalConnections:
     """This machine as KeepsLogins, and as the login."""
@@ -51,21 +53,33 @@ def run_here(
     """Run a program and return its exit status, output and errors. Raise CommandTimeout, after
     which it and its children have ended."""
     pipe = subprocess.PIPE
-    with subprocess.Popen(
+    process = subprocess.Popen(
         argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True
-    ) as process:
-        try:
-            out, err = process.communicate(stdin, timeout_s)
-        except subprocess.TimeoutExpired as late:
-            _end(process)
-            shown = (late.stdout or b"").decode(errors="replace")
-            raise CommandTimeout(target.host, f"no end within {timeout_s:g} s", shown) from None
-        except BaseException:
-            _end(process)
-            raise
+    )
+    try:
+        out, err = process.communicate(stdin, timeout_s)
+    except subprocess.TimeoutExpired as late:
+        _end(process)
+        shown = (late.stdout or b"").decode(errors="replace")
+        raise CommandTimeout(target.host, f"no end within {timeout_s:g} s", shown) from None
+    except BaseException:
+        _end(process)
+        raise
     return process.returncode, out, err
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    try:
         os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    except PermissionError:  # sudo runs it
+        argv = ["sudo", "-n", "/bin/sh", "-c", f"kill -9 -{process.pid}"]
+        subprocess.run(argv, check=False, capture_output=True)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        with contextlib.suppress(OSError):
+            if pipe:
+                pipe.close()
+    # One that cannot be ended is not waited for.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(ENDED_WITHIN_S)

@@ -800,6 +800,16 @@ def test_ranks_in_c_that_poll_now_and_then_are_not_slow():
     assert diagnose(evidence).exit_status == 0
 
 
+def test_a_rank_that_three_samples_meet_at_its_own_work_is_not_slow():
+    """What was seen of a healthy job of Horovod: its ranks sleep in each step, and as often."""
+    seen = "wzzzzzzwwwwzzwzzzwzzwwww"
+    evidence = job_of(log_added=("step 8 loss 0.1",), quiet_s=0.1)
+    own_work = samples(own("load"), syscall="clock_nanosleep")
+    evidence = with_rank(evidence, 3, samples=own_work)
+    assert diagnose(evidence).check_id == "rank.straggler"
+    assert diagnose(with_rank(evidence, *range(8), glances=seen)).check_id == "healthy"
+
+
 def test_a_slow_rank_that_also_waits_for_a_processor_is_named_with_its_call():
     looks = samples(own("load"), state="R")
     looks = tuple(replace(one, run_wait_s=3.0 * at) for at, one in enumerate(looks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from clusterctl.operations import diagnose_hosts
 from clusterctl.operations.diagnose import AsRoot
 from clusterctl.operations.diagnose_hosts import hosts_of_slurm, named, of_slurm_job, this_machine
 from clusterctl.operations.hosts_access import hosts_in
+from clusterctl.transport import local
 from clusterctl.transport.local import LocalConnections
 from tests.diagnosis.made_up import (
     NEXT,
@@ -30,6 +32,7 @@ from tests.diagnosis.made_up import (
     with_host,
     with_rank,
 )
+from tests.lab.running import wait_until
 
 
 def rank(pid, number, group="", parent=1, **more):
@@ -164,6 +167,26 @@ def test_this_machine():
         if late.value.stdout:  # a busy machine may not even begin in the shorter times
             break
     assert late.value.stdout == "begun\n"
+
+
+def test_a_command_by_sudo_that_takes_too_long(monkeypatch, tmp_path):
+    """Another user's processes may not be ended but by sudo."""
+    sudo = tmp_path / "sudo"
+    sudo.write_text('#!/bin/sh\n[ "$1" = -n ] && shift\nexec "$@"\n')
+    sudo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def refuse(group, number):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(local.os, "killpg", refuse)
+    command = f"echo $$ >{tmp_path}/pid; echo begun; sleep 600"
+    with pytest.raises(CommandTimeout) as late:
+        AsRoot(LocalConnections()).run(this_machine(), command, timeout_s=1.0, stdin=b"")
+    assert late.value.stdout in ("begun\n", "")
+    of_command = Path("/proc", (tmp_path / "pid").read_text().strip(), "cmdline")
+    # An ended process that nobody has waited for has no command line.
+    wait_until(lambda: not of_command.exists() or not of_command.read_bytes(), "its end")
 
 
 def test_as_root():

@@ -56,12 +56,16 @@ def stragglers(scene: Scene) -> Iterator[Cause]:
         return
     own = {one.number: _own_share(one) for one in scene.ranks if len(one.samples) > 1}
     # In C, who runs may be asking for a message.
+    glanced = [one for one in scene.ranks if len(one.process.glances) >= GLANCES]
     works = {
-        one.number: _share(one.process.glances, "RD" if one.is_python else "D")
-        for one in scene.ranks
-        if len(one.process.glances) >= GLANCES
+        one.number: _share(one.process.glances, "RD" if one.is_python else "D") for one in glanced
     }
-    numbers = _apart(own, BUSY_SHARE, 1 - WAIT_SHARE) or _apart(works, WORKS_SHARE, RESTS_SHARE)
+    numbers = _apart(own, BUSY_SHARE, 1 - WAIT_SHARE)
+    # Three samples may meet a rank at its own work by chance. Then the others work as often.
+    asleep = [_share(one.process.glances, "zSDT") for one in glanced if one.number not in numbers]
+    if asleep and statistics.mean(asleep) > RESTS_SHARE:
+        numbers = set()
+    numbers = numbers or _apart(works, WORKS_SHARE, RESTS_SHARE)
     numbers |= {one.number for one in scene.computing}
     # A rank that saves or evaluates keeps the others waiting only for a while.
     slow = [one for one in scene.ranks if one.number in numbers and not is_saving(one)]

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.node.facts.report import deadline
+from clusterctl.node.jobs.folder import DUMP, dumps_by_job
 
 WITHIN_S = 6.0
 MOST_BYTES = 32 << 20  # of a dump: 2,000 collectives with their stacks are some 3 MB
@@ -29,9 +30,6 @@ MOST_GROUPS = 32  # of a dump
 BEFORE, AFTER = 6, 4  # collectives kept around the first unfinished one
 MOST_TEXT = 200
 MOST_TENSORS = 4
-# Of a job that `clusterctl train` has started; the rank's number follows.
-PREFIX = "/tmp/clusterctl.{job_id}.flight."
-_OURS = re.compile(r"clusterctl\.([\w-]+)\.flight\.(\d+)")
 
 
 class DumpError(Exception):
@@ -220,19 +218,15 @@ def flight_dumps(job_id: str = "") -> tuple[FlightDump, ...]:
 
 def found_dumps(folder: Path, job_id: str = "") -> list[Path]:
     """Return the paths of dumps of the job, or of the latest: identifiers sort by time."""
-    matches = [(_OURS.fullmatch(path.name), path) for path in folder.iterdir()]
-    named = [(match, path) for match, path in matches if match]
-    wanted = job_id or max((match[1] for match, _ in named), default="")
-    return [
-        path for match, path in sorted(named, key=lambda one: int(one[0][2])) if match[1] == wanted
-    ]
+    by_job = dumps_by_job(folder)
+    return by_job.get(job_id or max(by_job, default=""), [])
 
 
 def read_dumps(paths: list[Path], until: float) -> tuple[FlightDump, ...]:
     """Return what these dumps say. Of one that cannot be read, or not in time, that is told."""
     found = []
     for path in paths[:MOST_DUMPS]:
-        match = _OURS.fullmatch(path.name)
+        match = DUMP.fullmatch(path.name)
         job_id, rank = (match[1], int(match[2])) if match else ("", 0)
         try:
             if time.monotonic() > until:

@@ -1,5 +1,5 @@
 """Runs on a node: removes what trainings wrote into log folders, and the folders of ended jobs
-together with the programs that were shipped for them.
+together with the programs that were shipped for them and PyTorch's dumps.
 
 A log folder may be any folder, even the home folder. So only files with the trainer's names are
 removed, and the folder itself only if it is empty then. Links are neither followed nor removed.
@@ -23,6 +23,7 @@ from clusterctl.node.jobs.folder import (
     METRICS,
     SPEC_FILE,
     JobFolder,
+    dumps_by_job,
     is_of_job,
     mtime_of,
 )
@@ -46,7 +47,8 @@ class Cleaning:
     ended jobs are removed too, except those of the jobs in `running`. `recorded` are the jobs that
     the head node has a record of: the program of another one may be that of a job about to start.
     With `keep_last` above 0, only checkpoints older than the last `keep_last` are removed from a
-    log folder, and the last `keep_last` jobs stay. `dry_run` removes nothing. `force` removes files
+    log folder, and the last `keep_last` jobs stay. `dumps` is the folder of the Flight Recorder's
+    dumps, which go with their job. `dry_run` removes nothing. `force` removes files
     even while a job runs, but for the folder of that job.
     """
 
@@ -58,6 +60,7 @@ class Cleaning:
     force: bool = False
     running: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
+    dumps: str = "/tmp"
 
 
 @dataclass(frozen=True)
@@ -175,16 +178,20 @@ def _clean(request: Cleaning) -> NodeLogs:
             if not request.dry_run:
                 with contextlib.suppress(OSError):  # other files are left in it
                     os.rmdir(path)  # noqa: PTH106
-    known = {job.name for job in (*jobs, *CODE.glob(JOB_IDS))} if request.jobs else set()
+    dumps = dumps_by_job(Path(request.dumps))
+    known = {*dumps, *(job.name for job in (*jobs, *CODE.glob(JOB_IDS)))} if request.jobs else set()
     ids = sorted(known, key=lambda name: submitted(JOBS / name))
     for name in ids[: max(0, len(ids) - request.keep_last)]:
         own = [str(top / name) for top in (JOBS, CODE) if (top / name).is_dir()]
+        for dump in dumps.get(name, ()):
+            with contextlib.suppress(OSError):
+                own += [str(dump)] * (dump.lstat().st_uid == os.geteuid())
         # A job that is queued, waits for a restart or has its model collected may have no process
         # on this node. The head node's list names it, and it alone has a record.
         processes = Path("/proc").glob("[0-9]*")
         is_running = name in request.running or any(is_of_job(one, name) for one in processes)
         begins = name not in request.recorded and may_begin(name)
-        if not (is_running or begins) and not any(map(is_link, own)):
+        if own and not (is_running or begins) and not any(map(is_link, own)):
             take(LogFolder(own[0]), own)
     return NodeLogs(tuple(found), tuple(failed), tuple(sorted(set(links))))
 

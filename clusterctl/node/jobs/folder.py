@@ -31,6 +31,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import shutil
 import signal
 import struct
@@ -52,6 +53,9 @@ from clusterctl.node.jobs.spec import (
 from clusterctl.node.procfs import boot_id, environ_of
 from clusterctl.node.record import RecordError, from_json, to_json
 
+# Dumps of PyTorch's Flight Recorder, on the node of their rank, whose number follows.
+DUMP_PREFIX = "/tmp/clusterctl.{job_id}.flight."
+DUMP = re.compile(r"clusterctl\.([\w-]+)\.flight\.(\d+)")
 JOBS = Path.home() / ".clusterctl" / "jobs"
 CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --script`, on every node
 # mpirun's launch agent on every node (start_daemon.py), below the home folder.
@@ -410,3 +414,13 @@ def tell(folder: JobFolder, text: str) -> None:
             log.write(line.encode("utf-8", "surrogateescape"))
     except OSError:
         return
+
+
+def dumps_by_job(folder: Path) -> dict[str, list[Path]]:
+    """Return the dumps in a folder, of each job by rank."""
+    found: dict[str, list[Path]] = {}
+    matches = [(DUMP.fullmatch(path.name), path) for path in folder.iterdir()]
+    named = [(match, path) for match, path in matches if match]
+    for match, path in sorted(named, key=lambda one: int(one[0][2])):
+        found.setdefault(match[1], []).append(path)
+    return found

@@ -50,7 +50,8 @@ def node(tmp_path):
 
 
 def clean(node, *folders, **changes):
-    cleaning = Cleaning(tuple((folder, "hvd_train.log") for folder in folders), **changes)
+    logs = tuple((folder, "hvd_train.log") for folder in folders)
+    cleaning = Cleaning(logs, dumps=str(node.home), **changes)
     return call(node, HEAD, clean_node, cleaning, doing="removing", timeout_s=60.0)
 
 
@@ -129,6 +130,17 @@ def test_what_cannot_be_read_or_is_no_folder(node):
     fill(node.home, ["file"])
     assert clean(node, "~/file", "/", "/proc/1/fd/x").folders == ()
     assert (node.home / "file").exists()
+
+
+def test_dumps_of_the_flight_recorder_go_with_their_job(node):
+    """The job's record is on the head node; another node has the dumps only."""
+    ended, running = "20261120-154503-c1ea", "20261120-154504-c1ea"
+    dumps = [f"clusterctl.{job}.flight.{rank}" for job in (ended, running) for rank in (0, 1)]
+    fill(node.home, [*dumps, "clusterctl.notes"])
+    assert clean(node, jobs=True, running=(running,), dry_run=True).folders
+    [gone] = clean(node, jobs=True, running=(running,)).folders
+    assert gone.path == f"{node.home}/{dumps[0]}"
+    assert tree(node.home) == {*dumps[2:], "clusterctl.notes"}
 
 
 def test_of_the_jobs_folder_only_jobs_go(node):
