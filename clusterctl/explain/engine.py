@@ -277,14 +277,14 @@ class Explanation:
 
     @property
     def symptoms_before(self) -> tuple[LogFinding, ...]:
-        """The symptoms before a lead that many causes share. They may have another cause."""
+        """The symptoms before the lead of which one may be the cause: it or they are generic."""
         lead = self.lead
         return tuple(
             one
             for one in self.of(Role.SYMPTOM)
             if lead
             and _is_cause(lead)
-            and lead.signature.generic
+            and (lead.signature.generic or one.signature.generic)
             and one.signature.severity is Severity.ERROR
             and log_of(one) == log_of(lead)
             and one.line < lead.line

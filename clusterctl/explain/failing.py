@@ -54,6 +54,12 @@ STRONG_MARKS = (
         "\u6bb5\u9519\u8bef",
         '": "error"',
         '": "fatal"',
+        "EXIT CODE",
+        "level=",
+        "ERRO[",
+        "FATA[",
+        "curl: (",
+        "_FAILED",
     ),
 )
 WEAK_MARKS = (
@@ -65,6 +71,7 @@ WEAK_MARKS = (
     *("orrupt", "xceeded", "ejected", "rashed", "not enough", "nsufficient", "too o", "too l"),
     *("too s", "ut of memory", "ut of range", "ndefined symbol", "xpired", " fault", "imeout"),
     *("ttempting to ", "ot authori", "ot recogni", "ower than configured"),
+    *("signal", "missing ranks", "deadlock", "NVRM: "),
 )
 
 # What stands before a message: time stamps, `[rank]`, `host:pid`, `program[pid]:`, a file's line.
@@ -124,6 +131,9 @@ _FAILING = re.compile(
     r"|(?:FATAL|CRITICAL|SEVERE|ERROR)\b"
     r"|.*\b(?:what\(\):  |Check failed: |Status Code: [45]\d\d\b|with link time reference$)"
     r"|.*(?:\bAssertion\b.*\bfailed\b|\b[Aa]n error occurred\b|\[error\]|\berror=\S)"
+    # Rust, Java, Go's logrus, curl, CloudFormation.
+    r"|thread '.*' panicked at |Exception in thread |(?:ERRO|FATA)\[|curl: \(\d+\) "
+    r"|.*\blevel=(?:error|fatal|panic)\b|.*\b(?:CREATE|UPDATE|DELETE|ROLLBACK)_FAILED\b"
     # A shell's words for a signal.
     r"|(?:.*: line \d+: +\d+ )?(?:Bus error|Segmentation fault|Killed|Aborted|Illegal instruction"
     r"|Floating point exception)(?: +\(core dumped\).*|\s*$|: \d+)"
@@ -146,9 +156,26 @@ _END = re.compile(
     r"\b(?:code|status|value)s?\b(?: of| is|:)?[ =]*\(?-?(?!0+\b)\d+"
     r"|\b(?i:exit|return|error)[ _-]?(?i:code|status)s?\b(?: of| is|:)?[ =]*\(?-?(?!0+\b)\d+"
     r"|\bnon-?zero (?:exit )?(?:status|code)|\bexit(?:ed)? (?!0\b)\d+$|\(code (?!0\b)\d+\)"
+    r"|\b(?:killed|terminated|died|ended|exited|crashed) (?:by|with|on|due to) (?:a )?signal\b"
+    r"|\b[Cc]aught signal \d|\bcollective abort\b"
     r"|\bcode (?!0\b|2\d\d\b|3\d\d\b)\d{1,3}[.;,]?$|^(?:ERROR )?STOP (?!0\b)\d+$"
 )
-_END_WORDS = ("STOP", "code", "Code", "status", "exit", "Exit", "***", "value", "non")
+_END_WORDS = (
+    *(
+        "STOP",
+        "code",
+        "Code",
+        "CODE",
+        "status",
+        "exit",
+        "Exit",
+        "***",
+        "value",
+        "non",
+        "signal",
+        "abort",
+    ),
+)
 _LEVELS = ("ERROR", "FATAL", "CRITICAL", "SEVERE")
 _DOUBTFUL = re.compile(
     r"\b[Ff]ail(?:ed|s|ure)\b|\b[1-9]\d* (?:failures|errors)\b|\b(?:NOT|not|n't) "
@@ -170,6 +197,7 @@ _DOUBTFUL = re.compile(
     r"|\balready (?:be )?(?:loaded|in use|running)\b|\bresult in binding more\b"
     r"|\bAttempting to (?:use|access|call) .*\b(?:before|after|uninitialized)\b"
     r"|\bnot authori[sz]ed\b|\bnot recogni[sz]ed\b|\breported lower than configured\b"
+    r"|\[missing ranks|\bdeadlock\b|NVRM: .*\b(?:No|not)\b"
     r"|\bboth .{0,60}\bwere specified\b|\battempt to run as root\b"
 )
 # `E` of glog and TensorFlow, which the library prints for things that it does without, too.

@@ -27,8 +27,10 @@ LOGS = [
 ]
 # The longest excerpt of another project's log.
 MOST_LINES = 60
+# Signatures that know only how a message looks.
+FORMS = ("mpi.message", "mpi.remark")
 # Logs that the forms of failing lines alone do not find. This number only falls.
-MOST_SILENT = 5
+MOST_SILENT = 4
 
 
 def test_each_log_is_a_short_excerpt_with_a_link_and_expects_what_exists():
@@ -60,8 +62,8 @@ def test_the_logs_that_signatures_are_written_for_are_explained_rightly():
 
 
 def test_a_log_that_failed_is_not_called_healthy_even_if_no_signature_knows_it(monkeypatch):
-    harmless = tuple(one for one in catalogue() if one.role is Role.HARMLESS)
-    monkeypatch.setattr(engine, "catalogue", lambda: harmless)
+    kept = tuple(one for one in catalogue() if one.role is Role.HARMLESS or one.id in FORMS)
+    monkeypatch.setattr(engine, "catalogue", lambda: kept)
     engine.table.cache_clear()
     try:
         failed = [log for log in LOGS if corpus.HEALTHY not in log.expected]

@@ -53,7 +53,6 @@ AFTER = "UnknownError: Horovod has been shut down. This was caused by an excepti
         "quux: cannot find the handle",
         "quux: handle not found",
         "Assertion `handle' failed.",
-        "./run.sh: line 7: 4711 Aborted                 (core dumped) ./quux",
         "quux_getinfo: -61 (No handle)",
         "quux.WidgetNotFound: no handle",
         "INFO quux: sent\nINFO Failed to make it.\n    at Quux.make (/quux/lib.js:50:35)",
