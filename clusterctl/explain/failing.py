@@ -55,6 +55,7 @@ STRONG_MARKS = (
         '": "error"',
         '": "fatal"',
         "EXIT CODE",
+        "panicked at ",
         "level=",
         "ERRO[",
         "FATA[",
@@ -140,7 +141,7 @@ _FAILING = re.compile(
     r"|.*\bcore dumped\b|.*\(Speicherabzug geschrieben\)|Speicherzugriffsfehler"
     r"|(?:Erreur de segmentation|Viola..o de segmento|Falha de segmenta|Errore di segmentazione"
     r"|\u6bb5\u9519\u8bef)"
-    r"|thread '[^']{1,80}' (?:\(\d+\) )?panicked at |SystemExit: (?!0$|None$)\S"
+    r"|SystemExit: (?!0$|None$)\S"
     r"|\*\*\* .*(?:[Ee]rror|[Aa]bort|[Ff]ail|[Cc]rash|detected|signal)"
     r"|(?:FAILED|FAIL|Failed)(?::| \()"
 )

@@ -31,8 +31,6 @@ AFTER = "UnknownError: Horovod has been shut down. This was caused by an excepti
         "FATAL: no handle",
         "FATAL ERROR: no handle",
         "panic: no handle",
-        "thread 'main' panicked at src/main.rs:3:5:",
-        "thread 'main' panicked at 'no handle', src/main.rs:3:5",
         "*** buffer overflow detected ***: terminated",
         "Speicherzugriffsfehler (Speicherabzug geschrieben)",
         "Errore di segmentazione (core dump creato)",
