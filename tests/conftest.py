@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import signal
@@ -19,6 +20,10 @@ from tests.lab.running import home_of_lab, remaining_of, why_no_lab
 from tests.pair import launched_pair, pair
 
 __all__ = ["launched_pair", "pair"]
+
+# No test that pytest collects becomes garbage, and looking for it among all of them takes half a
+# second each time. From `pytest_collection_finish` on, Python looks for other garbage.
+gc.disable()
 
 # No deadline for one example: how long it takes depends on what else the machine does.
 hypothesis.settings.register_profile("suite", deadline=None, database=None)
@@ -78,6 +83,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             )
         )
     )
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def part_of(config: pytest.Config) -> str:

@@ -9,6 +9,7 @@ module (packer.py) and never stored on the node. An OSError is one line: `FILE: 
 
 from __future__ import annotations
 
+import os
 import sys
 
 from clusterctl.node.record import from_json, hints_of, to_json
@@ -29,6 +30,8 @@ def main() -> None:
     except OSError as error:
         sys.exit(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     sys.stdout.write(to_json(response) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # taking the interpreter apart would take an eighth of the processor time
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -41,9 +41,10 @@ OLDEST_PYTHON = (3, 8)
 _IMPORT = re.compile(r"^from (clusterctl[\w.]*) import (\([^)]*\)|.*)$", re.MULTILINE)
 # The program's text is this loader, then a call of `load` for each module, then `main()`. Each
 # module is registered under the name by which the others import it. Whatever follows the program on
-# stdin is its input.
+# stdin is its input. Nothing that is loaded becomes garbage; looking for it took 7 % of the time.
 _LOADER = """\
-import sys, types
+import gc, sys, types
+gc.disable()
 def load(name, source, is_package):
     module = sys.modules[name] = types.ModuleType(name)
     if is_package:
@@ -83,7 +84,8 @@ class Program:
         loads = "".join(
             f"load({name!r}, {_source(name)!r}, {_is_package(name)})\n" for name in self.modules
         )
-        return f"{_LOADER}{loads}sys.modules[{self.names[-1]!r}].main()\n"
+        main = f"gc.freeze()\ngc.enable()\nsys.modules[{self.names[-1]!r}].main()\n"
+        return f"{_LOADER}{loads}{main}"
 
     @functools.cached_property
     def _sent(self) -> bytes:

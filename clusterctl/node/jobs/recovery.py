@@ -19,7 +19,6 @@ import shlex
 import subprocess
 import tarfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -183,6 +182,8 @@ def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes) -> list[str 
             return None
         output = frame.take("stdout", done.stdout)
         return None if frame.status is None else output.decode(errors="replace")
+
+    from concurrent.futures import ThreadPoolExecutor  # takes 5 ms, and is rarely needed
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(one, nodes))
