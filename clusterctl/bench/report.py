@@ -25,7 +25,7 @@ from clusterctl.bench.statistics import LEVEL, Estimate
 from clusterctl.domain.cluster import Market
 from clusterctl.domain.units import count, format_duration
 from clusterctl.jobs.trainer import EPOCHS, IMAGENET_IMAGES, PARAMETERS
-from clusterctl.node.record import from_json, to_data
+from clusterctl.node.record import from_data, from_json, to_data
 
 NONE = "–"
 # Half of an interval, in percent of its value: above it, the value means nothing.
@@ -77,16 +77,11 @@ class PublishedRun:
     fp16: Optional[bool] = None
 
 
-@dataclass(frozen=True)
-class _Published:
-    runs: tuple[PublishedRun, ...]
-
-
 @functools.cache
 def published() -> tuple[PublishedRun, ...]:
     """Return the published runs that come with clusterctl, each with its source."""
     text = resources.files("clusterctl.bench").joinpath("published.json").read_text()
-    return from_json(_Published, text).runs
+    return from_data(tuple[PublishedRun, ...], from_json(dict[str, Any], text)["runs"])
 
 
 def published_for(benchmark: Benchmark) -> list[PublishedRun]:
@@ -172,16 +167,8 @@ def speed_table(results: Sequence[SizeResult]) -> ReportTable:
     """Return the table of speeds and efficiencies by size."""
     return ReportTable(
         (
-            "GPUs",
-            "data",
-            "runs",
-            "images/s",
-            "±",
-            "per GPU",
-            "efficiency",
-            "vs 1 node",
-            "TFLOP/s",
-            "MFU",
+            *("GPUs", "data", "runs", "images/s", "±", "per GPU", "efficiency", "vs 1 node"),
+            *("TFLOP/s", "MFU"),
         ),
         [
             (
@@ -205,16 +192,8 @@ def cost_table(results: Sequence[SizeResult]) -> ReportTable:
     """Return the table of a step's shares, times and costs by size."""
     return ReportTable(
         (
-            "GPUs",
-            "data",
-            "step",
-            "compute",
-            "allreduce",
-            "input",
-            "$ an epoch",
-            "90 epochs",
-            "$",
-            "images/s per $/h",
+            *("GPUs", "data", "step", "compute", "allreduce", "input", "$ an epoch", "90 epochs"),
+            *("$", "images/s per $/h"),
         ),
         [
             (

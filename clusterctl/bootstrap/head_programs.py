@@ -144,7 +144,10 @@ def put_programs(
     if other is None:
         raise CommandFailed(head.host, "it has no Python 3.9 or newer")
     try:
-        script = put_script(stamp, other, hosts_path, pip_arguments(offline))
+        # The libraries with the versions in clusterctl's own metadata.
+        wanted = [one for one in requires("clusterctl") or () if _name(one) in LIBRARIES]
+        arguments = [*(["--no-index"] if offline else []), *wanted]
+        script = put_script(stamp, other, hosts_path, arguments)
         _put(connections, head, script, _archive(own_files()))
     except CommandFailed as error:
         raise CommandFailed(head.host, f"{failed}; and pip there: {error.message}") from None
@@ -212,12 +215,6 @@ rm -rf {FOLDER}
 mv $new {FOLDER}
 echo complete
 """
-
-
-def pip_arguments(offline: bool) -> list[str]:
-    """Return pip's arguments: the libraries with the versions in clusterctl's own metadata."""
-    wanted = [one for one in requires("clusterctl") or () if _name(one) in LIBRARIES]
-    return [*(["--no-index"] if offline else []), *wanted]
 
 
 def own_stamp() -> str:

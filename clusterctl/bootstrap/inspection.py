@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from clusterctl.bootstrap.training import FOLDER
@@ -52,11 +52,6 @@ class Equipment:
     efa: int | None = None
     fabric_manager: str = ""
     inactive_links: int | None = None
-
-
-def equipment_script(efa: int) -> str:
-    """Return a part of the inspection script. `efa` is the number of EFA devices to wait for."""
-    return _DISKS + _NVSWITCH + (_EFA.replace("{efa}", str(efa)) if efa else "")
 
 
 # systemctl works only where systemd runs. The service may still be starting after cloud-init.
@@ -112,11 +107,10 @@ fi
 """
 
 
-def parse_equipment(lines: Mapping[str, Sequence[str]]) -> Equipment:
+def parse_equipment(lines: Mapping[str, list[str]]) -> Equipment:
     """Parse the script's output: the rest of each line, by the line's first word."""
     systems = (line.split() for line in lines.get("df", ()))
     properties = (line.partition("=") for line in lines.get("store-unit", ()))
-    counted = (lines.get("efa") or [""])[0]
     return Equipment(
         file_systems={
             words[5]: FileSystem(words[0], int(words[1]) / 2**20)
@@ -125,9 +119,9 @@ def parse_equipment(lines: Mapping[str, Sequence[str]]) -> Equipment:
         },
         store_unit={name: value for name, equals, value in properties if equals},
         store_disks="store-disks" in lines,
-        efa=int(counted) if counted.isascii() and counted.isdigit() else None,
-        fabric_manager=(lines.get("fabric-manager") or [""])[0],
-        inactive_links=_status((lines.get("inactive-links") or [""])[0]),
+        efa=_status(_one(lines, "efa")),
+        fabric_manager=_one(lines, "fabric-manager"),
+        inactive_links=_status(_one(lines, "inactive-links")),
     )
 
 
@@ -295,7 +289,8 @@ def inspection_script(head: bool, efa: int = 0) -> str:
     """
     hostname = "\nprintf 'hostname %s\\n' \"$(hostname)\"\n"
     mpi_key = _MPI_KEY if head else ""
-    parts = (_CLOUD_INIT, _GPUS, equipment_script(efa), _TRAINING, mpi_key, hostname)
+    devices = _EFA.replace("{efa}", str(efa)) if efa else ""
+    parts = (_CLOUD_INIT, _GPUS, _DISKS, _NVSWITCH, devices, _TRAINING, mpi_key, hostname)
     return "".join((*parts, "echo complete\n"))
 
 
@@ -325,11 +320,14 @@ def parse_inspection(host: str, stdout: str) -> Inspection:
         lines.setdefault(key, []).append(value)
     if "complete" not in lines:
         raise CommandFailed(host, "the shell of the login user does not run a plain script")
-    listing = lines.get("gpu", [])
+    listing, name = lines.get("gpu", []), _one(lines, "hostname")
+    status = _status(_one(lines, "nvidia-smi"))
+    counted = sum(bool(re.match(r"GPU \d+:", line)) for line in listing) if status == 0 else 0
     return Inspection(
-        hostname=_hostname(_one(lines, "hostname")),
+        # It is written to known_hosts of other nodes, where `*` would match every host.
+        hostname=name if re.fullmatch(r"[A-Za-z0-9.-]{1,253}", name, re.ASCII) else "",
         cloud_init=_status(_one(lines, "cloud-init")),
-        gpus=_count(_status(_one(lines, "nvidia-smi")), listing),
+        gpus=None if status is None else counted,
         mpi_key=_one(lines, "mpi-key").strip(),
         log="\n".join(lines.get("log", [])),
         gpu_text="\n".join(listing),
@@ -338,23 +336,12 @@ def parse_inspection(host: str, stdout: str) -> Inspection:
     )
 
 
-def _one(lines: dict[str, list[str]], key: str) -> str:
+def _one(lines: Mapping[str, list[str]], key: str) -> str:
     return (lines.get(key) or [""])[0]
-
-
-def _hostname(text: str) -> str:
-    # The name is written to known_hosts of other nodes, where `*` would match every host.
-    return text if re.fullmatch(r"[A-Za-z0-9.-]{1,253}", text, re.ASCII) else ""
 
 
 def _status(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
-
-
-def _count(status: int | None, listing: list[str]) -> int | None:
-    if status is None:
-        return None
-    return sum(1 for line in listing if re.match(r"GPU \d+:", line)) if status == 0 else 0
 
 
 def check_inspection(host: str, found: Inspection, gpus: int) -> None:

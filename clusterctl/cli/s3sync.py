@@ -137,8 +137,9 @@ def _start(
 
     Return the exit status so far, and the job.
     """
+    from clusterctl.node.jobs.spec import JobState
     from clusterctl.operations.detached_copy import plan_detached_copy, start_copy_job
-    from clusterctl.operations.s3sync import SyncState, wait_until_listed
+    from clusterctl.operations.s3sync import wait_until_listed
 
     urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
     copy = plan_detached_copy(access, targets, request)
@@ -146,7 +147,7 @@ def _start(
         access, copy, urls=urls, cache=app.settings.home, offline=bool(app.settings.lab)
     )
     name, job = access.cluster.name, wait_until_listed(access, started.plan.job_id)
-    failed = [node for node in _nodes(access, job, None) if node.state is SyncState.FAILED]
+    failed = [node for node in _nodes(access, job, None) if node.state is JobState.FAILED]
     unheard = {node.host for node in failed}
     silent = [one for one in started.failures if one.host not in unheard]
     unheard |= {one.host for one in silent}
@@ -180,14 +181,14 @@ def _show(nodes: list[SyncNode], as_json: bool) -> int:
 def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: bool) -> int:
     """End the job, and print how the sync ended on each node; return 1 if it still runs."""
     from clusterctl.jobs.detached import end_job, find_job
-    from clusterctl.operations.s3sync import SyncState
+    from clusterctl.node.jobs.spec import JobState
 
     before = {node.host: node.state for node in _nodes(access, job, hosts)}
     ended = not job.unended or end_job(access.connections, access.head, job.job_id)
     nodes = _nodes(access, find_job(access.connections, access.head, job.job_id), hosts)
 
     def end_of(node: SyncNode) -> str:
-        was_running = before.get(node.host) is SyncState.RUNNING
+        was_running = before.get(node.host) is JobState.RUNNING
         return node.shown_state if was_running else "nothing runs there"
 
     if as_json:

@@ -21,13 +21,7 @@ from clusterctl.copy.failures import (
     with_unquoted_home,
 )
 from clusterctl.copy.plan import SourceSummary
-from clusterctl.copy.report import (
-    CopyProgress,
-    NodeProgress,
-    NodeReport,
-    NodeStage,
-    TransferReport,
-)
+from clusterctl.copy.report import CopyProgress, NodeProgress, NodeReport, NodeStage, TransferReport
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.s3 import AccessKeys, Credentials, UrlSource, parse_source, tool_to_send
 from clusterctl.copy.session import SILENCE_S, Ended, LoggedIn, RelayGroup, Update
@@ -109,12 +103,6 @@ def fetch_config(
 def _b64(name: bytes) -> str:
     """Encode a name for JSON, which cannot hold names that are not UTF-8."""
     return base64.b64encode(name).decode()
-
-
-def plan_data(tools: str) -> dict[str, Any]:
-    """Return the plan that `--json` and `--plan` show."""
-    why = ["Every node pulls all from the source itself: no node waits for another."]
-    return {"way": "tool", "tool": tools, "why": why, "predicted_s": None}
 
 
 @dataclass
@@ -285,8 +273,10 @@ class Fetching(RelayGroup[ClusterctlError]):
     # What is shown
 
     def _plan(self) -> dict[str, Any]:
+        """Return the plan that `--json` and `--plan` show."""
         tools = sorted({node.tool for node in self._nodes.values() if node.tool})
-        return plan_data(", ".join(tools))
+        why = ["Every node pulls all from the source itself: no node waits for another."]
+        return {"way": "tool", "tool": ", ".join(tools), "why": why, "predicted_s": None}
 
     def _summary(self) -> SourceSummary | None:
         """Return the size of the source, from the first node that has listed it."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusterctl.copy.request import MOST_STREAMS, CopyRequest
+from clusterctl.node.record import to_data
 
 # The rate of one TCP connection between EC2 instances outside of a cluster placement group:
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/ec2-instance-network-bandwidth.html
@@ -105,16 +106,9 @@ class CopyPlan:
 
     def as_data(self) -> dict[str, Any]:
         """Return plain values, for `--json` and TransferReport.plan."""
-        return {
-            "way": "chain",
-            "order": list(self.order),
-            "block_bytes": self.block_bytes,
-            "streams": self.streams,
-            "predicted_s": None if self.predicted_s is None else round(self.predicted_s, 3),
-            "phases": {name: round(seconds, 3) for name, seconds in self.phases.items()},
-            "limited_by": self.limited_by,
-            "why": list(self.why),
-        }
+        predicted_s = None if self.predicted_s is None else round(self.predicted_s, 3)
+        phases = {name: round(seconds, 3) for name, seconds in self.phases.items()}
+        return {"way": "chain", **to_data(replace(self, predicted_s=predicted_s, phases=phases))}
 
 
 def plan_copy(request: CopyRequest, facts: CopyFacts) -> CopyPlan:

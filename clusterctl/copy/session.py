@@ -17,22 +17,9 @@ from dataclasses import dataclass
 from typing import IO, Any, Generic, TypeVar, Union
 
 from clusterctl.copy.failures import AGAIN, ended_early
-from clusterctl.domain.errors import (
-    ClusterctlError,
-    CommandFailed,
-    ConnectionLost,
-    HostUnreachable,
-)
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, ConnectionLost, HostUnreachable
 from clusterctl.node.packer import Program, program_of
-from clusterctl.node.relay.messages import (
-    Event,
-    Order,
-    Ping,
-    Progress,
-    Stop,
-    decode_event,
-    encode,
-)
+from clusterctl.node.relay.messages import Event, Order, Ping, Progress, Stop, decode_event, encode
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.execute import Exchange
 from clusterctl.transport.target import Target

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from clusterctl.copy.report import CopyProgress, NodeProgress, NodeReport, NodeStage, TransferReport
-from clusterctl.node.jobs.spec import CopyNode, CopyState
+from clusterctl.node.jobs.spec import CopyNode
 from clusterctl.node.record import to_json
 
 # Bytes that are reserved for a node, and of a message or hint.
@@ -20,7 +20,7 @@ EVERY_S = 1.0
 def new_state(hosts: Sequence[str]) -> str:
     """Return the file's first content, which is as long as any later one."""
     nodes = tuple(CopyNode(host, NodeStage.CONNECTING.value) for host in hosts)
-    return to_json(CopyState(nodes)).ljust(NODE_BYTES * (len(hosts) + 1))
+    return to_json(nodes).ljust(NODE_BYTES * (len(hosts) + 1))
 
 
 class StateFile:
@@ -51,7 +51,7 @@ class StateFile:
         )
 
     def _write(self, nodes: Sequence[CopyNode]) -> None:
-        text = to_json(CopyState(tuple(nodes)))
+        text = to_json(nodes)
         new = self._path.with_name(self._path.name + ".new")
         with contextlib.suppress(OSError):  # the disk is full and the file too short, or read-only
             size = self._path.stat().st_size

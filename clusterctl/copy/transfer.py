@@ -18,12 +18,7 @@ from clusterctl.copy.coordinator import Coordinator
 from clusterctl.copy.failures import AGAIN, out_of_time, with_unquoted_home
 from clusterctl.copy.plan import CopyPlan, SourceSummary
 from clusterctl.copy.relay_config import common_config, source_config, target_config
-from clusterctl.copy.report import (
-    CopyProgress,
-    TransferReport,
-    progress_of,
-    report_of,
-)
+from clusterctl.copy.report import CopyProgress, TransferReport, progress_of, report_of
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.routes import Routes
 from clusterctl.copy.session import Ended, Inbox, LocalRelay, LoggedIn, RelaySession, RemoteRelay

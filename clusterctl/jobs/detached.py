@@ -23,13 +23,8 @@ from clusterctl.domain.errors import (
 )
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.jobs.plan import JOBS_FOLDER, JobPlan
-from clusterctl.node.jobs.jobs import (
-    Submission,
-    Submitted,
-    cancel,
-    submit,
-)
-from clusterctl.node.jobs.listing import JobQuery, find_jobs
+from clusterctl.node.jobs.jobs import Submission, Submitted, cancel, submit
+from clusterctl.node.jobs.listing import find_jobs
 from clusterctl.node.jobs.spec import GPUS, LOG_NAME, JobRecord, JobSpec, JobStep, When
 from clusterctl.node.packer import program_of
 from clusterctl.transport.call import call
@@ -162,12 +157,8 @@ def job_running_error(job_id: str, cluster: str, destination: str = "") -> JobRu
 
 def list_jobs(connections: Connections, head: Target, job_id: str = "") -> list[JobRecord]:
     """Return the jobs of the head node, oldest first, or the one `job_id`. Raises HostError."""
-    found = call(
-        *(connections, head, find_jobs, JobQuery(job_id)),
-        doing="reading the jobs",
-        timeout_s=TIMEOUT_S,
-    )
-    return [*found.jobs]
+    where = (connections, head, find_jobs, job_id)
+    return [*call(*where, doing="reading the jobs", timeout_s=TIMEOUT_S)]
 
 
 def find_job(connections: Connections, head: Target, job_id: str) -> JobRecord:
@@ -180,11 +171,8 @@ def find_job(connections: Connections, head: Target, job_id: str) -> JobRecord:
 
 def end_job(connections: Connections, head: Target, job_id: str) -> bool:
     """Cancel a job, wait for its end, and return whether it has ended. Raises HostError."""
-    return call(
-        *(connections, head, cancel, JobQuery(job_id)),
-        doing="ending the job",
-        timeout_s=CANCEL_WITHIN_S,
-    ).ended
+    where = (connections, head, cancel, job_id)
+    return call(*where, doing="ending the job", timeout_s=CANCEL_WITHIN_S)
 
 
 BETWEEN_LOOKS_S = 0.2

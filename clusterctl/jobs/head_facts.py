@@ -15,13 +15,7 @@ from clusterctl.domain.hostsfile import HostsFile
 from clusterctl.domain.releases import NEWEST_FROM
 from clusterctl.jobs.mpirun import MpiRun, parse_mpirun_version
 from clusterctl.node.facts.gpus import capabilities, gpus, has_driver
-from clusterctl.node.facts.network import (
-    addresses,
-    efa,
-    efa_libraries,
-    ipv4,
-    listening_ports,
-)
+from clusterctl.node.facts.network import addresses, efa, efa_libraries, ipv4, listening_ports
 from clusterctl.node.facts.processes import job_ports
 from clusterctl.node.facts.report import Fact, FactReport, function_of
 from clusterctl.node.facts.software import (

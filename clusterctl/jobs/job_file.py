@@ -248,16 +248,12 @@ def _channels(said: Any, mode: str, folder: Path) -> tuple[Channel, ...]:
 def _metrics(said: Any) -> dict[str, str]:
     if said is None:
         return {}
-    rows = [_mapping(row, "metric_definitions", ("Name", "Regex")) for row in _list(said)]
+    if not isinstance(said, list):
+        raise UsageError("metric_definitions is a list of Name and Regex")
+    rows = [_mapping(row, "metric_definitions", ("Name", "Regex")) for row in said]
     metrics = {_text(row, "Name"): _text(row, "Regex") for row in rows}
     parse_definitions(f"{name}={regex}" for name, regex in metrics.items())
     return metrics
-
-
-def _list(said: Any) -> list[Any]:
-    if not isinstance(said, list):
-        raise UsageError("metric_definitions is a list of Name and Regex")
-    return said
 
 
 def _mapping(said: Any, what: str, known: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Python 3.8 and the standard library only: shipped as ~/.clusterctl/launch.pyz (j
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import re
@@ -13,9 +14,8 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from clusterctl.domain.errors import ClusterctlError, ConnectionLost, MissingTool, UsageError
 from clusterctl.domain.findings import Finding
@@ -53,49 +53,27 @@ DRAIN_S = 5.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@dataclass(frozen=True)
-class OwnOptions:
-    """The options that train.sh shares with `clusterctl train`. `rest` are the trainer's flags."""
+class _Options(argparse.ArgumentParser):
+    """The options that train.sh shares with `clusterctl train`. The others are the trainer's."""
 
-    clears: bool | None = None
-    evaluate: bool = True
-    force: bool = False
-    rest: tuple[str, ...] = ()
-    recipe: str | None = None
+    def __init__(self) -> None:
+        super().__init__(add_help=False, allow_abbrev=False)
+        for name in ("--clear", "--resume", "--no-eval", "--force"):
+            self.add_argument(name, action="store_true")
+        self.add_argument("--recipe")
 
-
-def own_options(arguments: list[str]) -> OwnOptions:
-    """Split --clear, --resume, --no-eval, --force and --recipe from the trainer's flags.
-
-    Of several recipes the last counts. Raises Contradiction for --clear with --resume, UsageError
-    for a --recipe without a name.
-    """
-    recipe, arguments = _split_recipe(arguments)
-    own = {"--clear", "--resume", "--no-eval", "--force"}
-    given = own & set(arguments)
-    clears = clears_or_resumes("--clear" in given, "--resume" in given)
-    rest = tuple(word for word in arguments if word not in own)
-    return OwnOptions(clears, "--no-eval" not in given, "--force" in given, rest, recipe)
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, f"--recipe {' or --recipe '.join(RECIPES)}")
 
 
-def _split_recipe(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """Return the recipe's name, None without --recipe, and the other arguments."""
-    recipe, rest, words = None, [], iter(arguments)
-    for word in words:
-        option, equals, value = word.partition("=")
-        if option != "--recipe":
-            rest.append(word)
-        elif not (recipe := value if equals else next(words, "")):
-            raise UsageError("--recipe without a name", f"--recipe {' or --recipe '.join(RECIPES)}")
-    return recipe, rest
-
-
-def plan_here(mode: str, gpus: str, options: OwnOptions) -> tuple[JobPlan, tuple[Finding, ...]]:
+def plan_here(mode: str, gpus: str, arguments: list[str]) -> tuple[JobPlan, tuple[Finding, ...]]:
     """Return the job's plan and the findings of this node's checks.
 
     `mode` is train, more_aug or synthetic. The `hosts` file is that of the current folder. Raises
     ClusterctlError.
     """
+    options, rest = _Options().parse_known_args(arguments)
+    clears = clears_or_resumes(options.clear, options.resume)
     if not re.fullmatch(r"-?\d{1,6}", gpus, re.ASCII):
         raise UsageError(f"not a number of GPUs: {gpus!r}")
     hosts_path = Path("hosts")
@@ -109,10 +87,10 @@ def plan_here(mode: str, gpus: str, options: OwnOptions) -> tuple[JobPlan, tuple
     request = JobRequest(
         ranks=int(gpus),
         synthetic=mode == "synthetic",
-        arguments=options.rest,
+        arguments=tuple(rest),
         more_augmentation=mode == "more_aug",
-        evaluate=options.evaluate,
-        clears=options.clears,
+        evaluate=not options.no_eval,
+        clears=clears,
         recipe=options.recipe,
     )
     more_gpus = f"add nodes (clusterctl up NAME --nodes N), or correct {hosts_path.resolve()}"
@@ -131,8 +109,7 @@ def _report_of(facts: tuple[Fact, ...]) -> FactReport:
 def main() -> None:
     """Check, print and run the lines of `launch.pyz train|more_aug|synthetic GPUS [ARGUMENTS]`."""
     try:
-        options = own_options(sys.argv[3:])
-        plan, findings = plan_here(sys.argv[1], sys.argv[2], options)
+        plan, findings = plan_here(sys.argv[1], sys.argv[2], sys.argv[3:])
         show(findings)
         if errors(findings):
             raise NotReady(findings)

@@ -42,6 +42,7 @@ _EXPECTED: dict[Any, str] = {
     int: "an integer",
     float: "a finite number",
     str: "a string",
+    type(None): "null",
     tuple: "an array",
     dict: "an object",
     datetime.datetime: "a time with a time zone, in ISO 8601",
@@ -157,7 +158,7 @@ def hints_of(described: Callable[..., Any]) -> dict[str, Any]:
 
 
 # Types that are in JSON as they are.
-_PLAIN = frozenset((str, int, bool))
+_PLAIN = frozenset((str, int, bool, type(None)))
 # `dict` without types is an object of any content.
 _WHOLE = _PLAIN | {dict}
 

@@ -30,12 +30,7 @@ from clusterctl.bench.results import (
     measured,
     value_in_words,
 )
-from clusterctl.domain.errors import (
-    AwsError,
-    ClusterctlError,
-    HostError,
-    UsageError,
-)
+from clusterctl.domain.errors import AwsError, ClusterctlError, HostError, UsageError
 from clusterctl.domain.files import append_line, read_file, write_file
 from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.costs import price_key
@@ -118,9 +113,13 @@ def read_benchmark(folder: Path) -> Benchmark:
 
 def write_network(folder: Path, figures: NetworkFigures) -> None:
     """Write the network's figures, a prior of the scaling model. Raise UsageError."""
+    _write(folder / NETWORK, to_json(figures.as_data()))
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_file(folder / NETWORK, to_json(figures.as_data()) + "\n")
+        (path.parent / "logs").mkdir(parents=True, exist_ok=True)
+        write_file(path, text + "\n")
     except OSError as error:
         raise UsageError(
             f"cannot write {error.filename}: {error.strerror}", "choose another: --out DIR"
@@ -184,13 +183,7 @@ def write_benchmark(folder: Path, benchmark: Benchmark) -> None:
     Raise UsageError if the folder cannot be written.
     """
     about = _About(benchmark.settings, benchmark.seed, benchmark.about)
-    try:
-        (folder / "logs").mkdir(parents=True, exist_ok=True)
-        write_file(folder / ABOUT, to_json(about) + "\n")
-    except OSError as error:
-        raise UsageError(
-            f"cannot write {error.filename}: {error.strerror}", "choose another: --out DIR"
-        ) from None
+    _write(folder / ABOUT, to_json(about))
 
 
 def about_cluster(clients: Clients, status: ClusterStatus, access: Access, prices: Prices) -> Any:
@@ -201,7 +194,10 @@ def about_cluster(clients: Clients, status: ClusterStatus, access: Access, price
     """
     nodes = access.cluster.in_service
     types = sorted({node.instance_type for node in nodes})
-    machines = [_machine(clients, name) for name in types]
+    machines = []
+    for name in types:
+        with suppress(AwsError):  # AWS has retired the type, but such instances still run
+            machines.append(find_machine_type(clients.ec2, name))
     by_id = {one.node.instance_id: one for one in status.instances}
     own = [by_id[node.instance_id] for node in nodes if node.instance_id in by_id]
     found = [prices[price_key(one)] for one in own]
@@ -216,10 +212,10 @@ def about_cluster(clients: Clients, status: ClusterStatus, access: Access, price
         "types": types,
         "nodes": len(nodes),
         "per_node": live_hosts(access).entries[0].slots,
-        "gpu": ", ".join(sorted({m.gpu_name for m in machines if m and m.gpu_name})),
+        "gpu": ", ".join(sorted({m.gpu_name for m in machines if m.gpu_name})),
         "market": sorted({one.market.value for one in own}),
         "placement_group": sorted({one.placement_group for one in own if one.placement_group}),
-        "network_gbps": sum(m.link_gbps * m.network_cards for m in machines[:1] if m),
+        "network_gbps": sum(m.link_gbps * m.network_cards for m in machines[:1]),
         "efa_interfaces": max((one.efa_interfaces for one in own), default=0),
         "images": sorted({one.image_id for one in own}),
         "hourly_usd": [price and price.hourly_usd for price in found],
@@ -272,13 +268,6 @@ def write_report(folder: Path, predicted: Sequence[int] = ()) -> list[str]:
     for name, content in files.items():
         write_result(folder / name, content)
     return list(files)
-
-
-def _machine(clients: Clients, name: str) -> Any:
-    try:
-        return find_machine_type(clients.ec2, name)
-    except AwsError:
-        return None  # AWS has retired the type, but such instances still run
 
 
 def request_of(

@@ -35,13 +35,7 @@ from clusterctl.jobs.mpirun import JOB_VARIABLE, MpiLaunch, mpirun_argv
 from clusterctl.jobs.plan import new_job_id, node_exports
 from clusterctl.jobs.trainer import CPU, Preset, choose_preset
 from clusterctl.node.jobs import allreduce
-from clusterctl.node.relay.messages import (
-    Failed,
-    Listening,
-    Measure,
-    Measured,
-    printable,
-)
+from clusterctl.node.relay.messages import Failed, Listening, Measure, Measured, printable
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import refuse_while_training
 from clusterctl.operations.train import head_facts, live_hosts

@@ -57,8 +57,10 @@ def find_logs(
         # The log folder of a user's own program or of train.sh is not known. It is likely to be
         # one of the usual ones, so none of these is touched.
         keep += USUAL
+    folders = [(folder, LOG_NAME) for folder in USUAL]
+    folders += [(job.spec.log_dir, job.spec.log_name) for job in records if job.spec.log_dir]
     cleaning = Cleaning(
-        log_folders_of(records),
+        tuple(dict.fromkeys(folders)),
         tuple(keep),
         jobs,
         keep_last,
@@ -67,13 +69,6 @@ def find_logs(
         recorded=tuple(job.job_id for job in records),
     )
     return cleaning, _on(access, access.targets, replace(cleaning, dry_run=True))
-
-
-def log_folders_of(records: Sequence[JobRecord]) -> tuple[tuple[str, str], ...]:
-    """Return the usual log folders and those of these jobs, each with the name of its log."""
-    found = [(folder, LOG_NAME) for folder in USUAL]
-    found += [(job.spec.log_dir, job.spec.log_name) for job in records if job.spec.log_dir]
-    return tuple(dict.fromkeys(found))
 
 
 def clean_logs(access: Access, cleaning: Cleaning) -> FanoutResult[NodeLogs]:

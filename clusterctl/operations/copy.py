@@ -21,12 +21,7 @@ from clusterctl.copy.plan import (
     predict,
     slowest_link,
 )
-from clusterctl.copy.report import (
-    CopyProgress,
-    NodeReport,
-    NodeStage,
-    TransferReport,
-)
+from clusterctl.copy.report import CopyProgress, NodeReport, NodeStage, TransferReport
 from clusterctl.copy.request import CopyRequest, is_s3
 from clusterctl.copy.transfer import Transfer
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
@@ -210,10 +205,12 @@ class _Copy:
             targets=self._targets,
             request=self._request,
             plan=self._plan,
-            predict=self._predict,
+            predict=lambda plan, files, size: predict(
+                plan, self._request, self._facts_of(files, size)
+            ),
             source=self._source,
             to_here=self._to_here,
-            slowest_link=self._slowest_link,
+            slowest_link=lambda: slowest_link(self._request, self._facts_of(0, 0)),
             max_logins=max_workers,
             timeout_s=timeout_s,
             watch=seen,
@@ -263,15 +260,9 @@ class _Copy:
             one_copy_s=None,  # the rate from the web server says nothing about the nodes' links
         )
 
-    def _slowest_link(self) -> float | None:
-        return slowest_link(self._request, self._facts_of(0, 0))
-
     def _plan(self, summary: SourceSummary, there: Sequence[str]) -> CopyPlan:
         self._there = tuple(there)
         return plan_copy(self._request, self._facts_of(summary.files, summary.bytes))
-
-    def _predict(self, plan: CopyPlan, files: int, size: int) -> CopyPlan:
-        return predict(plan, self._request, self._facts_of(files, size))
 
     def _facts_of(self, files: int, size: int) -> CopyFacts:
         return CopyFacts(

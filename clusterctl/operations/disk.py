@@ -25,7 +25,7 @@ from clusterctl.node.facts.disks import (
     mount,
     mount_of,
 )
-from clusterctl.node.facts.parts import CopyParts, Removal, copy_parts, remove_parts
+from clusterctl.node.facts.parts import CopyParts, copy_parts, remove_parts
 from clusterctl.node.facts.report import FactReport
 from clusterctl.operations.access import Access
 from clusterctl.transport.call import call_all
@@ -258,7 +258,7 @@ def discard_copies(
         access.connections,
         access.select(indices),
         remove_parts,
-        Removal(dry_run),
+        not dry_run,
         doing="looking for parts of copies",
         timeout_s=PARTS_TIMEOUT_S,
     )

@@ -15,7 +15,7 @@ from clusterctl.node.jobs import written
 from clusterctl.node.jobs.folder import METRICS
 from clusterctl.node.jobs.jobs import COLLECTED, KEPT, MANIFEST
 from clusterctl.node.jobs.spec import JobRecord
-from clusterctl.node.jobs.written import OfJob, OutputFiles, Trees, list_trees, look, note_fetched
+from clusterctl.node.jobs.written import OutputFiles, Trees, list_trees, look, note_fetched
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import Watch, copy_here
 from clusterctl.operations.logs import RECORD, check_free, check_place, collect, fetch
@@ -136,13 +136,13 @@ def _check_whole(part: Part, report: TransferReport) -> None:
 
 def find_parts(access: Access, job_id: str, place: Path) -> list[Part]:
     """Return what the job has written on all nodes where it may have. Raises HostError."""
-    trees = _call(access, access.head, list_trees, OfJob(job_id)).trees
+    trees = _call(access, access.head, list_trees, job_id)
     parts: list[Part] = []
     for target in access.all_targets:
         is_head = target == access.head
         here = tuple(tree for tree in trees if is_head or target.host in tree.hosts)
         if here:
-            found = _call(access, target, look, Trees(here, named=True)).found
+            found = _call(access, target, look, Trees(here, named=True))
             for one, tree in ((one, tree) for one in found for tree in here):
                 if one.path == tree.path:
                     is_folder = tree.since is None and not tree.shipped

@@ -121,19 +121,17 @@ def check_all(cluster: Cluster, result: FanoutResult[Any]) -> None:
     errors: dict[str, ClusterctlError] = {}
     hosts: dict[str, list[str]] = {}
     for outcome in result.failures:
-        assert outcome.error is not None
-        errors.setdefault(outcome.error.message, outcome.error)
-        hosts.setdefault(outcome.error.message, []).append(outcome.host)
+        if error := outcome.error:
+            errors.setdefault(error.message, error)
+            hosts.setdefault(error.message, []).append(outcome.host)
     if errors:
-        reasons = [_paragraph(hosts[message], error) for message, error in errors.items()]
+        reasons = ""
+        for message, error in errors.items():
+            hint = f"\nhint: {error.hint}" if error.hint else ""
+            text = f"{fold_hosts(hosts[message])}: {message}{hint}"
+            reasons += "\n  " + text.replace("\n", "\n    ")
         raise ClusterctlError(
             f"{len(result.failures)} of {count(len(result.outcomes), 'node')} of {cluster.name} "
-            f"{'is' if len(result.failures) == 1 else 'are'} not ready:{''.join(reasons)}",
+            f"{'is' if len(result.failures) == 1 else 'are'} not ready:{reasons}",
             f"what runs costs money: run `up` again to go on, or clusterctl down {cluster.name}",
         )
-
-
-def _paragraph(hosts: list[str], error: ClusterctlError) -> str:
-    hint = f"\nhint: {error.hint}" if error.hint else ""
-    text = f"{fold_hosts(hosts)}: {error.message}{hint}"
-    return "\n  " + text.replace("\n", "\n    ")

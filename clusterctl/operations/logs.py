@@ -25,14 +25,7 @@ from clusterctl.domain.errors import (
     UsageError,
 )
 from clusterctl.domain.results import FanoutResult, HostOutcome, last_line
-from clusterctl.jobs.detached import (
-    JOBS,
-    JobRunning,
-    find_job,
-    follow_job,
-    list_jobs,
-    tail_command,
-)
+from clusterctl.jobs.detached import JOBS, JobRunning, find_job, follow_job, list_jobs, tail_command
 from clusterctl.jobs.processes import TIMEOUT_S, all_of, processes_in
 from clusterctl.node.facts.processes import job_processes, unended_jobs
 from clusterctl.node.facts.report import Fact, FactReport
@@ -294,27 +287,16 @@ def wait_for(access: Access, seen: JobRecord) -> JobRecord:
     )
 
 
-@dataclass(frozen=True)
-class _Fetched:
-    """What a fetch checks in a folder's record of a job."""
-
-    job_id: str | None = None
-
-
-def _job_in(record: Path) -> str | None:
-    """Return the ID of the job whose record this is; None if it is none. Raise OSError."""
-    try:
-        return from_json(_Fetched, record.read_bytes()).job_id
-    except RecordError:
-        return None
-
-
 def check_place(place: Path, job_id: str = "") -> None:
     """Raise UsageError if job `job_id`, or a new one, cannot be fetched into `place`: it holds
     another job's files, or is none of the user's folders."""
     record = place / RECORD
     try:
-        other = _job_in(record) if record.exists() else job_id
+        other: object = job_id
+        if record.exists():
+            with suppress(RecordError):
+                other = None
+                other = from_json(dict[str, Any], record.read_bytes()).get("id")
         if other != job_id:
             holds = f"job {other}" if other else f"a {RECORD} that is no job's"
             raise UsageError(f"{place} holds {holds}", "name another folder")

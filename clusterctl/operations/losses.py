@@ -14,7 +14,7 @@ from clusterctl.domain.findings import Finding
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.processes import all_of, list_processes
 from clusterctl.node.jobs.processes import ProcessQuery
-from clusterctl.node.jobs.written import OfJob, OutputFiles, Overview, Trees, look, overview
+from clusterctl.node.jobs.written import OutputFiles, Overview, Trees, look, overview
 from clusterctl.operations.access import Access
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.known_hosts import LearntHostKeys
@@ -149,9 +149,8 @@ def find_losses(access: Access, within_s: float) -> Losses:
     head = access.head
 
     def ask_head() -> tuple[Overview, tuple[str, ...], dict[str, str]]:
-        said = call(
-            *(access.connections, head, overview, OfJob()), doing=LOOKING, timeout_s=within_s
-        )
+        asked = (access.connections, head, overview, None)
+        said = call(*asked, doing=LOOKING, timeout_s=within_s)
         running = list_processes(access.connections, (head,), ProcessQuery())
         by_job = {one.id for one in said.jobs}
         of_none = [one for one in all_of(running) if one.job_id not in by_job]
@@ -174,7 +173,7 @@ def find_losses(access: Access, within_s: float) -> Losses:
 
         def look_there() -> tuple[OutputFiles, ...]:
             asked = (access.connections, target, look, here)
-            return call(*asked, doing=LOOKING, timeout_s=left).found
+            return call(*asked, doing=LOOKING, timeout_s=left)
 
         return _within(target.host, left, look_there)
 

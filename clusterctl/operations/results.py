@@ -107,7 +107,9 @@ def results_of_cluster(
     hint = f"see what it wrote: clusterctl logs {name}; other jobs: clusterctl jobs {name}"
     if job.state is not JobState.SUCCEEDED:
         hint = f"that job {state_phrase(job)}; {hint}"
-    own = LogText(f"the log of job {job.job_id}", _job_log(access, job))
+    chunks: list[bytes] = []
+    read_log(access, job, chunks.append)
+    own = LogText(f"the log of job {job.job_id}", decoded(b"".join(chunks)))
     if job_id and not job.unended:
         # The log folder may hold a later job's logs by now, but the job has a copy of its rows.
         logs = _logs(access, [f"~/{JOBS_FOLDER}/{job_id}/{METRICS}"])
@@ -333,24 +335,9 @@ def _remote_file(access: Access, path: str) -> str | None:
     return decoded(b"".join(chunks))
 
 
-def _job_log(access: Access, job: JobRecord) -> str:
-    chunks: list[bytes] = []
-    read_log(access, job, chunks.append)
-    return decoded(b"".join(chunks))
-
-
 TABLE_COLUMNS = (
-    "run",
-    "kind",
-    "step",
-    "epoch",
-    "images_per_s",
-    "loss",
-    "final_loss",
-    "learning_rate",
-    "top1",
-    "top5",
-    "checkpoint_time",
+    *("run", "kind", "step", "epoch", "images_per_s", "loss", "final_loss", "learning_rate"),
+    *("top1", "top5", "checkpoint_time"),
 )
 METRIC_COLUMNS = ("metric", "epoch", "line", "value")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from clusterctl.bench.chart import Chart, ChartCurve, flat
@@ -49,7 +50,7 @@ def run_charts(runs: Sequence[Run], reference: Reference | None = None) -> list[
     return [
         Chart("loss", _curves(alike, axis, lambda run, row: row.loss), axis),
         Chart("learning rate", _curves(alike, axis, lambda run, row: row.learning_rate), axis),
-        Chart(speed, _curves(shown, axis, _speed_per_gpu if per_gpu else _speed), axis),
+        Chart(speed, _curves(shown, axis, partial(_speed, per_gpu=per_gpu)), axis),
         Chart("top-1 in %", _accuracies(alike, axis), axis),
     ]
 
@@ -65,12 +66,9 @@ class _Shown:
         return ChartCurve(self.label, kind, [flat(x, y) for x, y in points])
 
 
-def _speed(run: Run, row: TrainingRow) -> float:
-    return math.nan if row.startup else row.images_per_s
-
-
-def _speed_per_gpu(run: Run, row: TrainingRow) -> float:
-    return _speed(run, row) / (run.facts.gpus or 1)
+def _speed(run: Run, row: TrainingRow, per_gpu: bool) -> float:
+    gpus = run.facts.gpus if per_gpu else None
+    return math.nan if row.startup else row.images_per_s / (gpus or 1)
 
 
 def _curves(

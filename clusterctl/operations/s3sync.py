@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from clusterctl.copy.failures import with_unquoted_home
@@ -21,25 +20,14 @@ POLL_S = 0.5
 LISTED_WITHIN_S = 10.0
 
 
-class SyncState(Enum):
-    """The state of a synchronization on one node."""
-
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    # It left something out: a key that cannot be a file's name, an archived object.
-    INCOMPLETE = "incomplete"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    LOST = "lost"
-
-
 @dataclass(frozen=True)
 class SyncNode:
-    """A synchronization on one node. `copied` has its counts."""
+    """A synchronization on one node. `copied` has its counts. `state` is that of the job, unless it
+    was over on the node before."""
 
     job: JobRecord
     copied: CopyNode
-    state: SyncState
+    state: JobState
     exit_status: int | None = None
     message: str = ""
     hint: str = ""
@@ -55,10 +43,14 @@ class SyncNode:
         return self.copied.duration_s if is_over else self.job.duration_s
 
     @property
+    def is_incomplete(self) -> bool:
+        """Whether it left something out, as an archived object or a key that cannot be a name."""
+        return self.state is JobState.SUCCEEDED and self.copied.left_out > 0
+
+    @property
     def shown_state(self) -> str:
         """The state in words for the user."""
-        incomplete = self.state is SyncState.INCOMPLETE
-        return f"done, {self.copied.left_out} left out" if incomplete else self.state.value
+        return f"done, {self.copied.left_out} left out" if self.is_incomplete else self.state.value
 
     @property
     def rate(self) -> float | None:
@@ -71,7 +63,7 @@ class SyncNode:
         return {
             "host": self.host,
             "job_id": spec.job_id,
-            "state": self.state.value,
+            "state": "incomplete" if self.is_incomplete else self.state.value,
             "sources": list(spec.sources),
             "destination": spec.destination,
             "how": copied.tool,
@@ -132,26 +124,24 @@ def nodes_of(job: JobRecord, cluster: str) -> list[SyncNode]:
 def _node_of(job: JobRecord, copied: CopyNode, cluster: str) -> SyncNode:
     if copied.stage == NodeStage.FAILED.value:
         hint = with_unquoted_home(copied.hint, copied.message, [job.spec.destination])
-        return SyncNode(job, copied, SyncState.FAILED, copied.exit_status, copied.message, hint)
+        return SyncNode(job, copied, JobState.FAILED, copied.exit_status, copied.message, hint)
     if copied.stage == NodeStage.DONE.value or job.state is JobState.SUCCEEDED:
         if not copied.left_out:
-            return SyncNode(job, copied, SyncState.SUCCEEDED, 0)
+            return SyncNode(job, copied, JobState.SUCCEEDED, 0)
         message = f"{copied.left_out} {'file was' if copied.left_out == 1 else 'files were'}"
         hint = f"the log shows which, and why: clusterctl logs {cluster} {job.job_id}"
-        return SyncNode(job, copied, SyncState.INCOMPLETE, 1, f"{message} left out", hint)
+        return SyncNode(job, copied, JobState.SUCCEEDED, 1, f"{message} left out", hint)
     if job.unended:
-        return SyncNode(job, copied, SyncState.RUNNING)
+        return SyncNode(job, copied, JobState.RUNNING)
     if job.state is JobState.CANCELLED:
-        return SyncNode(job, copied, SyncState.CANCELLED, 130)
+        return SyncNode(job, copied, job.state, 130)
     if job.state is JobState.LOST:
-        return SyncNode(job, copied, SyncState.LOST, None, job.status.reason, "start it again")
+        return SyncNode(job, copied, job.state, None, job.status.reason, "start it again")
     hint = f"its log: clusterctl logs {cluster} {job.job_id}"
-    status = job.exit_status or 1
-    return SyncNode(job, copied, SyncState.FAILED, status, job.status.reason, hint)
+    return SyncNode(job, copied, job.state, job.exit_status or 1, job.status.reason, hint)
 
 
 def status_of(nodes: list[SyncNode]) -> int:
     """Return 255 if a node could not be reached, 1 if one has not got all, else 0. Pure."""
-    over = (SyncState.RUNNING, SyncState.SUCCEEDED)
-    statuses = [node.exit_status or 1 for node in nodes if node.state not in over]
-    return max((255 if status == 255 else 1 for status in statuses), default=0)
+    ended = [node.exit_status for node in nodes if node.state is not JobState.RUNNING]
+    return max((255 if status == 255 else int(status != 0) for status in ended), default=0)

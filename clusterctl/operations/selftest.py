@@ -28,12 +28,7 @@ from clusterctl.bench.network import NetworkFigures, allreduce_lines, findings, 
 from clusterctl.bootstrap.training import EnvRequest
 from clusterctl.diagnosis.verdict import Diagnosis, diagnose
 from clusterctl.domain.cluster import ClusterSpec, Limits, Market, NodeState
-from clusterctl.domain.errors import (
-    AwsError,
-    ClusterctlError,
-    CommandFailed,
-    UsageError,
-)
+from clusterctl.domain.errors import AwsError, ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count

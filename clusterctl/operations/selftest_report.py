@@ -16,6 +16,7 @@ from typing import Any
 from clusterctl.diagnosis.bundle import redacted
 from clusterctl.domain.units import count, format_duration
 from clusterctl.jobs.metrics.logs import clean_lines
+from clusterctl.node.record import to_data
 
 TAIL_LINES = 40  # of what a step printed
 INSIDE = """\
@@ -60,14 +61,9 @@ class StepResult:
 
     def as_data(self) -> dict[str, Any]:
         """Return the result for `--json`."""
-        return {
-            "name": self.name,
-            "verdict": self.verdict.value,
-            "message": self.message,
-            "took_s": round(self.took_s, 1),
-            "figures": list(self.figures),
-            "log": list(self.log),
-        }
+        data = {**to_data(self), "took_s": round(self.took_s, 1)}
+        del data["versions"]  # the report has those of all steps
+        return data
 
 
 @dataclass(frozen=True)
@@ -118,17 +114,9 @@ class SelftestReport:
 
     def as_data(self) -> dict[str, Any]:
         """Return the report for `--json`."""
-        return {
-            "version": self.version,
-            "machine": self.machine,
-            "began": self.began,
-            "place": self.place,
-            "estimate": self.estimate,
-            "spent": self.spent,
-            "summary": self.summary,
-            "versions": self.versions,
-            "steps": [one.as_data() for one in self.results],
-        }
+        names = ("version", "machine", "began", "place", "estimate", "spent", "summary", "versions")
+        steps = [one.as_data() for one in self.results]
+        return {**{name: getattr(self, name) for name in names}, "steps": steps}
 
 
 def masked(lines: Iterable[str], names: Mapping[str, str] = MappingProxyType({})) -> list[str]:

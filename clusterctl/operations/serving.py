@@ -22,7 +22,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -411,7 +411,11 @@ def ask(
         try:
             try:
                 method = "GET" if body is None else "POST"
-                connection.request(method, path, _chunks(body or b""), headers)
+                # For each packet, paramiko's `sendall` copies all that it has not sent yet, so a
+                # large body in one piece would take quadratic time.
+                starts = range(0, len(body or b""), CHUNK)
+                pieces = ((body or b"")[start : start + CHUNK] for start in starts)
+                connection.request(method, path, pieces, headers)
             except OSError:
                 # The server may refuse a body that is too large before it has read all of it. Then
                 # its answer is there to read.
@@ -427,13 +431,6 @@ def ask(
             f"see: clusterctl serve {access.cluster.name} --status, and its log: clusterctl run "
             f"{access.cluster.name} 'tail ~/.clusterctl/jobs/{model.job.job_id}/log'",
         ) from error
-
-
-def _chunks(body: bytes) -> Iterator[bytes]:
-    """Split the body. For each packet, paramiko's `sendall` copies all that it has not sent yet, so
-    a large body in one piece would take quadratic time."""
-    for start in range(0, len(body), CHUNK):
-        yield body[start : start + CHUNK]
 
 
 def request_of(content: bytes, is_npy: bool = False) -> bytes:

@@ -17,12 +17,7 @@ from clusterctl.copy.fetch import UrlAccess, send_tools
 from clusterctl.copy.report import TransferReport
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.cluster import Cluster
-from clusterctl.domain.errors import (
-    ClusterctlError,
-    ConnectionLost,
-    HostUnreachable,
-    UsageError,
-)
+from clusterctl.domain.errors import ClusterctlError, ConnectionLost, HostUnreachable, UsageError
 from clusterctl.domain.files import write_file
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file

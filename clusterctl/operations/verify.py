@@ -11,14 +11,7 @@ from typing import Any
 
 from clusterctl.copy.failures import died, failure_of
 from clusterctl.copy.session import Ended, RelayGroup
-from clusterctl.copy.verify import (
-    Discrepancy,
-    Findings,
-    HostGroup,
-    Kind,
-    compare,
-    group_by_digest,
-)
+from clusterctl.copy.verify import Discrepancy, Findings, HostGroup, Kind, compare, group_by_digest
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import paramiko
 from paramiko.agent import AgentSSH
 
-from clusterctl.domain.errors import HostError, HostKeyChanged, HostKeyUnknown, UsageError
+from clusterctl.domain.errors import HostKeyChanged, HostKeyUnknown, UsageError
 from clusterctl.transport.ssh_config import matches_list
 from clusterctl.transport.target import Target
 from clusterctl.transport.user_config import KeySources
@@ -240,15 +240,8 @@ class KnownHosts:
         self._named.clear()
         self._others.clear()
 
-    def lookup(self, name: str) -> list[HostKey]:
-        """Return the keys of a host that are not revoked."""
-        return self._keys(name, revoked=False)
-
-    def revoked(self, name: str) -> list[HostKey]:
-        """Return the keys that a host must not have."""
-        return self._keys(name, revoked=True)
-
-    def _keys(self, name: str, revoked: bool) -> list[HostKey]:
+    def lookup(self, name: str, revoked: bool = False) -> list[HostKey]:
+        """Return the keys of a host; those that it must not have if `revoked`."""
         name = name.lower()
         found = [key for is_revoked, key in self._named.get(name, ()) if is_revoked == revoked]
         for names, is_revoked, key in self._others:
@@ -297,7 +290,7 @@ class KnownHostKeys:
     def verify(self, target: Target, key: paramiko.PKey) -> None:
         """Raise HostKeyUnknown or HostKeyChanged unless `key` is known and not revoked."""
         shown = HostKey(key.get_name(), key.asbytes())
-        if any(shown in self._keys.revoked(name) for name in _names_of(target)):
+        if any(shown in self._keys.lookup(name, revoked=True) for name in _names_of(target)):
             raise HostKeyChanged(
                 target.host,
                 f"its host key is marked as revoked in {self._files}: {shown}",
@@ -313,28 +306,24 @@ class KnownHostKeys:
                 or "log in once with `ssh` and compare the fingerprint, or add it to known_hosts",
             )
         if shown not in known:
-            raise self._changed(target, shown, known_like(shown, known))
+            files = [option for path in self.paths[:1] for option in ("-f", str(path))]
+            drop = shlex.join(["ssh-keygen", "-R", target.known_hosts_name, *files])
+            raise HostKeyChanged(
+                target.host,
+                f"its host key is not the one in {self._files}: it shows {shown}, known is "
+                f"{known_like(shown, known)}",
+                "either its address now belongs to another machine, or someone is in between; "
+                + (self._renew or f"if you know why, drop the old key: {drop}"),
+            )
 
     def _known(self, target: Target) -> list[HostKey]:
         # As in OpenSSH, a host on another port may be known by its bare name.
         found = (self._keys.lookup(name) for name in _names_of(target))
         return next(filter(None, found), [])
 
-    def _changed(self, target: Target, shown: HostKey, known: HostKey) -> HostError:
-        return HostKeyChanged(
-            target.host,
-            f"its host key is not the one in {self._files}: it shows {shown}, known is {known}",
-            "either its address now belongs to another machine, or someone is in between; "
-            + (self._renew or f"if you know why, drop the old key: {self._drop(target)}"),
-        )
-
     @property
     def _files(self) -> str:
         return " or ".join(str(path) for path in self.paths) or "any known_hosts file"
-
-    def _drop(self, target: Target) -> str:
-        files = [str(path) for path in self.paths[:1]]
-        return shlex.join(["ssh-keygen", "-R", target.known_hosts_name, *("-f", *files)])
 
 
 class HostKeysByHost(KnownHostKeys):

@@ -77,13 +77,7 @@ class ReverseTunnels:
             _close(channel)
             return
         here.settimeout(None)
-        here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        back = threading.Thread(target=_pump, args=(channel, here), daemon=True)
-        back.start()
-        _pump(here, channel)
-        back.join()
-        here.close()
-        _close(channel)
+        _join(here, channel)
 
 
 class ForwardTunnel:
@@ -115,13 +109,18 @@ class ForwardTunnel:
         except (ClusterctlError, OSError, EOFError, AttributeError, paramiko.SSHException):
             here.close()
             return
-        here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        back = threading.Thread(target=_pump, args=(here, channel), daemon=True)
-        back.start()
-        _pump(channel, here)
-        back.join()
-        here.close()
-        _close(channel)
+        _join(here, channel)
+
+
+def _join(here: socket.socket, channel: paramiko.Channel) -> None:
+    """Copy bytes in both directions until both have ended, and close both ends."""
+    here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    back = threading.Thread(target=_pump, args=(channel, here), daemon=True)
+    back.start()
+    _pump(here, channel)
+    back.join()
+    here.close()
+    _close(channel)
 
 
 def _cancel(transport: paramiko.Transport, port: int) -> None:

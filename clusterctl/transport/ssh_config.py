@@ -317,24 +317,14 @@ class _Pass:
             values.setdefault(keyword, list(setting.words))
 
     def _matches(self, condition: _Host | _Match, never: bool) -> bool:
-        if isinstance(condition, _Match):
-            return self._match(condition, never)
-        found = False
-        for pattern in condition.patterns:
-            if pattern.startswith("!"):
-                if _fits(self._name, pattern[1:]):
-                    return False
-            else:
-                found = found or _fits(self._name, pattern)
-        return found
-
-    def _match(self, line: _Match, never: bool) -> bool:
+        if isinstance(condition, _Host):
+            return _matches_any(self._name, condition.patterns)
         holds = not never
-        for negated, criterion, value in line.criteria:
+        for negated, criterion, value in condition.criteria:
             if criterion == "final" and not negated:
                 self.wants_final = True
             # An `exec` after a criterion that is false is not run.
-            holds = holds and self._holds(criterion, value, line.place) != negated
+            holds = holds and self._holds(criterion, value, condition.place) != negated
         return holds
 
     def _holds(self, criterion: str, value: str, place: str) -> bool:
@@ -439,8 +429,12 @@ def matches_list(name: str, patterns: str) -> bool:
 
     A negated pattern that matches excludes the name.
     """
+    return _matches_any(name, patterns.split(","))
+
+
+def _matches_any(name: str, patterns: Sequence[str]) -> bool:
     found = False
-    for pattern in patterns.split(","):
+    for pattern in patterns:
         if pattern.startswith("!"):
             if _fits(name, pattern[1:]):
                 return False

@@ -58,25 +58,20 @@ class UserConfig:
             self._settings[wanted] = self._config.lookup(*wanted)
         return self._settings[wanted]
 
-    def target(self, host: str, user: str | None = None) -> Target:
-        """Return the way that `ssh host` takes: HostName, User, Port, ProxyCommand, ProxyJump.
-
-        `user` overrides the configured one. Raises UsageError for a setting that is not supported,
-        a ProxyJump that cannot be parsed, and one that leads back to its own host.
-        """
-        return self._target(host, user, None, (), None)
-
-    def _target(
+    def target(
         self,
         host: str,
-        user: str | None,
-        port: int | None,
-        behind: tuple[str, ...],
-        through: str | None,
+        user: str | None = None,
+        port: int | None = None,
+        behind: tuple[str, ...] = (),
+        through: str | None = None,
     ) -> Target:
-        """Return the way to a host. `through` replaces the proxy that the file has for it.
+        """Return the way that `ssh host` takes: HostName, User, Port, ProxyCommand, ProxyJump.
 
-        `behind` has the hosts that this one leads to.
+        `user` and `port` override the configured ones. A jump host leads to the hosts `behind` it,
+        and is reached `through` those before it, whatever its own proxy is. Raises UsageError for a
+        setting that is not supported, a ProxyJump that cannot be parsed, and one that leads back to
+        its own host.
         """
         found = self.lookup(host, user, port)
         command, jump = found.get("proxycommand"), found.get("proxyjump")
@@ -119,7 +114,7 @@ class UserConfig:
                 f"{self.folder / 'config'} reaches {host} through itself",
                 f"begin the file with `Host {host}` and `ProxyJump none` below it",
             )
-        return self._target(host, user or None, int(port or 0) or None, behind, before or None)
+        return self.target(host, user or None, int(port or 0) or None, behind, before or None)
 
     def key_sources(self, target: Target) -> KeySources:
         """Return the keys for a host that `target` returned. Raise UsageError."""

@@ -774,3 +774,10 @@ def test_published_runs_name_their_source_and_no_gpu_that_nobody_measured():
         deeper = replace(benchmark(), settings=replace(SETTINGS, arguments=words))
         assert "Published runs" not in markdown(blocks(deeper))
     assert not math.isnan(by_size(on_cpus)[0].per_gpu)
+
+
+@pytest.mark.parametrize("flag", ["--num_batches", "--num_epochs=3", "--log_dir=x", "--clear_log"])
+def test_flags_that_bench_sets_itself_are_refused_and_values_like_its_own_are_not(flag):
+    with pytest.raises(UsageError, match=f"bench sets {flag.partition('=')[0]} itself"):
+        replace(SETTINGS, arguments=(flag,)).check_arguments()
+    replace(SETTINGS, arguments=("--batch_size", str(SETTINGS.every))).check_arguments()

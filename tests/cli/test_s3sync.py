@@ -11,7 +11,7 @@ from clusterctl.cli import s3sync
 from clusterctl.copy.report import CopyProgress, NodeProgress, NodeReport, NodeStage, TransferReport
 from clusterctl.copy.state_file import StateFile, new_state
 from clusterctl.domain.errors import HostUnreachable, UsageError
-from clusterctl.node.jobs.spec import CopyNode, CopyState, JobRecord, JobSpec, JobState, JobStatus
+from clusterctl.node.jobs.spec import CopyNode, JobRecord, JobSpec, JobState, JobStatus
 from clusterctl.node.record import from_json
 from clusterctl.operations.s3sync import nodes_of, status_of
 
@@ -42,6 +42,15 @@ def states(record):
 )
 def test_a_node_that_is_done_stays_so_and_the_others_become_what_the_job_became(state, expected):
     assert states(job(state, DONE, COPYING, SILENT)) == expected
+
+
+def test_the_record_of_a_copy_tells_how_far_it_is_on_each_node():
+    copied = job(JobState.RUNNING, DONE, COPYING).as_data()["copied"]
+    assert [(one["host"], one["stage"]) for one in copied] == [
+        ("demo-0", "done"),
+        ("demo-1", "copying"),
+    ]
+    assert "copied" not in job(JobState.RUNNING).as_data()
 
 
 def test_a_job_that_has_succeeded_has_done_so_on_every_node():
@@ -110,7 +119,7 @@ REPORT = TransferReport(None, (NodeReport("demo-0", error=LOST),), 2.0, plan=PRO
 
 
 def read(path):
-    [node] = from_json(CopyState, path.read_text()).nodes
+    [node] = from_json(tuple[CopyNode, ...], path.read_text())
     return node
 
 

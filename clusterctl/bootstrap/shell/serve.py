@@ -506,7 +506,9 @@ def application(name, versions, memory):
         except HttpError:
             raise HttpError(404, f"Servable not found for request: {spec}") from None
         if verb == "metadata":
-            return as_json(metadata_of(found, name))
+            spec = {"name": name, "signature_name": "", "version": str(found.version)}
+            signatures = {"signature_def": {"signature_def": found.signatures}}
+            return as_json({"model_spec": spec, "metadata": signatures})
         share = memory.begin()
         shares.append(share)
         body = await read(request, share)
@@ -576,14 +578,6 @@ def status_of(versions, version, model):
             }
             for number, (state, why) in sorted(states.items(), reverse=True)
         ]
-    }
-
-
-def metadata_of(model, name):
-    """Return the answer about a model's signatures."""
-    return {
-        "model_spec": {"name": name, "signature_name": "", "version": str(model.version)},
-        "metadata": {"signature_def": {"signature_def": model.signatures}},
     }
 
 

@@ -40,13 +40,6 @@ class CopyParts:
     failed: str = ""
 
 
-@dataclass(frozen=True)
-class Removal:
-    """A request to remove partial files, or only to find them (`dry_run`)."""
-
-    dry_run: bool = False
-
-
 def stagings(top: str = "/") -> Iterator[str]:
     """Yield the paths of staging folders below `top`."""
     # What is remote may hang, and so may an automount, which is a pseudo file system.
@@ -68,17 +61,12 @@ def stagings(top: str = "/") -> Iterator[str]:
 @deadline(30.0)
 def copy_parts() -> tuple[CopyParts, ...]:
     """Return the partial files of interrupted copies."""
-    return find(discard=False)
+    return remove_parts(False)
 
 
-def remove_parts(request: Removal) -> tuple[CopyParts, ...]:
-    """Remove the partial files of interrupted copies, except those that a copy is using."""
-    return find(discard=not request.dry_run)
-
-
-def find(discard: bool) -> tuple[CopyParts, ...]:
-    """Return the partial files of copies. With `discard`, remove those that no copy uses."""
-    return tuple(describe(path, discard) for path in sorted(stagings()))
+def remove_parts(request: bool) -> tuple[CopyParts, ...]:
+    """Return the partial files of copies. If that is requested, remove those that no copy uses."""
+    return tuple(describe(path, request) for path in sorted(stagings()))
 
 
 def describe(staging: str, discard: bool) -> CopyParts:

@@ -36,12 +36,12 @@ import shutil
 import signal
 import struct
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Tuple
 
 from clusterctl.node.jobs.spec import (
     CopyNode,
-    CopyState,
     JobEvent,
     JobRecord,
     JobSpec,
@@ -133,7 +133,8 @@ def json_in(path: Path, empty: Any) -> Any:
 def all_jobs() -> list[JobFolder]:
     """Return the jobs of this node in the order of their submission, by this node's clock. The IDs
     do not tell: their times are those of users' clocks."""
-    found = [JobFolder(path) for path in JOBS.glob(JOB_IDS) if path.is_dir()]
+    # Whoever removes a job's folder, and is killed, may leave an empty one.
+    found = [JobFolder(path) for path in JOBS.glob(JOB_IDS) if path.is_dir() and [*path.iterdir()]]
     return sorted(found, key=lambda one: (one.submitted_at(), one.job_id))
 
 
@@ -352,7 +353,8 @@ class JobFolder:
         spec, problem = self.known_spec()
         if status.state is JobState.QUEUED:
             before = {name: JobFolder(self.path.parent / name) for name in status.waits_for}
-            status = status.waiting_for([name for name, one in before.items() if one.is_unended()])
+            left = (name for name, one in before.items() if one.is_unended())
+            status = replace(status, waits_for=tuple(left))
         log = self.path / "log"
         return JobRecord(
             spec,
@@ -368,7 +370,8 @@ class JobFolder:
     def copied(self) -> tuple[CopyNode, ...]:
         """Return how far a copy is; empty for any other job."""
         with contextlib.suppress(RecordError):
-            return from_json(CopyState, text_in(self.path / COPIED)).nodes
+            text = text_in(self.path / COPIED)
+            return from_json(Tuple[CopyNode, ...], text)  # type: ignore[arg-type]
         return ()
 
 

@@ -33,7 +33,6 @@ from clusterctl.node.jobs.folder import (
     all_jobs,
     cancel_requested,
 )
-from clusterctl.node.jobs.listing import JobQuery
 from clusterctl.node.jobs.output import MOST_TIMES, TIME_BYTES, TIMES
 from clusterctl.node.jobs.spec import JobRecord, JobSpec
 from clusterctl.node.jobs.supervisor import SIGNALS
@@ -76,13 +75,6 @@ class Submitted:
     def after(self) -> tuple[str, ...]:
         """The jobs that it waits for."""
         return self.job.status.waits_for if self.job else ()
-
-
-@dataclass(frozen=True)
-class Cancelled:
-    """`ended`: whether the job has ended."""
-
-    ended: bool
 
 
 def submit(request: Submission, attachment: bytes) -> Submitted:
@@ -170,12 +162,12 @@ def remove_draft(draft: Path) -> None:
     shutil.rmtree(draft, ignore_errors=True)
 
 
-def cancel(request: JobQuery) -> Cancelled:
-    """Request a job's end and wait for it. A runner that does not end in time is killed, and its
-    job ended from here."""
+def cancel(request: str) -> bool:
+    """Request the end of the job of this ID and wait for it. A runner that does not end in time is
+    killed, and its job ended from here. Return whether it has ended."""
     # A lost connection must not end this in the middle of a clean-up.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    job = JobFolder(JOBS / request.job_id)
+    job = JobFolder(JOBS / request)
     if job.path.is_dir() and not job.status().has_ended:
         cancel_requested(job, "user")
     until = time.monotonic() + CANCEL_TIMEOUT_S
@@ -185,7 +177,7 @@ def cancel(request: JobQuery) -> Cancelled:
         time.sleep(0.05)
     if job.path.is_dir():
         end_without_runner(job)
-    return Cancelled(not job.is_held())
+    return not job.is_held()
 
 
 def end_without_runner(job: JobFolder) -> None:

@@ -3,32 +3,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from clusterctl.node.jobs.folder import JOBS, JobFolder, all_jobs
 from clusterctl.node.jobs.spec import JobRecord
 
 
-@dataclass(frozen=True)
-class JobQuery:
-    """Which job; with an empty ID all of them."""
-
-    job_id: str = ""
-
-
-@dataclass(frozen=True)
-class JobList:
-    jobs: tuple[JobRecord, ...]
-
-
-def find_jobs(request: JobQuery) -> JobList:
-    """Return the records of all jobs in the order of their submission, without what only the record
-    of one job has; or that of the one job, if there is one of this ID."""
-    if request.job_id:
-        job = JobFolder(JOBS / request.job_id)
-        return JobList((job.record(),) if job.path.is_dir() else ())
-    return JobList(tuple(summary(job.record()) for job in all_jobs()))
+def find_jobs(request: str) -> tuple[JobRecord, ...]:
+    """Return the record of the job of this ID, if there is one. Without an ID return those of all
+    jobs in the order of their submission, without what only the record of one job has."""
+    if request:
+        job = JobFolder(JOBS / request)
+        return (job.record(),) if job.path.is_dir() else ()
+    return tuple(summary(job.record()) for job in all_jobs())
 
 
 def summary(job: JobRecord) -> JobRecord:
-    return replace(job, spec=replace(job.spec, nodes=(), code=None), copied=())
+    return replace(job, spec=replace(job.spec, nodes=(), code=None))

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Optional
 
+from clusterctl.node.record import to_data
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Iterable
 
 COPY, SERVE = "copy", "serve"  # presets of jobs that are no training
 GPUS = "gpus"  # what every training claims
@@ -238,10 +240,6 @@ class JobStatus:
             rebooted=rebooted,
         )
 
-    def waiting_for(self, others: Collection[str]) -> JobStatus:
-        """Return the status of a queued job that still waits for these."""
-        return replace(self, waits_for=tuple(others))
-
     def end_after(self, number: int) -> tuple[JobState, str]:
         """Return state and reason of the end after a signal to the runner."""
         if self.cancel is None:
@@ -324,13 +322,6 @@ class CopyNode:
 
 
 @dataclass(frozen=True)
-class CopyState:
-    """The file in which a detached copy keeps how far it is."""
-
-    nodes: tuple[CopyNode, ...] = ()
-
-
-@dataclass(frozen=True)
 class Row:
     """A row of the trainer's metrics. A step of a training has the kind `train`."""
 
@@ -344,7 +335,7 @@ class JobRecord:
     """A job as the head node describes it at the time `now`.
 
     `problem` says why the specification cannot be read; then it has the job's ID only. `by_rank`:
-    each rank has a log of its own. `copied` is how far a copy is; a list of jobs does not have it.
+    each rank has a log of its own. `copied` is how far a copy is on each node.
     """
 
     spec: JobSpec
@@ -451,6 +442,7 @@ class JobRecord:
             "log_dir": spec.log_dir,
             "sources": list(spec.sources),
             "destination": spec.destination,
+            **({"copied": to_data(self.copied)} if self.copied else {}),
             "model_dir": spec.model_dir,
             "watchdog": list(status.messages),
             "log_bytes": self.log_bytes,

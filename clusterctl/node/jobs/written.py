@@ -79,26 +79,12 @@ class OutputFiles:
 
 
 @dataclass(frozen=True)
-class FoundFiles:
-    """What is in some folders."""
-
-    found: tuple[OutputFiles, ...] = ()
-
-
-@dataclass(frozen=True)
 class Going:
     """A job that has not ended."""
 
     id: str
     queued: bool
     serves: bool
-
-
-@dataclass(frozen=True)
-class OfJob:
-    """A job's ID; empty for all jobs."""
-
-    job: str = ""
 
 
 @dataclass(frozen=True)
@@ -235,18 +221,18 @@ def found_in(tree: OutputFolder, named: bool = False) -> OutputFiles | None:
     )
 
 
-def look(request: Trees) -> FoundFiles:
+def look(request: Trees) -> tuple[OutputFiles, ...]:
     """Return what is in these folders here. Raises OSError."""
     found = (found_in(tree, request.named) for tree in request.trees)
-    return FoundFiles(tuple(one for one in found if one))
+    return tuple(one for one in found if one)
 
 
-def list_trees(request: OfJob) -> Trees:
-    """Return, on the head node, the folders that a job writes into. Raises OSError."""
-    return Trees(tuple(trees_of(JOBS / request.job, in_s3=True)))
+def list_trees(request: str) -> tuple[OutputFolder, ...]:
+    """Return, on the head node, the folders that the job of this ID writes into. Raises OSError."""
+    return tuple(trees_of(JOBS / request, in_s3=True))
 
 
-def note_fetched(request: FetchedOutput) -> OfJob:
+def note_fetched(request: FetchedOutput) -> None:
     """Add to what was fetched of a job. Raises OSError."""
     folder = JOBS / request.job
     known = fetched_of(folder)
@@ -255,7 +241,6 @@ def note_fetched(request: FetchedOutput) -> OfJob:
     new = folder / (FETCHED + ".new")
     new.write_text(to_json(known))
     new.replace(folder / FETCHED)
-    return OfJob(request.job)
 
 
 def fetched_of(folder: Path) -> dict[str, dict[str, str]]:
@@ -267,7 +252,7 @@ def fetched_of(folder: Path) -> dict[str, dict[str, str]]:
         return {}
 
 
-def overview(request: OfJob) -> Overview:
+def overview(request: None) -> Overview:
     """Return, on the head node, what all jobs have written and what was fetched. Raises OSError."""
     going = []
     for job in [one.record() for one in all_jobs()]:
@@ -277,4 +262,4 @@ def overview(request: OfJob) -> Overview:
     listed, unknown = all_trees()
     trees = tuple(listed)
     fetched = {one.job_id: fetched_of(one.path) for one in all_jobs()}
-    return Overview(tuple(going), trees, look(Trees(trees)).found, fetched, unknown)
+    return Overview(tuple(going), trees, look(Trees(trees)), fetched, unknown)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Dict
 
+from clusterctl.node.procfs import boot_id
 from clusterctl.node.record import from_json
 from clusterctl.node.relay.activity import ACTIVITY
 from clusterctl.node.relay.hashing import gmac_is_faster
@@ -31,7 +32,7 @@ from clusterctl.node.relay.messages import (
 )
 from clusterctl.node.relay.scan import SourceError
 from clusterctl.node.relay.serve import Server
-from clusterctl.node.relay.staging import Busy, Removed, Untrusted, boot_id, named
+from clusterctl.node.relay.staging import Busy, Removed, Untrusted, named
 from clusterctl.node.relay.wire import Waits, tls_contexts
 
 # System errors: their `kind` in a `Failed` event, and what the user can do.
@@ -115,7 +116,8 @@ class Relay:
 
         Without `bind` the address is this node's end of the SSH connection.
         """
-        own, client = _addresses()
+        words = os.environ.get("SSH_CONNECTION", "").split()
+        own, client = (words[2], words[0]) if len(words) == 4 else ("127.0.0.1", "")
         address, port = self.server.listen(bind or own, self.config.get("port", 0))
         cores = os.cpu_count() or 0
         self.emit(Listening(address, port, client, cores, gmac_is_faster(), host_identity()))
@@ -243,10 +245,4 @@ def host_identity() -> str:
 
     It is made of the boot ID and the host name.
     """
-    return f"{boot_id().decode(errors='replace')} {os.uname().nodename}"
-
-
-def _addresses() -> tuple[str, str]:
-    """Return this node's and the client's address, as they are on the SSH connection."""
-    words = os.environ.get("SSH_CONNECTION", "").split()
-    return (words[2], words[0]) if len(words) == 4 else ("127.0.0.1", "")
+    return f"{boot_id() or os.urandom(8).hex()} {os.uname().nodename}"

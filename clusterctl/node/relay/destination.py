@@ -18,14 +18,7 @@ from clusterctl.node.relay.compare import Plan, compare, destination, place, sho
 from clusterctl.node.relay.disks import other_disks
 from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.hashing import Crc32, Gmac
-from clusterctl.node.relay.manifest import (
-    FILE,
-    FOLDER,
-    LINK,
-    UNKNOWN_MODE,
-    bytes_of,
-    text_of,
-)
+from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, UNKNOWN_MODE, bytes_of, text_of
 from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Done, Gap
 from clusterctl.node.relay.protect import protected, read_mount_points, reason_not_to_delete_in
 from clusterctl.node.relay.publish import Publisher, in_the_way

@@ -96,7 +96,8 @@ def encode(entries: Iterable[Entry]) -> Iterator[bytes]:
     rows: list[Any] = []
     size = 0
     for entry in entries:
-        rows.append(_row(entry))
+        row = [text_of(entry.path), entry.kind, entry.mode, entry.mtime_ns, entry.size]
+        rows.append([*row, more] if (more := _more(entry)) else row)
         size += len(entry.path) + len(entry.link) + _SEGMENT_BYTES * len(entry.segments or ())
         if len(rows) == ROWS or size >= ROWS_BYTES:
             yield _part(rows)
@@ -107,12 +108,6 @@ def encode(entries: Iterable[Entry]) -> Iterator[bytes]:
 
 def _part(rows: list[Any]) -> bytes:
     return zlib.compress(json.dumps(rows, separators=(",", ":")).encode("ascii"), 1)
-
-
-def _row(entry: Entry) -> list[Any]:
-    row = [text_of(entry.path), entry.kind, entry.mode, entry.mtime_ns, entry.size]
-    more = _more(entry)
-    return [*row, more] if more else row
 
 
 def _more(entry: Entry) -> dict[str, Any]:

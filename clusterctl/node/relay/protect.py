@@ -110,7 +110,9 @@ def reason_not_to_delete_in(folder: bytes, guarded: Protected) -> str:
 def mount_points(table: str) -> set[bytes]:
     """Return all mount points in `table`, the text of /proc/self/mountinfo."""
     rows = (line.split(" ") for line in table.splitlines())
-    return {_unescaped(os.fsencode(row[4])) for row in rows if len(row) > 4}
+    paths = (os.fsencode(row[4]) for row in rows if len(row) > 4)
+    # The kernel writes a space as \040.
+    return {re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8) & 255]), one) for one in paths}
 
 
 def read_mount_points() -> set[bytes]:
@@ -118,11 +120,6 @@ def read_mount_points() -> set[bytes]:
     with contextlib.suppress(OSError), open(MOUNTS, errors="surrogateescape") as file:
         return mount_points(file.read())
     return set()
-
-
-def _unescaped(path: bytes) -> bytes:
-    """Return a path of mountinfo as it is: the kernel writes a space as \\040."""
-    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8) & 255]), path)
 
 
 def _homes() -> Iterator[bytes]:

@@ -376,7 +376,10 @@ class Tool:
         if objects.damaged:
             raise Failure("source", f"{self.path} printed no list: {objects.damaged[0]}")
         skip = len(f"s3://{bucket}/")
-        return [_object(vars(one), one.key[skip:], "last_modified") for one in objects.rows]
+        return [
+            _object(one.key[skip:], one.size, one.last_modified, one.etag, one.storage_class)
+            for one in objects.rows
+        ]
 
     def _list_by_aws(self, aws: str, bucket: str, key: bytes) -> list[Object]:
         where = ("--bucket", bucket, "--prefix", text_of(key))
@@ -391,7 +394,7 @@ class Tool:
         except RecordError as error:
             raise Failure("source", f"{aws} printed no list: {error}") from error
         return [
-            _object({name.lower(): value for name, value in vars(one).items()}, one.Key)
+            _object(one.Key, one.Size, one.LastModified, one.ETag, one.StorageClass)
             for one in contents
         ]
 
@@ -410,10 +413,8 @@ class Tool:
         except NotStreamed as error:
             why = f"s5cmd cannot list a key with a control character, and {error}"
             raise Failure("source", why, "install aws of version 2 on the nodes") from error
-        return [
-            _object({name.lower(): value for name, value in one.items()}, one["Key"])
-            for one in rows
-        ]
+        names = ("Size", "LastModified", "ETag", "StorageClass")
+        return [_object(one["Key"], *map(one.get, names)) for one in rows]
 
     def staged(self, number: int, one: Object) -> bytes:
         """Return where the tool puts a file, relative to the folder that it writes to."""
@@ -520,11 +521,10 @@ class _AwsListing:
     Contents: Optional[tuple[_AwsObject, ...]] = None
 
 
-def _object(one: Mapping[str, Any], key: str, when: str = "lastmodified") -> Object:
-    mtime = calendar.timegm(time.strptime(one[when][:19], "%Y-%m-%dT%H:%M:%S"))
-    kind = one.get("storage_class", one.get("storageclass"))
-    size, etag = int(one.get("size") or 0), str(one.get("etag") or "").strip('"')
-    return Object(b"", 0, bytes_of(key), size, mtime, etag, kind in ARCHIVES)
+def _object(key: str, size: Any, changed: Any, etag: Any, kind: Any) -> Object:
+    mtime = calendar.timegm(time.strptime(changed[:19], "%Y-%m-%dT%H:%M:%S"))
+    etag = (etag or "").strip('"')
+    return Object(b"", 0, bytes_of(key), int(size or 0), mtime, etag, kind in ARCHIVES)
 
 
 def _message(line: str) -> str:

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import BinaryIO
 
+from clusterctl.node.procfs import boot_id
 from clusterctl.node.relay.activity import ACTIVITY
 from clusterctl.node.relay.hashing import PIECE, Crc32, Sum
 from clusterctl.node.relay.manifest import Entry, text_of
@@ -27,7 +28,6 @@ RECORD = struct.Struct(">QQQ")  # offset, length, checksum
 JOURNALS = b".journal"
 LOCK = b"lock"
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # The flags to open a journal with.
 JOURNAL = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
@@ -242,7 +242,8 @@ class Staging:
         self._folders = [self.main]
         self._noting = threading.Lock()
         self._names: dict[bytes, tuple[Entry, bytes]] = {}  # of sparse files, by path
-        self._boot = boot_id()
+        # If it is not known, all pieces are checked.
+        self._boot = boot_id().encode()[:36].ljust(36) if boot_id() else os.urandom(36)
         self.main.open()
 
     def use_disks(self, disks: Mapping[bytes, bytes]) -> None:
@@ -443,15 +444,6 @@ def _journals(folder: int) -> set[bytes]:
     """Return the names of the parts that have a journal, in an open folder."""
     names = map(os.fsencode, os.listdir(folder))
     return {name[: -len(JOURNALS)] for name in names if name.endswith(JOURNALS)}
-
-
-def boot_id() -> bytes:
-    """Return an ID of 36 bytes that changes with each boot."""
-    try:
-        with open(BOOT_ID, "rb") as file:
-            return file.read(36).ljust(36)
-    except OSError:
-        return os.urandom(36)  # differs each time, so that all pieces are checked
 
 
 def add_part(total: Sum, descriptor: int, offset: int, length: int) -> None:

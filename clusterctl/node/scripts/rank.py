@@ -22,13 +22,7 @@ from clusterctl.node.affinity import bind_near_gpu
 from clusterctl.node.objects import NotStreamed
 from clusterctl.node.record import RecordError, from_json
 from clusterctl.node.scripts import parameter_servers
-from clusterctl.node.scripts.contract import (
-    CONTRACT,
-    PIPES,
-    arguments,
-    configuration,
-    environment,
-)
+from clusterctl.node.scripts.contract import CONTRACT, PIPES, arguments, configuration, environment
 from clusterctl.node.scripts.pipe import feed
 
 GET_ADDRESS = 0x8915  # SIOCGIFADDR, netdevice(7)

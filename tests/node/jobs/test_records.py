@@ -24,10 +24,17 @@ def test_a_record_that_a_crash_has_cut_short_is_said_and_hides_no_job(cut, tmp_p
     for name in ("spec.json", "events.jsonl", "lock", "heartbeat"):
         (tmp_path / JOB_ID / name).write_bytes(cut)
     for job_id in ("", JOB_ID):
-        [job] = listing.find_jobs(listing.JobQuery(job_id)).jobs
+        [job] = listing.find_jobs(job_id)
         assert (job.state, job.spec) == (JobState.LOST, JobSpec(JOB_ID))
         [remark] = job_remarks(job)
         assert remark.startswith(": what was requested is not known: spec.json: ")
+
+
+def test_a_folder_with_nothing_in_it_is_no_job(tmp_path, monkeypatch):
+    """Whoever removed the job's record was killed before the folder was gone."""
+    monkeypatch.setattr(folder, "JOBS", tmp_path)
+    (tmp_path / JOB_ID).mkdir()
+    assert listing.find_jobs("") == ()
 
 
 SUBMITTED = JobEvent("submitted", 100.0, {"after": ["a", "b"], "boot_id": "boot"})

@@ -20,7 +20,6 @@ from clusterctl.node.agent import name_of
 from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import EVENTS, JobFolder
 from clusterctl.node.jobs.jobs import Submission, cancel, submit
-from clusterctl.node.jobs.listing import JobQuery
 from clusterctl.node.jobs.processes import ProcessQuery
 from clusterctl.node.jobs.runner import Runner
 from clusterctl.node.jobs.spec import JobSpec, JobState, JobStep, When, fold
@@ -81,7 +80,7 @@ class Head:
         return sleepers(self.number)
 
     def cancel(self, job):
-        return answer(self.call(cancel, JobQuery(job.job_id)))["ended"]
+        return answer(self.call(cancel, job.job_id))
 
 
 def accepted(process):
