@@ -181,7 +181,7 @@ def screen(evidence: Evidence, found: Diagnosis) -> list[str]:
     if evidence.source and evidence.job and evidence.job.others:
         others = ", ".join(evidence.job.others[:6])
         lines.append(f"  other jobs here: {others} (--launcher looks at one)")
-    lines.append(f"looked for {evidence.took_s:.1f} s, {evidence.taken_at}")
+    lines.append(f"took {evidence.took_s:.1f} s, {evidence.taken_at}")
     return lines
 
 

@@ -770,7 +770,7 @@ class Scene:
             return ""
         added = [line for line in self.job.log_added if is_step(line)]
         if added:
-            return f"{count(len(added), 'step')} {were(added)} printed while it was looked at"
+            return f"{count(len(added), 'step')} {were(added)} printed during the diagnosis"
         # However slow its steps are, ten minutes without one are too long.
         within_s = max(ADVANCED_WITHIN_S, min(ADVANCED_WITHIN_STEPS * self.rhythm_s, 600.0))
         silent_s = self.job.metrics_silent_s
@@ -846,7 +846,7 @@ class Scene:
         numbers = [one.number for one in working]
         places = {one.place.value for one in working if one.place is not Activity.UNKNOWN}
         where = f" {places.pop()}" if len(places) == 1 else ""
-        return f"{format_ranks(numbers)} worked between the looks{where}{wait if rest else ''}"
+        return f"{format_ranks(numbers)} worked between the samples{where}{wait if rest else ''}"
 
     @property
     def is_stuck(self) -> bool | None:

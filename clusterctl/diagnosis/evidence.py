@@ -18,7 +18,7 @@ from clusterctl.node.diagnosis.job import JobOutput
 from clusterctl.node.facts.disks import MountedFileSystem
 from clusterctl.node.facts.flight import FlightDump
 from clusterctl.node.facts.native import NativeCalls
-from clusterctl.node.facts.network import EfaCard
+from clusterctl.node.facts.network import ConnectAttempt, EfaCard
 from clusterctl.node.record import salvage
 
 
@@ -140,15 +140,16 @@ class ProcessEvidence:
     `gpus` are those that the rank may use (CUDA_VISIBLE_DEVICES or its local rank), numbered as by
     nvidia-smi. `launcher` is what has started a rank, as node/jobs/launchers.py names it; `group`
     is the same for all processes of a job, and `slurm_job` is the ID of Slurm's job; empty if
-    unknown. `variables` are the environment variables for communication: HOROVOD_*, NCCL_* and
-    OMPI_MCA_*, without secrets. `sources` are digests, by name, of the process's script and of the
-    modules beside it that the script imports. Files newer than the process are left out: it runs
-    the older version.
+    unknown. `variables` are the environment variables for communication: MASTER_*, HOROVOD_*,
+    NCCL_* and OMPI_MCA_*, without secrets. `sources` are digests, by name, of the process's script
+    and of the modules beside it that the script imports. Files newer than the process are left out:
+    it runs the older version.
 
     `limits` are its soft limits of open files, threads (of its user) and memory in bytes, as far as
     it has one.
 
-    `native` are its calls in C, if they were read: few ranks are stopped for that.
+    `native` are its calls in C, if they were read: few ranks are stopped for that. `rendezvous` is
+    what came of connecting from its host to where the job's ranks meet, if it waits for that.
 
     `glances` are states of the main thread, taken ten times a second between the samples, a letter
     each: w if it waits for other threads, z if it sleeps, else the kernel's letter.
@@ -175,6 +176,7 @@ class ProcessEvidence:
     samples: tuple[Sample, ...] = ()
     partners: tuple[Partner, ...] = ()
     native: Optional[NativeCalls] = None
+    rendezvous: Optional[ConnectAttempt] = None
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ from clusterctl.diagnosis.rules.logs import (
     logged,
 )
 from clusterctl.diagnosis.rules.native import awaited, cycles
-from clusterctl.diagnosis.rules.network import broken_links
+from clusterctl.diagnosis.rules.network import broken_links, unreached
 from clusterctl.diagnosis.rules.slowness import (
     idle_cards,
     slow_links,
@@ -378,6 +378,7 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     processes,
     daemons,
     broken_links,
+    unreached,
     kernels,
     missing_ranks,
     ended_ranks,

@@ -36,7 +36,7 @@ from clusterctl.node.diagnosis.sampler import SamplerRequest, sample
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.record import salvage
 from clusterctl.operations.access import Access
-from clusterctl.operations.native_frames import with_native_frames
+from clusterctl.operations.native_frames import with_native_frames, with_rendezvous
 from clusterctl.transport.call import HostLogin, KeepsLogins, RunsCommands, call
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
@@ -221,6 +221,7 @@ def collect(
     )
     if looking.samples > 1:
         evidence = with_native_frames(access.connections, access.all_targets, evidence)
+        evidence = with_rendezvous(access.connections, access.all_targets, evidence)
     return replace(evidence, took_s=round(time.monotonic() - began, 2))
 
 

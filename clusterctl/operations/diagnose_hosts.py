@@ -30,7 +30,7 @@ from clusterctl.operations.diagnose import (
     job_of,
     silent,
 )
-from clusterctl.operations.native_frames import with_native_frames
+from clusterctl.operations.native_frames import with_native_frames, with_rendezvous
 from clusterctl.transport.call import KeepsLogins
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
@@ -132,6 +132,7 @@ def collect_from(
     )
     commands = AsRoot(source.connections) if source.as_root else source.connections
     evidence = with_native_frames(commands, source.targets, evidence)
+    evidence = with_rendezvous(commands, source.targets, evidence)
     return replace(evidence, took_s=round(time.monotonic() - began, 2))
 
 

@@ -296,7 +296,7 @@ def check_place(place: Path, job_id: str = "") -> None:
         if record.exists():
             with suppress(RecordError):
                 other = None
-                other = from_json(dict[str, Any], record.read_bytes()).get("id")
+                other = from_json(dict[str, Any], record.read_bytes()).get("job_id")
         if other != job_id:
             holds = f"job {other}" if other else f"a {RECORD} that is no job's"
             raise UsageError(f"{place} holds {holds}", "name another folder")

@@ -1,15 +1,17 @@
-"""Read the calls in C of the few ranks that tell the others apart, for `diagnose`."""
+"""What `diagnose` asks after the samples, of few ranks: their calls in C, and where they meet."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from clusterctl.diagnosis.case import Rank
 from clusterctl.diagnosis.evidence import Evidence
-from clusterctl.diagnosis.selection import to_read
+from clusterctl.diagnosis.selection import to_connect, to_read
 from clusterctl.node.facts.native import NativeCalls, native_calls
+from clusterctl.node.facts.network import connect_attempts
 from clusterctl.node.facts.report import FactReport
 from clusterctl.transport.call import RunsCommands
 from clusterctl.transport.fanout import fan_out
@@ -19,6 +21,7 @@ from clusterctl.transport.target import Target
 # The first ranks, then those for whom they wait, or others of a large group.
 ROUNDS = 3
 DOING = "reading calls in C"
+MEETING = "connecting to where the ranks meet"
 
 
 def with_native_frames(
@@ -31,6 +34,26 @@ def with_native_frames(
             break
         evidence = _read(connections, targets, evidence, chosen)
     return evidence
+
+
+def with_rendezvous(
+    connections: RunsCommands, targets: Sequence[Target], evidence: Evidence
+) -> Evidence:
+    """Return the evidence with what came of connecting to where the ranks of a job meet, from hosts
+    with a rank that waits for that."""
+    chosen = to_connect(evidence)
+
+    def connect(target: Target) -> FactReport:
+        fact = functools.partial(connect_attempts, endpoints=(chosen[target.host][1],))
+        return read_report(connections, target, [fact], MEETING)
+
+    reports = fan_out(connect, [target for target in targets if target.host in chosen])
+    found = {
+        (outcome.host, chosen[outcome.host][0].process.pid): outcome.value[0]
+        for outcome in facts_of(reports, connect_attempts, MEETING).outcomes
+        if outcome.value
+    }
+    return _with(evidence, "rendezvous", found)
 
 
 def _read(
@@ -50,11 +73,21 @@ def _read(
         why = outcome.error.message if outcome.error else ""
         calls = outcome.value or [NativeCalls(pid, error=why) for pid in pids(outcome.host)]
         found |= {(outcome.host, one.pid): one for one in calls}
-    hosts = []
-    for host in evidence.hosts:
-        processes = (
-            replace(one, native=found.get((host.host, one.pid), one.native))
-            for one in host.processes
+    return _with(evidence, "native", found)
+
+
+def _with(evidence: Evidence, field: str, found: Mapping[tuple[str, int], Any]) -> Evidence:
+    """Return the evidence with this field of processes, by host and process ID."""
+    hosts = [
+        replace(
+            host,
+            processes=tuple(
+                replace(one, **{field: found[host.host, one.pid]})
+                if (host.host, one.pid) in found
+                else one
+                for one in host.processes
+            ),
         )
-        hosts.append(replace(host, processes=tuple(processes)))
+        for host in evidence.hosts
+    ]
     return replace(evidence, hosts=tuple(hosts))

@@ -832,7 +832,7 @@ def torch_job(carried, line="mpirun sh -c 'python -m torch.distributed.run' trai
 def test_bytes_between_all_ranks_of_torch_show_progress():
     found = diagnose(torch_job([1 << 20] * 8))
     assert (found.check_id, found.exit_status) == ("healthy", 0)
-    assert "ranks 0-7 worked between the looks" in found.verdict
+    assert "ranks 0-7 worked between the samples" in found.verdict
     for carried in ([0] * 8, [1 << 20] * 7 + [0], [99] * 8):
         assert diagnose(torch_job(carried)).check_id == "unknown"
 

@@ -241,7 +241,7 @@ def inner_lines(rank: Rank) -> tuple[str, ...]:
 
 def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankFinding:
     """Return the finding about a rank at its own work."""
-    looks = f"{len(rank.samples)} looks in {format_duration(rank.span_s)}"
+    looks = f"{len(rank.samples)} samples in {format_duration(rank.span_s)}"
     counter = "cpu_s" if rank.last.main_cpu_s is None else "main_cpu_s"
     cpu = rank.grown(counter) / rank.span_s if rank.span_s else 0.0
     runs = "R" in rank.states

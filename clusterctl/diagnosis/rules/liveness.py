@@ -362,7 +362,7 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
 def _gone_line(scene: Scene, number: int) -> str:
     ended = [one for one in scene.gone if one.number == number]
     if ended:
-        return f"rank {number}: pid {ended[0].process.pid} ended while it was looked at"
+        return f"rank {number}: pid {ended[0].process.pid} ended during the diagnosis"
     where = f" on {scene.host_of[number].host}" if number in scene.host_of else ""
     return f"rank {number}: no process{where}"
 

@@ -11,14 +11,18 @@ from dataclasses import dataclass, field
 
 from clusterctl.diagnosis.case import (
     ERROR,
+    STARTING_S,
     WARNING,
     Cause,
     Scene,
     called,
     format_ranks,
+    rank_lines,
 )
 from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence, Socket
+from clusterctl.diagnosis.frames import Activity
 from clusterctl.domain.units import count, format_bytes
+from clusterctl.node.facts.network import REFUSED
 
 # A connection that stands: nothing was acknowledged between the first and the last sample, and the
 # kernel has sent its data again so often. Two are 0.6 s after the first, on a link of 1 ms.
@@ -54,6 +58,35 @@ def broken_links(scene: Scene) -> Iterator[Cause]:
         told.add(ends)
         back = pairs.get((end, start))
         yield _broken(scene, pair, back)
+
+
+def unreached(scene: Scene) -> Iterator[Cause]:
+    """Ranks that cannot connect to where the ranks of their job meet at its start."""
+    first = scene.by_number.get(0)
+    for rank in scene.ranks:
+        tried = rank.process.rendezvous
+        if not tried or not tried.error or rank.process.age_s < STARTING_S:
+            continue
+        if tried.error == REFUSED and first and first.place is not Activity.INIT:
+            continue  # rank 0, which listens there, has not come so far
+        names = {tried.endpoint.rpartition(":")[0], *tried.addresses}
+        there = next((host for host in scene.evidence.hosts if host.names & names), None)
+        what = tried.endpoint + (f" on {called(there)}" if there else "")
+        at = there or rank.host
+        ping = scene.hints.on(rank.host, f"ping -c 3 {tried.endpoint.rpartition(':')[0]}")
+        why = "see whether it is a firewall, a security group or a wrong address"
+        yield Cause(
+            "rendezvous.unreached",
+            ERROR,
+            f"{format_ranks([rank.number])} on {called(rank.host)} cannot connect to {what}, where "
+            f"the job's ranks meet at its start: {tried.error}",
+            at.host,
+            "see whether rank 0 runs there, and whether its port is the job's"
+            if tried.error == REFUSED
+            else f"{why}: {ping}",
+            (rank.number,),
+            (*rank_lines(rank), f"tried from {rank.host.host}: {tried.endpoint}: {tried.error}"),
+        )
 
 
 def _standing(scene: Scene) -> dict[tuple[str, str], _Pair]:

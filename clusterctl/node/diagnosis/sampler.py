@@ -92,7 +92,10 @@ TCP_TIMERS = {1: "on", 2: "keepalive", 3: "timewait", 4: "persist"}
 # Calls in which a main thread waits for the threads of a library.
 WAITS = ("futex", "poll", "ppoll", "select", "epoll_wait", "epoll_pwait")
 # Beginnings of the environment variables that are reported.
-VARIABLES = ("HOROVOD_", "NCCL_", "OMPI_MCA_", "PRTE_MCA_", "CUDA_VISIBLE_DEVICES", "FI_", "TF_")
+VARIABLES = (
+    *("MASTER_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "PRTE_MCA_"),
+    *("CUDA_VISIBLE_DEVICES", "FI_", "TF_"),
+)
 # Beginnings of paths of open files that tell nothing.
 UNINTERESTING_PATHS = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/pts/", "/proc/", "/sys/")
 
@@ -368,7 +371,7 @@ def mark_ranks(found: list[processes.Process]) -> None:
     ranks = [
         (place, one)
         for one in found
-        if one.role == "rank" and (place := launchers.place_of(one.environ))
+        if one.role == "rank" and (place := launchers.rank_identity(one.environ))
     ]
     torchruns = {
         one.environ.get(b"PMIX_NAMESPACE", b"") for _, one in ranks if processes.is_of_torchrun(one)
@@ -378,7 +381,8 @@ def mark_ranks(found: list[processes.Process]) -> None:
         above
         for place, one in ranks
         for above in processes.ancestors(by_pid, one.pid)
-        if (other := launchers.place_of(by_pid[above].environ)) and other.launcher != place.launcher
+        if (other := launchers.rank_identity(by_pid[above].environ))
+        and other.launcher != place.launcher
     }
     for place, one in ranks:
         is_agent = place.launcher == "Open MPI" and (
@@ -411,7 +415,7 @@ def groups_of(found: list[processes.Process]) -> dict[int, str]:
     by_pid = {one.pid: one for one in found}
     groups: dict[int, str] = {}
     for one in found:
-        place = launchers.place_of(one.environ) if one.role == "rank" else None
+        place = launchers.rank_identity(one.environ) if one.role == "rank" else None
         group = (place.job if place else "") or launchers.job_of_hydra(one.argv)
         if group:
             for pid in processes.ancestors(by_pid, one.pid):
@@ -435,7 +439,7 @@ def describe(one: processes.Process) -> dict[str, Any]:
         texts = (environ.get(name, "") for name in names)
         return next((int(text) for text in texts if text.isdigit()), None)
 
-    place = launchers.place_of(one.environ)
+    place = launchers.rank_identity(one.environ)
     local = place.local_rank if place else None
     if local is None:
         local = number("PMIX_LOCAL_RANK", "HOROVOD_LOCAL_RANK")

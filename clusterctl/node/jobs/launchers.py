@@ -94,7 +94,7 @@ _CONTROL = re.compile(
 )
 
 
-def place_of(environ: Environ) -> RankIdentity | None:
+def rank_identity(environ: Environ) -> RankIdentity | None:
     """Return what the environment of a process tells of its rank; None if it is no rank."""
     for row in LAUNCHERS:
         rank = _number(environ, (row.rank,))

@@ -222,7 +222,7 @@ def role_of(process: Process, any_launcher: bool = False) -> str:
     With `any_launcher` also the ranks of launchers that `kill` does not know.
     """
     named = {process.name, process.program}
-    place = launchers.place_of(process.environ) if any_launcher else None
+    place = launchers.rank_identity(process.environ) if any_launcher else None
     # What a step of Slurm has started may start the ranks, and has the step's variables.
     if place and place.launcher not in (launchers.SLURM, launchers.BY_HAND):
         return "rank"
@@ -251,7 +251,7 @@ def is_of_torchrun(process: Process) -> bool:
 
 def rank_of(process: Process) -> int | None:
     """Return the process's rank; None if its environment has none."""
-    place = launchers.place_of(process.environ)
+    place = launchers.rank_identity(process.environ)
     return place.rank if place else None
 
 

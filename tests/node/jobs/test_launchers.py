@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.node.jobs.launchers import job_of_hydra, place_of
+from clusterctl.node.jobs.launchers import job_of_hydra, rank_identity
 from clusterctl.node.jobs.processes import Process, role_of
 
 SRUN = "SLURM_JOB_ID=17 SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_STEP_NUM_TASKS=4"
@@ -38,7 +38,7 @@ def environ(text: str) -> dict[bytes, bytes]:
 
 @pytest.mark.parametrize(("text", "place"), CASES.values(), ids=CASES)
 def test_what_the_environment_tells(text, place):
-    assert place_of(environ(text)) == place
+    assert rank_identity(environ(text)) == place
 
 
 @pytest.mark.parametrize(
