@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
+import functools
+import inspect
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 from fabric import Connection
 
@@ -22,6 +26,8 @@ from clusterctl.copy.report import TransferReport
 from clusterctl.diagnosis.verdict import Diagnosis
 from clusterctl.diagnosis.verdict import diagnose as conclude
 from clusterctl.domain.cluster import Cluster
+from clusterctl.domain.errors import UsageError
+from clusterctl.domain.ranges import other_cluster, parse_nodes
 from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.ec2.money.prices import find_prices, list_prices
 from clusterctl.jobs.mpirun import Variable
@@ -29,11 +35,12 @@ from clusterctl.jobs.plan import JobRequest
 from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.operations import bench as benchmarks
 from clusterctl.operations import down as removal
-from clusterctl.operations import fetch as fetching
 from clusterctl.operations import logs as job_logs
 from clusterctl.operations.copy import copy_to_cluster
 from clusterctl.operations.costs import price_cache
 from clusterctl.operations.diagnose import collect
+from clusterctl.operations.fetch import Fetched
+from clusterctl.operations.fetch import fetch as fetch_job
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.ownership import NotLaunchedHere
 from clusterctl.operations.train import (
@@ -68,6 +75,58 @@ __all__ = [
 ]
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _checked(function: F) -> F:
+    """Make a function refuse arguments that are not of their annotated types, with a UsageError."""
+    signature = inspect.signature(function)
+    kinds = {**function.__annotations__, **AccountOptions.__annotations__}
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        for name, value in {**given, **given.get("account", {})}.items():
+            kind = getattr(kinds.get(name), "__forward_arg__", kinds.get(name))
+            if name != "account" and kind and not _fits(value, ast.parse(kind, mode="eval").body):
+                raise UsageError(f"{function.__name__}: {name} is {kind}, not {value!r:.80}")
+        return function(*args, **kwargs)
+
+    return cast("F", checked)
+
+
+def _fits(value: object, kind: ast.AST) -> bool:
+    """Return whether a value is of an annotated type. A string is no Sequence."""
+    if isinstance(kind, ast.BinOp):
+        return _fits(value, kind.left) or _fits(value, kind.right)
+    if isinstance(kind, ast.Constant):
+        return value is None
+    if isinstance(kind, ast.Subscript):
+        if ast.unparse(kind.value) == "Mapping":
+            return isinstance(value, Mapping)
+        of_items = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+        return of_items and all(_fits(item, kind.slice) for item in cast("Sequence[object]", value))
+    name = ast.unparse(kind)
+    if isinstance(value, bool) or name == "bool":
+        return isinstance(value, bool) and name == "bool"
+    if name == "float":
+        return isinstance(value, (int, float))
+    return isinstance(value, getattr(builtins, name, None) or globals()[name])
+
+
+def _indices(cluster: str, nodes: int | str | Sequence[int | str] | None) -> tuple[int, ...] | None:
+    """Return the indices of the nodes that are given as --nodes takes them. Raises UsageError."""
+    if nodes is None:
+        return None
+    indices: list[int] = []
+    for one in [nodes] if isinstance(nodes, (int, str)) else nodes:
+        others, found = parse_nodes(str(one))
+        for other in others - {cluster}:
+            raise other_cluster(other, cluster)
+        indices += found
+    return tuple(dict.fromkeys(indices))
+
+
 class AccountOptions(TypedDict, total=False):
     """Keywords of every function. One that is left out, or None, has the value that it has on the
     command line: from the environment, or from clusterctl.yaml."""
@@ -77,6 +136,7 @@ class AccountOptions(TypedDict, total=False):
     profile: str | None
 
 
+@_checked
 def up(
     name: str, settings: Mapping[str, Any] | None = None, **account: Unpack[AccountOptions]
 ) -> UpReport:
@@ -96,46 +156,59 @@ def up(
     return launch(launcher, launch_request(draft, app.settings.lab))
 
 
+@_checked
 def run(
     name: str,
     command: str,
     *,
-    nodes: Sequence[int] | None = None,
+    nodes: int | str | Sequence[int | str] | None = None,
     timeout_s: float | None = None,
-    stdin: bytes = b"",
+    stdin: bytes | str = b"",
     **account: Unpack[AccountOptions],
 ) -> FanoutResult[CommandResult]:
-    """Run COMMAND on the nodes of cluster NAME in parallel; `nodes` are indices, None is all.
+    """Run COMMAND on the nodes of cluster NAME in parallel.
 
-    A status other than 0 is a result, a node that was not reached is one of the `failures`.
+    `nodes` is None for all, or what --nodes takes (`"0-3,5"`, `"demo-1"`), an index, or a list of
+    these. `stdin` as a str is sent as UTF-8. A status other than 0 is a result, a node that was not
+    reached is one of the `failures`.
     """
+    indices = _indices(name, nodes)
+    data = stdin.encode() if isinstance(stdin, str) else stdin
     with _app(name, account).open(name) as access:
         return access.connections.run_all(
-            access.select(nodes), command, timeout_s=timeout_s, stdin=stdin, as_user=True
+            access.select(indices), command, timeout_s=timeout_s, stdin=data, as_user=True
         )
 
 
+@_checked
 def copy(
     name: str,
-    sources: Sequence[str],
+    sources: str | Path | Sequence[str | Path],
     destination: str,
     *,
-    nodes: Sequence[int] | None = None,
-    from_node: int | None = None,
+    nodes: int | str | Sequence[int | str] | None = None,
+    from_node: int | str | None = None,
     options: CopyOptions = CopyOptions(),  # noqa: B008 - frozen
     **account: Unpack[AccountOptions],
 ) -> TransferReport:
     """Copy SOURCES to DESTINATION on the nodes of cluster NAME, in about the time of one copy.
 
-    `options` are those of the command. The report has each node's error, if there is one, and
-    `ok`: whether all nodes have everything.
+    SOURCES is one path or URL, or a list of them; `nodes` is as for `run`. `options` are those of
+    the command. The report has each node's error, if there is one, and `ok`: whether all nodes have
+    everything.
     """
-    app, words = _app(name, account), tuple(sources)
-    request = request_of(options, words, destination, from_node)
+    given = [sources] if isinstance(sources, (str, Path)) else sources
+    words, indices = tuple(map(str, given)), _indices(name, nodes)
+    source = None
+    if from_node is not None:
+        [source, *others] = _indices(name, from_node) or ()
+        if others:
+            raise UsageError(f"SRC is on one node, not on {from_node}")
+    app, request = _app(name, account), request_of(options, words, destination, source)
     with app.open(name) as access:
         return copy_to_cluster(
             access,
-            access.select(nodes),
+            access.select(indices),
             request,
             watch=lambda progress: None,
             urls=url_access(options, words, lambda: app.clients, app.settings.home),
@@ -144,6 +217,7 @@ def copy(
         )
 
 
+@_checked
 def train(
     name: str,
     request: JobRequest,
@@ -175,12 +249,14 @@ def train(
         return job_logs.find(access, started.job.job_id)
 
 
+@_checked
 def jobs(name: str, **account: Unpack[AccountOptions]) -> list[JobRecord]:
     """Return the jobs of cluster NAME, oldest first."""
     with _app(name, account).open(name) as access:
         return [job_logs.with_reasons(access, job) for job in job_logs.jobs_of(access)]
 
 
+@_checked
 def wait(name: str, job_id: str | None = None, **account: Unpack[AccountOptions]) -> JobRecord:
     """Wait until the job, or the latest, has ended, and return its record.
 
@@ -190,6 +266,7 @@ def wait(name: str, job_id: str | None = None, **account: Unpack[AccountOptions]
         return job_logs.wait_for(access, job_logs.find(access, job_id, latest=True))
 
 
+@_checked
 def logs(
     name: str,
     job_id: str | None = None,
@@ -207,6 +284,7 @@ def logs(
     return b"".join(parts).decode(errors="replace")
 
 
+@_checked
 def fetch(
     name: str,
     folder: str | Path,
@@ -214,19 +292,21 @@ def fetch(
     *,
     verify: bool = False,
     **account: Unpack[AccountOptions],
-) -> fetching.Fetched:
+) -> Fetched:
     """Copy what the job, or the latest, wrote into `folder` here, with its record and logs."""
     with _app(name, account).open(name) as access:
         job = job_logs.find(access, job_id)
-        return fetching.fetch_all(access, job, Path(folder), verify=verify)
+        return fetch_job(access, job.job_id, Path(folder), verify=verify)
 
 
+@_checked
 def diagnose(name: str, job_id: str | None = None, **account: Unpack[AccountOptions]) -> Diagnosis:
     """Return why the job of cluster NAME is stuck or slow, or what shows that it is not."""
     with _app(name, account).open(name) as access:
         return conclude(collect(access, job_id))
 
 
+@_checked
 def bench(
     settings: BenchSettings,
     sizes: Sequence[int],
@@ -258,6 +338,7 @@ def bench(
                 benchmarks.write_report(place)
 
 
+@_checked
 def down(
     name: str,
     *,
@@ -307,6 +388,7 @@ class ConnectedCluster:
         return self.connections[1:]
 
 
+@_checked
 def connect(name: str, **account: Unpack[AccountOptions]) -> ConnectedCluster:
     """Return the running cluster NAME. A connection opens when it is first used.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import re
 from pathlib import Path
@@ -63,6 +64,67 @@ def test_the_programs_of_the_page(lab, tmp_path, monkeypatch, capsys):
         assert removed.nodes == ("demo-0", "demo-1")
     finally:
         CliRunner().invoke(cli, ["down", "demo", "--yes", "--discard-results"])
+
+
+def test_an_argument_of_a_wrong_type_is_refused_by_name(monkeypatch, tmp_path):
+    """No function goes on with one: a string is not taken apart, and nothing hangs."""
+    from clusterctl import api
+
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
+    functions = [getattr(api, name) for name in api.__all__]
+    functions = [function for function in functions if inspect.isfunction(function)]
+    assert len(functions) == 12
+    right = {"name": "demo", "command": "true", "sources": [], "destination": "~/"}
+    right |= {"settings": {}, "request": None, "folder": "runs", "sizes": [1]}
+    refused = {}
+    for function in functions:
+        parameters = inspect.signature(function).parameters.values()
+        needed = [one.name for one in parameters if one.default is one.empty and one.kind != 4]
+        for name in [*(one.name for one in parameters if one.kind != 4), "lab", "region"]:
+            given = {other: right[other] for other in needed} | {name: object()}
+            with pytest.raises(UsageError) as error:
+                function(**given)
+            refused[function.__name__, name] = error.value.message
+    assert all(text.startswith(f"{name}: ") for (name, _), text in refused.items()), refused
+    for function, wrong in (
+        (api.run, {"command": ["true"]}),
+        (api.run, {"command": "true", "nodes": [True]}),
+        (api.run, {"command": "true", "nodes": [0.5]}),
+        (api.run, {"command": "true", "stdin": io.BytesIO()}),
+        (api.run, {"command": "true", "timeout_s": "5"}),
+        (api.bench, {"settings": None, "sizes": "12", "folder": "runs"}),
+        (api.copy, {"sources": [b"a"], "destination": "~/"}),
+        (api.fetch, {"folder": "runs", "verify": 1}),
+        (api.logs, {"lab": "yes"}),
+    ):
+        names = {} if function is api.bench else {"name": "demo"}
+        with pytest.raises(UsageError, match=rf"^{function.__name__}: \w+ is .*, not "):
+            function(**names, **wrong)
+    with pytest.raises(UsageError, match="no SRC: there is nothing to copy"):
+        api.copy("demo", [], "~/")
+    with pytest.raises(UsageError, match="nothing at 'settings.json'"):
+        api.copy("demo", "settings.json", "~/")
+    with pytest.raises(UsageError, match="SRC is on one node, not on 0-1"):
+        api.copy("demo", Path("a"), "~/", from_node="0-1")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "indices"),
+    [
+        (None, None),
+        (1, (1,)),
+        ("0-2,5", (0, 1, 2, 5)),
+        ("demo-[1,3]", (1, 3)),
+        (["demo-9", 0, "9"], (9, 0)),
+        ((), ()),
+    ],
+)
+def test_nodes_are_what_the_option_takes_or_a_list_of_that(nodes, indices):
+    from clusterctl import api
+
+    assert api._indices("demo", nodes) == indices
+    with pytest.raises(UsageError, match="nodes of other are named, and the cluster is demo"):
+        api._indices("demo", ["other-1"])
 
 
 def test_settings_are_checked_as_those_of_the_file():

@@ -27,6 +27,7 @@ from clusterctl.config import Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError, LabError, UsageError, unquoted_home
 from clusterctl.domain.findings import folded
+from clusterctl.domain.ranges import other_cluster
 from clusterctl.domain.timeouts import Timeouts
 
 if TYPE_CHECKING:
@@ -334,10 +335,7 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
         context = click.get_current_context()
         output.suggested = _complete_suggestions(context)
         for other in context.meta.get(NAMED_CLUSTERS_KEY, set()) - {kwargs.get("name")}:
-            raise UsageError(
-                f"nodes of {other} are named, and the cluster is {kwargs.get('name')}",
-                "name nodes of one cluster, or give their indices: 0-3,5",
-            )
+            raise other_cluster(other, str(kwargs.get("name")))
         settings = load_settings(
             lab=lab,
             region=region,

@@ -157,7 +157,7 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
     """
     from clusterctl.cli.copy.options import CopyOptions
     from clusterctl.cli.copy.view import showing
-    from clusterctl.operations.fetch import fetch_all
+    from clusterctl.operations import fetch as fetching
     from clusterctl.operations.logs import find
 
     job_id, place = job_and_folder(words)
@@ -170,7 +170,7 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
         job = find(access, job_id)
         place = place or Path(job.job_id)
         with showing(CopyOptions()) as shown:
-            brought = fetch_all(access, job, place, shown.watch, agree, verify)
+            brought = fetching.fetch(access, job.job_id, place, shown.watch, agree, verify)
     names = fold_hosts(sorted(path.name for path in place.iterdir()))
     written = f"{count(brought.files, 'file')}, {format_bytes(brought.size_bytes)}"
     of_it = f" ({written} that it wrote)" if brought.files else ""

@@ -125,14 +125,10 @@ def tell_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
 def _fetched(access: Access, job_id: str, place: Path, what: str, model: bool = False) -> bool:
     """Fetch the record of a job that has ended, or with its model, and return whether that
     succeeded. An error is only printed, so that the caller can return the job's exit status."""
-    from clusterctl.operations.fetch import fetch_all
-    from clusterctl.operations.logs import fetch, find
+    from clusterctl.operations.fetch import fetch
 
     try:
-        if model:
-            fetch_all(access, find(access, job_id), place)
-        else:
-            fetch(access, job_id, place)
+        fetch(access, job_id, place, record_only=not model)
     except (ClusterctlError, OSError) as error:
         why = error.message if isinstance(error, ClusterctlError) else error
         again = f"clusterctl fetch {access.cluster.name} {job_id} DIR"
@@ -521,7 +517,7 @@ def train(
     from clusterctl.jobs.plan import JobRequest, clears_or_resumes
     from clusterctl.jobs.script_mode import ScriptMode, parse_channel, parse_hyperparameter
     from clusterctl.operations.costs import price_cache
-    from clusterctl.operations.logs import check_place
+    from clusterctl.operations.fetch import check_place
     from clusterctl.operations.train import (
         live_hosts,
         machines_of,

@@ -110,7 +110,9 @@ def _matches(path: Path) -> list[Path]:
 
 
 def _check_paths(request: CopyRequest) -> None:
-    if not request.sources or "" in request.sources:
+    if not request.sources:
+        raise UsageError("no SRC: there is nothing to copy", "name a file or folder")
+    if "" in request.sources:
         raise UsageError("there is nothing at ''", "name an existing file or folder")
     if not request.destination:
         raise UsageError("DST is empty", "name the folder on the nodes, or ~ for the home folder")

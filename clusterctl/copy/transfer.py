@@ -74,6 +74,13 @@ class Transfer:
     timeouts: CopyTimeouts | None = None
     watch: Callable[[CopyProgress], None] = field(default=lambda progress: None)
 
+    @property
+    def node_paths(self) -> tuple[str, ...]:
+        """The paths on nodes that the user may have written."""
+        if self.to_here:
+            return ()  # a fetch, which finds them itself
+        return (self.request.destination, *(self.request.sources if self.source else ()))
+
     def run(self) -> TransferReport:
         """Run the copy to its end. Raises UsageError if there is nothing at the source.
 
@@ -124,8 +131,7 @@ class _Run:
             time.monotonic() - self._began,
             self._plan_data,
         )
-        request, source = self._transfer.request, self._transfer.source
-        paths = [request.destination, *(request.sources if source else ())]
+        paths = self._transfer.node_paths
         for error in filter(None, (report.error, *(node.error for node in report.nodes))):
             error.hint = with_unquoted_home(error.hint, error.message, paths)
         if isinstance(report.error, UsageError) and report.source is None:

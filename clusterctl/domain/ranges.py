@@ -45,6 +45,14 @@ def parse_nodes(text: str) -> tuple[set[str], tuple[int, ...]]:
     return clusters, parse_indices(",".join(match[2] or match[3] for match in named if match))
 
 
+def other_cluster(other: str, name: str) -> UsageError:
+    """Return the error for nodes of cluster `other` where nodes of cluster `name` are needed."""
+    return UsageError(
+        f"nodes of {other} are named, and the cluster is {name}",
+        "name nodes of one cluster, or give their indices: 0-3,5",
+    )
+
+
 def format_indices(indices: Iterable[int]) -> str:
     """Return `0-3,5` for 0, 1, 2, 3, 5."""
     return ",".join(_run_text(run, 0) for run in _runs(sorted(set(indices))))

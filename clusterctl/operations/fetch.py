@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
-from collections.abc import Callable, Sequence
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import TypeVar
 
 from clusterctl.copy.report import TransferReport
 from clusterctl.copy.request import CopyRequest
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
+from clusterctl.domain.results import last_line
+from clusterctl.jobs.detached import JOBS, find_job
 from clusterctl.node.jobs import written
-from clusterctl.node.jobs.folder import METRICS
-from clusterctl.node.jobs.jobs import COLLECTED, KEPT, MANIFEST
+from clusterctl.node.jobs.jobs import COLLECTED
 from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.node.jobs.written import OutputFiles, Trees, list_trees, look, note_fetched
+from clusterctl.node.record import RecordError, from_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import Watch, copy_here
-from clusterctl.operations.logs import RECORD, check_free, check_place, collect, fetch
 from clusterctl.operations.losses import LOOKING
 from clusterctl.transport.call import call
+from clusterctl.transport.data import read_data
 from clusterctl.transport.target import Target
 
 R = TypeVar("R")
 LIST_TIMEOUT_S = 3600.0  # for a listing of millions of files on a disk that is slow
-# Names of the record's files: a program's file of such a name comes under its node's name.
-RECORDS = {*KEPT, RECORD, METRICS, "log", MANIFEST, *COLLECTED}
+RECORD = "record.json"
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a job wrote into one folder of a node. `name` is the folder's, if it is brought as a
+    whole; empty if only its files are."""
+
+    target: Target
+    name: str
+    found: OutputFiles
 
 
 @dataclass(frozen=True)
@@ -37,8 +55,6 @@ class Part:
     source: str
     place: Path
     names: tuple[str, ...]
-    size_bytes: int
-    digest: str
 
     @property
     def here(self) -> Sequence[Path]:
@@ -56,48 +72,69 @@ class Fetched:
     gone: tuple[str, ...] = ()
 
 
-def fetch_all(
+def fetch(
     access: Access,
-    job: JobRecord,
+    job_id: str,
     place: Path,
     watch: Watch = lambda progress: None,
     agree: Callable[[int], None] = lambda size: None,
     verify: bool = False,
+    record_only: bool = False,
 ) -> Fetched:
-    """Bring what a job wrote into `place`, then its record.
+    """Bring a job's record and what the job wrote into `place`: only complete files.
 
+    The log and the other files of the record come first, and record.json last: then all is here.
     It may be run again: what is here already is not copied again. Then contents are compared, since
     a file that was written over may have its size and its time of before. Nothing is deleted here.
 
-    Files of the head node come into `place` itself, those of another node below its name. `agree`
-    gets the bytes of all files, and raises to refuse. With `verify` all files are read again at the
-    end, on both sides. Raises UsageError, HostError, ClusterctlError if a copy failed, was not
+    `agree` gets the bytes of all files, and raises to refuse. With `verify` all files are read
+    again at the end, on both sides. Raises UsageError if `place` holds another job's files or the
+    user's own, or cannot be written, HostError, and ClusterctlError if a copy failed, was not
     whole, or differs.
     """
-    check_place(place, job.job_id)
-    again = (place / RECORD).exists()
-    if job.spec.model_dir is not None and not job.unended:
-        collect(access, job.job_id)
-    parts = find_parts(access, job.job_id, place)
-    agree(sum(part.size_bytes for part in parts))
+    job = find_job(access.connections, access.head, job_id)
+    record, begun = place / RECORD, place / f".fetch-{job_id}-begun"
+    check_place(place, job_id)
+    outputs = [] if record_only else _outputs(access, job)
+    size = sum(one.found.bytes for one in outputs)
+    agree(size)
     gone: tuple[str, ...] = ()
-
-    def bring(is_ours: bool) -> None:
-        nonlocal gone
-        if is_ours:
-            gone = _gone(job, place, parts)
-        else:
-            here = (part.here if part.place == place else [part.place] for part in parts)
-            check_free(place, (os.path.relpath(one, place) for some in here for one in some))
-        for part in parts:
-            _bring(access, part, watch, again, verify)
-
-    fetch(access, job.job_id, place, bring)
-    noted: dict[str, dict[str, str]] = {}
-    for part in parts:
-        noted.setdefault(part.target.host, {})[part.source] = part.digest
-    _call(access, access.head, note_fetched, written.FetchedOutput(job.job_id, noted))
-    return Fetched(sum(len(one.names) for one in parts), sum(one.size_bytes for one in parts), gone)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with locked_staging_folder(place, job_id) as (draft, was_begun):
+            is_again = record.exists()
+            _unpack(access, job_id, draft)
+            kept = [path.name for path in draft.iterdir()]
+            hosts = [target.host for target in access.all_targets]
+            parts = plan_parts(place, [*kept, RECORD], access.head_name, hosts, outputs)
+            if is_again or was_begun:
+                gone = _gone(job, place, parts)
+            else:
+                _check_free(place, kept)
+                here = (part.here if part.place == place else [part.place] for part in parts)
+                _check_free(place, (os.path.relpath(one, place) for some in here for one in some))
+            data = {"cluster": access.cluster.name, **job.as_data()}
+            if job.spec.code:
+                data["code"] = job.spec.code
+            (draft / RECORD).write_text(json.dumps(data, indent=1) + "\n")
+            begun.mkdir(exist_ok=True)
+            for name in kept:
+                (draft / name).replace(place / name)
+            for part in parts:
+                _bring(access, part, watch, is_again, verify)
+            (draft / RECORD).replace(record)
+            begun.rmdir()
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename or place}: {error.strerror}") from None
+    except tarfile.TarError as error:
+        why = f"the archive of job {job_id} cannot be read: {error}"
+        raise CommandFailed(access.head.host, why) from error
+    if outputs:
+        noted: dict[str, dict[str, str]] = {}
+        for one in outputs:
+            noted.setdefault(one.target.host, {})[one.found.path] = one.found.digest
+        _call(access, access.head, note_fetched, written.FetchedOutput(job_id, noted))
+    return Fetched(sum(one.found.files for one in outputs), size, gone)
 
 
 def _bring(access: Access, part: Part, watch: Watch, checksum: bool, verify: bool) -> None:
@@ -134,20 +171,21 @@ def _check_whole(part: Part, report: TransferReport) -> None:
         )
 
 
-def find_parts(access: Access, job_id: str, place: Path) -> list[Part]:
+def _outputs(access: Access, job: JobRecord) -> list[Output]:
     """Return what the job has written on all nodes where it may have. Raises HostError."""
-    trees = _call(access, access.head, list_trees, job_id)
-    parts: list[Part] = []
+    if job.spec.model_dir is not None and not job.unended:
+        _collect(access, job.job_id)
+    trees = _call(access, access.head, list_trees, job.job_id)
+    outputs: list[Output] = []
     for target in access.all_targets:
-        is_head = target == access.head
-        here = tuple(tree for tree in trees if is_head or target.host in tree.hosts)
+        here = tuple(one for one in trees if target == access.head or target.host in one.hosts)
         if here:
             found = _call(access, target, look, Trees(here, named=True))
             for one, tree in ((one, tree) for one in found for tree in here):
                 if one.path == tree.path:
                     is_folder = tree.since is None and not tree.shipped
-                    parts += _parts_of(target, is_head, one, is_folder, place)
-    return parts
+                    outputs.append(Output(target, Path(one.path).name if is_folder else "", one))
+    return outputs
 
 
 def _call(access: Access, target: Target, function: Callable[..., R], request: object) -> R:
@@ -156,24 +194,147 @@ def _call(access: Access, target: Target, function: Callable[..., R], request: o
     )
 
 
-def _parts_of(
-    target: Target, is_head: bool, found: OutputFiles, is_folder: bool, place: Path
-) -> Sequence[Part]:
-    """Return where the files of a folder go: those of a folder of their own keep its name."""
-    top = place if is_head else place / target.host
-    if is_folder:
-        top /= os.path.basename(os.path.normpath(found.path))  # noqa: PTH119
-    clash = [] if is_folder or not is_head else [n for n in found.names if _is_record(n)]
-    kept = [name for name in found.names if name not in set(clash)]
-    about = (found.bytes, found.digest)
-    parts = [Part(target, found.path, top, tuple(kept), *about)] if kept else []
-    if clash:
-        size = 0 if parts else found.bytes
-        there = place / target.host
-        parts.append(Part(target, found.path, there, tuple(clash), size, found.digest))
+def plan_parts(
+    place: Path,
+    records: Collection[str],
+    head: str,
+    hosts: Collection[str],
+    outputs: Sequence[Output],
+) -> list[Part]:
+    """Return where what a job wrote goes: no two files share a path, and none is below another.
+
+    That of the head node goes into `place`, beside the files `records`; that of another of `hosts`
+    below its name. What has a name that is taken goes below the node's name instead, or, if that is
+    taken, too, below that name with a number (`demo-0.2`).
+    """
+    taken: dict[str, set[str]] = {head: {*records}}
+    roots = {head: place}
+    for host in hosts:
+        if host != head:
+            roots[host] = place / _free(host, taken[head])
+            taken[head].add(roots[host].name)
+            taken[host] = set()
+    parts: list[Part] = []
+    # Folders come first: they cannot be split.
+    for output in sorted(outputs, key=lambda one: not one.name):
+        host, found = output.target.host, output.found
+        used = taken[host]
+        below = _free(host, used.union(*(_tops(one) for one in outputs if one.target.host == host)))
+        clash = _tops(output) & used
+        used |= {*_tops(output), below} if clash else _tops(output)
+        for top, is_taken in ((roots[host], False), (roots[host] / below, True)):
+            names = tuple(name for name in found.names if (_top(output, name) in clash) is is_taken)
+            if names:
+                parts.append(Part(output.target, found.path, top / output.name, names))
     return parts
 
 
-def _is_record(name: str) -> bool:
-    first = name.partition("/")[0]
-    return first in RECORDS or first.startswith(("log-", "trace-steps-"))
+def _top(output: Output, name: str) -> str:
+    return output.name or name.partition("/")[0]
+
+
+def _tops(output: Output) -> set[str]:
+    return {_top(output, name) for name in output.found.names}
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    """Return the name, or the first of `name.2`, `name.3`, … that is not taken."""
+    return next(one for one in chain([name], (f"{name}.{n}" for n in count(2))) if one not in taken)
+
+
+@dataclass(frozen=True)
+class _RecordId:
+    """What a fetch checks in a folder's record of a job."""
+
+    id: str | None = None
+
+
+def _job_in(record: Path) -> str | None:
+    """Return the ID of the job whose record this is; None if it is none. Raise OSError."""
+    try:
+        return from_json(_RecordId, record.read_bytes()).id
+    except RecordError:
+        return None
+
+
+def check_place(place: Path, job_id: str = "") -> None:
+    """Raise UsageError if job `job_id`, or a new one, cannot be fetched into `place`: it holds
+    another job's files, or is none of the user's folders."""
+    record = place / RECORD
+    try:
+        other = _job_in(record) if record.exists() else job_id
+        if other != job_id:
+            holds = f"job {other}" if other else f"a {RECORD} that is no job's"
+            raise UsageError(f"{place} holds {holds}", "name another folder")
+        there = next(path for path in (place, *place.absolute().parents) if path.exists())
+    except OSError as error:
+        raise UsageError(f"cannot read {place}: {error.strerror}", "name another folder") from None
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise UsageError(f"cannot write to {there}", "name another folder")
+
+
+def _check_free(place: Path, names: Iterable[str]) -> None:
+    """Raise UsageError if something of one of these names is in `place`."""
+    for name in names:
+        if os.path.lexists(place / name):
+            raise UsageError(f"{place} has its own file {name}", "name another folder")
+
+
+@contextmanager
+def locked_staging_folder(place: Path, job_id: str) -> Iterator[tuple[Path, bool]]:
+    """Make a temporary folder in `place` for one fetch, and remove it after the block.
+
+    Yield the folder, and whether an interrupted fetch of the same job left a folder behind: then
+    files in `place` may come from that fetch. Fetches into one place wait for each other. Raise
+    OSError.
+    """
+    opened, is_alone = os.open(place, os.O_RDONLY), False
+    try:
+        # NFS cannot lock a folder exclusively. Without the lock, leftover folders stay, because a
+        # running fetch may own them.
+        with suppress(OSError):
+            # When a job fails, `train` and a `logs -f` beside it fetch it at the same moment.
+            fcntl.flock(opened, fcntl.LOCK_EX)
+            is_alone = True
+        left = [*place.glob(f".fetch-{job_id}-*")]
+        with tempfile.TemporaryDirectory(prefix=f".fetch-{job_id}-", dir=place) as draft:
+            yield Path(draft), bool(left)
+            for folder in left if is_alone else ():
+                shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(opened)
+
+
+def _unpack(access: Access, job_id: str, folder: Path) -> None:
+    """Unpack the archive that `pack` of node/jobs/jobs.py writes into `folder`.
+
+    Raise CommandFailed if the archive is incomplete.
+    """
+    with tempfile.TemporaryFile(dir=folder) as archive:
+        command = f"exec {JOBS.command('pack', job_id)}"
+        result = read_data(
+            access.connections, access.head, command, archive.write, stdin=JOBS.stdin()
+        )
+        if not result.ok:
+            why = result.stderr.strip()
+            raise CommandFailed(result.host, f"job {job_id} could not be packed: {why}")
+        archive.seek(0)
+        with tarfile.open(fileobj=archive, mode="r:") as files:
+            for entry in files:
+                content = files.extractfile(entry)
+                path = Path(entry.name)
+                # Skip names that lead outside the folder.
+                if content and not path.is_absolute() and ".." not in path.parts:
+                    (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                    with (folder / path).open("wb") as file:
+                        shutil.copyfileobj(content, file)
+
+
+def _collect(access: Access, job_id: str) -> None:
+    """Collect a script-mode job's model on the head node if the job's end did not: the job was
+    cancelled, or the disk was full. Raise CommandFailed."""
+    folder = f'"$HOME"/.clusterctl/jobs/{job_id}'
+    command = f"[ -e {folder}/manifest.json ] || exec python3 -ISu {folder}/collect.py {folder}"
+    result = access.connections.run(access.head, command)
+    if not result.ok:
+        raise CommandFailed(result.host, last_line(result.stderr))

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-import shutil
-import tarfile
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -25,19 +18,22 @@ from clusterctl.domain.errors import (
     UsageError,
 )
 from clusterctl.domain.results import FanoutResult, HostOutcome, last_line
-from clusterctl.jobs.detached import JOBS, JobRunning, find_job, follow_job, list_jobs, tail_command
+from clusterctl.jobs.detached import (
+    JobRunning,
+    find_job,
+    follow_job,
+    list_jobs,
+    tail_command,
+)
 from clusterctl.jobs.processes import TIMEOUT_S, all_of, processes_in
 from clusterctl.node.facts.processes import job_processes, unended_jobs
 from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.spec import SERVE, JobRecord, JobState
-from clusterctl.node.record import RecordError, from_json
 from clusterctl.operations.access import Access
 from clusterctl.transport.data import read_data
 from clusterctl.transport.reports import facts_of, read_reports
 from clusterctl.transport.target import Target
-
-RECORD = "record.json"
 
 
 class NoJobs(ClusterctlError):
@@ -285,134 +281,6 @@ def wait_for(access: Access, seen: JobRecord) -> JobRecord:
     return follow_job(
         access.connections, access.head, seen.job_id, None, seen=seen, timeouts=access.timeouts
     )
-
-
-def check_place(place: Path, job_id: str = "") -> None:
-    """Raise UsageError if job `job_id`, or a new one, cannot be fetched into `place`: it holds
-    another job's files, or is none of the user's folders."""
-    record = place / RECORD
-    try:
-        other: object = job_id
-        if record.exists():
-            with suppress(RecordError):
-                other = None
-                other = from_json(dict[str, Any], record.read_bytes()).get("job_id")
-        if other != job_id:
-            holds = f"job {other}" if other else f"a {RECORD} that is no job's"
-            raise UsageError(f"{place} holds {holds}", "name another folder")
-        there = next(path for path in (place, *place.absolute().parents) if path.exists())
-    except OSError as error:
-        raise UsageError(f"cannot read {place}: {error.strerror}", "name another folder") from None
-    if not (there.is_dir() and os.access(there, os.W_OK)):
-        raise UsageError(f"cannot write to {there}", "name another folder")
-
-
-def fetch(
-    access: Access, job_id: str, place: Path, bring: Callable[[bool], None] = lambda is_ours: None
-) -> None:
-    """Download the job's record into the folder `place`: only complete files, record.json last.
-
-    `bring` downloads what the job wrote, before any file of the record appears. Its argument is
-    whether an earlier fetch of the job has begun to fill the folder. Raise UsageError if the folder
-    holds another job's files or the user's own, or cannot be written, and HostError.
-    """
-    job = find_job(access.connections, access.head, job_id)
-    record, begun = place / RECORD, place / f".fetch-{job_id}-begun"
-    check_place(place, job_id)
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        with locked_staging_folder(place, job_id) as (draft, was_begun):
-            is_ours = was_begun or record.exists()
-            _unpack(access, job_id, draft)
-            if not is_ours:
-                check_free(place, [path.name for path in draft.iterdir()])
-            data = {"cluster": access.cluster.name, **job.as_data()}
-            if job.spec.code:
-                data["code"] = job.spec.code
-            (draft / RECORD).write_text(json.dumps(data, indent=1) + "\n")
-            begun.mkdir(exist_ok=True)
-            bring(is_ours)
-            _publish(draft, place)
-            begun.rmdir()
-    except OSError as error:
-        raise UsageError(f"cannot write {error.filename or place}: {error.strerror}") from None
-    except tarfile.TarError as error:
-        why = f"the archive of job {job_id} cannot be read: {error}"
-        raise CommandFailed(access.head.host, why) from error
-
-
-def check_free(place: Path, names: Iterable[str]) -> None:
-    """Raise UsageError if something of one of these names is in `place`."""
-    for name in names:
-        if os.path.lexists(place / name):
-            raise UsageError(f"{place} has its own file {name}", "name another folder")
-
-
-def _publish(draft: Path, place: Path) -> None:
-    """Move the downloaded files to their place, record.json last. Raise OSError."""
-    brought = [path for path in draft.iterdir() if path.name != RECORD]
-    for path in (*brought, *draft.glob(RECORD)):
-        path.replace(place / path.name)
-
-
-@contextmanager
-def locked_staging_folder(place: Path, job_id: str) -> Iterator[tuple[Path, bool]]:
-    """Make a temporary folder in `place` for one fetch, and remove it after the block.
-
-    Yield the folder, and whether an interrupted fetch of the same job left a folder behind: then
-    files in `place` may come from that fetch. Fetches into one place wait for each other. Raise
-    OSError.
-    """
-    opened, is_alone = os.open(place, os.O_RDONLY), False
-    try:
-        # NFS cannot lock a folder exclusively. Without the lock, leftover folders stay, because a
-        # running fetch may own them.
-        with suppress(OSError):
-            # When a job fails, `train` and a `logs -f` beside it fetch it at the same moment.
-            fcntl.flock(opened, fcntl.LOCK_EX)
-            is_alone = True
-        left = [*place.glob(f".fetch-{job_id}-*")]
-        with tempfile.TemporaryDirectory(prefix=f".fetch-{job_id}-", dir=place) as draft:
-            yield Path(draft), bool(left)
-            for folder in left if is_alone else ():
-                shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(opened)
-
-
-def _unpack(access: Access, job_id: str, folder: Path) -> None:
-    """Unpack the archive that `pack` of node/jobs/jobs.py writes into `folder`.
-
-    Raise CommandFailed if the archive is incomplete.
-    """
-    with tempfile.TemporaryFile(dir=folder) as archive:
-        command = f"exec {JOBS.command('pack', job_id)}"
-        result = read_data(
-            access.connections, access.head, command, archive.write, stdin=JOBS.stdin()
-        )
-        if not result.ok:
-            why = result.stderr.strip()
-            raise CommandFailed(result.host, f"job {job_id} could not be packed: {why}")
-        archive.seek(0)
-        with tarfile.open(fileobj=archive, mode="r:") as files:
-            for entry in files:
-                content = files.extractfile(entry)
-                path = Path(entry.name)
-                # Skip names that lead outside the folder.
-                if content and not path.is_absolute() and ".." not in path.parts:
-                    (folder / path).parent.mkdir(parents=True, exist_ok=True)
-                    with (folder / path).open("wb") as file:
-                        shutil.copyfileobj(content, file)
-
-
-def collect(access: Access, job_id: str) -> None:
-    """Collect a script-mode job's model on the head node if the job's end did not: the job was
-    cancelled, or the disk was full. Raise CommandFailed."""
-    folder = f'"$HOME"/.clusterctl/jobs/{job_id}'
-    command = f"[ -e {folder}/manifest.json ] || exec python3 -ISu {folder}/collect.py {folder}"
-    result = access.connections.run(access.head, command)
-    if not result.ok:
-        raise CommandFailed(result.host, last_line(result.stderr))
 
 
 def with_reasons(access: Access, job: JobRecord) -> JobRecord:

@@ -21,7 +21,7 @@ from clusterctl.jobs.horovod import (
 from clusterctl.jobs.plan import JOBS_FOLDER
 from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.operations.access import Access
-from clusterctl.operations.logs import locked_staging_folder
+from clusterctl.operations.fetch import locked_staging_folder
 from clusterctl.operations.results import ABSENT
 from clusterctl.transport.data import read_data
 

@@ -6,7 +6,7 @@ import contextlib
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import paramiko
@@ -65,9 +65,9 @@ class Exchange:
     stdout: _OutputBuffer = field(default_factory=_OutputBuffer)
     stderr: _OutputBuffer = field(default_factory=_OutputBuffer)
     interrupted: bool = False
-    # The error of the sink, for example a closed pipe at this program's own stdout. It is not an
-    # error of the host.
-    unheard: OSError | None = None
+    # The error of the sink or of the input, for example a closed pipe at this program's own stdout.
+    # It is not an error of the host.
+    own_error: BaseException | None = None
     ending: Ending | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _sent: bool = False
@@ -152,7 +152,7 @@ class Exchange:
             try:
                 self.sink(stream, chunk)
             except OSError as error:
-                self.unheard = error
+                self.own_error = error
                 raise
         else:
             (self.stdout if stream == "stdout" else self.stderr).add(chunk)
@@ -188,7 +188,7 @@ def execute(exchange: Exchange, timeout_s: float | None, stdin: Stdin | bytes) -
     frame, channel = exchange.frame, exchange.channel
     exchange.send()
     # Input is sent from a thread: a command that blocks on its output may read no input meanwhile.
-    threading.Thread(target=_feed, args=(channel, frame.stdin, stdin), daemon=True).start()
+    threading.Thread(target=_feed, args=(exchange, stdin), daemon=True).start()
     try:
         ended = _follow(exchange, deadline) and (
             frame.status is not None or channel.status_event.wait(_left(deadline))
@@ -253,6 +253,8 @@ def _follow(exchange: Exchange, deadline: float | None) -> bool:
     status_at = None
     while not (channel.eof_received or channel.closed):
         left = _left(deadline)
+        if exchange.own_error:
+            raise exchange.own_error
         if exchange.frame.status is not None:
             status_at = status_at or time.monotonic()
             if time.monotonic() > status_at + HELD_S:
@@ -270,19 +272,33 @@ def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-def _feed(channel: paramiko.Channel, first: bytes, stdin: Stdin | bytes) -> None:
-    # A command may end before it has read its input. The channel then closes during the send.
-    with contextlib.suppress(OSError, paramiko.SSHException, EOFError):
-        if isinstance(stdin, bytes):
-            channel.sendall(first + stdin)
-        else:
-            channel.sendall(first)
-            offset = 0
-            while not channel.closed:
-                chunk = stdin.read_at(offset, wait_s=0.5)
-                if chunk == b"":
-                    break
-                if chunk:
-                    channel.sendall(chunk)
-                    offset += len(chunk)
-        channel.shutdown_write()
+def _feed(exchange: Exchange, stdin: Stdin | bytes) -> None:
+    """Send the command's input. An error of the input, in this thread, becomes the exchange's."""
+    channel = exchange.channel
+    try:
+        for chunk in _chunks(exchange, stdin):
+            # A command may end before it has read its input. The channel then closes.
+            try:
+                channel.sendall(chunk)
+            except (OSError, paramiko.SSHException, EOFError):
+                return
+        with contextlib.suppress(OSError, paramiko.SSHException, EOFError):
+            channel.shutdown_write()
+    except BaseException as error:
+        exchange.own_error = error
+
+
+def _chunks(exchange: Exchange, stdin: Stdin | bytes) -> Iterator[bytes]:
+    first = exchange.frame.stdin
+    if isinstance(stdin, bytes):
+        yield first + stdin
+        return
+    yield first
+    offset = 0
+    while not exchange.channel.closed:
+        chunk = stdin.read_at(offset, wait_s=0.5)
+        if chunk == b"":
+            return
+        if chunk:
+            yield chunk
+            offset += len(chunk)

@@ -116,7 +116,7 @@ class Session:
                 started(exchange)
             return execute(exchange, timeout_s, stdin)
         except (paramiko.SSHException, OSError, EOFError) as error:
-            if exchange is not None and exchange.unheard is error:
+            if exchange is not None and exchange.own_error is error:
                 raise
             if not transport.is_active():
                 raise ConnectionLost(

@@ -45,29 +45,35 @@ class StdinSource:
         )
         self._size = 0
         self._ended = False
+        self._error: OSError | None = None
         self._grown = threading.Condition()
         threading.Thread(target=self._copy, args=(descriptor,), daemon=True).start()
 
     def _copy(self, descriptor: int) -> None:
-        while True:
+        while not self._ended:
             try:
                 chunk = os.read(descriptor, CHUNK)
             except OSError:
                 chunk = b""
             with self._grown:
-                if chunk:
+                try:
                     self._spool.seek(self._size)
                     self._spool.write(chunk)
-                    self._size += len(chunk)
-                self._ended = not chunk
+                except OSError as error:  # the disk is full
+                    self._error = error
+                self._size += len(chunk)
+                self._ended = not chunk or self._error is not None
                 self._grown.notify_all()
-            if not chunk:
-                return
 
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
-        """Return bytes from `offset` on: b"" at the end, None if none arrive within `wait_s`."""
+        """Return bytes from `offset` on: b"" at the end, None if none arrive within `wait_s`.
+
+        Raises OSError if the input could not be kept.
+        """
         with self._grown:
             self._grown.wait_for(lambda: self._size > offset or self._ended, wait_s)
+            if self._error:
+                raise self._error
             if self._size > offset:
                 self._spool.seek(offset)
                 return self._spool.read(CHUNK)

@@ -6,9 +6,12 @@ import pytest
 
 from clusterctl.copy import failures
 from clusterctl.copy.failures import AGAIN
+from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.topology import SOURCE
+from clusterctl.copy.transfer import Transfer
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostUnreachable, UsageError
 from clusterctl.node.relay.messages import Failed
+from clusterctl.transport.target import Target
 
 
 def said(kind: str, hint: str = "") -> Failed:
@@ -49,6 +52,14 @@ def test_a_tilde_that_the_users_shell_took_is_explained(monkeypatch, path, quote
     denied = failures.with_unquoted_home("look", "/home: Permission denied", ["/data", path])
     assert denied == ("look; or " + is_mine + quoted if quoted else "look")
     assert failures.with_unquoted_home("", "No space left on device", [path]) == ""
+
+
+def test_only_paths_on_nodes_may_have_been_meant_with_a_tilde():
+    request = CopyRequest(("/a",), "/b", 0)
+    node = Target("demo-0", "198.51.100.1", "ubuntu")
+    assert Transfer(None, (), request, None, node).node_paths == ("/b", "/a")
+    assert Transfer(None, (), request, None).node_paths == ("/b",)
+    assert Transfer(None, (), request, None, node, to_here=True).node_paths == ()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import random
@@ -38,7 +39,10 @@ from clusterctl.jobs.horovod import STEPS
 from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, check_job_id, new_job_id
 from clusterctl.node.jobs.spec import JobState
+from clusterctl.node.jobs.written import FILES, OutputFiles
+from clusterctl.operations import fetch as fetching
 from clusterctl.operations import logs
+from clusterctl.operations.fetch import Output, fetch
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.tuning import fetch_tuning
 from tests.clock import FakeClock
@@ -205,6 +209,28 @@ def test_ctrl_c_while_a_job_is_started_says_that_it_may_run(node):
         start_job(node, HEAD, plan(node.home, "true"), "demo")
 
 
+def access_to(node):
+    cluster = SimpleNamespace(name="demo")
+    return SimpleNamespace(
+        connections=node, head=HEAD, head_name=HEAD.host, all_targets=(HEAD,), cluster=cluster
+    )
+
+
+def test_the_log_is_brought_also_if_what_the_job_wrote_cannot_be(node, tmp_path, monkeypatch):
+    def fail(*_):
+        raise CommandFailed("demo-0", "no space")
+
+    start_job(node, HEAD, plan(node.home, "echo said"), "demo")
+    follow_job(node, HEAD, JOB, lambda _: None)
+    found = OutputFiles(JOB, "/home/ubuntu/out", FILES, 1, 1, "", ("a",))
+    monkeypatch.setattr(fetching, "_outputs", lambda *_: [Output(HEAD, "out", found)])
+    monkeypatch.setattr(fetching, "_bring", fail)
+    with pytest.raises(CommandFailed, match="no space"):
+        fetch(access_to(node), JOB, tmp_path)
+    assert (tmp_path / "log").read_text() == "said\n"
+    assert not (tmp_path / "record.json").exists(), "it says that all is here"
+
+
 @pytest.mark.parametrize("locks", [True, False])
 def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(
     node, tmp_path, monkeypatch, locks
@@ -213,16 +239,16 @@ def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     if not locks:  # as on NFS, where the other process may still be working
-        monkeypatch.setattr(logs.fcntl, "flock", refuse)
+        monkeypatch.setattr(fcntl, "flock", refuse)
     start_job(node, HEAD, plan(node.home, "echo said"), "demo")
     follow_job(node, HEAD, JOB, lambda _: None)
-    access = SimpleNamespace(connections=node, head=HEAD, cluster=SimpleNamespace(name="demo"))
+    access = access_to(node)
     place = tmp_path / "run"
     (place / f".fetch-{JOB}-killed").mkdir(parents=True)
     (place / f".fetch-{JOB}-killed" / "log").write_text("sa")
     (place / "spec.json").write_text("{}")
     (place / ".fetch-mine").mkdir()
-    logs.fetch(access, JOB, place)
+    fetch(access, JOB, place, record_only=True)
     names = {"spec.json", "events.jsonl", "command", "log", "record.json", ".fetch-mine"}
     names |= set() if locks else {f".fetch-{JOB}-killed"}
     assert {path.name for path in place.iterdir()} == names
@@ -234,7 +260,7 @@ def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(
 def test_a_fetch_goes_on_after_ctrl_c_while_it_moves_its_files(node, tmp_path, monkeypatch):
     start_job(node, HEAD, plan(node.home, "echo said"), "demo")
     follow_job(node, HEAD, JOB, lambda _: None)
-    access = SimpleNamespace(connections=node, head=HEAD, cluster=SimpleNamespace(name="demo"))
+    access = access_to(node)
     place, moved, move = tmp_path / "run", [], Path.replace
 
     def interrupted(path, there):
@@ -245,9 +271,9 @@ def test_a_fetch_goes_on_after_ctrl_c_while_it_moves_its_files(node, tmp_path, m
 
     monkeypatch.setattr(Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        logs.fetch(access, JOB, place)
+        fetch(access, JOB, place, record_only=True)
     assert not (place / "record.json").exists()
-    logs.fetch(access, JOB, place)
+    fetch(access, JOB, place, record_only=True)
     names = {path.name for path in place.iterdir()}
     assert names == {"spec.json", "events.jsonl", "command", "log", "record.json"}
     assert moved[-1] == place / "record.json"
@@ -257,7 +283,7 @@ def test_traced_steps_are_brought_after_a_kill_and_what_that_left_is_removed(nod
     start_job(node, HEAD, plan(node.home, "true"), "demo", files={STEPS: "steps"})
     (Path(node.environ["PATH"]) / "gzip").symlink_to("/usr/bin/gzip")
     follow_job(node, HEAD, JOB, lambda _: None)
-    access = SimpleNamespace(connections=node, head=HEAD, cluster=SimpleNamespace(name="demo"))
+    access = access_to(node)
     place = tmp_path / "run"
     (place / f".fetch-{JOB}-killed").mkdir(parents=True)
     (place / f".fetch-{JOB}-killed" / "steps").write_text("st")
@@ -270,12 +296,12 @@ def test_a_greeting_is_no_part_of_logs_and_files(node, tmp_path):
     start_job(node, HEAD, plan(node.home, "echo out"), "demo", files={STEPS: "steps"})
     (Path(node.environ["PATH"]) / "gzip").symlink_to("/usr/bin/gzip")
     node.greeting = b"Welcome {\n"
-    access = SimpleNamespace(connections=node, head=HEAD, cluster=SimpleNamespace(name="demo"))
+    access = access_to(node)
     followed, read = [], []
     job = follow_job(node, HEAD, JOB, followed.append)
     logs.read_log(access, job, read.append)
     assert b"".join(followed) == b"".join(read) == b"out\n"
-    logs.fetch(access, JOB, tmp_path / "run")
+    fetch(access, JOB, tmp_path / "run", record_only=True)
     assert (tmp_path / "run" / "log").read_text() == "out\n"
     assert fetch_tuning(access, job, tmp_path).steps_file.read_text() == "steps"
     (node.home / ".clusterctl/jobs" / JOB / "log").unlink()
@@ -286,17 +312,13 @@ def test_a_greeting_is_no_part_of_logs_and_files(node, tmp_path):
 @pytest.mark.parametrize(
     "trouble", [CommandFailed("demo-0", "no"), tarfile.ReadError("no"), OSError(errno.ENOSPC, "no")]
 )
-@pytest.mark.parametrize("broken", ["_unpack", "_publish"])
-def test_a_fetch_that_fails_leaves_the_status_to_the_job(
-    tmp_path, monkeypatch, capsys, trouble, broken
-):
+def test_a_fetch_that_fails_leaves_the_status_to_the_job(tmp_path, monkeypatch, capsys, trouble):
     def fail(*_):
         raise trouble
 
     job = job_record(JobState.FAILED, 3)
-    monkeypatch.setattr(logs, "find_job", lambda *_: job)
-    monkeypatch.setattr(logs, "_unpack", lambda *_: None)
-    monkeypatch.setattr(logs, broken, fail)
+    monkeypatch.setattr(fetching, "find_job", lambda *_: job)
+    monkeypatch.setattr(fetching, "_unpack", fail)
     where = {"folder": SimpleNamespace(path=tmp_path), "cluster": SimpleNamespace(name="demo")}
     assert tell_end(SimpleNamespace(connections=None, head=HEAD, **where), job) == 3
     assert "warning: its logs could not be copied here: " in capsys.readouterr().err

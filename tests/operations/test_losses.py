@@ -11,9 +11,8 @@ from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.jobs.spec import JobSpec, JobStep
 from clusterctl.node.jobs.written import Overview
 from clusterctl.node.record import to_json
-from clusterctl.operations import logs
 from clusterctl.operations import losses as module
-from clusterctl.operations.fetch import fetch_all
+from clusterctl.operations.fetch import fetch
 from clusterctl.operations.losses import Losses, find_losses
 from clusterctl.transport.target import Target
 from tests.pair import eventually
@@ -26,6 +25,8 @@ rank = os.environ["OMPI_COMM_WORLD_RANK"]
 pathlib.Path("epochs").mkdir(exist_ok=True)
 pathlib.Path(f"epochs/{rank}.h5").write_bytes(bytes(1 << 20))
 pathlib.Path("table.csv").write_text("written over")
+if rank == "0":
+    pathlib.Path("pair-1").write_text("not a folder")
 while not os.path.exists("/data/go"):
     time.sleep(0.1)
 """
@@ -54,17 +55,19 @@ def test_down_refuses_while_something_would_be_lost(quiet, tmp_path, monkeypatch
     status, _, err = quiet.ctl("down", "--yes")
     assert (status, "has not ended" in err) == (1, False), err
     folder = f"/home/ubuntu/.clusterctl/code/{job}"
-    for host in ("pair-0", "pair-1"):
-        assert f"{host}: job {job} left 2 files of 1.0 MiB in {folder}, not fetched" in err, err
+    for host, files in (("pair-0", 3), ("pair-1", 2)):
+        said = f"{host}: job {job} left {files} files of 1.0 MiB in {folder}, not fetched"
+        assert said in err, err
     assert f"save them: clusterctl fetch pair {job} runs/{job}" in err
     # What fetch has brought is not lost, until it changes.
     for _ in range(2):
         status, out, err = quiet.ctl("fetch", str(tmp_path / "home"), job)
-        assert (status, "(4 files, 2.0 MiB that it wrote)" in out) == (0, True), (out, err)
+        assert (status, "(5 files, 2.0 MiB that it wrote)" in out) == (0, True), (out, err)
     home = tmp_path / "home"
     assert (home / "epochs" / "0.h5").stat().st_size == 1 << 20
     assert (home / "pair-1" / "epochs" / "1.h5").stat().st_size == 1 << 20
     assert (home / "pair-1" / "table.csv").read_text() == "written over"
+    assert (home / "pair-0" / "pair-1").read_text() == "not a folder"
     assert not (home / "unchanged.csv").exists(), "it was shipped from here"
     assert (home / "record.json").exists()
     assert losses(quiet) == Losses()
@@ -183,14 +186,13 @@ def test_a_fetch_of_a_model_goes_on_where_it_was_interrupted(quiet, tmp_path):
         needed.extend(node.needed_bytes for node in progress.nodes)
 
     with quiet.access() as access:
-        record = logs.find(access, job)
         shaped = quiet.fault(0, "shape", "unshape", "--rate", "80mbit")
         with shaped, pytest.raises(KeyboardInterrupt):
-            fetch_all(access, record, place, interrupt)
-        # What says that all is there comes last.
+            fetch(access, job, place, interrupt)
+        # The log comes first, and what says that all is there comes last.
+        assert (place / "log").exists()
         assert not (place / "record.json").exists()
-        assert not (place / "manifest.json").exists()
-        fetched = fetch_all(access, record, place, note)
+        fetched = fetch(access, job, place, note)
     assert (fetched.files, fetched.size_bytes) == (2, (24 << 20) + 6)
     assert 0 < max(needed) < 24 << 20, "the whole was copied again"
     assert (place / "model" / "1" / "weights").stat().st_size == 24 << 20

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import io
+import os
 import resource
 import signal
 import socket
 import subprocess
+import tempfile
 import threading
 
 import paramiko
@@ -25,6 +29,7 @@ from clusterctl.domain.errors import (
 from clusterctl.transport.dial import most_hosts
 from clusterctl.transport.keys import KnownHostKeys, load_key
 from clusterctl.transport.session import Identity, connect
+from clusterctl.transport.stdin import StdinSource
 from tests.lab.running import wait_until
 from tests.transport.conftest import free_port, keygen, running_sshd
 
@@ -82,6 +87,36 @@ def test_a_command_that_ignores_its_input_ends(ssh_server):
     with ssh_server.connections() as connections:
         result = connections.run(ssh_server.target(), "exit 4", stdin=b"x" * (8 << 20))
     assert result.exit_status == 4
+
+
+class DamagedInput:
+    def read_at(self, offset, wait_s):
+        raise OSError(errno.EIO, "no")
+
+
+@pytest.mark.parametrize(("stdin", "error"), [("text", AttributeError), (DamagedInput(), OSError)])
+def test_an_error_of_the_input_is_that_of_the_call(ssh_server, stdin, error):
+    """The thread that feeds the command ends by it, and the command would wait for input."""
+    with ssh_server.connections() as connections:
+        with pytest.raises(error):
+            connections.run(ssh_server.target(), "cat", stdin=stdin)
+        assert connections.run(ssh_server.target(), "echo next").stdout == "next\n"
+
+
+def test_input_that_cannot_be_kept_is_an_error_and_no_short_input(monkeypatch):
+    class Full(io.BytesIO):
+        def write(self, _):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "SpooledTemporaryFile", lambda _: Full())
+    read, write = os.pipe()
+    os.write(write, b"some")
+    source = StdinSource(read)
+    with pytest.raises(OSError, match="No space left"):
+        while source.read_at(0, 5.0) is None:
+            pass
+    os.close(write)
+    os.close(read)
 
 
 def test_the_deadline_keeps_what_came(ssh_server):

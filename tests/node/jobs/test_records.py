@@ -11,7 +11,7 @@ from clusterctl.cli.jobs import job_remarks
 from clusterctl.domain.errors import UsageError
 from clusterctl.node.jobs import folder, listing
 from clusterctl.node.jobs.spec import NOT_RECORDED, JobEvent, JobRecord, JobSpec, JobState, fold
-from clusterctl.operations import logs
+from clusterctl.operations import fetch as fetching
 
 JOB_ID = "20261120-154501-3f2a"
 
@@ -112,9 +112,9 @@ def test_a_job_costs_what_the_nodes_of_each_attempt_cost():
 
 @pytest.mark.parametrize("foreign", [b"", b"[1]", b'{"a": 1}', b"\xff\xfe"])
 def test_a_record_that_is_no_jobs_is_not_written_over(foreign, tmp_path, monkeypatch):
-    monkeypatch.setattr(logs, "find_job", lambda *_: SimpleNamespace(job_id=JOB_ID))
+    monkeypatch.setattr(fetching, "find_job", lambda *_: SimpleNamespace(job_id=JOB_ID))
     (tmp_path / "record.json").write_bytes(foreign)
     access = SimpleNamespace(connections=None, head=None)
     with pytest.raises(UsageError, match="holds a record.json that is no job's"):
-        logs.fetch(access, JOB_ID, tmp_path)
+        fetching.fetch(access, JOB_ID, tmp_path)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [foreign]
