@@ -246,13 +246,13 @@ def _free(name: str, taken: Collection[str]) -> str:
 class _RecordId:
     """What a fetch checks in a folder's record of a job."""
 
-    id: str | None = None
+    job_id: str | None = None
 
 
 def _job_in(record: Path) -> str | None:
     """Return the ID of the job whose record this is; None if it is none. Raise OSError."""
     try:
-        return from_json(_RecordId, record.read_bytes()).id
+        return from_json(_RecordId, record.read_bytes()).job_id
     except RecordError:
         return None
 
