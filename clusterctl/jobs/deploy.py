@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import errno
-import functools
 import gzip
 import hashlib
 import io
@@ -17,6 +16,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -62,35 +62,36 @@ def deploy_files(
     connections: Connections,
     targets: Sequence[Target],
     hosts_text: str,
-    script_of: Callable[[Target], str] = lambda target: "",
+    script_of: Callable[[Target], str] | None = None,
 ) -> FanoutResult[CommandResult]:
     """Put ~/examples/horovod, its utils, its hosts file and train.sh's launcher on every node.
 
-    `script_of` returns a script for `sh` that a node runs first, in the same command; it prints
-    "complete" at its end. A new node needs one command, a node that has our files two. Files that
-    are the same are left alone, and so are those that the user changed on the node, except the
-    hosts file, the launcher and what starts ranks. A node whose script fails has a CommandFailed as
-    its outcome. Read the other results with `deployed_files`.
+    `script_of` returns a script for `sh` that a node, perhaps a new one, runs first, in the same
+    command; it prints "complete" at its end. Then a new node needs one command, a node that has our
+    files two. Files that are the same are left alone, and so are those that the user changed on the
+    node, except the hosts file, the launcher and what starts ranks. A node whose script fails has a
+    CommandFailed as its outcome. Read the other results with `deployed_files`.
     """
     files = {**example_files(), HOSTS_PATH: hosts_text.encode()}
-    first, update = first_archive(files), archive(files)
+    first, update = first_archive(files) if script_of else b"", UNPACK.stdin(archive(files))
+    generated = (HOSTS_PATH, LAUNCHER_PATH, TORCH_RANK_PATH, START_RANK_PATH, START_DAEMON_PATH)
     all_written = to_json(DeployedFiles(tuple(files))) + "\n"
+    run = partial(connections.run, timeout_s=UNPACK_TIMEOUT_S)
 
     def one(target: Target) -> CommandResult:
-        script = script_of(target).encode()
-        result = connections.run(
-            target, first_command(len(script)), stdin=script + first, timeout_s=UNPACK_TIMEOUT_S
-        )
-        if script and "complete" not in result.stdout.splitlines():
-            reason = result.stderr.strip() or f"exit status {result.exit_status}"
-            raise CommandFailed(
-                target.host,
-                f"could not be prepared: {reason}",
-                "make room on its disk" if os.strerror(errno.ENOSPC) in reason else "",
-            )
-        if result.stdout.endswith("first\n"):
-            return replace(result, stdout=all_written)
-        return _update(connections, target, update)
+        if script_of:
+            script = script_of(target).encode()
+            result = run(target, first_command(len(script)), stdin=script + first)
+            if "complete" not in result.stdout.splitlines():
+                reason = result.stderr.strip() or f"exit status {result.exit_status}"
+                raise CommandFailed(
+                    target.host,
+                    f"could not be prepared: {reason}",
+                    "make room on its disk" if os.strerror(errno.ENOSPC) in reason else "",
+                )
+            if result.stdout.endswith("first\n"):
+                return replace(result, stdout=all_written)
+        return run(target, UNPACK.command(*generated), stdin=update)
 
     return fan_out(one, targets)
 
@@ -98,17 +99,6 @@ def deploy_files(
 def deployed_files(result: CommandResult) -> DeployedFiles:
     """Return what `deploy_files` did on a node. Raises CommandFailed, e.g. if the disk is full."""
     return record_in(DeployedFiles, result, "putting the examples there")
-
-
-def _update(connections: Connections, target: Target, payload: bytes) -> CommandResult:
-    return connections.run(
-        target,
-        UNPACK.command(
-            *(HOSTS_PATH, LAUNCHER_PATH, TORCH_RANK_PATH, START_RANK_PATH, START_DAEMON_PATH)
-        ),
-        stdin=UNPACK.stdin(payload),
-        timeout_s=UNPACK_TIMEOUT_S,
-    )
 
 
 def first_command(script_bytes: int) -> str:
@@ -119,7 +109,7 @@ def first_command(script_bytes: int) -> str:
     # `head -c` reads no byte more than that. The script comes on stdin, since for clusters of
     # hundreds of nodes it is too long for an argument. It runs in a subshell, so that its options
     # and its working folder do not affect what follows.
-    script = f'(eval "$(head -c {script_bytes})")\n[ $? = 0 ] || exit 1\n' if script_bytes else ""
+    script = f'(eval "$(head -c {script_bytes})")\n[ $? = 0 ] || exit 1\n'
     return shlex.join(["sh", "-c", script + FIRST])
 
 
@@ -144,7 +134,7 @@ def _mode(name: str) -> int:
     return 0o755 if name.endswith(".sh") else 0o644
 
 
-@functools.lru_cache(maxsize=1)
+@lru_cache(maxsize=1)
 def example_files() -> Mapping[str, bytes]:
     """Return the files to deploy, except the hosts file, by their paths in the home folder."""
     return {

@@ -19,6 +19,7 @@ from clusterctl.jobs.deploy import (
     Code,
     DeployedFiles,
     archive,
+    deploy_files,
     deployed_files,
     example_files,
     first_archive,
@@ -96,6 +97,16 @@ def test_a_script_comes_before_the_files_and_keeps_its_options_to_itself(weird_h
     assert first(weird_home, {TRAINER: b"ours"}, script) == "500000\ncomplete\nfirst\n"
     assert (weird_home / TRAINER).read_bytes() == b"ours"
     assert (weird_home / TRAINER).parent.stat().st_mode & 0o777 != 0o700
+
+
+def test_nodes_that_have_the_files_get_one_command_and_only_one_archive(weird_home):
+    node = LocalNode(weird_home)
+    for _ in range(2):
+        [result] = deploy_files(node, [HEAD], "10.0.0.4 slots=8\n").values
+        assert HOSTS_PATH in (*deployed_files(result).written, *deployed_files(result).same)
+    assert len(node.commands) == 2
+    deploy_files(node, [HEAD], "10.0.0.4 slots=8\n", lambda target: "echo complete")
+    assert len(node.commands) == 4
 
 
 def test_where_the_script_fails_nothing_is_put_there(weird_home):
