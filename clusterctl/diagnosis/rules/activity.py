@@ -12,14 +12,18 @@ from clusterctl.diagnosis.case import (
     INFO,
     WARNING,
     Cause,
-    Rank,
     RankFinding,
     Scene,
     combine,
     full_disk_finding,
-    full_disk_of,
     full_filesystems,
     gdb_command,
+)
+from clusterctl.diagnosis.evidence import Partner
+from clusterctl.diagnosis.frames import WAITING, Activity, is_user
+from clusterctl.diagnosis.ranks import (
+    Rank,
+    full_disk_of,
     is_saving,
     rank_lines,
     ranks_in_words,
@@ -27,8 +31,6 @@ from clusterctl.diagnosis.case import (
     syscall_path,
     works_alone,
 )
-from clusterctl.diagnosis.evidence import Partner
-from clusterctl.diagnosis.frames import WAITING, Activity, is_user
 from clusterctl.diagnosis.rules.logs import NO_ROOM, first_error, root_error
 from clusterctl.diagnosis.tree import label, main_thread, others
 from clusterctl.domain.ranges import fold_hosts
