@@ -160,7 +160,7 @@ def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> Ra
     deed = "{is} blocked"
     if "nanosleep" in call or call == "pause":
         deed = "{is} asleep"
-    elif call.startswith("wait4"):
+    elif call.startswith("wait"):
         deed = "{is} waiting for a process that it has started"
     elif " tcp " in call:
         deed = f"{{is}} blocked in {call}"
@@ -344,7 +344,10 @@ def _where_it_parts(rank: Rank, other: Rank) -> str:
 
 # System calls and states of a program that waits for messages by asking again and again.
 POLLING, COMPUTING = "running or polling", "computing"
-_POLLS = {"", "running", "sched_yield", "poll", "ppoll", "epoll_wait", "epoll_pwait", "select"}
+_POLLS = {
+    *("", "running", "sched_yield", "poll", "ppoll", "select", "pselect6"),
+    *("epoll_wait", "epoll_pwait", "epoll_pwait2"),
+}
 
 
 def apart(scene: Scene) -> Iterator[Cause]:
@@ -395,7 +398,7 @@ def signature(rank: Rank) -> str:
     if calls <= _POLLS and set(rank.states) <= {"R", "S"}:
         return POLLING
     state = "" if set(rank.states) <= {"R", "S"} else f" (state {rank.states[-1]})"
-    if rank.last.syscall.startswith("wait4"):
+    if rank.last.syscall.startswith("wait"):
         return f"waiting for a process that it has started{state}"
     return f"in {rank.last.syscall}{state}"
 
