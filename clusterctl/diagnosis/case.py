@@ -4,102 +4,46 @@ from __future__ import annotations
 
 import functools
 import re
-import statistics
-from collections.abc import Iterable, Iterator, Sequence, Set, Sized
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from clusterctl.diagnosis.evidence import (
-    Evidence,
-    Frame,
-    HostEvidence,
-    JobEvidence,
-    ProcessEvidence,
-    Sample,
-    Socket,
-)
-from clusterctl.diagnosis.frames import (
-    WAITING,
-    Activity,
-    collective_of,
-    deciding_call,
-    is_user,
-    known_call,
-    name_of,
-    place_of,
-)
+from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence
+from clusterctl.diagnosis.frames import Activity
 from clusterctl.diagnosis.hints import Hints
-from clusterctl.diagnosis.hostchecks import SHM, has_no_room
+from clusterctl.diagnosis.hostchecks import has_no_room
 from clusterctl.diagnosis.mapping import Placement, placed
-from clusterctl.diagnosis.native import Native, native_of
-from clusterctl.diagnosis.tree import label, main_thread, sample_path
+from clusterctl.diagnosis.progress import SILENT_STEPS, Progress, is_step, waits
+from clusterctl.diagnosis.ranks import (
+    LONGEST_CHATTER,
+    MOST_NAMED,
+    TENSOR_BYTES,
+    Ends,
+    Rank,
+    format_ranks,
+    ranks_in_words,
+    sees_nothing,
+    works_alone,
+)
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.ranges import format_indices
-from clusterctl.domain.units import count, format_duration
+from clusterctl.domain.units import count
 from clusterctl.explain.engine import Explanation, explain
-from clusterctl.explain.stalls import Stall, place_in_model, stalls
+from clusterctl.explain.stalls import place_in_model, stalls
 
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
-# A job is called stuck if it wrote no new step or line for this many seconds, and for this many of
-# its usual intervals between steps. Before that it may be in a long step.
-STUCK_AFTER_S = 10.0
-STUCK_AFTER_STEPS = 4
-# A step that was recorded this recently, or within the usual time of so many steps, shows that the
-# job makes steps.
-ADVANCED_WITHIN_S = 2.0
-ADVANCED_WITHIN_STEPS = 1.5
-# So many lines about steps that the time of a job's start matters little in their mean.
-MOST_OF_A_LOG = 20
-# So many times between lines about steps tell what is usual: nine of ten are not longer. Several
-# ranks may print each step at once, and a hang that has passed is one long time among many.
-FEW_TIMES, USUAL_PART = 5, 0.9
-# A share needs so many seconds of processor time: the kernel counts hundredths.
-BUSY_S = 0.1
 # A program in C computes if the kernel's part of its time is at most the first share, and that of
 # each other rank, which asks for messages, at least the second.
 COMPUTES, ASKS = 0.1, 0.3
 # Bytes between ranks in a few seconds: more than processes without work send to say that they live.
 EXCHANGED_BYTES = 4 << 10
-# The messages by which idle threads of Horovod coordinate are no longer than this. What a
-# connection carried beyond so many bytes in each of its segments is of larger messages: tensors.
-LONGEST_CHATTER, TENSOR_BYTES = 512, 64 << 10
-# Between two looks, who reads data or writes a checkpoint gets further in a file than this. Who
-# tries again may log each time that it does.
-READ_BYTES = 64 << 10
-# A main thread at work uses so much of the time a processor. One that tries again and again uses
-# less.
-WORKS_SHARE = 0.1
 # A rank that saves or evaluates alone for longer than this is not called healthy for that.
 LONGEST_ALONE_S = 600.0
-# A job that printed steps and has been silent for so many of them is never healthy.
-SILENT_STEPS = 10
 # In the first seconds of a job, some ranks may not have been started yet.
 STARTED_AFTER_S = 5.0
 # The ranks of a job that is younger may not run yet.
 STARTING_S = 30.0
-# So few ranks on several hosts are named with their hosts.
-MOST_NAMED = 3
 RUNNING, QUEUED = "running", "queued"
-_STEP = re.compile(
-    r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)s?\b\W*\d|(?:images?|img|samples?|it|tokens?)/s(?:ec)?\b"
-    r"|\bs/(?:it|step)\b|^\s*\d+(?:/\d+)?\s+[\[\d.=>-]"
-)
-# Log lines that are no sign of progress.
-_COMPLAINT = re.compile(
-    r"(?i)error|exception|traceback|warn|fail|stall|cannot|can't|unable|missing ranks|\bready ranks"
-    r"|\d+: \[|no space|retry|trying again|time(?:d)?[ -]?out|hang|hung"
-)
-# The same for lines that say that a program waits. A line of a step may say how long it waited.
-_WAITS = re.compile(
-    r"(?i)\bwait|heartbeat|\bstill\b|alive|polling|\battempt|\bnot (?:ready|yet)|\bsleep|\bpending"
-    r"|\breconnect|\bback(?:ing)?[ -]?off\b|\bretr(?:y|ies)\b|\btrying again"
-)
-_MEASURES = re.compile(r"(?i)loss|acc|/s\b")
-
-
-# The two ends of a TCP connection: the local address with its port, and the peer's.
-Ends = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -112,252 +56,6 @@ class Cause(Finding):
     ranks: tuple[int, ...] = ()
     evidence: tuple[str, ...] = ()
     blocks: bool = True
-
-
-@dataclass(frozen=True)
-class Rank:
-    """A rank's process with its host.
-
-    Samples are its snapshots, usually three. `places` is what the main thread did at each.
-    """
-
-    process: ProcessEvidence
-    host: HostEvidence
-
-    @property
-    def number(self) -> int:
-        return -1 if self.process.rank is None else self.process.rank
-
-    @functools.cached_property
-    def samples(self) -> tuple[Sample, ...]:
-        return self.process.samples
-
-    @property
-    def last(self) -> Sample:
-        return self.samples[-1] if self.samples else Sample()
-
-    @functools.cached_property
-    def places(self) -> tuple[Activity, ...]:
-        return tuple(_place(sample, self.is_python) for sample in self.samples)
-
-    @functools.cached_property
-    def place(self) -> Activity:
-        """What the rank did at all samples; UNKNOWN if that changed."""
-        return self.places[0] if len(set(self.places)) == 1 else Activity.UNKNOWN
-
-    @functools.cached_property
-    def states(self) -> str:
-        """The kernel's letters of all samples, such as `SSS`."""
-        return "".join(sample.state for sample in self.samples)
-
-    def was(self, state: str) -> bool:
-        """Return whether the process was in that state at every sample."""
-        return bool(self.states) and set(self.states) == {state}
-
-    @functools.cached_property
-    def native(self) -> Native:
-        """What its calls in C tell."""
-        return native_of(self.process)
-
-    @property
-    def waits_in(self) -> str:
-        """What it waits in for other ranks, such as `Horovod's allreduce`; empty if unknown."""
-        frames = main_thread(self.last)
-        kind = collective_of(frames)
-        if kind or self.place not in WAITING:
-            return kind
-        deciding = deciding_call(frames)
-        row = deciding and known_call(deciding)
-        if not row:
-            return ""
-        return f"the start of {row.library}" if row.place is Activity.INIT else row.library
-
-    @property
-    def is_python(self) -> bool:
-        """Whether it runs Python, whose calls py-spy reads. Those of other programs it does not."""
-        return any(one.stacks for one in self.samples) or "python" in " ".join(
-            self.process.argv[:1]
-        )
-
-    @functools.cached_property
-    def works_in_python(self) -> bool:
-        """Whether a rank of Python was seen to make progress: see `Scene.works`.
-
-        It was in other calls, and left a step, got on in a file, or used the processor: a loop that
-        only tries again is in other calls, too.
-        """
-        seen = [place for place, one in zip(self.places, self.samples) if main_thread(one)]
-        left = any(a in (*WAITING, Activity.IMPORT) and a != b for a, b in zip(seen, seen[1:]))
-        used_s = self.grown("main_cpu_s")
-        # On a busy host it gets less, and is ready to run at all looks.
-        uses = used_s > 0 and (used_s >= WORKS_SHARE * self.span_s or self.was("R"))
-        return len(seen) > 1 and self.moved and (left or self.gets_on or uses)
-
-    def exchanged_bytes(self, others: Set[Ends]) -> int:
-        """Return the bytes that its busiest connection to one of these ranks' sockets carried
-        between the looks. Bytes that the rank has not taken do not count."""
-        return max((_carried(*looks) for looks in self._connections(others)), default=0)
-
-    def tensor_bytes(self, others: Set[Ends]) -> int:
-        """Return how many bytes of large messages its busiest connection carried at least."""
-        return max((_in_large_messages(*looks) for looks in self._connections(others)), default=0)
-
-    def _connections(self, others: Set[Ends]) -> Iterator[tuple[Socket, Socket]]:
-        """Yield its connections to these sockets, each at the first and at the last look."""
-        looks = [{(one.local, one.peer): one for one in look.sockets} for look in self.samples]
-        for (local, peer), last in looks[-1].items() if len(looks) > 1 else ():
-            first = looks[0].get((local, peer))
-            if first and (peer, local) in others:
-                yield first, last
-
-    @functools.cached_property
-    def asking_share(self) -> float | None:
-        """The kernel's part of the main thread's processor time between the looks; None if it is
-        not known, or too little.
-
-        Who waits for a message in MPI over TCP asks the kernel for it again and again. Who computes
-        does not.
-        """
-        used_s = self.grown("main_cpu_s")
-        if self.last.main_system_s is None or used_s < BUSY_S:
-            return None
-        return self.grown("main_system_s") / used_s
-
-    @functools.cached_property
-    def waits(self) -> bool:
-        """Whether the rank waited for others at every sample, or may have."""
-        return bool(self.places) and all(
-            place in WAITING and sample.state in "RS"
-            for place, sample in zip(self.places, self.samples)
-        )
-
-    @functools.cached_property
-    def moved(self) -> bool:
-        """Whether its stack changed between samples, or its position in a file."""
-        # A look at which the stack could not be read shows no other call.
-        seen = [one for one in self.samples if main_thread(one)] or self.samples
-        if len({sample_path(sample) for sample in seen}) > 1:
-            return True
-        positions: dict[str, int] = {}
-        for sample in self.samples:
-            for file in sample.files:
-                if positions.setdefault(file.path, file.position) != file.position:
-                    return True
-        return False
-
-    @property
-    def gets_on(self) -> bool:
-        """Whether it got further in a file between the first and the last sample."""
-        first = {one.path: one.position for one in self.samples[0].files} if self.samples else {}
-        return any(
-            one.position - first.get(one.path, one.position) > READ_BYTES for one in self.last.files
-        )
-
-    @functools.cached_property
-    def shared_frames(self) -> tuple[Frame, ...]:
-        """The calls that all samples share, the outermost first; their lines may differ."""
-        stacks = [main_thread(sample) for sample in self.samples]
-        if not stacks or not all(stacks):
-            return ()
-        shared: list[Frame] = []
-        for frames in zip(*stacks):
-            if len({(one.function, one.file) for one in frames}) > 1:
-                break
-            shared.append(frames[-1])
-        return tuple(shared)
-
-    @property
-    def user_call(self) -> Frame | None:
-        """The innermost call of the user's own code that all samples share; None without one."""
-        return next((one for one in reversed(self.shared_frames) if is_user(one)), None)
-
-    @functools.cached_property
-    def span_s(self) -> float:
-        """Seconds between the first and the last sample."""
-        return self.samples[-1].at_s - self.samples[0].at_s if self.samples else 0.0
-
-    def grown(self, name: str) -> float:
-        """Return how much a counter in the samples grew from the first to the last."""
-        if not self.samples:
-            return 0.0
-        grown: float = (getattr(self.last, name) or 0.0) - (getattr(self.samples[0], name) or 0.0)
-        return max(0.0, grown)
-
-
-def _carried(first: Socket, last: Socket) -> int:
-    taken = last.received_bytes - last.receive_queue_bytes
-    taken -= first.received_bytes - first.receive_queue_bytes
-    return max(0, last.acked_bytes - first.acked_bytes) + max(0, taken)
-
-
-def _in_large_messages(first: Socket, last: Socket) -> int:
-    """Return the bytes in messages longer than LONGEST_CHATTER, at least; 0 if not known."""
-    if not last.sent_segments and not last.received_segments:
-        return 0
-    sent = last.acked_bytes - first.acked_bytes
-    sent -= LONGEST_CHATTER * (last.sent_segments - first.sent_segments)
-    came = last.received_bytes - first.received_bytes
-    came -= LONGEST_CHATTER * (last.received_segments - first.received_segments)
-    return max(sent, came)
-
-
-def _place(sample: Sample, is_python: bool) -> Activity:
-    """Return what the main thread did in a sample, from its stack.
-
-    Without a stack, a Python whose main thread sleeps in futex, epoll or poll is assumed to wait
-    for others. In other programs those may be locks of their own, and who waits in MPI polls.
-    """
-    place = place_of(main_thread(sample))
-    if not is_python:
-        return place
-    sleeps = sample.state == "S" and sample.syscall.startswith(("futex", "epoll", "poll", "ppoll"))
-    return Activity.GRAPH if place is Activity.UNKNOWN and sleeps else place
-
-
-def called(host: HostEvidence) -> str:
-    """Return a host's name and address, such as `demo-1 (10.0.3.7)`."""
-    return f"{host.host} ({host.address})" if host.address else host.host
-
-
-def sees_nothing(host: HostEvidence) -> bool:
-    """Return whether the processes of a host that answered could not be read."""
-    return any(text.startswith("processes:") for text in host.problems)
-
-
-def _complains(line: str) -> bool:
-    """Return whether a log line says that something is wrong, or that a program waits."""
-    return _waits(line) or bool(_COMPLAINT.search(line))
-
-
-def _waits(line: str) -> bool:
-    """Return whether a log line says that a program waits, or tries again."""
-    return bool(_WAITS.search(line)) and not _MEASURES.search(line)
-
-
-# Several rules ask for each line of the log.
-@functools.lru_cache(maxsize=8192)
-def is_step(line: str) -> bool:
-    """Return whether a log line is about a step of a training."""
-    return bool(_STEP.search(line)) and not _complains(line)
-
-
-def were(things: Sized) -> str:
-    """Return `was` or `were`."""
-    return "was" if len(things) == 1 else "were"
-
-
-def ranks_in_words(ranks: Sequence[Rank]) -> str:
-    """Return ranks in words: `rank 5 on demo-1 (10.0.3.7) GPU 1`, `ranks 8-15 on 2 hosts`."""
-    numbers = [one.number for one in ranks]
-    hosts = list(dict.fromkeys(called(one.host) for one in ranks))
-    where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
-    if len(ranks) <= MOST_NAMED and len(hosts) > 1:
-        return " and ".join(f"rank {one.number} on {called(one.host)}" for one in ranks)
-    if len(ranks) > 1:
-        return f"ranks {format_indices(numbers)} on {where}"
-    gpus = ranks[0].process.gpus if ranks[0].host.gpus else ()
-    gpu = f" GPU {format_indices(gpus)}" if gpus else ""
-    return f"rank {numbers[0]} on {where}{gpu}"
 
 
 class RankFinding(NamedTuple):
@@ -375,88 +73,7 @@ class RankFinding(NamedTuple):
     hint: str
 
 
-def format_ranks(ranks: Iterable[int]) -> str:
-    """Return the numbers of ranks as `rank 5` or `ranks 8-15`."""
-    listed = list(ranks)
-    return f"{'ranks' if len(listed) > 1 else 'rank'} {format_indices(listed)}"
-
-
-def process_line(process: ProcessEvidence) -> str:
-    """Return a line of evidence about a process: its pid, its states, and what it waits in."""
-    last = process.samples[-1] if process.samples else Sample()
-    parts = [f"pid {process.pid}", f"state {''.join(one.state for one in process.samples)}"]
-    parts += [f"in {last.syscall}"] if last.syscall and last.syscall != "running" else []
-    parts += [f"wchan {last.wait_channel}"] if last.wait_channel else []
-    return ", ".join(parts)
-
-
-def rank_lines(rank: Rank) -> tuple[str, ...]:
-    """Return the evidence of where a rank is: its process, and the innermost calls of its stack."""
-    frames = main_thread(rank.last)
-    stack = " > ".join(label(frame) for frame in frames[-4:])
-    line = f"rank {rank.number}: {process_line(rank.process)}"
-    lines = (line, f"rank {rank.number}: {stack}") if stack else (line,)
-    return (*lines, *(f"rank {rank.number}: {one}" for one in rank.native.lines))
-
-
-def syscall_path(syscall: str) -> str:
-    """Return the path in a system call such as `read /data/train-00017`; else empty."""
-    found = re.match(r"\w+ (/.*)", syscall)
-    return found[1] if found else ""
-
-
-# Names of functions in which one rank works, and the others wait for it.
-_SAVES = re.compile(r"(?i)save|checkpoint|export")
-_EVALUATES = re.compile(
-    r"(?i)evaluat|validat|^(?:eval|valid|test|predict|infer)(?:_|$)|_(?:eval|val)$"
-)
-
-
-def _was_in(rank: Rank, names: re.Pattern[str]) -> bool:
-    return any(names.search(name_of(frame)) for one in rank.samples for frame in main_thread(one))
-
-
-def is_saving(rank: Rank) -> bool:
-    """Return whether a rank was in a function that saves or evaluates, judged by its name."""
-    return _was_in(rank, _SAVES) or _was_in(rank, _EVALUATES)
-
-
-def saves_with_progress(rank: Rank) -> bool:
-    """Return whether a rank is in a checkpoint or an evaluation, and may work meanwhile.
-
-    The kernel's counters of bytes are those of the whole process. They include the sockets of
-    Horovod's and MPI's threads, which exchange bytes while the rank stands still.
-    """
-    grows = rank.grown("written_bytes") > 0 or rank.grown("read_bytes") > 0
-    return works_alone(rank) or (is_saving(rank) and grows)
-
-
-def works_alone(rank: Rank) -> bool:
-    """Return whether a rank is in a checkpoint or an evaluation, and was seen to work.
-
-    One that tries again and again to save is in other calls, too, but gets no further in a file.
-    """
-    works = rank.is_python and rank.works_in_python
-    return works and (_was_in(rank, _EVALUATES) or (is_saving(rank) and rank.gets_on))
-
-
-def full_disk_of(rank: Rank) -> str:
-    """Return the full file system on which a rank has files or its working folder; else empty."""
-    mounts = {one.path: has_no_room(one) for one in rank.host.filesystems}
-    used = {rank.process.cwd, *(file.path for one in rank.samples for file in one.files)}
-    used |= {syscall_path(sample.syscall) for sample in rank.samples}
-    for path in sorted(filter(None, used)):
-        mount = max((one for one in mounts if _is_below(path, one)), key=len, default="")
-        if mounts.get(mount) and mount != SHM:
-            return mount
-    return ""
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return folder == "/" or path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-class Scene:
+class Scene(Progress):
     """The evidence with the derived values that the rules share.
 
     `ranks` are those of the job, `gone` those that ended during the samples, `left_over` the ranks
@@ -567,32 +184,6 @@ class Scene:
         return bool(rest) and all(one.waits for one in rest) and still >= 0.9 * len(rest)
 
     @functools.cached_property
-    def stall(self) -> Stall | None:
-        """Horovod's last stall report; None without one, or if the job went on after it."""
-        reports = stalls(self.job.log)
-        if not reports:
-            return None
-        after = self.job.log[reports[-1].last + 1 :]
-        went_on = [line for line in after if line.strip() and not _complains(line)]
-        return None if went_on and self.is_running else reports[-1]
-
-    @functools.cached_property
-    def stalled_s(self) -> float:
-        """Seconds that the stall has lasted at least, from all reports since the job last went on.
-
-        It is 0 without a stall.
-        """
-        first = last = self.stall
-        for one in reversed(stalls(self.job.log)):
-            after = self.job.log[one.last + 1 : first.at if first and one is not first else None]
-            if any(line.strip() and not _complains(line) for line in after):
-                break
-            first = one
-        if not first or not last:
-            return 0.0
-        return first.after_s + last.seconds_since(first) + (self.job.log_silent_s or 0.0)
-
-    @functools.cached_property
     def _lines(self) -> list[str]:
         """The first and the last lines of the log; only the last if they begin with the first."""
         first = self.job.log_first
@@ -681,113 +272,6 @@ class Scene:
         return missing[0] if len(missing) == 1 else None
 
     @functools.cached_property
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows of the last run in the trainer's metrics."""
-        rows = [row for row in self.job.metrics if isinstance(row.get("time"), (int, float))]
-        run = rows[-1].get("run") if rows else None
-        return [row for row in rows if row.get("run") == run]
-
-    @functools.cached_property
-    def gaps_s(self) -> list[float]:
-        """The seconds between the rows of the trainer's metrics."""
-        times = [float(row["time"]) for row in self.rows]
-        return [b - a for a, b in zip(times, times[1:]) if b > a]
-
-    @functools.cached_property
-    def step_times(self) -> list[tuple[float, str]]:
-        """How many seconds ago the last lines about steps were written, the oldest first, with the
-        last of the lines that were written together. Empty if that is not known."""
-        found, end = [], len(self.job.log)
-        for at_s, lines in reversed(self.job.log_writes):
-            steps = [line for line in self.job.log[max(0, end - lines) : end] if is_step(line)]
-            end -= lines
-            if steps:
-                found.append((at_s, steps[-1]))
-            if end <= 0:
-                break
-        return found[::-1]
-
-    @functools.cached_property
-    def rhythm_s(self) -> float:
-        """The usual time in seconds from a step, or a row of several, to the next; 0 if unknown.
-
-        It is the median of the metrics' rows. Without them it is what most lines about steps took
-        lately; if their times are not known, the mean since the job's start, for which it takes
-        many of them.
-        """
-        gaps = self.gaps_s
-        if len(gaps) >= 2:
-            # A job that has become slower has a new usual time.
-            return max(statistics.median(gaps), statistics.median(gaps[-3:]))
-        times = [at_s for at_s, _ in self.step_times]
-        gaps = [a - b for a, b in zip(times, times[1:]) if a > b]
-        if len(gaps) >= FEW_TIMES:
-            most = sorted(gaps)[int(USUAL_PART * (len(gaps) - 1))]
-            return max(most, statistics.median(gaps[-3:]))
-        steps = float(sum(is_step(line) for line in self.job.log))
-        bytes_here = sum(len(line) + 1 for line in self.job.log)
-        if steps < MOST_OF_A_LOG or self.job.log_silent_s is None or not self.job.age_s:
-            return 0.0
-        # The evidence has the end of a long log.
-        steps *= max(1.0, self.job.log_bytes / bytes_here)
-        return max(0.0, self.job.age_s - self.job.log_silent_s) / steps
-
-    @functools.cached_property
-    def quiet_s(self) -> float | None:
-        """Seconds since the last sign of a step in metrics and log; None if neither can tell.
-
-        A trainer that writes rows of metrics shows its steps there, whatever else its log says.
-        """
-        said = [self.job.metrics_silent_s] if self.rows else []
-        last = next((line for line in reversed(self.job.log) if line.strip()), "")
-        counts = is_step(last) if self.rows else not _complains(last)
-        if self.job.log_silent_s is not None and counts and not self.stall:
-            said.append(self.job.log_silent_s)
-        known = [one for one in said if one is not None]
-        return min(known) if known else None
-
-    @property
-    def patience_s(self) -> float:
-        """Seconds without a step after which the job is called stuck."""
-        return max(STUCK_AFTER_S, STUCK_AFTER_STEPS * self.rhythm_s)
-
-    @functools.cached_property
-    def is_quiet(self) -> bool:
-        """Whether the job has made no step for longer than `patience_s`, or none that is known."""
-        if self.stall or self.quiet_s is None:
-            return True
-        return self.quiet_s >= self.patience_s
-
-    @functools.cached_property
-    def has_made_steps(self) -> bool:
-        """Whether the job has made steps, as its rows and its log show."""
-        return bool(self.rows) or any(map(is_step, self.job.log))
-
-    @functools.cached_property
-    def advances(self) -> str:
-        """What shows that the job makes steps, in words; empty if nothing does."""
-        if not self.is_running:
-            return ""
-        added = [line for line in self.job.log_added if is_step(line)]
-        if added:
-            return f"{count(len(added), 'step')} {were(added)} printed during the diagnosis"
-        # However slow its steps are, ten minutes without one are too long.
-        within_s = max(ADVANCED_WITHIN_S, min(ADVANCED_WITHIN_STEPS * self.rhythm_s, 600.0))
-        silent_s = self.job.metrics_silent_s
-        if self.rows and silent_s is not None and silent_s <= within_s:
-            last = self.rows[-1]
-            step = f"step {last['step']}" if "step" in last else "a row of metrics"
-            return f"{step} was recorded {format_duration(silent_s)} ago{self._often('rows')}"
-        last_line = next((line for line in reversed(self.job.log) if line.strip()), "")
-        silent_s = self.job.log_silent_s
-        if silent_s is not None and silent_s <= within_s and is_step(last_line) and not self.stall:
-            return f"a step was printed {format_duration(silent_s)} ago{self._often('lines')}"
-        return ""
-
-    def _often(self, what: str) -> str:
-        return f", {what} come every {format_duration(self.rhythm_s)}" if self.rhythm_s else ""
-
-    @functools.cached_property
     def _ends(self) -> Set[Ends]:
         """The TCP connections that the ranks have open."""
         return {(one.local, one.peer) for rank in self.ranks for one in rank.last.sockets}
@@ -825,7 +309,7 @@ class Scene:
         if not self.is_running or not self.ranks or len(self.ranks) < self.size:
             return ""
         added = [line for line in self.job.log_added if line.strip()]
-        if added and all(map(_waits, added)):
+        if added and all(map(waits, added)):
             return ""
         working = [one for one in self.ranks if self.exchanges or self.works(one)]
         if not working or not all(one in working or one.waits for one in self.ranks):
@@ -847,32 +331,6 @@ class Scene:
         places = {one.place.value for one in working if one.place is not Activity.UNKNOWN}
         where = f" {places.pop()}" if len(places) == 1 else ""
         return f"{format_ranks(numbers)} worked between the samples{where}{wait if rest else ''}"
-
-    @property
-    def is_stuck(self) -> bool | None:
-        """Whether the job stands still, by its log and metrics alone; None if they cannot tell."""
-        if not self.is_running:
-            return None
-        if self.advances:
-            return False
-        is_silent = self.silent_for_steps >= SILENT_STEPS and self.is_quiet
-        return True if self.stall or (self.has_made_steps and is_silent) else None
-
-    @property
-    def silent_for_steps(self) -> float:
-        """For how many of its usual steps the job has shown none; 0 if that is not known."""
-        if self.quiet_s is None or not self.rhythm_s:
-            return 0.0
-        return self.quiet_s / self.rhythm_s
-
-    @property
-    def since(self) -> str:
-        """How long the job has made no step, such as ` for 214 s`; empty if unknown."""
-        if self.stall:
-            return f" for {format_duration(self.stalled_s)}"
-        if self.job.metrics_silent_s is not None and self.rows:
-            return f" for {format_duration(self.job.metrics_silent_s)}"
-        return f" for {format_duration(self.quiet_s)}" if self.quiet_s and self.is_quiet else ""
 
     @functools.cached_property
     def since_start_s(self) -> float | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from clusterctl.diagnosis.case import Rank, Scene, called
+from clusterctl.diagnosis.case import Scene
 from clusterctl.diagnosis.evidence import Evidence
+from clusterctl.diagnosis.ranks import Rank, called
 from clusterctl.diagnosis.tree import STATES, Branch, label, main_thread, merge
 from clusterctl.diagnosis.verdict import Diagnosis
 from clusterctl.domain.ranges import format_indices

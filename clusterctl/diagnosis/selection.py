@@ -6,9 +6,10 @@ these wait; the outliers first, and never many.
 
 from __future__ import annotations
 
-from clusterctl.diagnosis.case import Rank, Scene
+from clusterctl.diagnosis.case import Scene
 from clusterctl.diagnosis.evidence import Evidence
 from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.ranks import Rank
 from clusterctl.diagnosis.rules.activity import signature
 from clusterctl.diagnosis.verdict import UNKNOWN, diagnose
 

@@ -13,20 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterctl.diagnosis.case import (
-    ERROR,
-    INFO,
-    QUEUED,
-    SILENT_STEPS,
-    Cause,
-    Rank,
-    Scene,
-    called,
-    format_ranks,
-    gdb_command,
-)
+from clusterctl.diagnosis.case import ERROR, INFO, QUEUED, Cause, Scene, gdb_command
 from clusterctl.diagnosis.evidence import Evidence
 from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.progress import SILENT_STEPS
+from clusterctl.diagnosis.ranks import Rank, called, format_ranks
 from clusterctl.diagnosis.rules.activity import (
     apart,
     differing,

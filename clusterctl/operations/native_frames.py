@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from clusterctl.diagnosis.case import Rank
 from clusterctl.diagnosis.evidence import Evidence
+from clusterctl.diagnosis.ranks import Rank
 from clusterctl.diagnosis.selection import to_connect, to_read
 from clusterctl.node.facts.native import NativeCalls, native_calls
 from clusterctl.node.facts.network import connect_attempts

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <mpi.h>
+#include <mqueue.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <setjmp.h>
@@ -11,10 +12,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
+#include <sys/msg.h>
 #include <sys/resource.h>
 #include <sys/select.h>
+#include <sys/sem.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -116,6 +122,49 @@ static void more_faults(void) {
     if (is("fails")) *(volatile int *)8 = 1;
 }
 
+/* Kinds of waiting that are no file, no lock of threads and no connection. */
+static void other_waits(void) {
+    int ends[2], one, child;
+    char text[4096];
+    sigset_t set;
+    siginfo_t ended;
+    struct sembuf take = {0, -1, 0};
+    struct itimerspec late = {.it_value = {3600, 0}};
+    struct mmsghdr several[1] = {{{0}}};
+    struct sockaddr_in any = {.sin_family = AF_INET};
+    if (is("semaphore_set")) semop(semget(IPC_PRIVATE, 1, 0600), &take, 1);
+    if (is("message_queue")) msgrcv(msgget(IPC_PRIVATE, 0600), text, 8, 0, 0);
+    if (is("posix_queue")) {
+        mq_unlink("/faults");
+        mq_receive(mq_open("/faults", O_RDONLY | O_CREAT, 0600, NULL), block, sizeof block, NULL);
+    }
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR2);
+    if (is("wait_signal") && !sigprocmask(SIG_BLOCK, &set, NULL)) sigwait(&set, &one);
+    if (is("wait_id")) {
+        child = fork();
+        if (!child) for (;;) pause();
+        waitid(P_PID, child, &ended, WEXITED);
+    }
+    if (is("watch_folder")) {
+        one = inotify_init();
+        inotify_add_watch(one, "/data/quiet", IN_CREATE);
+        (void)!read(one, text, sizeof text);
+    }
+    if (is("timer")) {
+        one = timerfd_create(CLOCK_MONOTONIC, 0);
+        timerfd_settime(one, 0, &late, NULL);
+        (void)!read(one, text, 8);
+    }
+    if (is("event_counter")) (void)!read(eventfd(0, 0), text, 8);
+    if (is("splice_pipe") && !pipe(ends)) splice(ends[0], NULL, open("/dev/null", O_WRONLY), NULL, 9, 0);
+    if (is("datagrams")) {
+        one = socket(AF_INET, SOCK_DGRAM, 0);
+        bind(one, (struct sockaddr *)&any, sizeof any);
+        recvmmsg(one, several, 1, 0, NULL);
+    }
+}
+
 static void fault(void) {
     int ends[2], child;
     struct rlimit few;
@@ -152,6 +201,7 @@ static void fault(void) {
         else (void)!recv(one, block, 512, 0);
     }
     more_faults();
+    other_waits();
     if (is("spin")) for (volatile int n = 0;; n = 1) continue;
     if (is("slow")) for (double until = now() + 1; now() < until;) continue;
 }

@@ -11,17 +11,21 @@ from clusterctl.diagnosis.case import (
     ERROR,
     INFO,
     WARNING,
-    WORKS_SHARE,
     Cause,
-    Rank,
     RankFinding,
     Scene,
     combine,
-    format_ranks,
     full_disk_finding,
-    full_disk_of,
     full_filesystems,
     gdb_command,
+)
+from clusterctl.diagnosis.evidence import Partner
+from clusterctl.diagnosis.frames import WAITING, Activity, is_user
+from clusterctl.diagnosis.ranks import (
+    WORKS_SHARE,
+    Rank,
+    format_ranks,
+    full_disk_of,
     is_saving,
     rank_lines,
     ranks_in_words,
@@ -29,8 +33,6 @@ from clusterctl.diagnosis.case import (
     syscall_path,
     works_alone,
 )
-from clusterctl.diagnosis.evidence import Partner
-from clusterctl.diagnosis.frames import WAITING, Activity, is_user
 from clusterctl.diagnosis.rules.logs import NO_ROOM, first_error, root_error
 from clusterctl.diagnosis.tree import label, main_thread, others
 from clusterctl.domain.ranges import fold_hosts
@@ -160,7 +162,7 @@ def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> Ra
     deed = "{is} blocked"
     if "nanosleep" in call or call == "pause":
         deed = "{is} asleep"
-    elif call.startswith("wait4"):
+    elif call.startswith("wait"):
         deed = "{is} waiting for a process that it has started"
     elif " tcp " in call:
         deed = f"{{is}} blocked in {call}"
@@ -344,7 +346,10 @@ def _where_it_parts(rank: Rank, other: Rank) -> str:
 
 # System calls and states of a program that waits for messages by asking again and again.
 POLLING, COMPUTING = "running or polling", "computing"
-_POLLS = {"", "running", "sched_yield", "poll", "ppoll", "epoll_wait", "epoll_pwait", "select"}
+_POLLS = {
+    *("", "running", "sched_yield", "poll", "ppoll", "select", "pselect6"),
+    *("epoll_wait", "epoll_pwait", "epoll_pwait2"),
+}
 
 
 def apart(scene: Scene) -> Iterator[Cause]:
@@ -410,7 +415,7 @@ def signature(rank: Rank) -> str:
     if calls <= _POLLS and set(rank.states) <= {"R", "S"}:
         return POLLING
     state = "" if set(rank.states) <= {"R", "S"} else f" (state {rank.states[-1]})"
-    if rank.last.syscall.startswith("wait4"):
+    if rank.last.syscall.startswith("wait"):
         return f"waiting for a process that it has started{state}"
     return f"in {rank.last.syscall}{state}"
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from clusterctl.diagnosis.case import (
-    ERROR,
-    WARNING,
-    Cause,
-    RankFinding,
-    Scene,
-    called,
-    combine,
-    room_hint,
-)
+from clusterctl.diagnosis.case import ERROR, WARNING, Cause, RankFinding, Scene, combine, room_hint
 from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.diagnosis.hostchecks import (
     SHM,
@@ -25,6 +16,7 @@ from clusterctl.diagnosis.hostchecks import (
     skews,
     slowdown,
 )
+from clusterctl.diagnosis.ranks import called
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.node.facts.disks import MountedFileSystem

@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from clusterctl.diagnosis import nccl
-from clusterctl.diagnosis.case import (
-    ERROR,
-    WARNING,
-    Cause,
-    Rank,
-    Scene,
-    called,
-    format_ranks,
-    ranks_in_words,
-)
+from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Scene
 from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.ranks import Rank, called, format_ranks, ranks_in_words
 from clusterctl.diagnosis.tree import label
 from clusterctl.domain.ranges import fold_hosts
 

@@ -11,23 +11,25 @@ from clusterctl.diagnosis.case import (
     STARTING_S,
     WARNING,
     Cause,
-    Rank,
     RankFinding,
     Scene,
-    called,
     combine,
-    format_ranks,
     full_disk_finding,
+)
+from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence
+from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.progress import were
+from clusterctl.diagnosis.ranks import (
+    Rank,
+    called,
+    format_ranks,
     full_disk_of,
     process_line,
     rank_lines,
     saves_with_progress,
     sees_nothing,
     syscall_path,
-    were,
 )
-from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence
-from clusterctl.diagnosis.frames import Activity
 from clusterctl.diagnosis.rules.logs import failure, has_failed, root_error
 from clusterctl.diagnosis.rules.slowness import slow_links
 from clusterctl.domain.errors import LOGIN_FILES

@@ -5,18 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clusterctl.diagnosis.case import (
-    ERROR,
-    INFO,
-    QUEUED,
-    WARNING,
-    Cause,
-    Scene,
-    called,
-    format_ranks,
-    full_filesystems,
-)
+from clusterctl.diagnosis.case import ERROR, INFO, QUEUED, WARNING, Cause, Scene, full_filesystems
 from clusterctl.diagnosis.evidence import HostEvidence
+from clusterctl.diagnosis.ranks import called, format_ranks
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.units import format_duration
 from clusterctl.explain.engine import Explanation, LogFinding, explain

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Rank, Scene, called, rank_lines
+from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Scene
+from clusterctl.diagnosis.ranks import Rank, called, rank_lines
 
 
 def _waits(scene: Scene) -> dict[int, int]:

@@ -9,18 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from clusterctl.diagnosis.case import (
-    ERROR,
-    STARTING_S,
-    WARNING,
-    Cause,
-    Scene,
-    called,
-    format_ranks,
-    rank_lines,
-)
+from clusterctl.diagnosis.case import ERROR, STARTING_S, WARNING, Cause, Scene
 from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence, Socket
 from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.ranks import called, format_ranks, rank_lines
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.node.facts.network import REFUSED
 

@@ -8,22 +8,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from clusterctl.diagnosis.case import (
-    FEW_TIMES,
-    WARNING,
-    Cause,
-    Rank,
-    RankFinding,
-    Scene,
-    called,
-    combine,
-    is_saving,
-    rank_lines,
-    syscall_path,
-)
+from clusterctl.diagnosis.case import WARNING, Cause, RankFinding, Scene, combine
 from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.diagnosis.frames import Activity
 from clusterctl.diagnosis.hostchecks import idle_among, told_by_cards
+from clusterctl.diagnosis.progress import FEW_TIMES
+from clusterctl.diagnosis.ranks import Rank, called, is_saving, rank_lines, syscall_path
 from clusterctl.diagnosis.tree import label
 from clusterctl.domain.units import format_bytes, format_duration
 from clusterctl.node.facts.network import IMPAIRED, RETRANSMITTED, SENT, UNRESPONSIVE

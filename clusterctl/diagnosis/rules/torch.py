@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Scene, format_ranks
+from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Scene
 from clusterctl.diagnosis.flight import Differing, Missing, compare, in_words, of_log
+from clusterctl.diagnosis.ranks import format_ranks
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.node.facts.flight import Collective, FlightDump
 

@@ -56,14 +56,20 @@ CALLS = {
             "0 read 1 write 8 lseek 16 ioctl 17 pread64 18 pwrite64 19 readv 20 writev "
             "42 connect 43 accept 44 sendto 45 recvfrom 46 sendmsg 47 recvmsg 72 fcntl "
             "73 flock 74 fsync 75 fdatasync 77 ftruncate 3 close 5 fstat 217 getdents64 "
-            "285 fallocate 40 sendfile 138 fstatfs"
+            "285 fallocate 40 sendfile 138 fstatfs 275 splice 288 accept4 295 preadv 296 pwritev "
+            "299 recvmmsg 307 sendmmsg 326 copy_file_range"
         ),
-        "path": named("2 open 4 stat 6 lstat 21 access 83 mkdir 87 unlink"),
-        "at": named("257 openat 262 newfstatat 263 unlinkat 332 statx"),
+        "path": named("2 open 4 stat 6 lstat 21 access 82 rename 83 mkdir 87 unlink"),
+        "at": named(
+            "257 openat 258 mkdirat 262 newfstatat 263 unlinkat 264 renameat 316 renameat2 "
+            "332 statx 437 openat2"
+        ),
         "": named(
             "7 poll 23 select 24 sched_yield 35 nanosleep 61 wait4 130 rt_sigsuspend "
             "202 futex 230 clock_nanosleep 232 epoll_wait 271 ppoll 281 epoll_pwait "
-            "34 pause 162 sync 9 mmap 26 msync"
+            "34 pause 162 sync 9 mmap 26 msync 65 semop 70 msgrcv 128 rt_sigtimedwait "
+            "208 io_getevents 220 semtimedop 243 mq_timedreceive 247 waitid 270 pselect6 "
+            "426 io_uring_enter 441 epoll_pwait2 449 futex_waitv"
         ),
     },
     "aarch64": {
@@ -71,13 +77,19 @@ CALLS = {
             "63 read 64 write 62 lseek 29 ioctl 67 pread64 68 pwrite64 65 readv 66 writev "
             "203 connect 202 accept 206 sendto 207 recvfrom 211 sendmsg 212 recvmsg "
             "25 fcntl 32 flock 82 fsync 83 fdatasync 46 ftruncate 57 close 80 fstat "
-            "61 getdents64 47 fallocate 71 sendfile 44 fstatfs"
+            "61 getdents64 47 fallocate 71 sendfile 44 fstatfs 76 splice 242 accept4 69 preadv "
+            "70 pwritev 243 recvmmsg 269 sendmmsg 285 copy_file_range"
         ),
         "path": {},
-        "at": named("56 openat 79 newfstatat 35 unlinkat 291 statx"),
+        "at": named(
+            "56 openat 34 mkdirat 79 newfstatat 35 unlinkat 38 renameat 276 renameat2 291 statx "
+            "437 openat2"
+        ),
         "": named(
             "73 ppoll 124 sched_yield 101 nanosleep 260 wait4 133 rt_sigsuspend 98 futex "
-            "115 clock_nanosleep 22 epoll_pwait"
+            "115 clock_nanosleep 22 epoll_pwait 81 sync 222 mmap 227 msync 193 semop 188 msgrcv "
+            "137 rt_sigtimedwait 4 io_getevents 192 semtimedop 163 mq_timedreceive 95 waitid "
+            "72 pselect6 426 io_uring_enter 441 epoll_pwait2 449 futex_waitv"
         ),
     },
 }
@@ -90,7 +102,10 @@ TCP_STATES = (
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, INFO = 4, 20, 2
 TCP_TIMERS = {1: "on", 2: "keepalive", 3: "timewait", 4: "persist"}
 # Calls in which a main thread waits for the threads of a library.
-WAITS = ("futex", "poll", "ppoll", "select", "epoll_wait", "epoll_pwait")
+WAITS = (
+    *("futex", "futex_waitv", "poll", "ppoll", "select", "pselect6"),
+    *("epoll_wait", "epoll_pwait", "epoll_pwait2"),
+)
 # Beginnings of the environment variables that are reported.
 VARIABLES = (
     *("MASTER_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "PRTE_MCA_"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import socketserver
 import subprocess
@@ -267,3 +268,39 @@ def test_users_who_may_have_a_job_here(tmp_path, monkeypatch):
         monkeypatch.setattr(os, "geteuid", lambda: 54321)
         assert mine in sampler.hidden_users()
         process.communicate(b"\n")
+
+
+WAITS = """
+import os, select, signal, subprocess, threading
+child = subprocess.Popen(["sleep", "600"])
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+for wait in (
+    lambda: select.select([os.pipe()[0]], [], []),
+    lambda: os.waitid(os.P_PID, child.pid, os.WEXITED),
+    lambda: signal.sigwait([signal.SIGUSR2]),
+    lambda: os.read(os.pipe()[0], 1),
+):
+    threading.Thread(target=wait).start()
+"""
+
+
+def test_calls_in_which_a_thread_waits_have_their_names():
+    """Newer C libraries make select() of pselect6."""
+    with subprocess.Popen([sys.executable, "-c", WAITS], start_new_session=True) as process:
+
+        def calls() -> set[str]:
+            tasks = Path(f"/proc/{process.pid}/task")
+            texts = [(task / "syscall").read_text() for task in tasks.iterdir()]
+            return {sampler.call_of(process.pid, text, {}).partition(" ")[0] for text in texts}
+
+        def wait_in_all() -> bool:
+            found = calls()
+            return (
+                bool(found & {"select", "pselect6"})
+                and {*("waitid", "rt_sigtimedwait", "read")} <= found
+            )
+
+        try:
+            wait_until(wait_in_all, "that all threads wait")
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)

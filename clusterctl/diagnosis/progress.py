@@ -1,0 +1,232 @@
+"""Signs that a job makes steps: its log and its metrics."""
+
+from __future__ import annotations
+
+import functools
+import re
+import statistics
+from collections.abc import Sized
+from typing import Any
+
+from clusterctl.diagnosis.evidence import JobEvidence
+from clusterctl.domain.units import count, format_duration
+from clusterctl.explain.stalls import Stall, stalls
+
+# A job is called stuck if it wrote no new step or line for this many seconds, and for this many of
+# its usual intervals between steps. Before that it may be in a long step.
+STUCK_AFTER_S = 10.0
+STUCK_AFTER_STEPS = 4
+# A step that was recorded this recently, or within the usual time of so many steps, shows that the
+# job makes steps.
+ADVANCED_WITHIN_S = 2.0
+ADVANCED_WITHIN_STEPS = 1.5
+# So many lines about steps that the time of a job's start matters little in their mean.
+MOST_OF_A_LOG = 20
+# So many times between lines about steps tell what is usual: nine of ten are not longer. Several
+# ranks may print each step at once, and a hang that has passed is one long time among many.
+FEW_TIMES, USUAL_PART = 5, 0.9
+# A job that printed steps and has been silent for so many of them is never healthy.
+SILENT_STEPS = 10
+_STEP = re.compile(
+    r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)s?\b\W*\d|(?:images?|img|samples?|it|tokens?)/s(?:ec)?\b"
+    r"|\bs/(?:it|step)\b|^\s*\d+(?:/\d+)?\s+[\[\d.=>-]"
+)
+# Log lines that are no sign of progress.
+_COMPLAINT = re.compile(
+    r"(?i)error|exception|traceback|warn|fail|stall|cannot|can't|unable|missing ranks|\bready ranks"
+    r"|\d+: \[|no space|retry|trying again|time(?:d)?[ -]?out|hang|hung"
+)
+# The same for lines that say that a program waits. A line of a step may say how long it waited.
+_WAITS = re.compile(
+    r"(?i)\bwait|heartbeat|\bstill\b|alive|polling|\battempt|\bnot (?:ready|yet)|\bsleep|\bpending"
+    r"|\breconnect|\bback(?:ing)?[ -]?off\b|\bretr(?:y|ies)\b|\btrying again"
+)
+_MEASURES = re.compile(r"(?i)loss|acc|/s\b")
+
+
+def _complains(line: str) -> bool:
+    """Return whether a log line says that something is wrong, or that a program waits."""
+    return waits(line) or bool(_COMPLAINT.search(line))
+
+
+def waits(line: str) -> bool:
+    """Return whether a log line says that a program waits, or tries again."""
+    return bool(_WAITS.search(line)) and not _MEASURES.search(line)
+
+
+# Several rules ask for each line of the log.
+@functools.lru_cache(maxsize=8192)
+def is_step(line: str) -> bool:
+    """Return whether a log line is about a step of a training."""
+    return bool(_STEP.search(line)) and not _complains(line)
+
+
+def were(things: Sized) -> str:
+    """Return `was` or `were`."""
+    return "was" if len(things) == 1 else "were"
+
+
+class Progress:
+    """What log and metrics of a job tell of its steps."""
+
+    job: JobEvidence
+    is_running: bool
+
+    @functools.cached_property
+    def stall(self) -> Stall | None:
+        """Horovod's last stall report; None without one, or if the job went on after it."""
+        reports = stalls(self.job.log)
+        if not reports:
+            return None
+        after = self.job.log[reports[-1].last + 1 :]
+        went_on = [line for line in after if line.strip() and not _complains(line)]
+        return None if went_on and self.is_running else reports[-1]
+
+    @functools.cached_property
+    def stalled_s(self) -> float:
+        """Seconds that the stall has lasted at least, from all reports since the job last went on.
+
+        It is 0 without a stall.
+        """
+        first = last = self.stall
+        for one in reversed(stalls(self.job.log)):
+            after = self.job.log[one.last + 1 : first.at if first and one is not first else None]
+            if any(line.strip() and not _complains(line) for line in after):
+                break
+            first = one
+        if not first or not last:
+            return 0.0
+        return first.after_s + last.seconds_since(first) + (self.job.log_silent_s or 0.0)
+
+    @functools.cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the last run in the trainer's metrics."""
+        rows = [row for row in self.job.metrics if isinstance(row.get("time"), (int, float))]
+        run = rows[-1].get("run") if rows else None
+        return [row for row in rows if row.get("run") == run]
+
+    @functools.cached_property
+    def gaps_s(self) -> list[float]:
+        """The seconds between the rows of the trainer's metrics."""
+        times = [float(row["time"]) for row in self.rows]
+        return [b - a for a, b in zip(times, times[1:]) if b > a]
+
+    @functools.cached_property
+    def step_times(self) -> list[tuple[float, str]]:
+        """How many seconds ago the last lines about steps were written, the oldest first, with the
+        last of the lines that were written together. Empty if that is not known."""
+        found, end = [], len(self.job.log)
+        for at_s, lines in reversed(self.job.log_writes):
+            steps = [line for line in self.job.log[max(0, end - lines) : end] if is_step(line)]
+            end -= lines
+            if steps:
+                found.append((at_s, steps[-1]))
+            if end <= 0:
+                break
+        return found[::-1]
+
+    @functools.cached_property
+    def rhythm_s(self) -> float:
+        """The usual time in seconds from a step, or a row of several, to the next; 0 if unknown.
+
+        It is the median of the metrics' rows. Without them it is what most lines about steps took
+        lately; if their times are not known, the mean since the job's start, for which it takes
+        many of them.
+        """
+        gaps = self.gaps_s
+        if len(gaps) >= 2:
+            # A job that has become slower has a new usual time.
+            return max(statistics.median(gaps), statistics.median(gaps[-3:]))
+        times = [at_s for at_s, _ in self.step_times]
+        gaps = [a - b for a, b in zip(times, times[1:]) if a > b]
+        if len(gaps) >= FEW_TIMES:
+            most = sorted(gaps)[int(USUAL_PART * (len(gaps) - 1))]
+            return max(most, statistics.median(gaps[-3:]))
+        steps = float(sum(is_step(line) for line in self.job.log))
+        bytes_here = sum(len(line) + 1 for line in self.job.log)
+        if steps < MOST_OF_A_LOG or self.job.log_silent_s is None or not self.job.age_s:
+            return 0.0
+        # The evidence has the end of a long log.
+        steps *= max(1.0, self.job.log_bytes / bytes_here)
+        return max(0.0, self.job.age_s - self.job.log_silent_s) / steps
+
+    @functools.cached_property
+    def quiet_s(self) -> float | None:
+        """Seconds since the last sign of a step in metrics and log; None if neither can tell.
+
+        A trainer that writes rows of metrics shows its steps there, whatever else its log says.
+        """
+        said = [self.job.metrics_silent_s] if self.rows else []
+        last = next((line for line in reversed(self.job.log) if line.strip()), "")
+        counts = is_step(last) if self.rows else not _complains(last)
+        if self.job.log_silent_s is not None and counts and not self.stall:
+            said.append(self.job.log_silent_s)
+        known = [one for one in said if one is not None]
+        return min(known) if known else None
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds without a step after which the job is called stuck."""
+        return max(STUCK_AFTER_S, STUCK_AFTER_STEPS * self.rhythm_s)
+
+    @functools.cached_property
+    def is_quiet(self) -> bool:
+        """Whether the job has made no step for longer than `patience_s`, or none that is known."""
+        if self.stall or self.quiet_s is None:
+            return True
+        return self.quiet_s >= self.patience_s
+
+    @functools.cached_property
+    def has_made_steps(self) -> bool:
+        """Whether the job has made steps, as its rows and its log show."""
+        return bool(self.rows) or any(map(is_step, self.job.log))
+
+    @functools.cached_property
+    def advances(self) -> str:
+        """What shows that the job makes steps, in words; empty if nothing does."""
+        if not self.is_running:
+            return ""
+        added = [line for line in self.job.log_added if is_step(line)]
+        if added:
+            return f"{count(len(added), 'step')} {were(added)} printed during the diagnosis"
+        # However slow its steps are, ten minutes without one are too long.
+        within_s = max(ADVANCED_WITHIN_S, min(ADVANCED_WITHIN_STEPS * self.rhythm_s, 600.0))
+        silent_s = self.job.metrics_silent_s
+        if self.rows and silent_s is not None and silent_s <= within_s:
+            last = self.rows[-1]
+            step = f"step {last['step']}" if "step" in last else "a row of metrics"
+            return f"{step} was recorded {format_duration(silent_s)} ago{self._often('rows')}"
+        last_line = next((line for line in reversed(self.job.log) if line.strip()), "")
+        silent_s = self.job.log_silent_s
+        if silent_s is not None and silent_s <= within_s and is_step(last_line) and not self.stall:
+            return f"a step was printed {format_duration(silent_s)} ago{self._often('lines')}"
+        return ""
+
+    def _often(self, what: str) -> str:
+        return f", {what} come every {format_duration(self.rhythm_s)}" if self.rhythm_s else ""
+
+    @property
+    def is_stuck(self) -> bool | None:
+        """Whether the job stands still, by its log and metrics alone; None if they cannot tell."""
+        if not self.is_running:
+            return None
+        if self.advances:
+            return False
+        is_silent = self.silent_for_steps >= SILENT_STEPS and self.is_quiet
+        return True if self.stall or (self.has_made_steps and is_silent) else None
+
+    @property
+    def silent_for_steps(self) -> float:
+        """For how many of its usual steps the job has shown none; 0 if that is not known."""
+        if self.quiet_s is None or not self.rhythm_s:
+            return 0.0
+        return self.quiet_s / self.rhythm_s
+
+    @property
+    def since(self) -> str:
+        """How long the job has made no step, such as ` for 214 s`; empty if unknown."""
+        if self.stall:
+            return f" for {format_duration(self.stalled_s)}"
+        if self.job.metrics_silent_s is not None and self.rows:
+            return f" for {format_duration(self.job.metrics_silent_s)}"
+        return f" for {format_duration(self.quiet_s)}" if self.quiet_s and self.is_quiet else ""

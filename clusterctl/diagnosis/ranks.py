@@ -1,0 +1,347 @@
+"""A rank with its host: what it does, whether it works, and both in words."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+
+from clusterctl.diagnosis.evidence import Frame, HostEvidence, ProcessEvidence, Sample, Socket
+from clusterctl.diagnosis.frames import (
+    WAITING,
+    Activity,
+    collective_of,
+    deciding_call,
+    is_user,
+    known_call,
+    name_of,
+    place_of,
+)
+from clusterctl.diagnosis.hostchecks import SHM, has_no_room
+from clusterctl.diagnosis.native import Native, native_of
+from clusterctl.diagnosis.tree import label, main_thread, sample_path
+from clusterctl.domain.ranges import format_indices
+
+# A share needs so many seconds of processor time: the kernel counts hundredths.
+BUSY_S = 0.1
+# The messages by which idle threads of Horovod coordinate are no longer than this. What a
+# connection carried beyond so many bytes in each of its segments is of larger messages: tensors.
+LONGEST_CHATTER, TENSOR_BYTES = 512, 64 << 10
+# Between two looks, who reads data or writes a checkpoint gets further in a file than this. Who
+# tries again may log each time that it does.
+READ_BYTES = 64 << 10
+# A main thread at work uses so much of the time a processor. One that tries again and again uses
+# less.
+WORKS_SHARE = 0.1
+# So few ranks on several hosts are named with their hosts.
+MOST_NAMED = 3
+
+
+# The two ends of a TCP connection: the local address with its port, and the peer's.
+Ends = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank's process with its host.
+
+    Samples are its snapshots, usually three. `places` is what the main thread did at each.
+    """
+
+    process: ProcessEvidence
+    host: HostEvidence
+
+    @property
+    def number(self) -> int:
+        return -1 if self.process.rank is None else self.process.rank
+
+    @functools.cached_property
+    def samples(self) -> tuple[Sample, ...]:
+        return self.process.samples
+
+    @property
+    def last(self) -> Sample:
+        return self.samples[-1] if self.samples else Sample()
+
+    @functools.cached_property
+    def places(self) -> tuple[Activity, ...]:
+        return tuple(_place(sample, self.is_python) for sample in self.samples)
+
+    @functools.cached_property
+    def place(self) -> Activity:
+        """What the rank did at all samples; UNKNOWN if that changed."""
+        return self.places[0] if len(set(self.places)) == 1 else Activity.UNKNOWN
+
+    @functools.cached_property
+    def states(self) -> str:
+        """The kernel's letters of all samples, such as `SSS`."""
+        return "".join(sample.state for sample in self.samples)
+
+    def was(self, state: str) -> bool:
+        """Return whether the process was in that state at every sample."""
+        return bool(self.states) and set(self.states) == {state}
+
+    @functools.cached_property
+    def native(self) -> Native:
+        """What its calls in C tell."""
+        return native_of(self.process)
+
+    @property
+    def waits_in(self) -> str:
+        """What it waits in for other ranks, such as `Horovod's allreduce`; empty if unknown."""
+        frames = main_thread(self.last)
+        kind = collective_of(frames)
+        if kind or self.place not in WAITING:
+            return kind
+        deciding = deciding_call(frames)
+        row = deciding and known_call(deciding)
+        if not row:
+            return ""
+        return f"the start of {row.library}" if row.place is Activity.INIT else row.library
+
+    @property
+    def is_python(self) -> bool:
+        """Whether it runs Python, whose calls py-spy reads. Those of other programs it does not."""
+        return any(one.stacks for one in self.samples) or "python" in " ".join(
+            self.process.argv[:1]
+        )
+
+    @functools.cached_property
+    def works_in_python(self) -> bool:
+        """Whether a rank of Python was seen to make progress: see `Scene.works`.
+
+        It was in other calls, and left a step, got on in a file, or used the processor: a loop that
+        only tries again is in other calls, too.
+        """
+        seen = [place for place, one in zip(self.places, self.samples) if main_thread(one)]
+        left = any(a in (*WAITING, Activity.IMPORT) and a != b for a, b in zip(seen, seen[1:]))
+        used_s = self.grown("main_cpu_s")
+        # On a busy host it gets less, and is ready to run at all looks.
+        uses = used_s > 0 and (used_s >= WORKS_SHARE * self.span_s or self.was("R"))
+        return len(seen) > 1 and self.moved and (left or self.gets_on or uses)
+
+    def exchanged_bytes(self, others: Set[Ends]) -> int:
+        """Return the bytes that its busiest connection to one of these ranks' sockets carried
+        between the looks. Bytes that the rank has not taken do not count."""
+        return max((_carried(*looks) for looks in self._connections(others)), default=0)
+
+    def tensor_bytes(self, others: Set[Ends]) -> int:
+        """Return how many bytes of large messages its busiest connection carried at least."""
+        return max((_in_large_messages(*looks) for looks in self._connections(others)), default=0)
+
+    def _connections(self, others: Set[Ends]) -> Iterator[tuple[Socket, Socket]]:
+        """Yield its connections to these sockets, each at the first and at the last look."""
+        looks = [{(one.local, one.peer): one for one in look.sockets} for look in self.samples]
+        for (local, peer), last in looks[-1].items() if len(looks) > 1 else ():
+            first = looks[0].get((local, peer))
+            if first and (peer, local) in others:
+                yield first, last
+
+    @functools.cached_property
+    def asking_share(self) -> float | None:
+        """The kernel's part of the main thread's processor time between the looks; None if it is
+        not known, or too little.
+
+        Who waits for a message in MPI over TCP asks the kernel for it again and again. Who computes
+        does not.
+        """
+        used_s = self.grown("main_cpu_s")
+        if self.last.main_system_s is None or used_s < BUSY_S:
+            return None
+        return self.grown("main_system_s") / used_s
+
+    @functools.cached_property
+    def waits(self) -> bool:
+        """Whether the rank waited for others at every sample, or may have."""
+        return bool(self.places) and all(
+            place in WAITING and sample.state in "RS"
+            for place, sample in zip(self.places, self.samples)
+        )
+
+    @functools.cached_property
+    def moved(self) -> bool:
+        """Whether its stack changed between samples, or its position in a file."""
+        # A look at which the stack could not be read shows no other call.
+        seen = [one for one in self.samples if main_thread(one)] or self.samples
+        if len({sample_path(sample) for sample in seen}) > 1:
+            return True
+        positions: dict[str, int] = {}
+        for sample in self.samples:
+            for file in sample.files:
+                if positions.setdefault(file.path, file.position) != file.position:
+                    return True
+        return False
+
+    @property
+    def gets_on(self) -> bool:
+        """Whether it got further in a file between the first and the last sample."""
+        first = {one.path: one.position for one in self.samples[0].files} if self.samples else {}
+        return any(
+            one.position - first.get(one.path, one.position) > READ_BYTES for one in self.last.files
+        )
+
+    @functools.cached_property
+    def shared_frames(self) -> tuple[Frame, ...]:
+        """The calls that all samples share, the outermost first; their lines may differ."""
+        stacks = [main_thread(sample) for sample in self.samples]
+        if not stacks or not all(stacks):
+            return ()
+        shared: list[Frame] = []
+        for frames in zip(*stacks):
+            if len({(one.function, one.file) for one in frames}) > 1:
+                break
+            shared.append(frames[-1])
+        return tuple(shared)
+
+    @property
+    def user_call(self) -> Frame | None:
+        """The innermost call of the user's own code that all samples share; None without one."""
+        return next((one for one in reversed(self.shared_frames) if is_user(one)), None)
+
+    @functools.cached_property
+    def span_s(self) -> float:
+        """Seconds between the first and the last sample."""
+        return self.samples[-1].at_s - self.samples[0].at_s if self.samples else 0.0
+
+    def grown(self, name: str) -> float:
+        """Return how much a counter in the samples grew from the first to the last."""
+        if not self.samples:
+            return 0.0
+        grown: float = (getattr(self.last, name) or 0.0) - (getattr(self.samples[0], name) or 0.0)
+        return max(0.0, grown)
+
+
+def _carried(first: Socket, last: Socket) -> int:
+    taken = last.received_bytes - last.receive_queue_bytes
+    taken -= first.received_bytes - first.receive_queue_bytes
+    return max(0, last.acked_bytes - first.acked_bytes) + max(0, taken)
+
+
+def _in_large_messages(first: Socket, last: Socket) -> int:
+    """Return the bytes in messages longer than LONGEST_CHATTER, at least; 0 if not known."""
+    if not last.sent_segments and not last.received_segments:
+        return 0
+    sent = last.acked_bytes - first.acked_bytes
+    sent -= LONGEST_CHATTER * (last.sent_segments - first.sent_segments)
+    came = last.received_bytes - first.received_bytes
+    came -= LONGEST_CHATTER * (last.received_segments - first.received_segments)
+    return max(sent, came)
+
+
+def _place(sample: Sample, is_python: bool) -> Activity:
+    """Return what the main thread did in a sample, from its stack.
+
+    Without a stack, a Python whose main thread sleeps in futex, epoll or poll is assumed to wait
+    for others. In other programs those may be locks of their own, and who waits in MPI polls.
+    """
+    place = place_of(main_thread(sample))
+    if not is_python:
+        return place
+    sleeps = sample.state == "S" and sample.syscall.startswith(("futex", "epoll", "poll", "ppoll"))
+    return Activity.GRAPH if place is Activity.UNKNOWN and sleeps else place
+
+
+def called(host: HostEvidence) -> str:
+    """Return a host's name and address, such as `demo-1 (10.0.3.7)`."""
+    return f"{host.host} ({host.address})" if host.address else host.host
+
+
+def sees_nothing(host: HostEvidence) -> bool:
+    """Return whether the processes of a host that answered could not be read."""
+    return any(text.startswith("processes:") for text in host.problems)
+
+
+def ranks_in_words(ranks: Sequence[Rank]) -> str:
+    """Return ranks in words: `rank 5 on demo-1 (10.0.3.7) GPU 1`, `ranks 8-15 on 2 hosts`."""
+    numbers = [one.number for one in ranks]
+    hosts = list(dict.fromkeys(called(one.host) for one in ranks))
+    where = hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts"
+    if len(ranks) <= MOST_NAMED and len(hosts) > 1:
+        return " and ".join(f"rank {one.number} on {called(one.host)}" for one in ranks)
+    if len(ranks) > 1:
+        return f"ranks {format_indices(numbers)} on {where}"
+    gpus = ranks[0].process.gpus if ranks[0].host.gpus else ()
+    gpu = f" GPU {format_indices(gpus)}" if gpus else ""
+    return f"rank {numbers[0]} on {where}{gpu}"
+
+
+def format_ranks(ranks: Iterable[int]) -> str:
+    """Return the numbers of ranks as `rank 5` or `ranks 8-15`."""
+    listed = list(ranks)
+    return f"{'ranks' if len(listed) > 1 else 'rank'} {format_indices(listed)}"
+
+
+def process_line(process: ProcessEvidence) -> str:
+    """Return a line of evidence about a process: its pid, its states, and what it waits in."""
+    last = process.samples[-1] if process.samples else Sample()
+    parts = [f"pid {process.pid}", f"state {''.join(one.state for one in process.samples)}"]
+    parts += [f"in {last.syscall}"] if last.syscall and last.syscall != "running" else []
+    parts += [f"wchan {last.wait_channel}"] if last.wait_channel else []
+    return ", ".join(parts)
+
+
+def rank_lines(rank: Rank) -> tuple[str, ...]:
+    """Return the evidence of where a rank is: its process, and the innermost calls of its stack."""
+    frames = main_thread(rank.last)
+    stack = " > ".join(label(frame) for frame in frames[-4:])
+    line = f"rank {rank.number}: {process_line(rank.process)}"
+    lines = (line, f"rank {rank.number}: {stack}") if stack else (line,)
+    return (*lines, *(f"rank {rank.number}: {one}" for one in rank.native.lines))
+
+
+def syscall_path(syscall: str) -> str:
+    """Return the path in a system call such as `read /data/train-00017`; else empty."""
+    found = re.match(r"\w+ (/.*)", syscall)
+    return found[1] if found else ""
+
+
+# Names of functions in which one rank works, and the others wait for it.
+_SAVES = re.compile(r"(?i)save|checkpoint|export")
+_EVALUATES = re.compile(
+    r"(?i)evaluat|validat|^(?:eval|valid|test|predict|infer)(?:_|$)|_(?:eval|val)$"
+)
+
+
+def _was_in(rank: Rank, names: re.Pattern[str]) -> bool:
+    return any(names.search(name_of(frame)) for one in rank.samples for frame in main_thread(one))
+
+
+def is_saving(rank: Rank) -> bool:
+    """Return whether a rank was in a function that saves or evaluates, judged by its name."""
+    return _was_in(rank, _SAVES) or _was_in(rank, _EVALUATES)
+
+
+def saves_with_progress(rank: Rank) -> bool:
+    """Return whether a rank is in a checkpoint or an evaluation, and may work meanwhile.
+
+    The kernel's counters of bytes are those of the whole process. They include the sockets of
+    Horovod's and MPI's threads, which exchange bytes while the rank stands still.
+    """
+    grows = rank.grown("written_bytes") > 0 or rank.grown("read_bytes") > 0
+    return works_alone(rank) or (is_saving(rank) and grows)
+
+
+def works_alone(rank: Rank) -> bool:
+    """Return whether a rank is in a checkpoint or an evaluation, and was seen to work.
+
+    One that tries again and again to save is in other calls, too, but gets no further in a file.
+    """
+    works = rank.is_python and rank.works_in_python
+    return works and (_was_in(rank, _EVALUATES) or (is_saving(rank) and rank.gets_on))
+
+
+def full_disk_of(rank: Rank) -> str:
+    """Return the full file system on which a rank has files or its working folder; else empty."""
+    mounts = {one.path: has_no_room(one) for one in rank.host.filesystems}
+    used = {rank.process.cwd, *(file.path for one in rank.samples for file in one.files)}
+    used |= {syscall_path(sample.syscall) for sample in rank.samples}
+    for path in sorted(filter(None, used)):
+        mount = max((one for one in mounts if _is_below(path, one)), key=len, default="")
+        if mounts.get(mount) and mount != SHM:
+            return mount
+    return ""
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return folder == "/" or path == folder or path.startswith(folder.rstrip("/") + "/")
