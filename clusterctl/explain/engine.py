@@ -721,10 +721,11 @@ class _Reader:
         said = _following(lines, number, _FRAME_LINES)
         ends = next((at for at, one in enumerate(said) if at and one[1].strip() == _FRAME), 0)
         body = [part for _, part in said[1:ends]]
+        firsts = (_first_match(body[at:]) for at in range(len(body)))
+        # A harmless line of another program may stand between the rules by chance.
         is_known = any(
-            _compiled(one.pattern).search("\n".join(body[at : at + one.lines]))
-            for at, part in enumerate(body)
-            for one in table().named(hit[0] for hit in table().hits(part.encode(), _Search.ALL))
+            one and (one.role is not Role.HARMLESS or one.id.startswith(("mpi.", "pmix.")))
+            for one in firsts
         )
         if is_known:
             self._cover(text, said[ends][0])
@@ -885,6 +886,15 @@ def _texts_by_line(
         else:
             hit = None
         yield number, texts
+
+
+def _first_match(lines: Sequence[str]) -> Signature | None:
+    """Return the first signature of the catalogue that matches the first of the lines, or None."""
+    hits = table().hits(lines[0].encode(), _Search.ALL)
+    some = table().named(hit[0] for hit in hits)
+    return next(
+        (one for one in some if _compiled(one.pattern).search("\n".join(lines[: one.lines]))), None
+    )
 
 
 def _named(match: re.Match[str]) -> dict[str, str]:

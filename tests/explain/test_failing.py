@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -338,3 +339,27 @@ def test_what_stands_before_the_dot_of_an_error_code_decides_nothing(code, expec
     log = f"An error occurred ({code}) when calling the RunInstances operation: no handle\n"
     found = explain([log])
     assert (found.lead.signature.id if found.lead else None) == expected
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.all)])
+def test_failing_lines_among_harmless_ones_are_never_passed_over(seed):
+    """Logs of the corpus with lines of healthy programs before, after and between theirs.
+
+    Before them they change nothing, after them a doubtful line becomes a warning, and between them
+    they break up messages of several lines; but nothing is called healthy.
+    """
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    calm = [line for path in HEALTHY for line in path.read_text().splitlines()]
+    logs = sorted((Path(__file__).parent / "corpus").glob("*/*.log"))
+    for path in logs if seed else chance.sample(logs, 100):
+        text = path.read_text(errors="replace").splitlines()
+        lines = [line for line in text if not line.startswith("#: ")]
+        alone = explain(["\n".join(lines)])
+        if alone.severity is not Severity.ERROR:
+            continue
+        later = explain(["\n".join([*chance.sample(calm, 30), *lines])])
+        assert later.severity is Severity.ERROR, path.name
+        some = [chance.sample(calm, chance.choice((0, 0, 3))) for _ in lines]
+        among = [part for line, more in zip(lines, some, strict=True) for part in (*more, line)]
+        for mixed in ([*lines, *chance.sample(calm, 30)], among):
+            assert explain(["\n".join(mixed)]).severity is not Severity.INFO, path.name
