@@ -24,6 +24,7 @@ from clusterctl.node.record import RecordError, from_json, to_data
 if TYPE_CHECKING:
     from clusterctl.copy.report import TransferReport
     from clusterctl.copy.request import CopyRequest
+    from clusterctl.node.jobs.spec import JobRecord
     from clusterctl.operations.access import Access
     from clusterctl.operations.serving import Served
     from clusterctl.transport.target import Target
@@ -86,12 +87,8 @@ def serve(
     MODEL_DIR is a folder of the node, quoted, s3://BUCKET/PREFIX, or a folder here. It goes on
     when this machine is switched off, and counts as activity: idle limits do not end the node.
     """
-    from clusterctl.operations.serving import (
-        find_served,
-        forward_argv,
-        served,
-        stop_serving,
-    )
+    from clusterctl.jobs.detached import list_jobs
+    from clusterctl.operations.serving import find_served, forward_argv, stop_serving
 
     asked = [show_status, end, forward is not None, model_dir is not None]
     if sum(asked) != 1:
@@ -103,7 +100,7 @@ def serve(
         if model_dir is not None:
             return _start(app, access, model_dir, model, node, port, public, credentials, as_json)
         if show_status:
-            return _status(access, served(access), model, as_json)
+            return _status(access, list_jobs(access.connections, access.head), model, as_json)
         one = find_served(access, model)
         if end:
             stop_serving(access, one)
@@ -168,14 +165,16 @@ def _start(
     return 0
 
 
-def _status(access: Access, found: list[Served], model: str | None, as_json: bool) -> int:
+def _status(access: Access, jobs: list[JobRecord], model: str | None, as_json: bool) -> int:
     """Print the served models, or only `model`, and the nodes that did not answer.
 
     Return 255 if there are such nodes, 1 if one of the models is not available, else 0.
     """
+    from clusterctl.operations.serving import gone_models, served
+
     rows, told = [], []
     silent: dict[str, HostOutcome[Served]] = {}
-    for one in found:
+    for one in served(access, jobs):
         if model not in (None, one.model):
             continue
         try:
@@ -193,6 +192,11 @@ def _status(access: Access, found: list[Served], model: str | None, as_json: boo
         output.table(("MODEL", "VERSION", "STATE", "NODE", "LISTENS", "LASTED", "FOLDER"), rows)
     else:
         output.note("no model is served")
+    for name, job in gone_models(jobs).items():
+        if model in (None, name):
+            ago = format_duration(job.now - job.ended_at.timestamp())
+            output.note(f"model {name} ended on {job.spec.hosts[0]} {ago} ago: its job failed")
+            output.note(f"  its log:  clusterctl logs {access.cluster.name} {job.job_id}")
     hostlines.show_failures(tuple(silent.values()))
     if silent:
         return 255

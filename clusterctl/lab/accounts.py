@@ -32,7 +32,7 @@ class Keyring:
     """All access keys of the lab. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._keys: dict[str, AccessKey] = {}
         self._lent: dict[str, LentKey] = {}
 
@@ -52,26 +52,21 @@ class Keyring:
             held = self._lent.get(holder)
             if held and held.account == account and held.expires - now > LENT_FOR / 2:
                 return held
-            self._lent[holder] = lent = self._make(account, LENT_FOR, "")
+            self._lent[holder] = lent = self.open_session(account, LENT_FOR)
         return lent
 
     def open_session(self, account: str, lasts: timedelta, policy: str = "") -> LentKey:
-        """Return a new temporary key that is valid for `lasts`."""
-        with self._lock:
-            return self._make(account, lasts, policy)
-
-    def _make(self, account: str, lasts: timedelta, policy: str) -> LentKey:
-        """Make a temporary key, and drop the expired ones. The caller holds the lock."""
-        now = datetime.now(timezone.utc)
-        self._keys = {
-            id: key
-            for id, key in self._keys.items()
-            if not (isinstance(key, LentKey) and key.expires < now)
-        }
-        made = new_key(account, "ASIA")
+        """Return a new temporary key that is valid for `lasts`, and drop the expired ones."""
+        now, made = datetime.now(timezone.utc), new_key(account, "ASIA")
         token = secrets.token_urlsafe(96)
         lent = LentKey(made.account, made.id, made.secret, token, now + lasts, policy)
-        self._keys[lent.id] = lent
+        with self._lock:
+            self._keys = {
+                id: key
+                for id, key in self._keys.items()
+                if not (isinstance(key, LentKey) and key.expires < now)
+            }
+            self._keys[lent.id] = lent
         return lent
 
     def find(self, id: str) -> AccessKey | None:

@@ -154,7 +154,11 @@ def _parsed(model: Any, call: Call, values: dict[str, Any]) -> Any:
 def _mistakes(call: Call, shape: Any, values: dict[str, Any], given: Any) -> Iterator[Problem]:
     codes = CODES[_protocol(call)]
     if call.service == "ec2":
-        known = {_name_in_form(name, one) for name, one in shape.members.items()} | COMMON
+        known = set(COMMON)
+        for name, one in shape.members.items():
+            told = one.serialization
+            located = str(told.get("queryName") or told.get("name") or name)
+            known.add(located[0].upper() + located[1:])
         for name in values:
             if name.partition(".")[0] not in known:
                 yield codes[UNKNOWN], f"The parameter {name:.80} is not recognized"
@@ -172,12 +176,6 @@ def _mistakes(call: Call, shape: Any, values: dict[str, Any], given: Any) -> Ite
     if call.service == "ec2":
         yield from _page_sizes(call, shape, given)
         yield from _malformed(shape, given)
-
-
-def _name_in_form(name: str, shape: Any) -> str:
-    told = shape.serialization
-    located = str(told.get("queryName") or told.get("name") or name)
-    return located[0].upper() + located[1:]
 
 
 def _page_sizes(call: Call, shape: Any, given: Any) -> Iterator[Problem]:

@@ -12,15 +12,10 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from botocore.auth import (
-    HmacV1QueryAuth,
-    S3SigV4Auth,
-    S3SigV4QueryAuth,
-    SigV4Auth,
-)
+from botocore.auth import HmacV1QueryAuth, S3SigV4Auth, S3SigV4QueryAuth, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.compat import HTTPHeaders
 from botocore.credentials import Credentials
@@ -38,7 +33,7 @@ from clusterctl.lab.wsgi import BODY_LIMIT, SERVICE, Wsgi, is_form, read_body, s
 # moto's handlers get nothing else from the WSGI environment.
 KEY_HEADER, IN_ENVIRON = "X-Clusterctl-Key", "HTTP_X_CLUSTERCTL_KEY"
 PAGES = "/_lab/"
-# The protocols, in the order of `Refusal.codes`.
+# The protocols, in the order of the codes in gate.toml.
 KINDS = ("ec2", "s3", "json", "query")
 # How long to wait for the rest of a request that is refused.
 DRAIN_S = 1.0
@@ -53,24 +48,11 @@ PUBLIC_QUERY = {
 }
 
 
-class Refusal(NamedTuple):
-    """Why a request is refused: the error codes in the protocols of KINDS, and the message."""
-
-    codes: tuple[str, ...]
-    message: str
-
-
 class Refused(Exception):
-    """A request is refused."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
+    """A request is refused, for a reason of gate.toml."""
 
 
-NO_KEY, UNKNOWN_KEY, WRONG_SIGNATURE, EXPIRED, WRONG_TOKEN, WRONG_HOST, TOO_LARGE = (
-    Refusal(tuple(one["codes"]), one["message"]) for one in table("gate").values()
-)
+NO_KEY, UNKNOWN_KEY, WRONG_SIGNATURE, EXPIRED, WRONG_TOKEN, WRONG_HOST, TOO_LARGE = table("gate")
 
 BODY_HASH = "X-Amz-Content-SHA256"
 
@@ -174,29 +156,23 @@ def read_claim(environ: dict[str, Any]) -> Claim | None:
         if header.startswith("AWS4-HMAC-SHA256 "):
             parts = header.partition(" ")[2].split(",")
             said = dict(part.strip().partition("=")[::2] for part in parts)
+            said["Security-Token"] = environ.get("HTTP_X_AMZ_SECURITY_TOKEN", "")
+            said["Date"] = environ["HTTP_X_AMZ_DATE"]
+        elif header:
+            raise Refused(NO_KEY)
+        else:
+            said = {name.removeprefix("X-Amz-"): value for name, value in query.items()}
+        if header or "X-Amz-Signature" in query:
             key, _, region, service, _ = said["Credential"].split("/")
             return Claim(
                 key,
                 region,
                 service,
                 said["Signature"],
-                environ.get("HTTP_X_AMZ_SECURITY_TOKEN", ""),
-                environ["HTTP_X_AMZ_DATE"],
-                headers=frozenset(said["SignedHeaders"].split(";")),
-            )
-        if header:
-            raise Refused(NO_KEY)
-        if "X-Amz-Signature" in query:
-            key, _, region, service, _ = query["X-Amz-Credential"].split("/")
-            return Claim(
-                key,
-                region,
-                service,
-                query["X-Amz-Signature"],
-                query.get("X-Amz-Security-Token", ""),
-                query["X-Amz-Date"],
-                int(query["X-Amz-Expires"]),
-                frozenset(query["X-Amz-SignedHeaders"].split(";")),
+                said.get("Security-Token", ""),
+                said["Date"],
+                None if header else int(said["Expires"]),
+                frozenset(said["SignedHeaders"].split(";")),
             )
         if "Signature" in query:
             token, expires = query.get("x-amz-security-token", ""), query["Expires"]
@@ -313,7 +289,8 @@ def _refuse(
     unsigned = "" if is_json else "ec2" if is_form(environ) else "s3"
     service = scope[3] if len(scope) > 3 else unsigned
     kind = service if service in ("ec2", "s3") else "json" if is_json else "query"
-    statuses = {} if refused.refusal is WRONG_HOST else {"ec2": 401, "json": 400}
+    [reason] = refused.args
+    statuses = {} if reason == WRONG_HOST else {"ec2": 401, "json": 400}
     status = statuses.get(kind, 403)
     # Read the rest of the request: the kernel resets a connection that is closed with unread data,
     # and the client may then lose the answer.
@@ -321,6 +298,6 @@ def _refuse(
     length = environ.get("CONTENT_LENGTH") or "0"
     with contextlib.suppress(OSError):
         environ["wsgi.input"].read(min(int(length), BODY_LIMIT) if length.isdecimal() else 0)
-    code = refused.refusal.codes[KINDS.index(kind)]
-    said = error_answer(Call(service, "", is_json), code, refused.refusal.message, status)
+    code, text = table("gate")[reason]["codes"][KINDS.index(kind)], table("gate")[reason]["message"]
+    said = error_answer(Call(service, "", is_json), code, text, status)
     return send(said, start)

@@ -58,7 +58,11 @@ def stop(running: LabRecord) -> None:
             _ended(process, STOP_TIMEOUT_S)
     finally:
         os.close(process)
-    _await_link_gone(running.link)
+    # The kernel removes a dead namespace, and the link into it, in the background.
+    deadline = time.monotonic() + STOP_TIMEOUT_S
+    link = Path("/sys/class/net", running.link or "")
+    while running.link and link.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
     if read_record(running.home) is None:  # otherwise these are the files of a lab started since
         for name in ("lab.json", "dial.sock"):
             (folder_of(running.home) / name).unlink(missing_ok=True)
@@ -109,10 +113,3 @@ def _ended(process: int, timeout_s: float) -> bool:
     poll = select.poll()
     poll.register(process, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))
-
-
-def _await_link_gone(link: str | None) -> None:
-    """Wait for the link to disappear. The kernel removes a dead namespace in the background."""
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    while link and Path("/sys/class/net", link).exists() and time.monotonic() < deadline:
-        time.sleep(0.02)

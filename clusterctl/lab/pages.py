@@ -24,18 +24,14 @@ def ask(running: LabRecord, path: str, method: str = "GET", body: object = None)
         with opener.open(request, timeout=TIMEOUT_S) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as refused:
-        raise _refusal(running, refused) from None
+        try:
+            said = json.load(refused)
+            problem: LabError | UsageError = UsageError(said["error"], said["hint"])
+        except (OSError, ValueError, KeyError, TypeError):  # it is no answer of the lab's
+            problem = _no_answer(running, refused)
+        raise problem from None
     except (OSError, ValueError) as failure:
         raise _no_answer(running, failure) from None
-
-
-def _refusal(running: LabRecord, refused: urllib.error.HTTPError) -> UsageError | LabError:
-    """Return the lab's refusal as an error; LabError if the answer is not one of the lab's."""
-    try:
-        said = json.load(refused)
-        return UsageError(said["error"], said["hint"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return _no_answer(running, refused)
 
 
 def _no_answer(running: LabRecord, failure: Exception) -> LabError:

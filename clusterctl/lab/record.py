@@ -66,11 +66,6 @@ class LabRecord:
     cgroups: tuple[str, ...] = ()
     memory_bytes: int = 0
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """The environment for the first account."""
-        return self.environment_of(ACCOUNTS[0])
-
     def environment_of(self, account: str) -> dict[str, str]:
         """Return the variables through which AWS's programs and s5cmd use the lab as an account."""
         key = next(key for key in self.keys if key.account == account)

@@ -58,7 +58,9 @@ def check_machine(euid: int) -> None:
     if not all(importlib.util.find_spec(name) for name in ("moto", "flask", "flask_cors")):
         hint = f"{sys.executable} -m pip install '{MOTO}'"
         raise MissingTool("the local EC2 needs moto's server", hint)
-    command = refusing_sysctl(_read_sysctls(), euid)
+    files = {name: Path("/proc/sys", name) for name in SYSCTLS}
+    values = {name: file.read_text().strip() for name, file in files.items() if file.exists()}
+    command = refusing_sysctl(values, euid)
     if command:
         raise LabError("this machine does not let users make user namespaces", command)
 
@@ -92,8 +94,3 @@ def refusing_sysctl(values: Mapping[str, str], euid: int) -> str | None:
         if values.get(name) == refuses and not (for_users_only and euid == 0):
             return command
     return None
-
-
-def _read_sysctls() -> dict[str, str]:
-    files = {name: Path("/proc/sys", name) for name in SYSCTLS}
-    return {name: file.read_text().strip() for name, file in files.items() if file.exists()}

@@ -79,9 +79,9 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, max(hard, MOST_FILES)))
     mode = modes.choose_mode(os.geteuid())
-    dial = None if mode.name == "root" else _dial_socket(folder)
+    dial = None if mode[0] == "root" else _dial_socket(folder)
     wanted = IPv4Network(options.network) if options.network else None
-    daemon, plan = _spawn(mode, dial, wanted)
+    daemon, plan = _spawn(*mode, dial, wanted)
     network = plan.network
     complete_moto(network, plan.public, lambda id: str(daemon.call("console", id=id)))
     # Each request has a connection of its own, and one s5cmd makes 256. The limit is raised after
@@ -91,8 +91,9 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
     secret = secrets.token_urlsafe(30)
     api = make_api(listening, secret)
     recorded = _record(options, listening, plan, secret)
-    started = replace(recorded, tcp=daemon.tcp, **_limits(daemon))
-    record.write_record(started)
+    memory = HOSTS_MEMORY if daemon.cgroups else 0
+    limits: dict[str, Any] = {"cgroups": tuple(map(str, daemon.cgroups)), "memory_bytes": memory}
+    record.write_record(replace(recorded, tcp=daemon.tcp, **limits))
     if plan.mode == "root":
         _drop_privileges(plan)
     for server in (make_metadata_server(daemon.metadata), make_storage(daemon.storage)):
@@ -113,12 +114,6 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
     return serve
 
 
-def _limits(daemon: Daemon) -> dict[str, Any]:
-    """Return the record's fields about control groups."""
-    memory = HOSTS_MEMORY if daemon.cgroups else 0
-    return {"cgroups": tuple(map(str, daemon.cgroups)), "memory_bytes": memory}
-
-
 def _drop_privileges(plan: DaemonPlan) -> None:
     """Give up root, so that requests are read by a uid that owns nothing on this machine.
 
@@ -130,9 +125,9 @@ def _drop_privileges(plan: DaemonPlan) -> None:
         requirements.check_shaping()  # caches a success: that uid may not be allowed to try
     python = [sys.prefix, sys.base_prefix, *filter(os.path.isdir, sys.path)]
     samples = [Path(file or "") for file in (__file__, os.__file__, moto.__file__)]
-    _, id, _ = plan.ids.uids[0]
-    if not modes.give_up_root(id, map(Path, python), samples):
-        logging.warning("the lab's server stays root: uid %d cannot read %s", id, samples)
+    uid = plan.ids.uid
+    if not modes.give_up_root(uid, map(Path, python), samples):
+        logging.warning("the lab's server stays root: uid %d cannot read %s", uid, samples)
 
 
 def _lock(folder: Path) -> int:
@@ -168,17 +163,17 @@ def _dial_socket(folder: Path) -> socket.socket:
 
 
 def _spawn(
-    mode: modes.Mode, dial: socket.socket | None, wanted: IPv4Network | None
+    mode: str, ids: modes.IdMap, dial: socket.socket | None, wanted: IPv4Network | None
 ) -> tuple[Daemon, DaemonPlan]:
     """Start the daemon on the wanted network, or on the first free one. Raise LabError for none.
 
     A network that another lab takes in the meantime is skipped.
     """
     # A user's lab adds no route to this machine, so its networks conflict with nothing.
-    in_use = addresses.networks_in_use() if mode.name == "root" else []
+    in_use = addresses.networks_in_use() if mode == "root" else []
     for network in addresses.free_networks(in_use, wanted):
         public = addresses.public_network(network, in_use)
-        plan = DaemonPlan(mode.name, mode.ids, network, public, dial)
+        plan = DaemonPlan(mode, ids, network, public, dial)
         try:
             return Daemon(plan), plan
         except NetworkTaken:

@@ -203,6 +203,9 @@ def _remove(
     there = find_instances(client, name, NOT_TERMINATED)
     if others := ownership(folder, creations, made.key_pairs, agreed).others(there, made):
         raise NotLaunchedHere(name, others)
+    # A role with nothing else may be that of an `up` of another machine, which has just begun.
+    begun = creations.began("create_role") or creations.began("create_instance_profile")
+    has_role = bool(nodes or begun or made != Made() or own_role in profiles)
     # An instance that EC2 did not show before may be what still uses a group.
     patience = (timeouts.group_free_s, clock, end)
     removed = Leftovers(
@@ -211,7 +214,9 @@ def _remove(
         placement_groups=delete_placement_groups(client, made.placement_groups, *patience),
         key_pairs=tuple(pair.name for pair in made.key_pairs),
         # After all that costs money, since somebody may have added to it what keeps it.
-        roles=delete_node_role(clients, name, creations, own_role in profiles, timeouts),
+        roles=delete_node_role(clients, name, creations, own_role in profiles, timeouts)
+        if has_role
+        else (),
         nodes=tuple(nodes),
         reservations=tuple(sorted({*reservations})),
     )

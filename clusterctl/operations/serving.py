@@ -44,7 +44,7 @@ from clusterctl.jobs.head_facts import facts_of_head, facts_to_read
 from clusterctl.jobs.plan import JobPlan, is_on_nodes, new_job_id
 from clusterctl.node.jobs.folder import START_DAEMON_PATH
 from clusterctl.node.jobs.recovery import SSH
-from clusterctl.node.jobs.spec import SERVE, JobRecord
+from clusterctl.node.jobs.spec import SERVE, JobRecord, JobState
 from clusterctl.node.record import RecordError, from_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import DOWNLOAD_WITHIN_S
@@ -338,20 +338,35 @@ def _log_of(job_id: str) -> str:
     return f"its log: ~/.clusterctl/jobs/{job_id}/log"
 
 
-def served(access: Access) -> list[Served]:
-    """List the models that nodes serve or load, those in quarantine included. Raise HostError."""
+def served(access: Access, jobs: Sequence[JobRecord] | None = None) -> list[Served]:
+    """List the models that nodes serve or load, those in quarantine included. Raise HostError.
+
+    `jobs` are the cluster's, if they have been read already.
+    """
     targets = {target.host: target for target in access.all_targets}
     return [
         _served(targets[job.spec.hosts[0]], job)
-        for job in list_jobs(access.connections, access.head)
+        for job in (list_jobs(access.connections, access.head) if jobs is None else jobs)
         if job.spec.preset == SERVE and job.unended and job.spec.hosts[0] in targets
     ]
 
 
-def _served(target: Target, job: JobRecord) -> Served:
+def gone_models(jobs: Sequence[JobRecord]) -> dict[str, JobRecord]:
+    """Return the last job of each model that is not served any more though no one ended it."""
+    last = {_words_of(job)[1]["--model"]: job for job in jobs if job.spec.preset == SERVE}
+    ended = (JobState.FAILED, JobState.LOST)
+    return {model: job for model, job in last.items() if job.state in ended}
+
+
+def _words_of(job: JobRecord) -> tuple[list[str], dict[str, str]]:
+    """Return the words of a server's line, and its options."""
     argv = job.spec.argv
     words = shlex.split(argv[-1]) if argv[0] == SSH[0] else [*argv]
-    given = dict(zip(words, words[1:]))
+    return words, dict(zip(words, words[1:]))
+
+
+def _served(target: Target, job: JobRecord) -> Served:
+    words, given = _words_of(job)
     public = "--public" in words
     port = int(given["--port"])
     return Served(given["--model"], target, job, port, public, given["--folder"])

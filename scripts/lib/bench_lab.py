@@ -194,8 +194,8 @@ def lab_ec2() -> Any:
         "ec2",
         region_name=record.region,
         endpoint_url=record.endpoint_url,
-        aws_access_key_id=record.environment["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=record.environment["AWS_SECRET_ACCESS_KEY"],
+        aws_access_key_id=record.keys[0].id,
+        aws_secret_access_key=record.keys[0].secret,
     )
 
 

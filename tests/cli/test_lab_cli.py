@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 import pytest
 
-from clusterctl.lab.record import LabOptions, read_record
+from clusterctl.lab.record import ACCOUNTS, LabOptions, read_record
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.site import Site, keep_site
 from tests.lab.running import CLUSTERCTL
@@ -75,7 +75,7 @@ def test_env_is_for_eval(lab):
         check=True,
     )
     assert exported.stdout == f"{lab.endpoint_url} us-east-1\n"
-    assert json.loads(run(lab.home, "env", "--json").stdout) == lab.environment
+    assert json.loads(run(lab.home, "env", "--json").stdout) == lab.environment_of(ACCOUNTS[0])
 
 
 def test_status(lab):

@@ -9,7 +9,6 @@ import socket
 import pytest
 from botocore.exceptions import ClientError
 
-from clusterctl.lab.ec2.public_addresses import Pool
 from tests.lab.refusals import refused
 from tests.lab.running import ssh, wait_until
 
@@ -60,15 +59,6 @@ def elastic(ec2):
             ec2.disassociate_address(AssociationId=shown["AssociationId"])
         if shown:
             ec2.release_address(AllocationId=one["AllocationId"])
-
-
-def test_a_pool_gives_back_last_what_it_was_given_back():
-    pool = Pool(ipaddress.IPv4Network("198.18.0.0/29"))
-    first = pool.take()
-    pool.give_back(first)
-    assert [pool.take() for _ in range(6)] == [f"198.18.0.{last}" for last in (2, 3, 4, 5, 6, 1)]
-    with pytest.raises(LookupError):
-        pool.take()
 
 
 def test_it_answers_the_caller_and_the_other_hosts(instances, lab):

@@ -11,6 +11,7 @@ from moto.ec2.exceptions import EC2ClientError
 
 from clusterctl.lab import pages
 from clusterctl.lab.ec2 import capacity_blocks
+from clusterctl.lab.ec2.reservations import CapacityReservation
 from tests.lab.refusals import fault, quota, refused
 from tests.lab.running import wait_until
 
@@ -180,7 +181,7 @@ def test_blocks_that_are_not_offered(once):
 
 def test_an_offering_is_bought_once_by_two_at_the_same_time(monkeypatch):
     now = utcnow()
-    offering = capacity_blocks.Offering("cbo-1", BLOCK_KIND, ZONE, 1, 24, now, now)
+    offering = CapacityReservation("cr-1", BLOCK_KIND, "", ZONE, 1, starts=now, ends=now)
     backend = SimpleNamespace(capacity_block_offerings={"cbo-1": offering})
     monkeypatch.setattr(capacity_blocks, "keep", lambda _, bought: bought)
 

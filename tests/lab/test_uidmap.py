@@ -27,16 +27,14 @@ def test_parse_subids():
     ],
 )
 def test_root_takes_ids_that_are_nobodys(taken, first):
-    expected = ((0, first, 65_536),)
-    assert map_for_root(taken, []) == IdMap(expected, expected)
-    assert map_for_root([], taken) == IdMap(expected, expected)
+    expected = IdMap(first, first, 65_536)
+    assert map_for_root(taken, []) == map_for_root([], taken) == expected
 
 
 @pytest.mark.parametrize("owner", ["ann", "1007"])
 def test_a_user_takes_subordinate_ids(owner):
     ids = [SubIds("bob", 1, 65_536), SubIds(owner, 300_000, 65_536)]
-    expected = ((0, 300_000, 65_536),)
-    assert map_for_user(1007, "ann", ids, ids) == IdMap(expected, expected)
+    assert map_for_user(1007, "ann", ids, ids) == IdMap(300_000, 300_000, 65_536)
     # With too few subordinate ids there is no map.
     assert map_for_user(1007, "ann", ids, []) is None
     assert map_for_user(1007, "ann", ids[:1], ids) is None

@@ -21,7 +21,6 @@ def disk(type="gp3", size_gib=100, **others):
     "wish",
     [
         disk(),
-        disk(size_gib=None, snapshot_id="snap-1", snapshot_gib=75),
         disk(size_gib=75, snapshot_id="snap-1", snapshot_gib=75),
         disk(iops=6000, throughput=1500),
         disk(snapshot_id="snap-1", snapshot_gib=75, load_mib_s=300),
@@ -42,7 +41,7 @@ def test_volumes_that_are_made(wish):
             "InvalidBlockDeviceMapping",
             "Volume of size 15GB is smaller than snapshot 'snap-1', expect size >= 75GB",
         ),
-        (disk(size_gib=None), "MissingParameter", "size or snapshotId"),
+        (disk(size_gib=0), "MissingParameter", "size or snapshotId"),
         (disk(load_mib_s=300), "InvalidParameterCombination", "VolumeInitializationRate"),
         (
             disk(snapshot_id="snap-1", snapshot_gib=75, load_mib_s=301),

@@ -193,6 +193,17 @@ def test_down_finds_the_role_without_instances_and_without_the_folder(account, t
     assert account.left == set()
 
 
+def test_down_leaves_a_role_alone_that_another_machine_may_be_about_to_use(account, tmp_path):
+    account.up()
+    path = account.iam.get_role(RoleName=NAME)["Role"]["Path"]
+    assert account.down().roles == (NAME,)
+    trust = json.dumps({"Version": "2012-10-17", "Statement": []})
+    account.iam.create_role(RoleName=NAME, Path=path, AssumeRolePolicyDocument=trust)
+    elsewhere = ClusterFolder(tmp_path / "elsewhere" / "demo")
+    assert account.down(elsewhere).nothing
+    account.iam.delete_role(RoleName=NAME)
+
+
 def test_gc_finds_a_role_without_a_cluster_and_says_what_keeps_it(account, tmp_path, monkeypatch):
     account.up()
     collector = GarbageCollector({REGION: account.clients}, tmp_path / "elsewhere", timeouts=SHORT)

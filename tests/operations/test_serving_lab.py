@@ -156,6 +156,10 @@ def test_a_server_on_another_node_ends_with_its_job(pair, how):
         else:
             pair.on(0, f"read -r pid _ <~/.clusterctl/jobs/{job_id}/lock; kill -9 $pid")
             assert served(access) == []
+            status, _, err = pair.ctl("serve", "--status")
+            assert (status, err.splitlines()[0]) == (0, "no model is served")
+            assert "model stand-in ended on pair-1 " in err, err
+            assert f"clusterctl logs pair {job_id}" in err
         eventually(lambda: not pair.on(1, f"pgrep -f {STAND_IN} || true"), "its end")
 
 
@@ -190,7 +194,8 @@ def test_a_node_that_stands_still_serves_until_its_job_ends(pair, monkeypatch):
 def test_served_models(pair, tmp_path, monkeypatch):
     """A model from here is on the head node, one from S3 on the other. Requests go through SSH."""
     tiny = make_model(tmp_path / "tiny", 1)
-    assert pair.ctl("serve", "--status") == (0, "", "no model is served\n")
+    status, out, err = pair.ctl("serve", "--status")
+    assert (status, out, err.splitlines()[0]) == (0, "", "no model is served")
     # The state after a `serve` was killed during the copy.
     pair.on(0, f"mkdir -p {MODELS}/tiny/20260101-000000-dead/1")
     status, _, err = pair.ctl("serve", f"file://{tiny}")

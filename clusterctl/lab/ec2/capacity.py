@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from clusterctl.lab.data import table
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import EC2ServerError, Rule, all_instances
 
 CODE = "InsufficientInstanceCapacity"
+TEXTS: dict[str, str] = table("answers")["capacity"]
 # States in which an instance occupies no machine.
 NO_MACHINE = ("stopped", "terminated")
 
@@ -73,33 +75,17 @@ def grant(region: str, wanted: tuple[str, str], least: int, most: int) -> int:
     if left >= least:
         return left
     others = [one for one in offered_zones(region, instance_type) if one != zone]
-    raise EC2ServerError(
-        CODE,
-        refusal(instance_type, zone, [one for one in others if has(instance_type, one, least)]),
-    )
+    raise refusal(instance_type, zone, [one for one in others if has(instance_type, one, least)])
 
 
-def refusal(instance_type: str, zone: str, others: list[str]) -> str:
-    """Return AWS's message. `others` are the zones that have enough machines."""
-    text = (
-        f"We currently do not have sufficient {instance_type} capacity in the Availability Zone "
-        f"you requested ({zone}). Our system will be working on provisioning additional capacity."
+def refusal(instance_type: str, zone: str, others: list[str]) -> EC2ServerError:
+    """Return the error of a launch. `others` are the zones that have enough machines."""
+    text = TEXTS["zone"].format(instance_type, zone)
+    return EC2ServerError(
+        CODE, text + (TEXTS["others"].format(instance_type, ", ".join(others)) if others else "")
     )
-    if others:
-        text += (
-            f" You can currently get {instance_type} capacity by not specifying an Availability "
-            f"Zone in your request or choosing {', '.join(others)}."
-        )
-    return text
 
 
 def none_anywhere(instance_type: str, spot: bool) -> EC2ServerError:
     """Return the error for a request that names no zone when no zone has enough machines."""
-    if spot:
-        text = "There is no Spot capacity available that matches your request."
-        return EC2ServerError(CODE, text)
-    return EC2ServerError(
-        CODE,
-        f"We currently do not have sufficient {instance_type} capacity in zones with support for "
-        "'gp3' volumes. Our system will be working on provisioning additional capacity.",
-    )
+    return EC2ServerError(CODE, TEXTS["spot" if spot else "any_zone"].format(instance_type))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -27,29 +26,9 @@ ENDS_AT = timedelta(hours=11, minutes=30)
 UNLISTED_USD = 60.0
 
 
-@dataclass(frozen=True)
-class Offering:
-    """A block of `count` machines that can be bought. Times are UTC."""
-
-    id: str
-    instance_type: str
-    zone: str
-    count: int
-    hours: int
-    starts: datetime
-    ends: datetime
-
-    @property
-    def fee_usd(self) -> float:
-        """The price of the whole block: on-demand prices for all its machines and hours."""
-        hourly = ON_DEMAND_USD.get(self.instance_type, UNLISTED_USD)
-        return round(hourly * self.count * self.hours, 4)
-
-
 def install() -> None:
     """Add the actions of Capacity Blocks."""
-    add(EC2Response, describe_capacity_block_offerings)
-    add(EC2Response, purchase_capacity_block)
+    add(EC2Response, describe_capacity_block_offerings, purchase_capacity_block)
 
 
 def describe_capacity_block_offerings(response: Any) -> ActionResult:
@@ -59,40 +38,53 @@ def describe_capacity_block_offerings(response: Any) -> ActionResult:
     count = int(ask("InstanceCount") or 1)
     _check_wish(kind, count, hours)
     response.error_on_dryrun()
-    made = [
-        Offering(random_id("cbo"), kind, zone, count, hours, starts, ends)
+    made = {
+        random_id("cbo"): CapacityReservation(
+            random_id("cr"), kind, PLATFORM, zone, count, BLOCK, "targeted", starts, ends
+        )
         for zone in offered_zones(backend.region_name, kind)
         for starts, ends in _times(hours, ask("StartDateRange"), ask("EndDateRange"))
-    ]
-    _offerings(backend).update({one.id: one for one in made})
-    return ActionResult({"CapacityBlockOfferings": [_described(one) for one in made]})
+    }
+    _offerings(backend).update(made)
+    fee_usd = ON_DEMAND_USD.get(kind, UNLISTED_USD) * count * hours
+    common = {"CapacityBlockDurationHours": hours, "UpfrontFee": f"{fee_usd:.4f}"}
+    return ActionResult(
+        {
+            "CapacityBlockOfferings": [
+                {
+                    **common,
+                    "CapacityBlockOfferingId": id,
+                    "InstanceType": kind,
+                    "AvailabilityZone": one.zone,
+                    "InstanceCount": count,
+                    "StartDate": one.starts,
+                    "EndDate": one.ends,
+                    "CurrencyCode": "USD",
+                    "Tenancy": "default",
+                }
+                for id, one in made.items()
+            ]
+        }
+    )
 
 
 def purchase_capacity_block(response: Any) -> ActionResult:
     """Make a reservation of an offering, which can be bought once."""
     response.error_on_dryrun()
     wanted = response._get_param("CapacityBlockOfferingId")
-    offering = _offerings(response.ec2_backend).pop(wanted, None)
-    if offering is None:
+    bought = _offerings(response.ec2_backend).pop(wanted, None)
+    if bought is None:
         raise refuse("block-offering", wanted)
-    bought = CapacityReservation(
-        id=random_id("cr"),
-        instance_type=offering.instance_type,
-        platform=response._get_param("InstancePlatform") or PLATFORM,
-        zone=offering.zone,
-        count=offering.count,
-        kind=BLOCK,
-        matching="targeted",
-        starts=offering.starts,
-        ends=offering.ends,
-        made=utcnow(),
-    )
+    bought.platform = response._get_param("InstancePlatform") or PLATFORM
+    bought.made = utcnow()
     return ActionResult({"CapacityReservation": keep(response, bought)})
 
 
-def _offerings(backend: Any) -> dict[str, Offering]:
-    """Return the offerings of a region that were shown and are not bought, by id."""
-    found: dict[str, Offering] = backend.__dict__.setdefault("capacity_block_offerings", {})
+def _offerings(backend: Any) -> dict[str, CapacityReservation]:
+    """Return what a region's offerings that were shown and are not bought would reserve, by id."""
+    found: dict[str, CapacityReservation] = backend.__dict__.setdefault(
+        "capacity_block_offerings", {}
+    )
     return found
 
 
@@ -117,39 +109,14 @@ def _times(
     Those outside of `earliest` and `latest` are left out.
     """
     now = utcnow()
-    tomorrow = _day_of(now + timedelta(days=1)) + ENDS_AT
-    found = [
-        (now, _day_of(now + timedelta(hours=hours)) + ENDS_AT),
-        (tomorrow, tomorrow + timedelta(hours=hours)),
-    ]
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    tomorrow = today + timedelta(days=1) + ENDS_AT
+    ends = (now + timedelta(hours=hours)).replace(hour=0, minute=0, second=0, microsecond=0)
+    # moto's times have no zone.
     return [
         (starts, ends)
-        for starts, ends in found
+        for starts, ends in ((now, ends + ENDS_AT), (tomorrow, tomorrow + timedelta(hours=hours)))
         if ends > starts
-        and (earliest is None or starts >= _naive(earliest))
-        and (latest is None or ends <= _naive(latest))
+        and (earliest is None or starts >= earliest.replace(tzinfo=None))
+        and (latest is None or ends <= latest.replace(tzinfo=None))
     ]
-
-
-def _day_of(time: datetime) -> datetime:
-    return time.replace(hour=0, minute=0, second=0, microsecond=0)
-
-
-def _naive(time: datetime) -> datetime:
-    """Return the time without its zone, as moto's times are."""
-    return time.replace(tzinfo=None)
-
-
-def _described(one: Offering) -> dict[str, Any]:
-    return {
-        "CapacityBlockOfferingId": one.id,
-        "InstanceType": one.instance_type,
-        "AvailabilityZone": one.zone,
-        "InstanceCount": one.count,
-        "StartDate": one.starts,
-        "EndDate": one.ends,
-        "CapacityBlockDurationHours": one.hours,
-        "UpfrontFee": f"{one.fee_usd:.4f}",
-        "CurrencyCode": "USD",
-        "Tenancy": "default",
-    }

@@ -40,31 +40,18 @@ class SecurityGroupEgress(CloudFormationModel):
         self.rule = rule
         self.physical_resource_id = f"{rule['group_name_or_id']}-egress"
 
-    @staticmethod
-    def cloudformation_name_type() -> str:
-        return ""
-
-    @staticmethod
-    def cloudformation_type() -> str:
-        return "AWS::EC2::SecurityGroupEgress"
-
-    @classmethod
-    def has_cfn_attr(cls, attr: str) -> bool:
-        return False
+    cloudformation_type = staticmethod(lambda: "AWS::EC2::SecurityGroupEgress")
+    cloudformation_name_type = staticmethod(lambda: "")
+    has_cfn_attr = classmethod(lambda cls, attr: False)
 
     def is_created(self) -> bool:
         return True
 
     @classmethod
-    def create_from_cloudformation_json(
-        cls,
-        resource_name: str,
-        cloudformation_json: dict[str, Any],
-        account_id: str,
-        region_name: str,
-        **kwargs: Any,
+    def create_from_cloudformation_json(  # type: ignore[override]
+        cls, _: str, described: dict[str, Any], account: str, region: str, **__: Any
     ) -> SecurityGroupEgress:
-        wanted = cloudformation_json["Properties"]
+        wanted = described["Properties"]
         note = {"Description": wanted["Description"]} if "Description" in wanted else {}
         group, block = wanted.get("DestinationSecurityGroupId"), wanted.get("CidrIp")
         rule = {
@@ -75,16 +62,14 @@ class SecurityGroupEgress(CloudFormationModel):
             "ip_ranges": [{"CidrIp": block, **note}] if block else [],
             "source_groups": [{"GroupId": group, **note}] if group else [],
         }
-        ec2_backends[account_id][region_name].authorize_security_group_egress(**rule)
+        ec2_backends[account][region].authorize_security_group_egress(**rule)
         return cls(rule)
 
 
 def install(served: tuple[str, ...]) -> None:
     """Complete CloudFormation. Stacks can only have types that begin with one of `served`."""
-    _complete(VPC, _set_dns)
-    _complete(Subnet, _set_public)
-    _complete(SubnetRouteTableAssociation, _associate)
-    _complete(SecurityGroup, lambda *_: None, _tidy_rules)
+    for owner in (VPC, Subnet, SubnetRouteTableAssociation, SecurityGroup):
+        _complete(owner)
     for owner, delete in DELETES.items():
         owner.delete = _unless_gone(delete)
     parse = parsing.parse_resource
@@ -140,8 +125,7 @@ def _complete_templates() -> None:
         account = resources_map["AWS::AccountId"]
         return sorted(ec2_backends[account][region].get_default_subnets())
 
-    override(CloudFormationResponse, validate_template)
-    override(CloudFormationResponse, _get_stack_from_s3_url)
+    override(CloudFormationResponse, validate_template, _get_stack_from_s3_url)
     override(parsing, clean_json)
     override(models, yaml_tag_constructor)
 
@@ -247,8 +231,13 @@ def _complete_change_sets() -> None:
             raise ValidationError(message="No updates are to be performed.")
         raise ValidationError(message=NO_UPDATES)
 
-    for method in (create_change_set, execute_change_set, delete_change_set, update_stack):
-        override(CloudFormationBackend, method)
+    override(
+        CloudFormationBackend,
+        create_change_set,
+        execute_change_set,
+        delete_change_set,
+        update_stack,
+    )
     override(CloudFormationResponse, _validate_different_update)
     override(models, generate_stack_id)
 
@@ -304,8 +293,7 @@ def _keep_failures() -> None:
                 raise
             backend.stacks[stacks[0].stack_id] = _fail(stacks[0], "DELETE_FAILED", kept)
 
-    override(CloudFormationBackend, create_stack)
-    override(CloudFormationBackend, delete_stack)
+    override(CloudFormationBackend, create_stack, delete_stack)
 
 
 def _roll_back(backend: Any, stack: Any) -> None:
@@ -313,15 +301,11 @@ def _roll_back(backend: Any, stack: Any) -> None:
     try:
         stack.resource_map.delete()
     finally:
-        _forget(backend, stack)
-
-
-def _forget(backend: Any, stack: Any) -> None:
-    # Else moto would make the resources again for whoever reads them, or an output.
-    stack.resource_map._resource_json_map, stack.output_map._output_json_map = {}, {}
-    for name, export in list(backend.exports.items()):
-        if export.exporting_stack_id == stack.stack_id:
-            del backend.exports[name]
+        # Else moto would make the resources again for whoever reads them, or an output.
+        stack.resource_map._resource_json_map, stack.output_map._output_json_map = {}, {}
+        for name, export in list(backend.exports.items()):
+            if export.exporting_stack_id == stack.stack_id:
+                del backend.exports[name]
 
 
 def _fail(stack: Any, status: str, why: Exception) -> Any:
@@ -331,54 +315,35 @@ def _fail(stack: Any, status: str, why: Exception) -> Any:
     return stack
 
 
-def _complete(
-    owner: Any,
-    finish: Callable[[Any, dict[str, Any], Any], None],
-    tidy: Callable[[dict[str, Any]], None] | None = None,
-) -> None:
-    """Wrap how stacks create a class's resources.
-
-    `tidy` changes the properties before. `finish` gets the new resource, the properties and the
-    region's backend after.
-    """
+def _complete(owner: Any) -> None:
+    """Have stacks create a class's resources with the properties that moto ignores."""
     make = owner.create_from_cloudformation_json
 
     def create(
-        _: Any, name: str, wanted: dict[str, Any], account_id: str, region: str, **more: Any
+        _: Any, name: str, described: dict[str, Any], account_id: str, region: str, **more: Any
     ) -> Any:
-        if tidy:
-            tidy(wanted["Properties"])
-        made = make(name, wanted, account_id, region, **more)
-        finish(made, wanted["Properties"], ec2_backends[account_id][region])
+        wanted = described["Properties"]
+        for rule in wanted.get("SecurityGroupIngress", []):
+            # moto needs ports even in a rule for all protocols, which has none.
+            rule.setdefault("FromPort", None)
+            rule.setdefault("ToPort", None)
+        made = make(name, described, account_id, region, **more)
+        if owner is VPC:
+            made.enable_dns_hostnames = _is_true(wanted.get("EnableDnsHostnames", False))
+            made.enable_dns_support = _is_true(wanted.get("EnableDnsSupport", True))
+        elif owner is Subnet:
+            made.map_public_ip_on_launch = _is_true(wanted.get("MapPublicIpOnLaunch", False))
+        elif owner is SubnetRouteTableAssociation:
+            # Associate them under an id with which the association can be ended.
+            made.id = ec2_backends[account_id][region].associate_route_table(
+                wanted["RouteTableId"], subnet_id=wanted["SubnetId"]
+            )
         return made
 
     owner.create_from_cloudformation_json = classmethod(create)
 
 
-def _set_dns(vpc: Any, wanted: dict[str, Any], _: Any) -> None:
-    vpc.enable_dns_hostnames = _is_true(wanted.get("EnableDnsHostnames", False))
-    vpc.enable_dns_support = _is_true(wanted.get("EnableDnsSupport", True))
-
-
-def _set_public(subnet: Any, wanted: dict[str, Any], _: Any) -> None:
-    subnet.map_public_ip_on_launch = _is_true(wanted.get("MapPublicIpOnLaunch", False))
-
-
-def _associate(association: Any, wanted: dict[str, Any], backend: Any) -> None:
-    """Associate the table with the subnet, under an id with which the association can be ended."""
-    association.id = backend.associate_route_table(
-        wanted["RouteTableId"], subnet_id=wanted["SubnetId"]
-    )
-
-
-def _tidy_rules(wanted: dict[str, Any]) -> None:
-    """Add missing ports: moto needs them even in a rule for all protocols, which has none."""
-    for rule in wanted.get("SecurityGroupIngress", []):
-        rule.setdefault("FromPort", None)
-        rule.setdefault("ToPort", None)
-
-
-def _unless_gone(delete: Callable[..., Any]) -> Callable[..., None]:
+def _unless_gone(delete: Callable[[Any, Any], Any]) -> Callable[[Any, str, str], None]:
     """Wrap a deletion so that it succeeds for a resource that is gone already.
 
     It may have been deleted by a user, or together with another resource.
@@ -386,7 +351,7 @@ def _unless_gone(delete: Callable[..., Any]) -> Callable[..., None]:
 
     def act(resource: Any, account_id: str, region: str) -> None:
         try:
-            delete(resource, account_id, region)
+            delete(resource, ec2_backends[account_id][region])
         except EC2ClientError as refused:
             if "NotFound" not in str(refused):
                 raise
@@ -394,27 +359,21 @@ def _unless_gone(delete: Callable[..., Any]) -> Callable[..., None]:
     return act
 
 
-def _delete_endpoint(endpoint: Any, *_: str) -> None:
+def _delete_endpoint(endpoint: Any, ec2: Any) -> None:
     try:
         # This fails if the stack's route table was deleted before: the order is not fixed.
-        endpoint.ec2_backend.delete_vpc_endpoints([endpoint.id])
+        ec2.delete_vpc_endpoints([endpoint.id])
     finally:
-        endpoint.ec2_backend.vpc_end_points.pop(endpoint.id, None)
+        ec2.vpc_end_points.pop(endpoint.id, None)
 
 
-# How a stack deletes the resources of a class.
-DELETES: dict[Any, Callable[..., Any]] = {
-    SecurityGroupEgress: lambda egress, account, region: ec2_backends[account][
-        region
-    ].revoke_security_group_egress(**egress.rule),
-    SubnetRouteTableAssociation: lambda one, account, region: ec2_backends[account][
-        region
-    ].disassociate_route_table(one.id),
-    RouteTable: lambda table, *_: table.ec2_backend.delete_route_table(table.id),
-    InternetGateway: lambda one, *_: one.ec2_backend.delete_internet_gateway(one.id),
-    VPCGatewayAttachment: lambda one, account, region: ec2_backends[account][
-        region
-    ].detach_internet_gateway(one.gateway_id, one.vpc_id),
+# How a stack deletes the resources of a class, with the region's EC2.
+DELETES: dict[Any, Callable[[Any, Any], Any]] = {
+    SecurityGroupEgress: lambda egress, ec2: ec2.revoke_security_group_egress(**egress.rule),
+    SubnetRouteTableAssociation: lambda one, ec2: ec2.disassociate_route_table(one.id),
+    RouteTable: lambda table, ec2: ec2.delete_route_table(table.id),
+    InternetGateway: lambda one, ec2: ec2.delete_internet_gateway(one.id),
+    VPCGatewayAttachment: lambda one, ec2: ec2.detach_internet_gateway(one.gateway_id, one.vpc_id),
     VPCEndPoint: _delete_endpoint,
 }
 

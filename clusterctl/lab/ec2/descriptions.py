@@ -49,7 +49,15 @@ def install() -> None:
         ("terminate_instances", "TerminatingInstances", "terminated"),
     ):
         override(EC2Response, _as_before(getattr(EC2Response, past), key, state))
-    _correct_keys()
+    create, bring = EC2Backend.create_key_pair, EC2Backend.import_key_pair
+
+    def create_key_pair(backend: Any, name: str, key_type: str | None, tags: Any) -> Any:
+        return _with_fingerprint(create(backend, name, key_type or "rsa", tags))
+
+    def import_key_pair(backend: Any, *given: Any, **named: Any) -> Any:
+        return _with_fingerprint(bring(backend, *given, **named))
+
+    override(EC2Backend, create_key_pair, import_key_pair)
     regions = EC2Backend.describe_regions
 
     def describe_regions(backend: Any, region_names: list[str] | None = None) -> list[Any]:
@@ -138,10 +146,10 @@ def _as_before(answer: Callable[[Any], ActionResult], key: str, state: str) -> C
     return respond
 
 
-def _association(nic: Any) -> dict[str, Any]:
+def _association(nic: Any) -> dict[str, Any] | None:
     """Return the public address of an interface. Its owner is Amazon, if it is not elastic."""
     if not nic.public_ip:
-        return {}
+        return None
     name = nic.instance and nic.instance.public_dns_name
     own = {"natEnabled": True, "publicIp": nic.public_ip, "publicDnsName": name}
     for one in nic.ec2_backend.address_by_ip([nic.public_ip], fail_if_not_found=False):
@@ -150,21 +158,8 @@ def _association(nic: Any) -> dict[str, Any]:
     return {**own, "ipOwnerId": "amazon"}
 
 
-def _correct_keys() -> None:
-    """Name the type of RSA keys, and give ED25519 keys OpenSSH's fingerprint (botocore's text)."""
-    create, bring = EC2Backend.create_key_pair, EC2Backend.import_key_pair
-
-    def create_key_pair(backend: Any, name: str, key_type: str | None, tags: Any) -> Any:
-        return _with_fingerprint(create(backend, name, key_type or "rsa", tags))
-
-    def import_key_pair(backend: Any, *given: Any, **named: Any) -> Any:
-        return _with_fingerprint(bring(backend, *given, **named))
-
-    override(EC2Backend, create_key_pair)
-    override(EC2Backend, import_key_pair)
-
-
 def _with_fingerprint(pair: Any) -> Any:
+    """Return a key pair. ED25519 keys have OpenSSH's fingerprint (botocore's text)."""
     kind, _, rest = pair.public_key.partition(" ")
     if kind == "ssh-ed25519":
         digest = hashlib.sha256(base64.b64decode(rest.split()[0])).digest()

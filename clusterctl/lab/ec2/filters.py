@@ -21,7 +21,7 @@ from moto.ec2.models.core import TaggedEC2Resource
 from moto.ec2.models.tags import TagBackend
 
 from clusterctl.lab.ec2 import late
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import guard, override
 from clusterctl.lab.ec2.launch import refuse
 
 
@@ -42,9 +42,7 @@ def install() -> None:
         shown = [text.lower() for text in texts] if isinstance(value, bool) else texts
         return any(_like(text, str(one)) for text in shown for one in filter_values)
 
-    override(utils, is_filter_matching)
-    override(utils, simple_aws_filter_to_re)
-    override(utils, instance_value_in_filter_values)
+    override(utils, is_filter_matching, simple_aws_filter_to_re, instance_value_in_filter_values)
 
     def get_tags(resource: Any) -> list[dict[str, str]]:
         """Return a resource's tags without a search through all resources."""
@@ -59,14 +57,12 @@ def install() -> None:
         ]
 
     override(TaggedEC2Resource, get_tags)
-    take = TagBackend.create_tags
 
-    def create_tags(backend: Any, resource_ids: list[str], tags: dict[str, str]) -> bool:
+    def create_tags(backend: Any, resource_ids: list[str], tags: dict[str, str]) -> None:
         if any(len(value or "") > 256 for value in tags.values()):
             raise refuse("tag-value")
-        return take(backend, resource_ids, tags)
 
-    override(TagBackend, create_tags)
+    guard(TagBackend, create_tags)
 
 
 def _shown_tags(resource: Any) -> dict[str, str]:

@@ -21,36 +21,25 @@ P3, P3_ZONES = (table("types")[name] for name in ("p3", "p3_zones"))
 
 def install() -> None:
     """Add the types to moto's tables, and offer them in P3_ZONES."""
-    for name, facts in P3.items():
-        INSTANCE_TYPES[name] = p3_type(INSTANCE_TYPES[BASE], name, *facts)
+    for name in P3:
+        INSTANCE_TYPES[name] = p3_type(name)
         InstanceTypeBackend.instance_types.append(InstanceType(name))
         for region, zones in P3_ZONES.items():
             offer(name, "region", region, [region])
             offer(name, "availability-zone", region, list(zones))
 
 
-def p3_type(
-    base: dict[str, Any],
-    name: str,
-    vcpus: int,
-    memory_mib: int,
-    gpus: int,
-    network: str,
-    gbps: float,
-) -> dict[str, Any]:
-    """Return a type's entry in DescribeInstanceTypes, made from `base`, that of BASE."""
-    entry = copy.deepcopy(base)
+def p3_type(name: str) -> dict[str, Any]:
+    """Return a type's entry in DescribeInstanceTypes, made from that of BASE."""
+    vcpus, memory_mib, gpus, network, gbps = P3[name]
+    entry = copy.deepcopy(INSTANCE_TYPES[BASE])
     entry.pop("InstanceStorageInfo", None)
     entry["NetworkInfo"].pop("EfaInfo", None)
     entry["NetworkInfo"].update(NetworkPerformance=network, EfaSupported=False)
     entry["NetworkInfo"]["NetworkCards"][0]["BaselineBandwidthInGbps"] = gbps
     entry["VCpuInfo"].update(DefaultVCpus=vcpus, DefaultCores=vcpus // 2)
-    card = {
-        "Name": "V100",
-        "Manufacturer": "NVIDIA",
-        "Count": gpus,
-        "MemoryInfo": {"SizeInMiB": 16384},
-    }
+    card = {"Name": "V100", "Manufacturer": "NVIDIA", "Count": gpus}
+    card["MemoryInfo"] = {"SizeInMiB": 16384}
     entry.update(
         InstanceType=name,
         Hypervisor="xen",

@@ -14,7 +14,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,23 +57,9 @@ PARTS: dict[str, Copier] = {
 }
 
 
-@dataclass
-class Lagging:
-    """How late each part is shown, in seconds, and whether half of the reads are in time."""
-
-    lag_s: Callable[[str], float] = lambda what: 0.0
-    reordered: Callable[[], bool] = lambda: False
-
-
-@dataclass(frozen=True)
-class Past:
-    """A copy of the parts that lag, made just before a change at `until` (monotonic)."""
-
-    until: float
-    parts: dict[str, Any]
-
-
-_lagging = Lagging()
+# A copy of the parts that lag, made just before a change at this time (monotonic).
+Past = tuple[float, dict[str, Any]]
+_lagging = SimpleNamespace(lag_s=lambda what: 0.0, reordered=lambda: False)
 _lock = threading.Lock()
 _dice = random.Random(0)  # noqa: S311
 _request = threading.local()
@@ -88,9 +73,9 @@ def remember(backend: Any) -> None:
     now = time.monotonic()
     with _lock:
         kept = _kept(backend)
-        while kept and kept[0].until < now - max(lags.values()):
+        while kept and kept[0][0] < now - max(lags.values()):
             kept.popleft()
-        kept.append(Past(now, {what: PARTS[what](backend) for what in lags}))
+        kept.append((now, {what: PARTS[what](backend) for what in lags}))
 
 
 def _kept(backend: Any) -> deque[Past]:
@@ -126,28 +111,26 @@ def _due(backend: Any) -> dict[str, Any]:
     now, due = time.monotonic(), {}
     for what in PARTS:
         since = now - _lagging.lag_s(what)
-        past = next((one for one in kept if one.until > since and what in one.parts), None)
-        if past:
-            due[what] = past.parts[what]
+        past = [parts[what] for until, parts in kept if until > since and what in parts]
+        due.update({what: past[0]} if past else {})
     return due
-
-
-def _public_ip(nic: Any) -> Any:
-    then = shown("addresses")
-    return then[1].get(nic.id) if then else vars(nic)["_public_ip"]
-
-
-def _set_public_ip(nic: Any, address: Any) -> None:
-    vars(nic)["_public_ip"] = address
 
 
 def install(lag_s: Callable[[str], float], reordered: Callable[[], bool]) -> None:
     """Have descriptions of addresses, groups, volumes and spot requests show the past.
 
-    The parameters are as in `Lagging`.
+    `lag_s` returns how late a part is shown, `reordered` whether half of the reads are in time.
     """
     _lagging.lag_s, _lagging.reordered = lag_s, reordered
-    NetworkInterface.public_ip = property(_public_ip, _set_public_ip)  # type: ignore[assignment]
+
+    def public_ip(nic: Any) -> Any:
+        then = shown("addresses")
+        return then[1].get(nic.id) if then else vars(nic)["_public_ip"]
+
+    def set_public_ip(nic: Any, address: Any) -> None:
+        vars(nic)["_public_ip"] = address
+
+    NetworkInterface.public_ip = property(public_ip, set_public_ip)  # type: ignore[assignment]
     for part, attribute in (
         ("addresses", "addresses"),
         ("security_groups", "groups"),

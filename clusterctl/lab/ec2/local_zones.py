@@ -12,7 +12,7 @@ from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBacken
 from moto.ec2.models.elastic_ip_addresses import ElasticAddress
 from moto.ec2.responses import EC2Response
 
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import guard, override
 from clusterctl.lab.ec2.instance_types import offer
 from clusterctl.lab.ec2.launch import PendingLaunch, Rule, refuse
 
@@ -45,7 +45,7 @@ def install() -> None:
         lambda one: "opted-in" if one.name == LOCAL_ZONE else "opt-in-not-required"
     )
     ElasticAddress.network_border_group = property(_group_of_address)  # type: ignore[attr-defined]
-    allocate, release = EC2Response.allocate_address, EC2Response.release_address
+    allocate = EC2Response.allocate_address
 
     def allocate_address(response: Any) -> Any:
         region = response.ec2_backend.region_name
@@ -57,18 +57,17 @@ def install() -> None:
         address.lab_border_group = answer.result["NetworkBorderGroup"] = wanted
         return answer
 
-    def release_address(response: Any) -> Any:
-        """Release an address. A request that names no network border group means the region's."""
+    def release_address(response: Any) -> None:
+        """Check a release. A request that names no network border group means the region's."""
         backend, named = response.ec2_backend, response._get_param("AllocationId")
         wanted = response._get_param("NetworkBorderGroup") or backend.region_name
         there = [one for one in backend.addresses if one.allocation_id == named]
         if any(_group_of_address(one) != wanted for one in there):
             # The code is from the EC2 API reference, ReleaseAddress.
             raise refuse("address-elsewhere", named, wanted)
-        return release(response)
 
     override(EC2Response, allocate_address)
-    override(EC2Response, release_address)
+    guard(EC2Response, release_address)
 
 
 def check_group(elastic: Any, nic: Any) -> None:

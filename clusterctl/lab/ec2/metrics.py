@@ -9,7 +9,7 @@ from typing import Any
 from moto.cloudwatch.exceptions import InvalidParameterValue
 from moto.cloudwatch.models import CloudWatchBackend
 
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import guard
 
 # AWS's limits for one call: the number of metrics, how far their times may be in the past and in
 # the future, and the magnitude of their values.
@@ -19,7 +19,6 @@ LARGEST = 2.0**360
 
 def install() -> None:
     """Check metrics before moto takes them."""
-    put = CloudWatchBackend.put_metric_data
 
     def put_metric_data(backend: Any, namespace: str, metric_data: list[dict[str, Any]]) -> None:
         if namespace.startswith("AWS/"):
@@ -29,9 +28,8 @@ def install() -> None:
             raise InvalidParameterValue(text)
         for number, datum in enumerate(metric_data, 1):
             _check(datum, f"MetricData.member.{number}")
-        put(backend, namespace, metric_data)
 
-    override(CloudWatchBackend, put_metric_data)
+    guard(CloudWatchBackend, put_metric_data)
 
 
 def _check(datum: dict[str, Any], name: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from moto.ec2.models import EC2Backend, nat_gateways, vpcs
 from moto.ec2.models.subnets import Subnet
 
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import guard, override
 from clusterctl.lab.ec2.launch import refuse
 
 EVERYWHERE = "0.0.0.0/0"
@@ -30,13 +30,10 @@ def install() -> None:
             subnet.default_for_az = subnet.map_public_ip_on_launch = False
         return subnet
 
-    request_address = Subnet.request_ip
-
     def request_ip(subnet: Any, ip: str, instance: Any) -> None:
         check_address(subnet, ip)
         if ip in subnet._subnet_ips:
             raise refuse("address-in-use", ip)
-        request_address(subnet, ip, instance)
 
     create_interface = EC2Backend.create_network_interface
 
@@ -66,11 +63,10 @@ def install() -> None:
 
     override(nat_gateways, random_private_ip)
     override(vpcs, random_private_ip)
-    override(Subnet, request_ip)
-    override(EC2Backend, create_network_interface)
-    override(EC2Backend, create_subnet)
+    guard(Subnet, request_ip)
+    override(EC2Backend, create_network_interface, create_subnet)
     _complete_endpoints()
-    _keep_what_is_in_use()
+    guard(EC2Backend, delete_security_group, delete_subnet, delete_vpc, detach_internet_gateway)
 
 
 def _complete_endpoints() -> None:
@@ -99,8 +95,7 @@ def _complete_endpoints() -> None:
         for id in vpce_ids or ():
             backend.vpc_end_points.pop(id, None)
 
-    override(EC2Backend, create_vpc_endpoint)
-    override(EC2Backend, delete_vpc_endpoints)
+    override(EC2Backend, create_vpc_endpoint, delete_vpc_endpoints)
 
 
 def _check_no_endpoint(backend: Any, table_id: str, service_name: str) -> None:
@@ -108,8 +103,7 @@ def _check_no_endpoint(backend: Any, table_id: str, service_name: str) -> None:
     backend.get_route_table(table_id)
     for one in backend.vpc_end_points.values():
         if one.service_name == service_name and table_id in (one.route_table_ids or ()):
-            prefixes = one.destination_prefix_list_id
-            raise refuse("route-exists", table_id, prefixes)
+            raise refuse("route-exists", table_id, one.destination_prefix_list_id)
 
 
 def reaches_s3(instance: Any) -> bool:
@@ -187,43 +181,30 @@ def _reserved(subnet: Any) -> list[str]:
     return [str(subnet.cidr[index]) for index in (0, 1, 2, 3, -1)]
 
 
-def _keep_what_is_in_use() -> None:
-    """Refuse, as EC2 does, to delete or detach what others depend on."""
-    delete = EC2Backend.delete_security_group
-    remove_subnet = EC2Backend.delete_subnet
-    remove_vpc = EC2Backend.delete_vpc
-    detach = EC2Backend.detach_internet_gateway
+def delete_security_group(
+    backend: Any, name: str | None = None, group_id: str | None = None
+) -> None:
+    """Refuse, as the checks below do, to delete or detach what others depend on."""
+    if any(_uses(one, name, group_id) for one in backend.all_instances()):
+        raise refuse("dependent-object", group_id or name)
 
-    def delete_security_group(
-        backend: Any, name: str | None = None, group_id: str | None = None
-    ) -> None:
-        if any(_uses(one, name, group_id) for one in backend.all_instances()):
-            raise refuse("dependent-object", group_id or name)
-        delete(backend, name, group_id)
 
-    def delete_subnet(backend: Any, subnet_id: str) -> Any:
-        if any(nic.subnet.id == subnet_id for nic in backend.enis.values()):
-            raise refuse("has-dependencies", "subnet", subnet_id)
-        return remove_subnet(backend, subnet_id)
+def delete_subnet(backend: Any, subnet_id: str) -> None:
+    if any(nic.subnet.id == subnet_id for nic in backend.enis.values()):
+        raise refuse("has-dependencies", "subnet", subnet_id)
 
-    def delete_vpc(backend: Any, vpc_id: str) -> Any:
-        groups = [group.name for group in backend.groups[vpc_id].values()]
-        gateways = [one for one in backend.internet_gateways.values() if one.vpc]
-        attached = any(one.vpc.id == vpc_id for one in gateways)
-        if attached or any(name != "default" for name in groups):
-            raise refuse("has-dependencies", "vpc", vpc_id)
-        return remove_vpc(backend, vpc_id)
 
-    def detach_internet_gateway(backend: Any, internet_gateway_id: str, vpc_id: str) -> None:
-        nics = [nic for nic in backend.enis.values() if nic.subnet.vpc_id == vpc_id]
-        if any(nic.public_ip for nic in nics):
-            raise refuse("addresses-mapped", vpc_id)
-        detach(backend, internet_gateway_id, vpc_id)
+def delete_vpc(backend: Any, vpc_id: str) -> None:
+    gateways = [one for one in backend.internet_gateways.values() if one.vpc]
+    others = [one for one in backend.groups[vpc_id].values() if one.name != "default"]
+    if others or any(one.vpc.id == vpc_id for one in gateways):
+        raise refuse("has-dependencies", "vpc", vpc_id)
 
-    override(EC2Backend, delete_security_group)
-    override(EC2Backend, delete_subnet)
-    override(EC2Backend, delete_vpc)
-    override(EC2Backend, detach_internet_gateway)
+
+def detach_internet_gateway(backend: Any, internet_gateway_id: str, vpc_id: str) -> None:
+    nics = [nic for nic in backend.enis.values() if nic.subnet.vpc_id == vpc_id]
+    if any(nic.public_ip for nic in nics):
+        raise refuse("addresses-mapped", vpc_id)
 
 
 def _uses(instance: Any, name: str | None, group_id: str | None) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from moto.s3.exceptions import InvalidBucketName, S3ClientError
 from moto.s3.models import FakeKey, S3Backend
 
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import guard
 
 App = Callable[..., Iterable[bytes]]
 
@@ -69,14 +69,12 @@ class NoTracking(list[Any]):
 def install() -> None:
     """Have objects keep their content in ROOM, and buckets have names that S3 takes."""
     keep_in_room()
-    make = S3Backend.create_bucket
 
-    def create_bucket(backend: Any, bucket_name: str, *given: Any, **named: Any) -> Any:
+    def create_bucket(backend: Any, bucket_name: str, *given: Any, **named: Any) -> None:
         if not BUCKET.fullmatch(bucket_name) or re.fullmatch(r"[\d.]+", bucket_name):
             raise InvalidBucketName
-        return make(backend, bucket_name, *given, **named)
 
-    override(S3Backend, create_bucket)
+    guard(S3Backend, create_bucket)
 
 
 def keep_in_room() -> None:

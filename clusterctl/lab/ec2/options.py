@@ -8,6 +8,7 @@ instance with the profile that it had before another took its place.
 from __future__ import annotations
 
 import base64
+import contextlib
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +24,7 @@ from moto.ec2.utils import (
 from werkzeug.exceptions import HTTPException
 
 from clusterctl.lab.data import table
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import guard, override
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
 
 # Option -> the values that EC2 takes.
@@ -102,15 +103,13 @@ def install() -> None:
         return EmptyResult()
 
     override(EC2Response, modify_instance_attribute)
-    associate = EC2Response.associate_iam_instance_profile
     exchange = EC2Response.replace_iam_instance_profile_association
 
-    def associate_iam_instance_profile(response: Any) -> ActionResult:
+    def associate_iam_instance_profile(response: Any) -> None:
         _check_profile(response)
         instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
         if instance.state not in ("running", "stopped"):
             raise refuse("not-running-or-stopped", instance.id)
-        return associate(response)
 
     def replace_iam_instance_profile_association(response: Any) -> ActionResult:
         _check_profile(response)
@@ -123,7 +122,7 @@ def install() -> None:
         }
         return result
 
-    override(EC2Response, associate_iam_instance_profile)
+    guard(EC2Response, associate_iam_instance_profile)
     override(EC2Response, replace_iam_instance_profile_association)
 
 
@@ -131,22 +130,18 @@ def _check_profile(response: Any) -> None:
     """Refuse a request with an instance profile that EC2 does not know, or that has no role."""
     for kind in ("name", "arn"):
         wanted = response._get_param(f"IamInstanceProfile.{kind.capitalize()}")
-        profile = wanted and _profile(response, kind, wanted)
+        profile: Any = None
+        if wanted:
+            with contextlib.suppress(ServiceException, HTTPException):
+                profile = filter_iam_instance_profiles(
+                    response.current_account,
+                    partition=response.partition,
+                    iam_instance_profile_arn=wanted if kind == "arn" else None,
+                    iam_instance_profile_name=wanted if kind == "name" else None,
+                )
         known_at = utcnow() - timedelta(seconds=KNOWN_AFTER_S)
         if wanted and not (profile and profile.create_date <= known_at):
             said = "ARN" if kind == "arn" else "name"
             raise refuse("profile", wanted, kind, said)
         if profile and not profile.roles:
             raise refuse("no-roles", profile.arn)
-
-
-def _profile(response: Any, kind: str, wanted: str) -> Any:
-    try:
-        return filter_iam_instance_profiles(
-            response.current_account,
-            partition=response.partition,
-            iam_instance_profile_arn=wanted if kind == "arn" else None,
-            iam_instance_profile_name=wanted if kind == "name" else None,
-        )
-    except (ServiceException, HTTPException):
-        return None

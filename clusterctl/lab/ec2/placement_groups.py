@@ -67,8 +67,7 @@ def install() -> None:
     EC2_RESOURCE_TO_PREFIX["placement-group"] = "pg"
     EC2_PREFIX_TO_RESOURCE["pg"] = "placement-group"
     filter_dict_attribute_mapping["placement-group-name"] = "placement.group_name"
-    for action in (create_placement_group, describe_placement_groups, delete_placement_group):
-        add(EC2Response, action)
+    add(EC2Response, create_placement_group, describe_placement_groups, delete_placement_group)
 
 
 def create_placement_group(response: Any) -> ActionResult:
@@ -131,13 +130,11 @@ def _known(groups: dict[str, StoredGroup], wanted: str) -> StoredGroup:
 def _wanted_group(launch: PendingLaunch) -> StoredGroup | None:
     """Return the group that the launch names, None if it names none. Raise if it is unknown."""
     name, id = (launch.request.get(f"Placement.{key}") for key in ("GroupName", "GroupId"))
-    groups = _groups(launch.backend)
     if not name and not id:
         return None
-    group = _known(groups, name) if name else _known({one.id: one for one in groups.values()}, id)
-    if group.state != "available":
-        _known({}, group.name)  # raises: a pending group is refused as an unknown one
-    return group
+    # A pending group is refused as an unknown one.
+    usable = [one for one in _groups(launch.backend).values() if one.state == "available"]
+    return _known({one.name if name else one.id: one for one in usable}, name or id)
 
 
 def _members(backend: Any, name: str) -> list[Any]:

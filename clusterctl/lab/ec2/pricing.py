@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import string
 from typing import Any
 
 from moto.ec2.models.instance_types import INSTANCE_TYPES
@@ -17,7 +18,6 @@ from clusterctl.lab.data import table
 SERVED_FROM = ("us-east-1", "eu-central-1", "ap-south-1")
 LOCATIONS: dict[str, str] = table("prices")["locations"]
 MOST_PER_PAGE = 100
-PUBLISHED = "2026-07-20T00:00:00Z"
 
 ON_DEMAND_USD: dict[str, float] = table("prices")["on_demand"]
 
@@ -55,64 +55,20 @@ def _products(asked: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def product(kind: str, region: str) -> dict[str, Any]:
-    """Return one entry of the price list, in AWS's format."""
-    # JRTCKXETXF is AWS's code of on-demand terms, 6YS6EN2CT7 that of the rate per hour.
-    sku = hashlib.sha256(f"{kind} {region}".encode()).hexdigest()[:16].upper()
-    offer, rate = f"{sku}.JRTCKXETXF", f"{sku}.JRTCKXETXF.6YS6EN2CT7"
-    usd = f"{ON_DEMAND_USD[kind]:.10f}"
-    dimension = {
-        "unit": "Hrs",
-        "endRange": "Inf",
-        "beginRange": "0",
-        "description": f"${usd} per On Demand Linux {kind} Instance Hour",
-        "appliesTo": [],
-        "rateCode": rate,
-        "pricePerUnit": {"USD": usd},
-    }
-    term = {
-        "priceDimensions": {rate: dimension},
-        "sku": sku,
-        "effectiveDate": PUBLISHED,
-        "offerTermCode": "JRTCKXETXF",
-        "termAttributes": {},
-    }
-    return {
-        "product": {
-            "productFamily": _family(kind),
-            "attributes": _attributes(kind, region),
-            "sku": sku,
-        },
-        "serviceCode": "AmazonEC2",
-        "terms": {"OnDemand": {offer: term}},
-        "version": PUBLISHED.replace("-", "").replace(":", ""),
-        "publicationDate": PUBLISHED,
-    }
-
-
-def _family(kind: str) -> str:
-    return "Compute Instance (bare metal)" if kind.endswith(".metal") else "Compute Instance"
-
-
-def _attributes(kind: str, region: str) -> dict[str, str]:
+    """Return one entry of the price list, in AWS's format (`entry` in prices.toml)."""
     info = INSTANCE_TYPES.get(kind, {})
-    return {
-        "servicecode": "AmazonEC2",
-        "servicename": "Amazon Elastic Compute Cloud",
-        "instanceType": kind,
-        "vcpu": str(info.get("VCpuInfo", {}).get("DefaultVCpus", "NA")),
-        "memory": f"{info['MemoryInfo']['SizeInMiB'] // 1024} GiB" if info else "NA",
-        "regionCode": region,
+    values = {
+        "kind": kind,
+        "region": region,
         "location": LOCATIONS[region],
-        "locationType": "AWS Region",
-        "operatingSystem": "Linux",
-        "preInstalledSw": "NA",
-        "licenseModel": "No License required",
-        "tenancy": "Shared",
-        "capacitystatus": "Used",
-        "marketoption": "OnDemand",
-        "operation": "RunInstances",
-        "usagetype": f"BoxUsage:{kind}",
+        "metal": " (bare metal)" if kind.endswith(".metal") else "",
+        "sku": hashlib.sha256(f"{kind} {region}".encode()).hexdigest()[:16].upper(),
+        "usd": f"{ON_DEMAND_USD[kind]:.10f}",
+        "vcpus": str(info.get("VCpuInfo", {}).get("DefaultVCpus", "NA")),
+        "memory": f"{info['MemoryInfo']['SizeInMiB'] // 1024} GiB" if info else "NA",
     }
+    entry: dict[str, Any] = json.loads(string.Template(table("prices")["entry"]).substitute(values))
+    return entry
 
 
 def _passes(one: dict[str, Any], filters: list[dict[str, str]]) -> bool:

@@ -20,23 +20,10 @@ from clusterctl.lab.ec2.quotas import ELASTIC, value_of
 ADDRESSABLE = ("running", "stopping", "stopped")
 
 
-class Pool:
-    """The free addresses of a network. One that is given back is taken again last of all."""
-
-    def __init__(self, network: IPv4Network) -> None:
-        self._free = deque(str(address) for address in network.hosts())
-
-    def take(self) -> str:
-        """Take the next free address. Raise LookupError if there is none."""
-        return self._free.popleft()
-
-    def give_back(self, address: str) -> None:
-        self._free.append(address)
-
-
 def install(public: IPv4Network, changed: Callable[[], None]) -> None:
     """Take addresses from `public`. `changed` is called when an instance's address changes."""
-    pool = Pool(public)
+    # One that is given back is taken again last of all.
+    free = deque(str(address) for address in public.hosts())
     allocate = EC2Backend.allocate_address
     release = EC2Backend.release_address
 
@@ -45,14 +32,16 @@ def install(public: IPv4Network, changed: Callable[[], None]) -> None:
 
         moto also calls this when it makes an interface. That is too early: it has no instance yet.
         """
-        if nic.instance and not nic.public_ip and _is_auto(nic):
-            nic.public_ip = _take(pool)
+        if not nic.instance or nic.public_ip or nic.device_index or len(nic.instance.nics) > 1:
+            return  # EC2 gives none to an instance with several interfaces
+        if str(nic.public_ip_auto_assign).lower() == "true":
+            nic.public_ip = _take(free)
             changed()
 
     def stop(nic: Any) -> None:
         """Remove the address. An elastic address stays with a stopped instance."""
         if nic.public_ip and _elastic_of(nic) is None:
-            pool.give_back(nic.public_ip)
+            free.append(nic.public_ip)
             nic.public_ip = None
 
     def allocate_address(
@@ -62,7 +51,7 @@ def install(public: IPv4Network, changed: Callable[[], None]) -> None:
             raise refuse("address", address)
         if len(backend.addresses) >= value_of(ELASTIC):
             raise refuse("addresses-quota")
-        return allocate(backend, "vpc", address=_take(pool), tags=tags)
+        return allocate(backend, "vpc", address=_take(free), tags=tags)
 
     def release_address(
         backend: Any, address: str | None = None, allocation_id: str | None = None
@@ -71,7 +60,7 @@ def install(public: IPv4Network, changed: Callable[[], None]) -> None:
         if elastic.association_id:
             raise refuse("address-in-use", elastic.public_ip)
         release(backend, allocation_id=elastic.allocation_id)
-        pool.give_back(elastic.public_ip)
+        free.append(elastic.public_ip)
 
     def associate_address(
         backend: Any,
@@ -82,9 +71,14 @@ def install(public: IPv4Network, changed: Callable[[], None]) -> None:
         reassociate: bool = False,
     ) -> Any:
         elastic = _find(backend, address, allocation_id)
-        nic = eni or _only_interface(instance)
-        _check_addressable(nic.instance)
-        _check_gateway(backend, nic.subnet.vpc_id)
+        if instance and not eni and len(instance.nics) > 1:
+            raise refuse("several-interfaces", instance.id)
+        nic = eni or instance.nics[0]
+        if nic.instance and nic.instance.state not in ADDRESSABLE:
+            raise refuse("not-addressable", nic.instance.state, nic.instance.id)
+        vpc_id, gateways = nic.subnet.vpc_id, list(backend.internet_gateways.values())
+        if not any(one.vpc and one.vpc.id == vpc_id for one in gateways):
+            raise refuse("no-gateway", vpc_id)
         local_zones.check_group(elastic, nic)
         if elastic.eni is nic:
             return elastic
@@ -112,14 +106,8 @@ def install(public: IPv4Network, changed: Callable[[], None]) -> None:
         _disassociate(elastic)
         changed()
 
-    # For an interface without a public address moto shows an empty association, EC2 none.
-    shown = vars(NetworkInterface)["association"].fget
-    association = property(lambda nic: shown(nic) or None)
-    NetworkInterface.association = association  # type: ignore[assignment,method-assign]
-    override(NetworkInterface, check_auto_public_ip)
-    override(NetworkInterface, stop)
-    for method in (allocate_address, release_address, associate_address, disassociate_address):
-        override(EC2Backend, method)
+    override(NetworkInterface, check_auto_public_ip, stop)
+    override(EC2Backend, allocate_address, release_address, associate_address, disassociate_address)
 
 
 def settle(instance: Any) -> None:
@@ -164,41 +152,13 @@ def _find(backend: Any, address: str | None, allocation_id: str | None) -> Any:
     raise refuse("address", address)
 
 
-def _only_interface(instance: Any) -> Any:
-    if len(instance.nics) > 1:
-        raise refuse("several-interfaces", instance.id)
-    return instance.nics[0]
-
-
-def _check_gateway(backend: Any, vpc_id: str) -> None:
-    """Raise EC2's error for a VPC without an internet gateway."""
-    gateways = list(backend.internet_gateways.values())
-    if not any(one.vpc and one.vpc.id == vpc_id for one in gateways):
-        raise refuse("no-gateway", vpc_id)
-
-
-def _check_addressable(instance: Any) -> None:
-    if instance and instance.state not in ADDRESSABLE:
-        raise refuse("not-addressable", instance.state, instance.id)
-
-
 def _elastic_of(nic: Any) -> Any:
     """Return the elastic address of an interface, or None."""
     found = [one for one in nic.ec2_backend.addresses if one.eni is nic]
     return found[0] if found else None
 
 
-def _is_auto(nic: Any) -> bool:
-    """Return whether the interface is to have an address of its own.
-
-    EC2 gives none to an instance with several interfaces.
-    """
-    wanted = str(nic.public_ip_auto_assign).lower() == "true"
-    return wanted and nic.device_index == 0 and len(nic.instance.nics) == 1
-
-
-def _take(pool: Pool) -> str:
-    try:
-        return pool.take()
-    except LookupError:
-        raise refuse("no-free-address") from None
+def _take(free: deque[str]) -> str:
+    if not free:
+        raise refuse("no-free-address")
+    return free.popleft()

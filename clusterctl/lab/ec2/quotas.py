@@ -66,12 +66,10 @@ class QuotaRule(Rule):
         """
         if request.market not in ("on-demand", "spot") or request.get("DryRun"):
             return
-        most = int(request.get("MaxCount", 1))
-        room = room_for(request.backend, request.instance_type, spot=request.market == "spot")
-        room += reserved_places(request)
+        spot, reserved = request.market == "spot", reserved_places(request)
+        kind, most = request.instance_type, int(request.get("MaxCount", 1))
+        room = _check_room(request.backend, kind, request.least - reserved, spot=spot) + reserved
         if room < most:
-            if room < request.least:
-                raise exceeded(request.instance_type, spot=request.market == "spot")
             # The number that moto launches.
             request.response.params["MinCount"] = int(room)
 
@@ -82,34 +80,28 @@ class QuotaRule(Rule):
             raise refuse("interfaces-quota")
         kind, market = launch.request.instance_type, launch.request.market
         if market in ("on-demand", "spot"):
-            spot = market == "spot"
-            room = room_for(launch.backend, kind, spot=spot)
-            if room + reserved_places(launch.request, launch.zone) < launch.count:
-                raise exceeded(kind, spot=spot)
+            more = launch.count - reserved_places(launch.request, launch.zone)
+            _check_room(launch.backend, kind, more, spot=market == "spot")
 
     def check_start(self, backend: Any, stopped: Sequence[Any]) -> None:
         """Check vCPUs: a stopped instance does not count, and counts again when it starts."""
         for kind, count in Counter(one.instance_type for one in stopped).items():
-            if room_for(backend, kind, spot=False) < count:
-                raise exceeded(kind, spot=False)
+            _check_room(backend, kind, count, spot=False)
 
 
-def room_for(backend: Any, instance_type: str, *, spot: bool) -> float:
-    """Return how many more instances of the type the quota allows; infinity without a quota."""
+def _check_room(backend: Any, instance_type: str, least: int, *, spot: bool) -> float:
+    """Return how many more instances of the type its quota allows; infinity without a quota.
+
+    Raise EC2ClientError for fewer than `least`.
+    """
     quota = quota_of(instance_type, spot=spot)
     if quota is None:
         return float("inf")
-    left = value_of(quota) - vcpus_in_use(backend, quota)
-    return left // vcpus(instance_type)
-
-
-def exceeded(instance_type: str, *, spot: bool) -> Exception:
-    """Return EC2's error for a launch that exceeds the quota."""
-    quota = quota_of(instance_type, spot=spot)
-    limit = value_of(quota) if quota else 0
-    if spot:
-        return refuse("spot-count")
-    return refuse("vcpus", limit)
+    limit = value_of(quota)
+    room = (limit - vcpus_in_use(backend, quota)) // vcpus(instance_type)
+    if room < least:
+        raise refuse("spot-count") if spot else refuse("vcpus", limit)
+    return room
 
 
 def quota_of(instance_type: str, *, spot: bool) -> Quota | None:
@@ -170,27 +162,29 @@ def install(applied: Callable[[str], float | None]) -> None:
         quota = _known(quota_code, service_code)
         return _described(backend, quota, value_of(quota))
 
-    override(ServiceQuotasBackend, list_aws_default_service_quotas)
-    override(ServiceQuotasBackend, get_service_quota)
-    add(ServiceQuotasResponse, get_aws_default_service_quota)
-    add(ServiceQuotasResponse, list_service_quotas)
+    override(ServiceQuotasBackend, list_aws_default_service_quotas, get_service_quota)
+    add(ServiceQuotasResponse, get_aws_default_service_quota, list_service_quotas)
 
 
 def get_aws_default_service_quota(response: Any) -> str:
-    asked = json.loads(response.body)
-    service, code = str(asked.get("ServiceCode")), asked.get("QuotaCode")
-    quotas = response.backend.list_aws_default_service_quotas(service)
-    found = [one for one in quotas if one["QuotaCode"] == code]
-    return json.dumps({"Quota": (found or [_known(code, service)])[0]})
+    quotas, service, code = _listed(response)
+    found = next((one for one in quotas if one["QuotaCode"] == code), None)
+    return json.dumps({"Quota": found or vars(_known(code, service))})
 
 
 def list_service_quotas(response: Any) -> str:
-    asked = json.loads(response.body)
-    service, code = str(asked.get("ServiceCode")), asked.get("QuotaCode")
-    quotas = response.backend.list_aws_default_service_quotas(service)
+    quotas, service, code = _listed(response)
     if service in SERVICES:
         quotas = [{**one, "Value": value_of(_known(one["QuotaCode"], service))} for one in quotas]
     return json.dumps({"Quotas": [one for one in quotas if code in (None, one["QuotaCode"])]})
+
+
+def _listed(response: Any) -> tuple[list[dict[str, Any]], str, Any]:
+    """Return the quotas of a request's service with their defaults, the service and the code."""
+    asked = json.loads(response.body)
+    service = str(asked.get("ServiceCode"))
+    defaults = response.backend.list_aws_default_service_quotas(service)
+    return defaults, service, asked.get("QuotaCode")
 
 
 def _known(code: str | None, service: str) -> Quota:

@@ -25,7 +25,6 @@ from clusterctl.lab.ec2.filters import matches
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import (
     LAUNCHING,
-    EC2ServerError,
     PendingLaunch,
     Request,
     Rule,
@@ -166,9 +165,12 @@ def install() -> None:
     EC2_RESOURCE_TO_PREFIX["capacity-reservation"] = "cr"
     EC2_PREFIX_TO_RESOURCE["cr"] = "capacity-reservation"
     filter_dict_attribute_mapping["capacity-reservation-id"] = "capacity_reservation_id"
-    add(EC2Response, create_capacity_reservation)
-    add(EC2Response, describe_capacity_reservations)
-    add(EC2Response, cancel_capacity_reservation)
+    add(
+        EC2Response,
+        create_capacity_reservation,
+        describe_capacity_reservations,
+        cancel_capacity_reservation,
+    )
     capacity.count_reserved(_set_aside)
 
 
@@ -186,7 +188,7 @@ def create_capacity_reservation(response: Any) -> ActionResult:
     response.error_on_dryrun()
     count = int(ask("InstanceCount"))
     if not capacity.has(kind, zone, count):
-        raise EC2ServerError(capacity.CODE, capacity.refusal(kind, zone, []))
+        raise capacity.refusal(kind, zone, [])
     made = CapacityReservation(
         id=random_id("cr"),
         instance_type=kind,
@@ -262,23 +264,14 @@ def _places(launch: PendingLaunch) -> list[str]:
     There may be fewer ids than instances: the rest runs without a reservation. Raise EC2ClientError
     if the launch requires reservations that have too few free places.
     """
-    request = launch.request
-    wanted, preference = request.get(TARGET), request.get(PREFERENCE)
-    if wanted:
-        reservation = find(launch.backend, wanted)
-        # A Capacity Block needs its own market type, other reservations on-demand.
-        if request.market != (BLOCK if reservation.kind == BLOCK else "on-demand"):
-            raise refuse("market")
-        room = _room(reservation, request, launch.backend, launch.zone)
-        if room < launch.count:
-            raise refuse("reservation-full")
-        return [reservation.id] * launch.count
-    places = [
-        one.id
-        for one in _open_ones(request, launch.backend)
-        for _ in range(_room(one, request, launch.backend, launch.zone))
-    ]
-    if preference == "capacity-reservations-only" and len(places) < launch.count:
+    request, usable = launch.request, _usable(launch.request)
+    named = bool(request.get(TARGET))
+    # A Capacity Block needs its own market type, other reservations on-demand.
+    if named and request.market != (BLOCK if usable[0].kind == BLOCK else "on-demand"):
+        raise refuse("market")
+    places = [one.id for one in usable for _ in range(_room(one, request, launch.zone))]
+    required = named or request.get(PREFERENCE) == "capacity-reservations-only"
+    if required and len(places) < launch.count:
         raise refuse("reservation-full")
     return places[: launch.count]
 
@@ -293,20 +286,20 @@ def _set_aside(instance_type: str, zone: str) -> int:
 
 def reserved_places(request: Request, zone: str | None = None) -> int:
     """Return how many free reserved machines the request may take, in a zone or in all zones."""
-    backend, wanted = request.backend, request.get(TARGET)
-    usable = [find(backend, wanted)] if wanted else _open_ones(request, backend)
-    return sum(_room(one, request, backend, zone or one.zone) for one in usable)
+    return sum(_room(one, request, zone or one.zone) for one in _usable(request))
 
 
-def _open_ones(request: Request, backend: Any) -> list[CapacityReservation]:
-    """Return the reservations that the request may use without naming them."""
+def _usable(request: Request) -> list[CapacityReservation]:
+    """Return the reservation that the request names, else those that it may use without that."""
+    if request.get(TARGET):
+        return [find(request.backend, request.get(TARGET))]
     if request.get(PREFERENCE) == "none" or request.market != "on-demand":
         return []
-    return [one for one in reservations(backend).values() if one.takes_any]
+    return [one for one in reservations(request.backend).values() if one.takes_any]
 
 
-def _room(one: CapacityReservation, request: Request, backend: Any, zone: str) -> int:
+def _room(one: CapacityReservation, request: Request, zone: str) -> int:
     """Return a reservation's free places; 0 if its type, zone or platform is another one."""
     asked = (request.instance_type, zone, PLATFORM)
     fits = asked == (one.instance_type, one.zone, one.platform)
-    return available(backend, one) if fits else 0
+    return available(request.backend, one) if fits else 0

@@ -88,8 +88,7 @@ def install(rules: Sequence[Rule]) -> None:
     override(EC2Response, run_instances)
     # `override` replaces by name, and both of moto's classes have a method of this name.
     run_on_backend.__name__ = "run_instances"
-    override(EC2Backend, run_on_backend)
-    override(EC2Backend, start_instances)
+    override(EC2Backend, run_on_backend, start_instances)
 
 
 def _respond(

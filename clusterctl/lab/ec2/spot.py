@@ -14,7 +14,8 @@ from moto.ec2.models.core import TaggedEC2Resource
 from moto.ec2.responses import EC2Response
 from moto.ec2.utils import convert_tag_spec, filter_dict_attribute_mapping, random_spot_request_id
 
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.data import table
+from clusterctl.lab.ec2.completion import guard, override
 from clusterctl.lab.ec2.filters import matches
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
@@ -26,8 +27,7 @@ MARKETS = ("spot", "capacity-block", "interruptible-capacity-reservation", "on-d
 # Spot prices are between these fractions of the on-demand price. They change every CHANGE_H hours,
 # and the price history shows the last SHOWN_CHANGES prices.
 CHEAPEST, DEAREST, CHANGE_H, SHOWN_CHANGES = 0.3, 0.6, 6, 4
-OPTIONS = "InstanceMarketOptions.SpotOptions."
-DEFAULT_KIND, DEFAULT_BEHAVIOUR = "one-time", "terminate"
+DEFAULT_KIND = "one-time"
 
 
 class LaunchedRequest(TaggedEC2Resource):
@@ -43,32 +43,20 @@ class LaunchedRequest(TaggedEC2Resource):
         self.product_description = PRODUCT
         self.launched_availability_zone = instance.placement.zone
 
-    @property
-    def spot_instance_request_id(self) -> str:
-        return self.id
-
-    @property
-    def instance_id(self) -> str:
-        return str(self.instance.id)
+    spot_instance_request_id = property(lambda self: self.id)
+    instance_id = property(lambda self: str(self.instance.id))
 
     @property
     def state(self) -> str:
         return "closed" if self.instance.state in ("shutting-down", "terminated") else "active"
 
     @property
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, str]:
         if self.state == "active":
             return {"Code": "fulfilled", "Message": "Your spot request is fulfilled."}
-        if self.instance.state_reason.code == "Server.SpotInstanceTermination":
-            return {
-                "Code": "instance-terminated-no-capacity",
-                "Message": "Your Spot instance was terminated because there is no capacity "
-                "available.",
-            }
-        return {
-            "Code": "instance-terminated-by-user",
-            "Message": "Spot Instance terminated due to user-initiated termination.",
-        }
+        by_ec2 = self.instance.state_reason.code == "Server.SpotInstanceTermination"
+        code = f"instance-terminated-{'no-capacity' if by_ec2 else 'by-user'}"
+        return {"Code": code, "Message": table("answers")["spot_ends"][code]}
 
 
 class SpotRule(Rule):
@@ -85,15 +73,15 @@ class SpotRule(Rule):
             raise refuse("value", request.market, "MarketType")
         if request.market != "spot":
             return
-        kind, behaviour = _kind(request), _behaviour(request)
+        kind, behaviour = _how(request)
         # One-time requests can only be terminated, persistent ones only stopped or hibernated.
-        if (kind == DEFAULT_KIND) != (behaviour == DEFAULT_BEHAVIOUR):
+        if (kind == DEFAULT_KIND) != (behaviour == "terminate"):
             raise refuse("spot-behaviour", kind, behaviour)
         if request.type_info and "spot" not in request.type_info["SupportedUsageClasses"]:
             raise refuse("no-spot", request.instance_type)
 
     def check_launch(self, launch: PendingLaunch) -> None:
-        offered = launch.request.get(OPTIONS + "MaxPrice")
+        offered = launch.request.get("InstanceMarketOptions.SpotOptions.MaxPrice")
         if launch.request.market != "spot" or not offered:
             return
         least = spot_usd(launch.request.instance_type, launch.zone, utcnow())
@@ -104,7 +92,7 @@ class SpotRule(Rule):
         if launch.request.market != "spot":
             return
         request = launch.request
-        made = LaunchedRequest(launch.backend, instance, _kind(request), _behaviour(request))
+        made = LaunchedRequest(launch.backend, instance, *_how(request))
         tags = convert_tag_spec(request.get("TagSpecifications", []))
         made.add_tags(tags.get("spot-instances-request", {}))
         launch.backend.spot_instance_requests[made.id] = made
@@ -119,15 +107,13 @@ def install() -> None:
     """Add filters for spot instances and the price history, and refuse stops of one-time ones."""
     filter_dict_attribute_mapping["instance-lifecycle"] = "lifecycle"
     filter_dict_attribute_mapping["spot-instance-request-id"] = "spot_instance_request_id"
-    stop = EC2Backend.stop_instances
 
-    def stop_instances(backend: Any, instance_ids: list[str]) -> Any:
+    def stop_instances(backend: Any, instance_ids: list[str]) -> None:
         for one in backend.get_multi_instances_by_id(instance_ids):
             if getattr(one, "spot_kind", None) == DEFAULT_KIND:
                 raise refuse("stop-spot", one.id)
-        return stop(backend, instance_ids)
 
-    override(EC2Backend, stop_instances)
+    guard(EC2Backend, stop_instances)
     override(EC2Response, describe_spot_price_history)
 
 
@@ -189,9 +175,10 @@ def _history(region: str, kind: str, since: datetime | None) -> list[dict[str, A
     ]
 
 
-def _kind(request: Request) -> str:
-    return str(request.get(OPTIONS + "SpotInstanceType") or DEFAULT_KIND)
-
-
-def _behaviour(request: Request) -> str:
-    return str(request.get(OPTIONS + "InstanceInterruptionBehavior") or DEFAULT_BEHAVIOUR)
+def _how(request: Request) -> tuple[str, str]:
+    """Return the type of a spot request, and what an interruption does."""
+    kind, behaviour = (
+        request.get(f"InstanceMarketOptions.SpotOptions.{name}")
+        for name in ("SpotInstanceType", "InstanceInterruptionBehavior")
+    )
+    return kind or DEFAULT_KIND, behaviour or "terminate"

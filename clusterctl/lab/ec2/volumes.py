@@ -45,7 +45,7 @@ class VolumeRequest:
 
     device: str
     type: str
-    size_gib: int | None
+    size_gib: int
     iops: int | None = None
     throughput: int | None = None
     snapshot_id: str | None = None
@@ -54,18 +54,6 @@ class VolumeRequest:
     kms_key_id: str | None = None
     delete: bool = False
     load_mib_s: int | None = None
-
-    @property
-    def effective_iops(self) -> int | None:
-        return self.iops or (GP3_IOPS[0] if self.type == "gp3" else None)
-
-    @property
-    def effective_throughput(self) -> int | None:
-        return self.throughput or (GP3_THROUGHPUT[0] if self.type == "gp3" else None)
-
-    @property
-    def effective_gib(self) -> int:
-        return self.size_gib or self.snapshot_gib
 
 
 # The root volume of an image without mappings, as moto makes it.
@@ -127,15 +115,16 @@ def setup_defaults(instance: Any) -> None:
     request, backend = current_request(), instance.ec2_backend
     image = backend.amis.get(instance.image_id)
     for disk in disks_of(backend, image, _asked(request) if request else []):
+        is_gp3 = disk.type == "gp3"
         volume = backend.create_volume(
-            size=disk.effective_gib,
+            size=disk.size_gib,
             zone_name=instance.placement.zone,
             snapshot_id=disk.snapshot_id,
             encrypted=disk.encrypted,
             kms_key_id=disk.kms_key_id,
             volume_type=disk.type,
-            iops=disk.effective_iops,
-            throughput=disk.effective_throughput,
+            iops=disk.iops or (GP3_IOPS[0] if is_gp3 else None),
+            throughput=disk.throughput or (GP3_THROUGHPUT[0] if is_gp3 else None),
         )
         if disk.load_mib_s:
             filled_s = disk.snapshot_gib * 1024 / disk.load_mib_s
@@ -172,7 +161,7 @@ def _disk(backend: Any, device: str, ebs: Mapping[str, Any]) -> VolumeRequest:
     snapshot_id = ebs.get("SnapshotId")
     if snapshot_id and snapshot_id not in backend.snapshots:
         raise refuse("snapshot", snapshot_id)
-    snapshot = backend.snapshots[snapshot_id] if snapshot_id else None
+    snapshot_gib = int(backend.snapshots[snapshot_id].volume.size) if snapshot_id else 0
     size, iops, throughput, load = (
         None if ebs.get(key) is None else int(ebs[key])
         for key in ("VolumeSize", "Iops", "Throughput", "VolumeInitializationRate")
@@ -180,11 +169,11 @@ def _disk(backend: Any, device: str, ebs: Mapping[str, Any]) -> VolumeRequest:
     return VolumeRequest(
         device=device,
         type=ebs.get("VolumeType") or "gp2",
-        size_gib=size,
+        size_gib=size or snapshot_gib,
         iops=iops,
         throughput=throughput,
         snapshot_id=snapshot_id,
-        snapshot_gib=int(snapshot.volume.size) if snapshot else 0,
+        snapshot_gib=snapshot_gib,
         encrypted=bool(ebs.get("Encrypted")),
         kms_key_id=ebs.get("KmsKeyId"),
         delete=bool(ebs.get("DeleteOnTermination", True)),
@@ -212,9 +201,9 @@ def check_disk(disk: VolumeRequest) -> None:
     """Raise EC2's error for the first of its rules that a volume breaks."""
     if disk.type not in TYPES:
         raise refuse("volume-type", disk.type)
-    if not disk.effective_gib:
+    if not disk.size_gib:
         raise refuse("missing", "size or snapshotId")
-    if disk.snapshot_id and disk.effective_gib < disk.snapshot_gib:
+    if disk.snapshot_id and disk.size_gib < disk.snapshot_gib:
         raise refuse("smaller-than-snapshot", disk.size_gib, disk.snapshot_id, disk.snapshot_gib)
     if disk.kms_key_id and not disk.encrypted:
         raise refuse("kms")
@@ -234,16 +223,16 @@ def _check_performance(disk: VolumeRequest) -> None:
         raise refuse("missing-for-type", "iops", disk.type)
     if disk.type != "gp3":
         return
-    iops, throughput = disk.effective_iops or 0, disk.effective_throughput or 0
+    iops, throughput = disk.iops or GP3_IOPS[0], disk.throughput or GP3_THROUGHPUT[0]
     for value, (least, most), what in (
-        (disk.effective_gib, GP3_SIZE, "size (GiB)"),
+        (disk.size_gib, GP3_SIZE, "size (GiB)"),
         (iops, GP3_IOPS, "iops"),
         (throughput, GP3_THROUGHPUT, "throughput (MiBps)"),
     ):
         if not least <= value <= most:
             edge = f"low; minimum is {least}" if value < least else f"high; maximum is {most}"
             raise refuse("volume-value", what, value, edge)
-    if iops > max(GP3_IOPS[0], IOPS_PER_GIB * disk.effective_gib):
-        raise refuse("iops-ratio", iops / disk.effective_gib, IOPS_PER_GIB)
+    if iops > max(GP3_IOPS[0], IOPS_PER_GIB * disk.size_gib):
+        raise refuse("iops-ratio", iops / disk.size_gib, IOPS_PER_GIB)
     if throughput > THROUGHPUT_PER_IOPS * iops:
         raise refuse("throughput-ratio", throughput / iops, THROUGHPUT_PER_IOPS)

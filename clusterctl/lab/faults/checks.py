@@ -26,7 +26,16 @@ def admit(fault: Fault) -> Fault:
     Raise UsageError, or MissingTool or LabError if the machine cannot shape links.
     """
     if isinstance(fault, Capacity):
-        return _with_use(fault)
+        kind = fault.instance_type
+        if kind not in INSTANCE_TYPES:
+            raise UsageError(f"the lab has no instance type {kind}")
+        zones = offered_zones(fault.zone[:-1], kind)
+        if fault.zone not in zones:
+            raise UsageError(
+                f"no {kind} is offered in {fault.zone}",
+                f"it is in {', '.join(zones)}" if zones else "name a zone, for example us-east-1a",
+            )
+        return Capacity(kind, fault.zone, fault.left, used(kind, fault.zone))
     instance_id = getattr(fault, "instance_id", ALL)
     if instance_id != ALL:
         check_host(instance_id)
@@ -56,20 +65,3 @@ def check_host(instance_id: str) -> None:
         raise UsageError(f"no instance {instance_id}", "see `clusterctl lab status`")
     if states[instance_id] != "running":
         raise UsageError(f"{instance_id} is {states[instance_id]}, not running")
-
-
-def _with_use(fault: Capacity) -> Capacity:
-    """Return the fault with the number of machines in use. Raise UsageError if nothing is offered.
-
-    That is the case for an unknown type, and for a zone that does not offer it.
-    """
-    kind = fault.instance_type
-    if kind not in INSTANCE_TYPES:
-        raise UsageError(f"the lab has no instance type {kind}")
-    zones = offered_zones(fault.zone[:-1], kind)
-    if fault.zone not in zones:
-        raise UsageError(
-            f"no {kind} is offered in {fault.zone}",
-            f"it is in {', '.join(zones)}" if zones else "name a zone, for example us-east-1a",
-        )
-    return Capacity(kind, fault.zone, fault.left, used(kind, fault.zone))

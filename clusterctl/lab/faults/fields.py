@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import ClassVar
@@ -64,8 +63,8 @@ def whole(what: str, value: object, least: int = 0, most: int = MOST) -> int:
     return value
 
 
-def number(what: str, value: object, most: float) -> None:
-    """Check that the value is a finite number from 0 to `most`."""
-    right = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not right or not math.isfinite(value) or not 0 <= value <= most:  # type: ignore[arg-type,operator]
+def number(what: str, value: object, most: float) -> float:
+    """Return the value if it is a number from 0 to `most`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
         raise UsageError(f"{what}: a number from 0 to {most:g}, not {value!r:.80}")
+    return float(value)

@@ -14,13 +14,14 @@ from moto.ec2.models.instances import StateReason
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.lab.ec2.reservations import BLOCK, CLEANED_BEFORE, CapacityReservation, reservations
+from clusterctl.lab.faults.fields import number
+from clusterctl.lab.faults.kinds import LONGEST_S
 from clusterctl.lab.hosts.instances import LabInstance, all_lab_instances
 from clusterctl.lab.wsgi import read_json
 
 PATH = "/_lab/interruptions"
 # AWS gives two minutes' notice.
 NOTICE_S = 120.0
-LONGEST_S = 86_400.0
 REASON = "Server.SpotInstanceTermination"
 
 
@@ -58,16 +59,14 @@ def interrupt(instance_id: object, seconds: object = NOTICE_S) -> Notice:
         )
     if found[0].state != "running":
         raise UsageError(f"{instance_id} is {found[0].state}, not running")
-    right = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not right or not 0 <= seconds <= LONGEST_S:  # type: ignore[operator]
-        raise UsageError(f"the time is 0 to {LONGEST_S:g} seconds, not {seconds!r:.80}")
+    within = timedelta(seconds=number("the time in seconds", seconds, LONGEST_S))
     now = datetime.now(timezone.utc)
-    notice = Notice(now, now + timedelta(seconds=float(seconds)))  # type: ignore[arg-type]
+    notice = Notice(now, now + within)
     block = _block_of(found[0])
     if block is None:
         _notices[found[0].id] = notice
     else:
-        block.ends = utcnow() + timedelta(seconds=float(seconds)) + CLEANED_BEFORE  # type: ignore[arg-type]
+        block.ends = utcnow() + within + CLEANED_BEFORE
     LabInstance.changed.set()
     return notice
 

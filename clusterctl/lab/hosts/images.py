@@ -52,6 +52,7 @@ class LabImage(Ami):
     """An image whose root volume has a Deep Learning AMI's size."""
 
     root_gib = ROOT_GIB
+    platform_details, usage_operation, ena_support = "Linux/UNIX", "RunInstances", True
     # The mappings of an image that was made of an instance.
     copied: Sequence[dict[str, Any]] = ()
 
@@ -67,18 +68,6 @@ class LabImage(Ami):
             "Encrypted": False,
         }
         return [{"DeviceName": self.root_device_name, "Ebs": ebs}]
-
-    @property
-    def platform_details(self) -> str:
-        return "Linux/UNIX"
-
-    @property
-    def usage_operation(self) -> str:
-        return "RunInstances"
-
-    @property
-    def ena_support(self) -> bool:
-        return True
 
 
 class ArchitectureRule(Rule):
@@ -98,8 +87,7 @@ def image_id(region: str, date: str, family: Family = FAMILIES[0]) -> str:
 
 def install() -> None:
     """Replace moto's images, and publish the parameters that name the newest ones."""
-    override(AmiBackend, _load_amis)
-    override(AmiBackend, create_image)
+    override(AmiBackend, _load_amis, create_image)
     load = ParameterDict._check_loading_status
 
     def _check_loading_status(parameters: Any, key: str) -> None:

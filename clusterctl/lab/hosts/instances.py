@@ -44,6 +44,7 @@ STOP_FROM, STOPPED = ("running",), ("stopping", "stopped")
 GONE = ("shutting-down", "terminated")
 
 DEATHS: dict[str, str] = table("answers")["deaths"]
+BOARDS: dict[str, str] = table("types")["boards"]
 LOOKS = ("DescribeInstances", "DescribeInstanceStatus")
 # Parameters that can hold instance ids.
 NAMES = ("InstanceId", "InstanceIds", "Resources", "ResourceId")
@@ -52,9 +53,6 @@ READS = ("Describe", "Get")
 # Tags of clusterctl's nodes.
 FIRST_INDEX, CLUSTER = "clusterctl:first-index", "clusterctl:cluster"
 INDEX = "clusterctl:index"
-
-
-BOARDS: dict[str, str] = table("types")["boards"]
 
 
 class LabInstance(Instance):
@@ -141,21 +139,26 @@ class LabInstance(Instance):
             doomed=bool(fault and fault.dies),
         )
 
-    @property
-    def disks(self) -> list[Any]:
-        return [disk for _, disk in self.get_block_device_mapping]
-
-    @property
-    def block_device_mapping_names(self) -> list[str]:
-        return [device for device, _ in self.get_block_device_mapping]
-
-    @property
-    def interfaces(self) -> list[Any]:
-        return list(self.nics.values())
-
-    @property
-    def interface_groups(self) -> list[Any]:
-        return [group for nic in self.interfaces for group in nic.group_set]
+    # What filters read (instances.toml), and what DescribeInstanceStatus shows under these names.
+    instance_id = property(lambda self: str(self.id))
+    interfaces = property(lambda self: list(self.nics.values()))
+    disks = property(lambda self: [disk for _, disk in self.get_block_device_mapping])
+    block_device_mapping_names = property(
+        lambda self: [device for device, _ in self.get_block_device_mapping]
+    )
+    interface_groups = property(
+        lambda self: [group for nic in self.interfaces for group in nic.group_set]
+    )
+    # EC2 checks reachability with ARP requests. The kernel answers them, so a host whose processes
+    # are frozen passes.
+    instance_status = property(
+        lambda self: _status(self.state, self.reachable, FAULTS.cut_since(self.id))
+    )
+    attached_ebs_status = property(
+        lambda self: _status(self.state, self.reachable, FAULTS.volumes_impaired_since(self.id))
+    )
+    system_status = property(lambda self: _status(self.state, self.reachable))
+    private_ip = property(lambda self: self.private_ip_address)
 
     @property
     def reservation_id(self) -> str:
@@ -202,31 +205,12 @@ class LabInstance(Instance):
         return None if self._is_terminated else super().private_ip_address
 
     @property
-    def private_ip(self) -> str | None:
-        return self.private_ip_address
-
-    @property
     def private_dns_name(self) -> str:
         return super().private_dns_name if self.private_ip_address else ""
 
     @property
     def network_interfaces(self) -> list[Any]:
         return [] if self._is_terminated else super().network_interfaces
-
-    @property
-    def instance_id(self) -> str:
-        """The id again: DescribeInstanceStatus shows it under this name, which moto lacks."""
-        return str(self.id)
-
-    @property
-    def instance_status(self) -> dict[str, Any]:
-        # EC2 checks reachability with ARP requests. The kernel answers them, so a host whose
-        # processes are frozen passes.
-        return _status(self.state, self.reachable, FAULTS.cut_since(self.id))
-
-    @property
-    def attached_ebs_status(self) -> dict[str, Any]:
-        return _status(self.state, self.reachable, FAULTS.volumes_impaired_since(self.id))
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -240,10 +224,6 @@ class LabInstance(Instance):
             }
             for code, begins in FAULTS.events(self.id)
         ]
-
-    @property
-    def system_status(self) -> dict[str, Any]:
-        return _status(self.state, self.reachable)
 
     def admit(self) -> None:
         """Let a launched and tagged instance have a host, and become visible after a moment."""
@@ -340,24 +320,22 @@ class LabInstance(Instance):
         )
 
 
-def simulated_gpus(instance_type: str) -> dict[str, Any]:
-    """Return the fields of `daemon.boot.HostSpec` about GPUs; empty for a type without NVIDIA's."""
-    info = INSTANCE_TYPES.get(instance_type, {}).get("GpuInfo", {})
-    cards = [card for card in info.get("Gpus", []) if card.get("Manufacturer") == "NVIDIA"]
+def simulated_hardware(instance_type: str) -> dict[str, Any]:
+    """Return the fields of `daemon.boot.HostSpec` about NVIDIA's GPUs and the instance store."""
+    info = INSTANCE_TYPES.get(instance_type, {})
+    store = {"instance_store": bool(info.get("InstanceStorageInfo"))}
+    found = info.get("GpuInfo", {}).get("Gpus", [])
+    cards = [card for card in found if card.get("Manufacturer") == "NVIDIA"]
     if not cards or not cards[0].get("Count"):
-        return {}
+        return store
     name, memory_mib = cards[0]["Name"], cards[0]["MemoryInfo"]["SizeInMiB"]
     board = BOARDS.get(f"{name} {memory_mib}", f"NVIDIA {name}")
     return {
+        **store,
         "gpus": cards[0]["Count"],
         "gpu_name": f"{board} (simulated)",
         "gpu_memory_mib": memory_mib,
     }
-
-
-def has_instance_store(instance_type: str) -> bool:
-    """Return whether the type has local disks."""
-    return bool(INSTANCE_TYPES.get(instance_type, {}).get("InstanceStorageInfo"))
 
 
 def all_lab_instances() -> list[LabInstance]:
@@ -382,7 +360,9 @@ def install(read_console: Callable[[str], str]) -> None:
         # request for instances that shut down could show one as terminated.
         lock = LabInstance.transition if action in LOOKS else contextlib.nullcontext()
         with late.reading(backend):
-            hidden = [id for id in _named(response.params) if _is_hidden(backend, id)]
+            named = _named(response.params)
+            found = [backend.get_instance_by_id(id) for id in named]
+            hidden = [one.id for one in found if one and not one.visible]
             # Tags of a new instance are refused on AWS only now and then: here with a fault.
             hidden = hidden if action != "CreateTags" or FAULTS.hides else []
             try:
@@ -398,17 +378,17 @@ def install(read_console: Callable[[str], str]) -> None:
         return call(response)
 
     def describe_instances(backend: Any, filters: Any = None) -> list[Any]:
-        found = describe(backend, filters)
+        found: list[Any] = describe(backend, filters)
         for reservation in found:
-            reservation.instances = [one for one in reservation.instances if _visible(one)]
+            reservation.instances = [one for one in reservation.instances if one.visible]
         return [reservation for reservation in found if reservation.instances]
 
     def describe_instance_status(backend: Any, *arguments: Any, **named: Any) -> list[Any]:
-        return [one for one in describe_status(backend, *arguments, **named) if _visible(one)]
+        found: list[Any] = describe_status(backend, *arguments, **named)
+        return [one for one in found if one.visible]
 
     override(EC2Response, call_action)
-    override(EC2Backend, describe_instances)
-    override(EC2Backend, describe_instance_status)
+    override(EC2Backend, describe_instances, describe_instance_status)
 
     def get_console_output(response: Any) -> ActionResult:
         instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
@@ -420,20 +400,11 @@ def install(read_console: Callable[[str], str]) -> None:
     override(EC2Response, get_console_output)
 
 
-def _visible(instance: Any) -> bool:
-    return bool(instance.visible)
-
-
 def _named(params: Any) -> list[str]:
     """Return the instance ids that a request names."""
     values = [params.get(name) for name in NAMES]
     flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
     return [one for one in flat if isinstance(one, str) and one.startswith("i-")]
-
-
-def _is_hidden(backend: Any, id: str) -> bool:
-    instance = backend.get_instance_by_id(id)
-    return instance is not None and not instance.visible
 
 
 def _status(state: str, reachable: bool, impaired_since: datetime | None = None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import Any, Union
 from werkzeug.serving import BaseWSGIServer, make_server
 
 from clusterctl.lab.accounts import KEYS
+from clusterctl.lab.data import table
 from clusterctl.lab.faults.interruptions import notice_of
 from clusterctl.lab.hosts.instances import LabInstance, all_lab_instances
 from clusterctl.lab.wsgi import Wsgi
@@ -43,95 +44,60 @@ def lookup(tree: Tree, path: str) -> bytes | None:
 
 
 def tree_of(instance: LabInstance) -> Tree:
-    """Return the instance's whole tree in its present state."""
-    tree: Tree = {
-        "meta-data": _meta_data(instance),
-        "dynamic": {"instance-identity": {"document": _document(instance)}},
+    """Return the instance's whole tree in its present state (metadata.toml)."""
+    nic: Any = instance.nics[0]
+    values = {
+        "one": instance,
+        "nic": nic,
+        "vpc": nic.ec2_backend.get_vpc(nic.subnet.vpc_id),
+        "life_cycle": instance.lifecycle or "on-demand",
+        "groups": "\n".join(sorted(group.name for group in nic.group_set)),
+        "group_ids": "\n".join(sorted(group.id for group in nic.group_set)),
     }
-    if instance.user_data:
-        tree["user-data"] = base64.b64decode(str(instance.user_data))
-    return tree
-
-
-def _meta_data(instance: LabInstance) -> Tree:
-    nic, zone = instance.nics[0], str(instance.availability_zone)
-    private, public = instance.private_ip_address or "", instance.public_ip_address or ""
-    groups = "\n".join(sorted(group.name for group in nic.group_set))
-    found: Tree = {
-        "ami-id": instance.image_id,
-        "ami-launch-index": str(instance.ami_launch_index),
-        "ami-manifest-path": "(unknown)",
-        "block-device-mapping": _disks(instance),
-        "events": {"maintenance": {"scheduled": _scheduled(instance)}, "recommendations": {}},
-        "hostname": instance.private_dns_name,
-        "instance-action": "none",
-        "instance-id": instance.id,
-        "instance-life-cycle": instance.lifecycle or "on-demand",
-        "instance-type": instance.instance_type,
-        "local-hostname": instance.private_dns_name,
-        "local-ipv4": private,
-        "mac": nic.mac_address,
-        "network": {"interfaces": {"macs": {nic.mac_address: _interface(instance, nic)}}},
-        "placement": {
-            "availability-zone": zone,
-            "availability-zone-id": str(nic.subnet.availability_zone_id),
-            "region": instance.region_name,
-        },
-        "reservation-id": instance.reservation_id,
-        "security-groups": groups,
-        "services": {"domain": "amazonaws.com", "partition": "aws"},
-    }
-    if public:
-        found |= {"public-hostname": instance.public_dns_name or "", "public-ipv4": public}
+    found: dict[str, Tree] = {name: {} for name in ("meta-data", "interface", "document")}
+    for name, tree in found.items():
+        for path, text in table("metadata")[name].items():
+            *folders, last = path.split("/")
+            folder: Any = tree
+            for one in folders:
+                folder = folder.setdefault(one, {})
+            folder[last] = text.format(**values)
+    about, interface = found["meta-data"], found["interface"]
+    if instance.public_ip_address:
+        about["public-ipv4"] = interface["public-ipv4s"] = instance.public_ip_address
+        about["public-hostname"] = instance.public_dns_name or ""
     if instance.public_key:
         # The empty name is what the folder itself shows.
         key: Tree = {"openssh-key": instance.public_key}
-        found["public-keys"] = {"": f"0={instance.key_name}", "0": key}
-    return found | _notices(instance) | _tags(instance) | _profile(instance)
-
-
-def _disks(instance: LabInstance) -> Tree:
-    root = str(instance.root_device_name)
-    data = [name for name in instance.block_device_mapping_names if name != root]
-    others = {f"ebs{n}": name.rpartition("/")[2] for n, name in enumerate(sorted(data), 1)}
-    return {"ami": root, "root": root, **others}
-
-
-def _interface(instance: LabInstance, nic: Any) -> Tree:
-    found: Tree = {
-        "device-number": "0",
-        "interface-id": nic.id,
-        "local-hostname": instance.private_dns_name,
-        "local-ipv4s": nic.private_ip_address,
-        "mac": nic.mac_address,
-        "owner-id": nic.owner_id,
-        "security-group-ids": "\n".join(sorted(group.id for group in nic.group_set)),
-        "subnet-id": nic.subnet.id,
-        "subnet-ipv4-cidr-block": nic.subnet.cidr_block,
-        "vpc-id": nic.subnet.vpc_id,
-        "vpc-ipv4-cidr-block": nic.ec2_backend.get_vpc(nic.subnet.vpc_id).cidr_block,
-    }
-    return {**found, "public-ipv4s": nic.public_ip} if nic.public_ip else found
+        about["public-keys"] = {"": f"0={instance.key_name}", "0": key}
+    names = set(instance.block_device_mapping_names) - {str(instance.root_device_name)}
+    disks = {f"ebs{n}": name.rpartition("/")[2] for n, name in enumerate(sorted(names), 1)}
+    about["block-device-mapping"].update(disks)  # type: ignore[union-attr]
+    about["network"] = {"interfaces": {"macs": {nic.mac_address: interface}}}
+    about |= _notices(instance) | _profile(instance)
+    if instance.metadata_options.instance_metadata_tags == "enabled":
+        about["tags"] = {"instance": {tag["key"]: tag["value"] for tag in instance.get_tags()}}
+    document = json.dumps(found["document"], indent=2)
+    whole: Tree = {"meta-data": about, "dynamic": {"instance-identity": {"document": document}}}
+    if instance.user_data:
+        whole["user-data"] = base64.b64decode(str(instance.user_data))
+    return whole
 
 
 def _notices(instance: LabInstance) -> Tree:
-    """Return the entries of a spot interruption; none without a notice.
+    """Return the entries of scheduled events, and those of a spot interruption, if there is one.
 
-    Programs check whether these entries exist.
+    Programs check whether the latter exist.
     """
-    notice = notice_of(instance.id)
-    if notice is None:
-        return {}
-    ends = notice.ends.strftime(TIME)
-    action = json.dumps({"action": "terminate", "time": ends})
-    given = json.dumps({"noticeTime": notice.given.strftime(TIME)})
-    return {
-        "spot": {"instance-action": action, "termination-time": ends},
-        "events": {
-            "maintenance": {"scheduled": _scheduled(instance)},
-            "recommendations": {"rebalance": given},
-        },
-    }
+    spot: Tree = {}
+    advice: Tree = {}
+    if notice := notice_of(instance.id):
+        ends = notice.ends.strftime(TIME)
+        action = json.dumps({"action": "terminate", "time": ends})
+        spot = {"spot": {"instance-action": action, "termination-time": ends}}
+        advice = {"rebalance": json.dumps({"noticeTime": notice.given.strftime(TIME)})}
+    events: Tree = {"maintenance": {"scheduled": _scheduled(instance)}, "recommendations": advice}
+    return {**spot, "events": events}
 
 
 def _scheduled(instance: LabInstance) -> str:
@@ -148,12 +114,6 @@ def _scheduled(instance: LabInstance) -> str:
             for event in instance.events
         ]
     )
-
-
-def _tags(instance: LabInstance) -> Tree:
-    if instance.metadata_options.instance_metadata_tags != "enabled":
-        return {}
-    return {"tags": {"instance": {tag["key"]: tag["value"] for tag in instance.get_tags()}}}
 
 
 def _profile(instance: LabInstance) -> Tree:
@@ -181,23 +141,6 @@ def _profile(instance: LabInstance) -> Tree:
     }
     roles: Tree = {role.name: json.dumps(keys, indent=2) for role in profile.roles}
     return {"iam": {"info": json.dumps(about, indent=2), "security-credentials": roles}}
-
-
-def _document(instance: LabInstance) -> str:
-    """Return the instance identity document."""
-    about = {
-        "accountId": instance.owner_id,
-        "architecture": instance.architecture,
-        "availabilityZone": instance.availability_zone,
-        "imageId": instance.image_id,
-        "instanceId": instance.id,
-        "instanceType": instance.instance_type,
-        "pendingTime": instance.launch_time.strftime(TIME),
-        "privateIp": instance.private_ip_address,
-        "region": instance.region_name,
-        "version": "2017-09-30",
-    }
-    return json.dumps(about, indent=2)
 
 
 TOKEN_PATH = "/latest/api/token"  # noqa: S105 - a path
@@ -266,7 +209,13 @@ def _serve(environ: dict[str, Any], instance: LabInstance, tokens: Tokens) -> tu
     if options.http_endpoint == "disabled":
         return FORBIDDEN, b""
     if method == "PUT" and path == TOKEN_PATH:
-        return _new_token(environ, instance, tokens)
+        ttl = environ.get("HTTP_X_AWS_EC2_METADATA_TOKEN_TTL_SECONDS", "")
+        # As EC2 does, refuse a request that came through a proxy, which could leak the token.
+        if "HTTP_X_FORWARDED_FOR" in environ:
+            return FORBIDDEN, b""
+        if not (ttl.isascii() and ttl.isdecimal()) or not 1 <= int(ttl) <= LONGEST_TTL_S:
+            return BAD, b""
+        return OK, tokens.make(instance.id, int(ttl)).encode()
     if method not in ("GET", "HEAD"):
         return NOT_SO, b""
     token = environ.get("HTTP_X_AWS_EC2_METADATA_TOKEN")
@@ -274,20 +223,6 @@ def _serve(environ: dict[str, Any], instance: LabInstance, tokens: Tokens) -> tu
         return DENIED, b""
     if token is not None and not tokens.admits(token, instance.id):
         return DENIED, b""
-    return _read(instance, path)
-
-
-def _new_token(environ: dict[str, Any], instance: LabInstance, tokens: Tokens) -> tuple[str, bytes]:
-    ttl = environ.get("HTTP_X_AWS_EC2_METADATA_TOKEN_TTL_SECONDS", "")
-    # As EC2 does, refuse a request that came through a proxy, which could leak the token.
-    if "HTTP_X_FORWARDED_FOR" in environ:
-        return FORBIDDEN, b""
-    if not (ttl.isascii() and ttl.isdecimal()) or not 1 <= int(ttl) <= LONGEST_TTL_S:
-        return BAD, b""
-    return OK, tokens.make(instance.id, int(ttl)).encode()
-
-
-def _read(instance: LabInstance, path: str) -> tuple[str, bytes]:
     version, _, rest = path.lstrip("/").partition("/")
     if not version:
         return OK, b"1.0\n2021-07-15\nlatest"

@@ -16,24 +16,19 @@ from pathlib import Path
 from clusterctl.lab.hosts.daemon import syscalls
 
 
-@dataclass(frozen=True)
-class Mode:
-    """How the lab maps ids. `name` is root, subuid or single."""
-
-    name: str
-    ids: IdMap
-
-
-def choose_mode(euid: int) -> Mode:
-    """Return the best mode that this machine offers to this user."""
-    subuids, subgids = (_subids(Path("/etc", name)) for name in ("subuid", "subgid"))
+def choose_mode(euid: int) -> tuple[str, IdMap]:
+    """Return the best mode for this user (root, subuid or single), and its ids."""
+    files = (Path("/etc", name) for name in ("subuid", "subgid"))
+    subuids, subgids = (parse_subids(file.read_text()) if file.exists() else [] for file in files)
     if euid == 0:
-        return Mode("root", map_for_root(subuids, subgids))
-    gid, name = os.getegid(), _user_name(euid)
-    mapped = map_for_user(euid, name, subuids, subgids) if name else None
+        return "root", map_for_root(subuids, subgids)
+    try:
+        mapped = map_for_user(euid, pwd.getpwuid(euid).pw_name, subuids, subgids)
+    except KeyError:  # newuidmap refuses a user without a name
+        mapped = None
     if mapped and shutil.which("newuidmap") and shutil.which("newgidmap"):
-        return Mode("subuid", mapped)
-    return Mode("single", single_map(euid, gid))
+        return "subuid", mapped
+    return "single", IdMap(euid, os.getegid(), 1)  # root inside is the user
 
 
 def give_up_root(id: int, folders: Iterable[Path], samples: Iterable[Path]) -> bool:
@@ -64,37 +59,23 @@ def _uncover(folders: set[Path]) -> None:
     A closed folder above one of them is covered with an empty file system, in which only the
     folders themselves are mounted.
     """
-    ways = {folder: closed for folder in folders if (closed := _closed_above(folder))}
+    ways = {}  # folder -> the topmost folder above it that others may not pass
+    for folder in folders:
+        closed = [one for one in folder.parents if not one.stat().st_mode & stat.S_IXOTH]
+        if closed:
+            ways[folder] = closed[-1]
     if not ways:
         return
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_SLAVE, "")
     # The empty file systems hide the folders. Through these descriptors they can still be mounted.
     held = {folder: os.open(folder, os.O_PATH) for folder in ways}
-    for closed in set(ways.values()):
-        syscalls.mount("tmpfs", str(closed), "tmpfs", syscalls.MS_NOSUID, "mode=755,size=1m")
+    for top in set(ways.values()):
+        syscalls.mount("tmpfs", str(top), "tmpfs", syscalls.MS_NOSUID, "mode=755,size=1m")
     for folder, file in sorted(held.items()):
         folder.mkdir(parents=True, exist_ok=True)
         syscalls.mount(f"/proc/self/fd/{file}", str(folder), "", syscalls.MS_BIND, "")
         os.close(file)
-
-
-def _closed_above(folder: Path) -> Path | None:
-    """Return the topmost folder above it that others may not pass; None if there is none."""
-    above = reversed(folder.parents)
-    return next((one for one in above if not one.stat().st_mode & stat.S_IXOTH), None)
-
-
-def _subids(file: Path) -> list[SubIds]:
-    return parse_subids(file.read_text()) if file.exists() else []
-
-
-def _user_name(uid: int) -> str | None:
-    """Return a user's name; None if it has none, in which case newuidmap refuses the user."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return None
 
 
 # The number of ids of a host.
@@ -114,10 +95,11 @@ class SubIds:
 
 @dataclass(frozen=True)
 class IdMap:
-    """The map from ids in the lab to ids outside: lines of (inside, outside, count)."""
+    """The map of the first `count` uids and gids in the lab to those from these on outside."""
 
-    uids: tuple[tuple[int, int, int], ...]
-    gids: tuple[tuple[int, int, int], ...]
+    uid: int
+    gid: int
+    count: int
 
 
 def parse_subids(text: str) -> list[SubIds]:
@@ -134,9 +116,13 @@ def parse_subids(text: str) -> list[SubIds]:
 def map_for_root(subuids: list[SubIds], subgids: list[SubIds]) -> IdMap:
     """Return a map to 65536 ids that no user has as subordinate ids, the same for uids and gids."""
     first = FIRST
-    while taken := [ids for ids in (*subuids, *subgids) if _overlaps(ids, first)]:
-        first = max(ids.first + ids.count for ids in taken)
-    return IdMap(((0, first, COUNT),), ((0, first, COUNT),))
+    while ends := [
+        ids.first + ids.count
+        for ids in (*subuids, *subgids)
+        if ids.first < first + COUNT and first < ids.first + ids.count
+    ]:
+        first = max(ends)
+    return IdMap(first, first, COUNT)
 
 
 def map_for_user(uid: int, name: str, subuids: list[SubIds], subgids: list[SubIds]) -> IdMap | None:
@@ -144,25 +130,12 @@ def map_for_user(uid: int, name: str, subuids: list[SubIds], subgids: list[SubId
 
     The user's own id is not in it, so that root on a host does not own the user's files.
     """
-    users, groups = (_ids_of(ids, name, uid) for ids in (subuids, subgids))
-    if users is None or groups is None:
-        return None
-    return IdMap(
-        ((0, users.first, min(users.count, COUNT)),),
-        ((0, groups.first, min(groups.count, COUNT)),),
+    # A host needs the ids up to 65534.
+    users, groups = (
+        [one for one in ids if one.owner in (name, str(uid)) and one.count >= COUNT - 1]
+        for ids in (subuids, subgids)
     )
-
-
-def single_map(uid: int, gid: int) -> IdMap:
-    """Return a map in which root inside is the user."""
-    return IdMap(((0, uid, 1),), ((0, gid, 1),))
-
-
-def _overlaps(ids: SubIds, first: int) -> bool:
-    return ids.first < first + COUNT and first < ids.first + ids.count
-
-
-def _ids_of(ids: list[SubIds], name: str, uid: int) -> SubIds | None:
-    """Return the user's first range that is large enough. A host needs the ids up to 65534."""
-    own = [one for one in ids if one.owner in (name, str(uid)) and one.count >= COUNT - 1]
-    return own[0] if own else None
+    if not users or not groups:
+        return None
+    count = min(users[0].count, groups[0].count, COUNT)
+    return IdMap(users[0].first, groups[0].first, count)

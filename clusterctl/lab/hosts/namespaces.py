@@ -63,7 +63,7 @@ class Daemon:
         self._lock = threading.Lock()
         dial = plan.dial.fileno() if plan.dial else -1
         networks = [str(plan.network), str(plan.public)]
-        owner = plan.ids.uids[0][1]
+        owner = plan.ids.uid
         self.cgroups = cgroups.prepare(owner, HOSTS_MEMORY) if plan.mode == "root" else []
         groups = json.dumps([str(folder) for folder in self.cgroups])
         argv = [PYTHON, "-I", str(PROGRAM), str(theirs.fileno()), *networks, str(dial), groups]
@@ -158,8 +158,8 @@ class Daemon:
 
 def _map_ids(pid: int, plan: DaemonPlan) -> None:
     if plan.mode == "subuid":
-        for program, lines in (("newuidmap", plan.ids.uids), ("newgidmap", plan.ids.gids)):
-            numbers = [str(number) for line in lines for number in line]
+        for program, first in (("newuidmap", plan.ids.uid), ("newgidmap", plan.ids.gid)):
+            numbers = ["0", str(first), str(plan.ids.count)]
             done = subprocess.run(
                 [program, str(pid), *numbers], check=False, capture_output=True, text=True
             )
@@ -170,12 +170,8 @@ def _map_ids(pid: int, plan: DaemonPlan) -> None:
     # Without this the kernel lets no user but root write a gid map.
     if os.geteuid() != 0:
         (process / "setgroups").write_text("deny")
-    (process / "uid_map").write_text(_map_text(plan.ids.uids))
-    (process / "gid_map").write_text(_map_text(plan.ids.gids))
-
-
-def _map_text(lines: tuple[tuple[int, int, int], ...]) -> str:
-    return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in lines)
+    (process / "uid_map").write_text(f"0 {plan.ids.uid} {plan.ids.count}\n")
+    (process / "gid_map").write_text(f"0 {plan.ids.gid} {plan.ids.count}\n")
 
 
 def _link(pid: int, network: IPv4Network, public: IPv4Network) -> None:

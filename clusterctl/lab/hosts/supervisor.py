@@ -23,8 +23,7 @@ from clusterctl.lab.hosts.daemon.network import hardware_address
 from clusterctl.lab.hosts.instances import (
     LabInstance,
     all_lab_instances,
-    has_instance_store,
-    simulated_gpus,
+    simulated_hardware,
 )
 from clusterctl.lab.hosts.namespaces import Daemon
 from clusterctl.lab.hosts.reconcile import Decision, HostStatus, decide
@@ -199,9 +198,8 @@ class Supervisor:
             ],
             "user_data_problem": data.problem,
             "silent": instance.silent,
-            "instance_store": has_instance_store(instance.instance_type),
             "volume_bytes": self._volume_bytes,
-            **simulated_gpus(instance.instance_type),
+            **simulated_hardware(instance.instance_type),
         }
 
 

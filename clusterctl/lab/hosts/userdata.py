@@ -52,7 +52,7 @@ def decode(raw: bytes) -> UserData:
     """
     try:
         content = _inflated(_debased(raw), MOST_INFLATED)
-        if _is_mime(content):
+        if b"mime-version:" in content[:4096].lower():
             return _from_parts(content)
     except RecursionError:
         raise LabError("the parts of the user data are nested too deeply") from None
@@ -107,10 +107,6 @@ def _type_of(content: bytes) -> str:
     if content.startswith(b"#cloud-config"):
         return CLOUD_CONFIG
     return "text/cloud-boothook" if content.startswith(BOOTHOOK) else VAGUE[0]
-
-
-def _is_mime(content: bytes) -> bool:
-    return b"mime-version:" in content[:4096].lower()
 
 
 def _clean(name: str) -> str:

@@ -95,8 +95,7 @@ def install(network: IPv4Network) -> None:
         subnet.default_for_az = subnet.map_public_ip_on_launch = True
         return subnet
 
-    override(EC2Backend, create_default_vpc)
-    override(EC2Backend, create_default_subnet)
+    override(EC2Backend, create_default_vpc, create_default_subnet)
 
 
 def _open_to_the_internet(backend: Any, vpc: Any) -> None:

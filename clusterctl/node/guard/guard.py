@@ -208,7 +208,7 @@ class Guard:
         self._settings = SettingsFile(place)
         self._clock = BootClock(place)
         self._idle = IdleWatch(place)
-        self._notices = Notices(place, lambda: self._settings.value.name)
+        self._notices = Notices(place)
         self._spot = SpotWatch(self._notices, place.log)
         self._events = EventWatch(place)
         self._off = PowerOff(place)
@@ -373,10 +373,8 @@ def main() -> None:
         announce(GuardFiles(), f"this machine is switched off now: {' '.join(arguments)}")
         off_soon()
     elif command == "taken":
-        place, notice = GuardFiles(), object_in(arguments[0])
-        own = SettingsFile(place)
-        own.refresh()
-        Notices(place, lambda: own.value.name).taken(notice, why_taken(notice))
+        notice = object_in(arguments[0])
+        Notices(GuardFiles()).taken(notice, why_taken(notice))
     elif command == "check":
         try:
             check(GuardFiles(), Path(arguments[0]), *map(float, arguments[1:]))

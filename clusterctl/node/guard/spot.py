@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from clusterctl.node.guard import look, workers
-from clusterctl.node.guard.clock import GuardFiles, parsed, put, read_object
+from clusterctl.node.guard.clock import GuardFiles, parsed, put, read_text
 from clusterctl.node.guard.power import announce
 from clusterctl.node.guard.settings import GuardSettings
 
@@ -81,12 +81,12 @@ class Imds:
 class Notices:
     """The notices that machines of the cluster are taken away. Each is announced once.
 
-    Thread-safe. `own` returns this node's name. The head node reads the file of a worker for that
-    worker's own notice, so one of another node does not replace it.
+    Thread-safe. The file has a line for each: programs read it, and the head node reads that of a
+    worker for that worker's own notice.
     """
 
-    def __init__(self, place: GuardFiles, own: Callable[[], str]) -> None:
-        self._place, self._own = place, own
+    def __init__(self, place: GuardFiles) -> None:
+        self._place = place
         self._lock = threading.Lock()
         self._said: set[str] = set()
         self.notice: dict[str, Any] | None = None
@@ -118,14 +118,11 @@ class Notices:
                 return False
             self._said.add(key)
             self.notice = notice
-            if notice["node"] == self._own() or self._written() != self._own():
-                put(self._place.spot, json.dumps({**notice, "seen_at": time.time()}) + "\n")
+            noted = ""
+            with contextlib.suppress(OSError, ValueError):
+                noted = read_text(self._place.spot)
+            put(self._place.spot, f"{noted}{json.dumps({**notice, 'seen_at': time.time()})}\n")
         return True
-
-    def _written(self) -> object:
-        """Return of which node the file's notice is; None if there is none."""
-        found = read_object(self._place.spot)
-        return None if found.get("action") == "rebalance" else found.get("node")
 
 
 class SpotWatch:

@@ -64,10 +64,10 @@ def notices(settings: GuardSettings, workers: Sequence[Worker]) -> Iterator[dict
     # Without Python there, because that would take much of a worker's time every few seconds.
     read = f"cat {GuardFiles().spot} 2>/dev/null || :"
     for worker, _, said in _on_each(settings, workers, read, NOTICE_TIMEOUT_S):
-        found = parsed(said)
-        is_taken = isinstance(found, dict) and found.get("action") != "rebalance"
-        if is_taken and found.get("node") == worker.name:
-            yield {key: found.get(key) for key in ("action", "time", "node")}
+        for found in map(parsed, said.split("\n")):
+            is_taken = isinstance(found, dict) and found.get("action") != "rebalance"
+            if is_taken and found.get("node") == worker.name:
+                yield {key: found.get(key) for key in ("action", "time", "node")}
 
 
 def pass_on(settings: GuardSettings, workers: Sequence[Worker], notice: dict[str, Any]) -> None:

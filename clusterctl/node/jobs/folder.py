@@ -123,8 +123,13 @@ def text_in(path: Path) -> str:
 def json_in(path: Path, empty: Any) -> Any:
     """Return the content of a JSON file; `empty` if the file is missing, was cut short by a crash,
     or has a value of another type."""
+    return value_in(text_in(path), empty)
+
+
+def value_in(text: str, empty: Any) -> Any:
+    """Return the value of a JSON text; `empty` for what is none of that type."""
     try:
-        found = from_json(Any, text_in(path))
+        found = from_json(Any, text)
     except RecordError:
         return empty
     return found if isinstance(found, type(empty)) else empty

@@ -7,8 +7,7 @@ not in the hosts file.
 
 Each failure is recorded as {"ended_at", "exit_status", "ranks", "silent": [NAME], "rebooted":
 [NAME], "lost": BOOLEAN, "notices": {NAME: {"action": ..., "time": ...}}, "killed": {NAME:
-PROCESSES}, "retried": BOOLEAN, "why": TEXT}. `notices` are those that EC2 gave of silent nodes, of
-which the guard keeps the last.
+PROCESSES}, "retried": BOOLEAN, "why": TEXT}. `notices` are those that EC2 gave of silent nodes.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from clusterctl.node.jobs.folder import (
     LIST_SHIPPED,
     RUNNER_FILE,
     JobFolder,
-    json_in,
     text_in,
+    value_in,
 )
 from clusterctl.node.jobs.spec import JobSpec
 
@@ -122,10 +121,12 @@ def say(text: str) -> None:
 
 def notices_of(nodes: list[str]) -> dict[str, dict[str, str]]:
     """Return the notices that EC2 takes these nodes away, by name."""
-    found = json_in(GuardFiles().spot, {})
-    if found.get("action") == "rebalance" or found.get("node") not in nodes:
-        return {}
-    return {found["node"]: {key: str(found.get(key)) for key in ("action", "time")}}
+    found = {}
+    for line in text_in(GuardFiles().spot).splitlines():
+        notice = value_in(line, {})
+        if notice.get("action") != "rebalance" and notice.get("node") in nodes:
+            found[notice["node"]] = {key: str(notice.get(key)) for key in ("action", "time")}
+    return found
 
 
 def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, list, dict]:

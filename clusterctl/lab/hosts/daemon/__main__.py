@@ -19,14 +19,6 @@ sys.path.append(str(Path(__file__).resolve().parents[4]))
 from clusterctl.lab.hosts.daemon import loop, mounts, syscalls  # noqa: E402 - the path comes first
 from clusterctl.lab.hosts.daemon.loop import Setup  # noqa: E402
 
-_OWN = (
-    syscalls.CLONE_NEWNET
-    | syscalls.CLONE_NEWNS
-    | syscalls.CLONE_NEWPID
-    | syscalls.CLONE_NEWIPC
-    | syscalls.CLONE_NEWUTS
-)
-
 
 def main() -> None:
     """Enter the lab's namespaces, fork the daemon proper, and wait for it."""
@@ -74,7 +66,7 @@ def _enter(control: socket.socket) -> None:
     # After the change of ids, because that undoes both.
     syscalls.own_proc_files()
     syscalls.die_with_parent()
-    _step(control, "namespaces", lambda: syscalls.unshare(_OWN))
+    _step(control, "namespaces", lambda: syscalls.unshare(syscalls.ALL_NAMESPACES))
 
 
 def _step(control: socket.socket, what: str, act: Callable[[], None]) -> None:

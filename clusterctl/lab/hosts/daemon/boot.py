@@ -21,15 +21,6 @@ UBUNTU_UID = 1000
 # Exit statuses of init (hosts/files/init) and of a boot that failed.
 EXIT_REBOOT, EXIT_POWEROFF, EXIT_BOOT_FAILED = 81, 82, 83
 
-_OWN = (
-    syscalls.CLONE_NEWNET
-    | syscalls.CLONE_NEWNS
-    | syscalls.CLONE_NEWUTS
-    | syscalls.CLONE_NEWIPC
-    | syscalls.CLONE_NEWPID
-    | syscalls.CLONE_NEWTIME
-)
-
 
 @dataclass(frozen=True)
 class HostSpec:
@@ -55,17 +46,6 @@ class HostSpec:
 
 
 @dataclass(frozen=True)
-class Booted:
-    """A host that boots. `pid` is its PID 1 as the daemon sees it.
-
-    `report` is a pipe. It carries the reason if the host cannot start, and closes when init runs.
-    """
-
-    pid: int
-    report: int
-
-
-@dataclass(frozen=True)
 class HostBase:
     """What all hosts of the lab have in common.
 
@@ -81,8 +61,13 @@ class HostBase:
     cgroups: tuple[Path, ...]
 
 
-def boot(spec: HostSpec, folder: Path, base: HostBase, plug: Callable[[int], None]) -> Booted:
-    """Start the host's PID 1. `plug` gets its pid and puts `eth0` into its network namespace.
+def boot(
+    spec: HostSpec, folder: Path, base: HostBase, plug: Callable[[int], None]
+) -> tuple[int, int]:
+    """Start the host's PID 1, and return its pid as the daemon sees it, and a pipe.
+
+    The pipe carries the reason if the host cannot start, and closes when init runs. `plug` gets
+    the pid and puts `eth0` into its network namespace.
 
     Raise OSError if the host's namespaces cannot be made, and what `plug` raises.
     """
@@ -111,7 +96,7 @@ def boot(spec: HostSpec, folder: Path, base: HostBase, plug: Callable[[int], Non
     finally:
         os.close(go_write)
     os.set_blocking(report_read, False)
-    return Booted(int(answer), report_read)
+    return int(answer), report_read
 
 
 def console_of(folder: Path) -> Path:
@@ -152,7 +137,7 @@ def _in_between(pid_write: int, report_write: int, start: Callable[[], None]) ->
     The daemon then becomes that process's parent and waits for it, since it is PID 1 here.
     """
     try:
-        syscalls.unshare(_OWN)
+        syscalls.unshare(syscalls.ALL_NAMESPACES | syscalls.CLONE_NEWTIME)
         # In the host the clock since boot begins at 0.
         uptime_s = int(time.clock_gettime(time.CLOCK_BOOTTIME))
         Path("/proc/self/timens_offsets").write_text(f"{time.CLOCK_BOOTTIME} {-uptime_s} 0\n")

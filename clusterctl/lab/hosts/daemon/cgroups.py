@@ -55,7 +55,9 @@ def prepare(owner: int, memory_bytes: int) -> list[Path]:
     try:
         mounted, own = (Path("/proc/self", name).read_text() for name in ("mountinfo", "cgroup"))
         for top in parent_groups(mounted, own):
-            _remove_dead(top)
+            for group in top.glob(f"{PREFIX}*"):  # those of labs that were killed
+                if not Path("/proc", group.name[len(PREFIX) :]).exists():
+                    remove([group])
             folder = top / f"{PREFIX}{os.getpid()}"
             _enable_controllers(top)
             folder.mkdir()
@@ -98,11 +100,6 @@ def make_host(folders: Iterable[Path], id: str) -> None:
             (group / "pids.max").write_text(str(MOST_PROCESSES))
 
 
-def remove_host(folders: Iterable[Path], id: str) -> None:
-    """Remove the groups of a host that is off."""
-    remove([folder / "hosts" / id for folder in folders])
-
-
 def remove(folders: Sequence[Path]) -> None:
     """Remove the groups of a lab or a host whose processes are gone."""
     groups = list(folders)
@@ -113,13 +110,6 @@ def remove(folders: Sequence[Path]) -> None:
     for group in reversed(groups):
         with contextlib.suppress(OSError):  # its last process may still be ending
             group.rmdir()
-
-
-def _remove_dead(top: Path) -> None:
-    """Remove the groups of labs that were killed."""
-    for folder in top.glob(f"{PREFIX}*"):
-        if not Path("/proc", folder.name[len(PREFIX) :]).exists():
-            remove([folder])
 
 
 def _enable_controllers(group: Path) -> None:

@@ -65,14 +65,6 @@ def shape(host: HostState, rates: list[int] | None) -> None:
     _set_rate("eth0", up_bit, inside=host.pid)
 
 
-def fill(host: HostState, left: int | None) -> None:
-    volumes.fill(host.data, left)
-
-
-def set_readonly(host: HostState, readonly: bool) -> None:
-    volumes.set_readonly(host.pid, readonly)
-
-
 # Runs in the host: writes the files of the simulated nvidia-smi, and a line of the kernel's log.
 _BREAK_GPU = """
 cd /etc/clusterctl-lab && [ -e gpus.txt ] || exit 1
@@ -105,8 +97,8 @@ APPLY_FAULT: Mapping[str, Callable[[HostState, Any], None]] = {
     "frozen": freeze,
     "cut": cut,
     "shape": shape,
-    "left": fill,
-    "readonly": set_readonly,
+    "left": lambda host, left: volumes.fill(host.data, left),
+    "readonly": lambda host, readonly: volumes.set_readonly(host.pid, readonly),
     "gpu": break_gpu,
 }
 

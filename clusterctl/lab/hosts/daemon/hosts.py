@@ -32,7 +32,7 @@ from clusterctl.lab.hosts.daemon.host_faults import NO_FAULTS, HostState
 class Host:
     """A host. `state` is booting, up or off; `why` is the reason for off.
 
-    `link` is the bridge's end of its link, `report` the pipe of `boot.Booted` (-1: closed), `ssh`
+    `link` is the bridge's end of its link, `report` the pipe of `boot.boot` (-1: closed), `ssh`
     whether sshd listens. `faults` are those that are applied.
     """
 
@@ -103,11 +103,15 @@ class Hosts:
         if new_console:
             boot.console_of(host.folder).unlink(missing_ok=True)
             self._make_store(host)
-        self._make_tmp(host.folder / "tmp")
+        # /tmp is empty at every boot. As on the images, it is part of the root volume.
+        tmp = host.folder / "tmp"
+        # Python's own rmtree recurses, and fails for folders that are nested by the thousand.
+        subprocess.run(["rm", "-rf", "--", tmp], check=False)
+        tmp.mkdir(exist_ok=True)
+        tmp.chmod(0o1777)
         template.write(host.folder / "boot_id", f"{uuid.uuid4()}\n".encode(), 0o444)
         plug = functools.partial(_plug, host)
-        started = boot.boot(host.spec, host.folder, self._base, plug)
-        host.pid, host.report = started.pid, started.report
+        host.pid, host.report = boot.boot(host.spec, host.folder, self._base, plug)
         host.state, host.why, host.ssh = "booting", "", False
         host.boots += 1
 
@@ -160,13 +164,14 @@ class Hosts:
         self.set_public(id, "")
         self.set_storage(id, reached=True)
         host = self._hosts.pop(id)
-        network.ip_batch(network.unplug_lines(host.link, host.spec.address), check=False)
+        neighbour = f"neighbour delete {host.spec.address} dev {network.BRIDGE}"
+        network.ip_batch([neighbour, f"link delete {host.link}"], check=False)
         console = boot.console_of(host.folder).parent
         for volume in (host.folder / "data", host.folder / "store", host.folder, console):
             volumes.unmake(volume)
         for folder in (host.folder, console):
             shutil.rmtree(folder, ignore_errors=True)
-        cgroups.remove_host(self._base.cgroups, id)
+        cgroups.remove([folder / "hosts" / id for folder in self._base.cgroups])
         self._open_subnets()
 
     def list(self) -> list[dict[str, Any]]:
@@ -220,14 +225,6 @@ class Hosts:
             template.write(folder / "upper/usr/bin/nvidia-smi", smi, 0o755)
         self._make_home(folder / "home/ubuntu", spec.public_key)
         self._make_store(host)
-
-    def _make_tmp(self, folder: Path) -> None:
-        """Make an empty /tmp, as at every boot. As on the images, it is part of the root volume."""
-        if folder.exists():
-            # Python's own rmtree recurses, and fails for folders that are nested by the thousand.
-            subprocess.run(["rm", "-rf", "--", folder], check=False)
-        folder.mkdir(exist_ok=True)
-        folder.chmod(0o1777)
 
     def _make_store(self, host: Host) -> None:
         """Make an empty instance store, if the type has one."""
@@ -300,36 +297,34 @@ def _plug(host: Host, pid: int) -> None:
 def own_files(spec: HostSpec, silent_init: bytes) -> list[tuple[str, bytes, int]]:
     """Return a host's own files: path below its root, content and mode."""
     names = f"{spec.hostname}.{spec.domain} {spec.hostname}"
-    files = [
-        ("etc/hostname", f"{spec.hostname}\n".encode(), 0o644),
-        ("var/lib/cloud/data/instance-id", f"{spec.id}\n".encode(), 0o644),
-        ("etc/hosts", f"127.0.0.1 localhost\n{spec.address} {names}\n".encode(), 0o644),
-    ]
-    search = f"nameserver {network.RESOLVER[0]}\nsearch {spec.domain}\n"
-    files.append(("etc/resolv.conf", search.encode(), 0o644))
+    texts = {
+        "etc/hostname": f"{spec.hostname}\n",
+        "var/lib/cloud/data/instance-id": f"{spec.id}\n",
+        "etc/hosts": f"127.0.0.1 localhost\n{spec.address} {names}\n",
+        "etc/resolv.conf": f"nameserver {network.RESOLVER[0]}\nsearch {spec.domain}\n",
+    }
+    if spec.user_data_problem:
+        texts["var/lib/cloud/instance/problem"] = spec.user_data_problem
+    files = [(path, text.encode(), 0o644) for path, text in texts.items()]
     if spec.silent:
         files.append((f"{template.TOOLS}/init", silent_init, 0o755))
     for path, content in spec.user_files:
         files.append((f"var/lib/cloud/{path}", base64.b64decode(content), 0o700))
-    if spec.user_data_problem:
-        files.append(("var/lib/cloud/instance/problem", spec.user_data_problem.encode(), 0o644))
-    if spec.gpus:
-        files += _gpu_files(spec)
+    if spec.gpus:  # what the simulated nvidia-smi reads
+        uuids = [
+            f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{spec.hostname}/{index}')}"
+            for index in range(spec.gpus)
+        ]
+        gpus = {
+            "count": spec.gpus,
+            "name": spec.gpu_name,
+            "memory_mib": spec.gpu_memory_mib,
+            "first_bus": host_faults.FIRST_GPU_BUS,
+            "uuids": uuids,
+        }
+        lines = (f"GPU {n}: {spec.gpu_name} (UUID: {one})\n" for n, one in enumerate(uuids))
+        files += [
+            ("etc/clusterctl-lab/gpus.json", json.dumps(gpus).encode(), 0o644),
+            ("etc/clusterctl-lab/gpus.txt", "".join(lines).encode(), 0o644),
+        ]
     return files
-
-
-def _gpu_files(spec: HostSpec) -> list[tuple[str, bytes, int]]:
-    """Return the files that the simulated nvidia-smi reads."""
-    names = [f"{spec.hostname}/{index}" for index in range(spec.gpus)]
-    uuids = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, name)}" for name in names]
-    gpus = {
-        "count": spec.gpus,
-        "name": spec.gpu_name,
-        "memory_mib": spec.gpu_memory_mib,
-        "first_bus": host_faults.FIRST_GPU_BUS,
-    }
-    lines = (f"GPU {n}: {spec.gpu_name} (UUID: {number})\n" for n, number in enumerate(uuids))
-    return [
-        ("etc/clusterctl-lab/gpus.json", json.dumps({**gpus, "uuids": uuids}).encode(), 0o644),
-        ("etc/clusterctl-lab/gpus.txt", "".join(lines).encode(), 0o644),
-    ]

@@ -50,7 +50,9 @@ def run(setup: Setup) -> NoReturn:
         _make_private()
         network.build(setup.network, setup.public)
         gateway = f"{setup.network[1]}/{setup.network.prefixlen}"
-        environment = network.storage_environment(setup.network)
+        # The variables through which programs on hosts find AWS: its own, and s5cmd's.
+        names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "S3_ENDPOINT_URL")
+        environment = dict.fromkeys(names, network.storage_url(setup.network))
         alone = mounts.template_only_folders(Path("/proc/self/mountinfo").read_text())
         template = FOLDER / "template"
         base = HostBase(template, setup.single_uid, alone, environment, setup.cgroups)
@@ -82,8 +84,7 @@ def _make_private() -> None:
 def _hand_over(setup: Setup) -> None:
     """Report to the launcher that all is ready, and pass it the sockets that listen in here."""
     with contextlib.ExitStack() as stack:
-        storage = network.storage_socket(setup.network)
-        sockets = (network.metadata_socket(), storage, network.resolver_socket())
+        sockets = network.service_sockets(setup.network)
         descriptors = [stack.enter_context(one).fileno() for one in sockets]
         told = json.dumps({"ready": True, "tcp": network.tcp_of_hosts()})
         socket.send_fds(setup.control, [f"{told}\n".encode()], descriptors)

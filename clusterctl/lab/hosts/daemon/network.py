@@ -59,44 +59,29 @@ def tcp_of_hosts() -> str:
     may choose only those in `tcp_allowed_congestion_control`, even if others are available.
     """
     allowed = Path(TCP_SETTINGS, "tcp_allowed_congestion_control").read_text().split()
-    return "cubic" if "cubic" in allowed else _tcp_setting().read_text().strip()
+    own = Path(TCP_SETTINGS, "tcp_congestion_control").read_text().strip()
+    return "cubic" if "cubic" in allowed else own
 
 
 def set_congestion_control() -> None:
     """Set the congestion control of this network namespace, a host's, to `tcp_of_hosts`."""
-    _tcp_setting().write_text(tcp_of_hosts())
+    Path(TCP_SETTINGS, "tcp_congestion_control").write_text(tcp_of_hosts())
 
 
-def _tcp_setting() -> Path:
-    return Path(TCP_SETTINGS, "tcp_congestion_control")
-
-
-def metadata_socket() -> socket.socket:
-    """Return the listening socket of the metadata service."""
-    return socket.create_server(METADATA, backlog=128)
-
-
-def resolver_socket() -> socket.socket:
-    """Return the socket of the hosts' DNS."""
+def service_sockets(network: IPv4Network) -> tuple[socket.socket, socket.socket, socket.socket]:
+    """Return the sockets of the metadata service, of S3 and of the hosts' DNS."""
     resolver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     resolver.bind(RESOLVER)
-    return resolver
+    metadata, storage = (
+        socket.create_server(address, backlog=128)
+        for address in (METADATA, (str(network[1]), STORAGE_PORT))
+    )
+    return metadata, storage, resolver
 
 
 def storage_url(network: IPv4Network) -> str:
     """Return the URL of S3 and the other services for the hosts of all subnets."""
     return f"http://{network[1]}"
-
-
-def storage_environment(network: IPv4Network) -> dict[str, str]:
-    """Return the variables through which programs on hosts find AWS: its own, and s5cmd's."""
-    names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "S3_ENDPOINT_URL")
-    return dict.fromkeys(names, storage_url(network))
-
-
-def storage_socket(network: IPv4Network) -> socket.socket:
-    """Return the listening socket of S3 and the other services for hosts."""
-    return socket.create_server((str(network[1]), STORAGE_PORT), backlog=128)
 
 
 def gateway_lines(open_: Collection[str], wanted: Collection[str]) -> list[str]:
@@ -150,11 +135,6 @@ def pin_to_link(link: str, address: str) -> None:
     """
     entry = [hardware_address(address), "dev", link, "master", "static"]
     subprocess.run(["bridge", "fdb", "replace", *entry], check=True)
-
-
-def unplug_lines(link: str, address: str) -> list[str]:
-    """Return the lines that undo `plug_lines`."""
-    return [f"neighbour delete {address} dev {BRIDGE}", f"link delete {link}"]
 
 
 def public_lines(old: str, new: str, private: str) -> list[str]:

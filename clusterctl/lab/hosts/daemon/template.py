@@ -34,7 +34,7 @@ HIDDEN = (
     *(f"/etc/{name}-" for name in ("passwd", "group", "shadow", "gshadow", "subuid", "subgid")),
 )
 
-LIBRARIES = ("cloud-config", "cloud-init.py", "nvidia-smi.py")
+LIBRARIES = ("cloud-config", "cloud-init.py", "nvidia-smi.py", "nvidia-smi-gpu.xml")
 PAM_MODULE = "*/security/pam_loginuid.so"
 
 
@@ -114,7 +114,11 @@ def build(layer: Path, files: Sequence[File], single_uid: bool, alone: Collectio
     for file in files:
         write(layer / file.path, file.content, file.mode)
     hidden = [Path(path) for path in HIDDEN if Path(path).exists()]
-    _hide(layer, [*hidden, *Path("/etc/ssh").glob("ssh_host_*")])
+    for path in (*hidden, *Path("/etc/ssh").glob("ssh_host_*")):
+        # overlayfs's mark of a file of the lower layer that is hidden: a character device 0/0
+        mark = layer / path.relative_to("/")
+        mark.unlink(missing_ok=True)
+        os.mknod(mark, stat.S_IFCHR)
 
 
 def write(path: Path, content: bytes, mode: int = 0o644) -> None:
@@ -161,11 +165,3 @@ def _copy_sudo(layer: Path) -> None:
         elif source.is_file():
             shutil.copyfile(source, target)
             target.chmod(0o4755 if path.startswith("usr/bin/") else 0o644)  # setuid for programs
-
-
-def _hide(layer: Path, paths: list[Path]) -> None:
-    """Hide files of the lower layer, with overlayfs's mark: a character device 0/0."""
-    for path in paths:
-        mark = layer / path.relative_to("/")
-        mark.unlink(missing_ok=True)
-        os.mknod(mark, stat.S_IFCHR)

@@ -78,7 +78,9 @@ def fill(volume: Path, left: int | None) -> None:
     filler.unlink(missing_ok=True)
     if left is None:
         return
-    missing, available = _free(volume) - left, _available_memory()
+    told = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    assert told  # Linux has it since 3.14
+    missing, available = _free(volume) - left, int(told[1]) * 1024
     if missing > available // 2:
         raise MemoryError(
             f"a full /data would take {missing / 2**30:.1f} GiB of this machine's memory, and "
@@ -97,12 +99,6 @@ def fill(volume: Path, left: int | None) -> None:
 def _free(volume: Path) -> int:
     state = os.statvfs(volume)
     return state.f_bfree * state.f_frsize
-
-
-def _available_memory() -> int:
-    told = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    assert told  # Linux has it since 3.14
-    return int(told[1]) * 1024
 
 
 def set_readonly(pid: int, readonly: bool) -> None:

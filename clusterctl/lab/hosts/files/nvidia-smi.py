@@ -8,6 +8,7 @@ gpu-fault.json: {"gpu": INDEX, "lost": BOOLEAN, "ecc": COUNT, "remap": "pending"
 
 import argparse
 import json
+import string
 import sys
 from pathlib import Path
 from typing import Any
@@ -104,65 +105,28 @@ def table() -> None:
     print(line)
 
 
-def described(gpu: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Return the tags of a GPU in the XML of that driver's `nvidia-smi -q -x`: those in use.
-
-    A tag's content is text, (value, unit), or a list of tags.
-    """
-    broken = fault()
-    is_broken = gpu["index"] == broken["gpu"]
-    ecc, remap = (broken["ecc"], broken["remap"]) if is_broken else (0, "")
-    errors = [
-        ("sram_correctable", 0),
-        ("sram_uncorrectable_parity", 0),
-        ("sram_uncorrectable_secded", 0),
-        ("dram_correctable", 0),
-        ("dram_uncorrectable", ecc),
-    ]
-    remapped = [
-        ("remapped_row_corr", 0),
-        ("remapped_row_unc", int(bool(remap))),
-        ("remapped_row_pending", "Yes" if remap == "pending" else "No"),
-        ("remapped_row_failure", "Yes" if remap == "failed" else "No"),
-    ]
-    idle = [("clocks_event_reason_gpu_idle", "Active")]
-    hot = [("clocks_event_reason_hw_thermal_slowdown", "Not Active")]
-    return [
-        ("product_name", gpu["name"]),
-        ("uuid", gpu["uuid"]),
-        ("gpu_recovery_action", "Reset" if ecc or remap else "None"),
-        ("fb_memory_usage", [(name, gpu[f"memory.{name}"]) for name in ("total", "used", "free")]),
-        ("utilization", [("gpu_util", gpu["utilization.gpu"])]),
-        ("ecc_errors", [("volatile", errors), ("aggregate", errors)]),
-        ("remapped_rows", remapped),
-        ("temperature", [("gpu_temp", (gpu["temperature.gpu"], "C"))]),
-        ("gpu_power_readings", [("instant_power_draw", gpu["power.draw"])]),
-        ("clocks", [("sm_clock", gpu["clocks.sm"])]),
-        ("clocks_event_reasons", idle + hot),
-        ("fabric", [("state", "N/A"), ("status", "N/A")]),
-        ("processes", ""),
-    ]
-
-
-def xml(tags: list[tuple[str, Any]], indent: str) -> str:
-    lines = []
-    for name, value in tags:
-        if isinstance(value, list):
-            lines.append(f"{indent}<{name}>\n{xml(value, indent + chr(9))}{indent}</{name}>\n")
-        else:
-            shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            lines.append(f"{indent}<{name}>{escape(shown)}</{name}>\n")
-    return "".join(lines)
-
-
 def everything() -> None:
-    """Print the XML of `nvidia-smi -q -x`."""
-    rows = gpus()
-    head = [("driver_version", DRIVER), ("cuda_version", CUDA), ("attached_gpus", len(rows))]
+    """Print the XML of `nvidia-smi -q -x`: of that driver's tags those in use."""
+    rows, broken = gpus(), fault()
+    of_gpu = string.Template(Path(__file__).with_name("nvidia-smi-gpu.xml").read_text())
     print('<?xml version="1.0" ?>\n<nvidia_smi_log>')
-    print(xml(head, "\t"), end="")
+    print(f"\t<driver_version>{DRIVER}</driver_version>\n\t<cuda_version>{CUDA}</cuda_version>")
+    print(f"\t<attached_gpus>{len(rows)}</attached_gpus>")
     for gpu in rows:
-        print(f'\t<gpu id="{gpu["pci.bus_id"]}">\n{xml(described(gpu), chr(9) * 2)}\t</gpu>')
+        is_broken = gpu["index"] == broken["gpu"]
+        ecc, remap = (broken["ecc"], broken["remap"]) if is_broken else (0, "")
+        values = {
+            "bus": gpu["pci.bus_id"],
+            "name": escape(gpu["name"]),
+            "uuid": gpu["uuid"],
+            "recovery": "Reset" if ecc or remap else "None",
+            "ecc": ecc,
+            "remapped": int(bool(remap)),
+            "pending": "Yes" if remap == "pending" else "No",
+            "failure": "Yes" if remap == "failed" else "No",
+            **{name: f"{gpu[f'memory.{name}'][0]} MiB" for name in ("total", "used", "free")},
+        }
+        print(of_gpu.substitute(values), end="")
     print("</nvidia_smi_log>")
 
 
