@@ -173,7 +173,7 @@ def screen(evidence: Evidence, found: Diagnosis) -> list[str]:
     if found.next_step:
         lines += [f"  to settle it: {output.suggested(found.next_step)}"]
     of_hosts = sorted({f"{host.host}: {text}" for host in evidence.hosts for text in host.unseen})
-    problems = [*found.unseen, *evidence.problems, *of_hosts]
+    problems = [*dict.fromkeys([*found.unseen, *evidence.problems, *of_hosts])]
     for text in problems[:4]:
         lines += _wrapped(f"not seen: {text}", "  ")
     if len(problems) > 4:

@@ -73,6 +73,10 @@ class RankFinding(NamedTuple):
     hint: str
 
 
+def _computes(rank: Rank) -> bool:
+    return rank.asking_share is not None and rank.asking_share <= COMPUTES
+
+
 class Scene(Progress):
     """The evidence with the derived values that the rules share.
 
@@ -165,9 +169,11 @@ class Scene(Progress):
     @functools.cached_property
     def computing(self) -> list[Rank]:
         """The few ranks of a program in C that compute while all others ask for messages."""
+        if any(one.native.mpi for one in self.ranks if not one.is_python and _computes(one)):
+            return []
         shares = {one.number: one.asking_share for one in self.ranks if not one.is_python}
         known = {number: share for number, share in shares.items() if share is not None}
-        few = [number for number, share in known.items() if share <= COMPUTES]
+        few = [one.number for one in self.ranks if one.number in known and _computes(one)]
         asks = [share for share in known.values() if share >= ASKS]
         if len(known) < len(self.ranks) or len(few) + len(asks) < len(known):
             return []

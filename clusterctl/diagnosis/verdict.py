@@ -17,7 +17,7 @@ from clusterctl.diagnosis.case import ERROR, INFO, QUEUED, Cause, Scene, gdb_com
 from clusterctl.diagnosis.evidence import Evidence
 from clusterctl.diagnosis.frames import Activity
 from clusterctl.diagnosis.progress import SILENT_STEPS
-from clusterctl.diagnosis.ranks import Rank, called, format_ranks
+from clusterctl.diagnosis.ranks import Rank, called, format_ranks, sees_nothing
 from clusterctl.diagnosis.rules.activity import (
     apart,
     differing,
@@ -168,13 +168,16 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
     if not blockers and not scene.is_running:
         blockers = [one for one in found if one.severity is not INFO]
     lead = min(blockers, key=lambda one: -STATUSES[one.severity], default=None)
+    holes = scene.evidence.holes
+    if lead and holes and lead.severity is not ERROR:
+        lead = None  # a warning beside what was not seen does not say what the job does
     rest = [one for one in found if one is not lead]
     rest.sort(key=lambda one: -STATUSES[one.severity])
     clean = tuple(_clean(scene, found))
     if lead is None:
         check, words = _without_cause(scene, rest)
-        if scene.evidence.holes:
-            return Diagnosis(words, check, tuple(rest), unseen=())
+        if holes:
+            return Diagnosis(words, check, tuple(rest), unseen=holes)
         is_open = check == UNKNOWN
         unseen = tuple(not_seen(scene)) if is_open else ()
         settles = _settles(scene) if is_open else ""
@@ -254,7 +257,8 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
     name = f"job {job.job_id}" if job.job_id else "the job"
     beside = "; see the warnings" if any(one.severity is not INFO for one in rest) else ""
     if scene.evidence.holes:
-        return UNKNOWN, f"what {name} does is not known: the evidence is damaged{beside}"
+        missing = f"a part of the evidence is missing or damaged: {scene.evidence.holes[0]}"
+        return UNKNOWN, f"what {name} does is not known: {missing}{beside}"
     if scene.evidence.job is None:
         if scene.evidence.source:
             return IDLE, f"no job was seen on these hosts ({scene.evidence.source}){beside}"
@@ -428,5 +432,7 @@ def _clean(scene: Scene, found: list[Cause]) -> Iterator[str]:
             yield words
     if any(host.clock_offset_s is not None for host in answered) and "clock.skew" not in checks:
         yield "clocks"
+    if any(sees_nothing(host) or host.hidden for host in hosts):
+        return
     if answered and len(answered) == len(hosts) and not scene.left_over:
         yield "no rank of another job of this user"

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import clusterctl
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
+from clusterctl.diagnosis.ranks import sees_nothing
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.node.diagnosis.job import JobOnHead
 from clusterctl.operations.diagnose import (
@@ -212,6 +213,13 @@ def _job(
     every = dict.fromkeys(
         one.job_id or "" for host in hosts for one in host.processes if one.role in roles
     )
+    unread = [host for host in hosts if host.error or sees_nothing(host)]
+    if job_name is not None and job_name not in every and unread:
+        why = unread[0].error or next(one for one in unread[0].problems if "processes:" in one)
+        raise ClusterctlError(
+            f"job {job_name} was not seen, and not all processes were: {unread[0].host}: {why}",
+            "look again; on a busy host it may take several tries",
+        )
     if job_name is not None and job_name not in every:
         running = ", ".join(filter(None, every))
         raise UsageError(

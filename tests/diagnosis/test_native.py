@@ -158,3 +158,17 @@ def test_reading_that_fails_is_told():
     assert "the calls of ranks 0-1: no SSH session" in list(not_seen(Scene(found)))
     without = NativeCalls(5, error=MISSING)
     assert f"the calls of ranks 0-1: {MISSING}" in list(not_seen(Scene(in_c(2, r0=without))))
+
+
+def test_a_rank_in_a_call_of_mpi_is_not_called_computing():
+    """It may have computed between the looks. Where it was seen, it was not."""
+    evidence = in_c(r1=calls("MPI_Allreduce"))
+    for rank in range(4):
+        looks = tuple(
+            replace(one, main_cpu_s=float(at), main_system_s=at * (0.01 if rank == 1 else 0.5))
+            for at, one in enumerate(samples((), state="R"))
+        )
+        evidence = with_rank(evidence, rank, samples=looks)
+    assert "computing" not in diagnose(evidence).verdict
+    alone = with_rank(evidence, 1, native=None)
+    assert "rank 1 on demo-1 (10.0.0.6) is alone computing" in diagnose(alone).verdict

@@ -211,6 +211,34 @@ SICK = {
 }
 
 
+def test_processes_that_were_not_read_are_no_all_clear_and_a_warning_beside_them_is_no_verdict():
+    unread = with_host(STUCK, 2, processes=(), problems=("processes: no answer within 6 s",))
+    for evidence in (unread, with_host(unread, 1, clock_offset_s=90.0)):
+        found = diagnose(evidence)
+        assert (found.check_id, found.exit_status) == ("unknown", 3), found
+        assert "demo-2: processes: no answer within 6 s" in found.verdict
+        assert found.as_data()["not_seen"] == ["demo-2: processes: no answer within 6 s"]
+        assert "no rank of another job of this user" not in found.clean
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "step"),
+    [
+        ("its host key is unknown: n3 is not in known_hosts", "no known_hosts file", "fingerprint"),
+        ("its host key is not the one in known_hosts", "another host key", "another machine may"),
+        ("refused every key that was offered", "refuses each key", "-u USER"),
+        ("looking at it failed: sudo: a password is required", "sudo refuses it", "NOPASSWD"),
+        ("there is no key to offer to root@n3", "was not contacted", "-u USER"),
+        ("`python3 -` did not end within 4 s", "ended no command in time", "look again"),
+    ],
+)
+def test_why_a_host_without_a_cluster_could_not_be_looked_at(error, words, step):
+    evidence = replace(silent(error), source="-w n[0-3]", cluster="")
+    [host] = [one for one in diagnose(evidence).findings if one.host == "demo-3"]
+    assert words in host.message and step in host.hint, host
+    assert "cluster" not in host.message
+
+
 @pytest.mark.parametrize("name", SICK)
 def test_what_is_wrong_is_named(name):
     evidence, check, host, ranks = SICK[name]

@@ -248,3 +248,13 @@ def test_ranks_on_hosts_that_were_not_named():
     [said] = [one for one in found.findings if one.check_id == "rank.missing"]
     assert (said.severity, said.ranks, said.blocks) == (WARNING, (1,), False)
     assert found.exit_status in (1, 3)
+
+
+def test_a_job_that_is_named_is_not_called_absent_if_not_all_processes_were_read():
+    idle = HostEvidence(host="n0")
+    busy = HostEvidence(host="n1", problems=("processes: no answer",))
+    with pytest.raises(UsageError, match="no job 7 runs"):
+        diagnose_hosts._job([idle], {}, "7")
+    for unread in (busy, HostEvidence(host="n1", error="did not answer in time")):
+        with pytest.raises(ClusterctlError, match="job 7 was not seen.*n1: "):
+            diagnose_hosts._job([idle, unread], {}, "7")

@@ -69,12 +69,14 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
             again = "the job is started again by itself when its nodes answer"
         hints = {
             "host.off": scene.hints.steps(_back(scene, host), again),
-            "host.key": "another machine may answer at its address"
+            "host.key": "log in once with ssh, and compare the fingerprint that it shows"
+            if "host key is unknown" in host.error
+            else "another machine may answer at its address"
             + scene.hints.cluster(": see `clusterctl status NAME` before you trust it"),
             # It takes no command over SSH, so `reboot` cannot help.
             "host.silent": LOGIN_FILES
             if RUNS_NOTHING.search(host.error)
-            else _renewal(scene, host),
+            else _login(scene, host) or _renewal(scene, host),
         }
         message = f"{called(host)} {what}{there}"
         if matters and not scene.is_running:
@@ -121,6 +123,15 @@ def _back(scene: Scene, host: HostEvidence) -> str:
     return scene.hints.cluster("launch another in its place: clusterctl up NAME")
 
 
+def _login(scene: Scene, host: HostEvidence) -> str:
+    """Return what helps if a host without a cluster refuses the login or sudo; else empty."""
+    if scene.evidence.source and "sudo: " in host.error:
+        return "let this login use sudo without a password (NOPASSWD), or log in as root: -u root"
+    if scene.evidence.source and "key" in host.error:
+        return "-u USER names the login; IdentityFile in your ssh_config names the key"
+    return ""
+
+
 def _renewal(scene: Scene, host: HostEvidence) -> str:
     """Return what helps with a node that takes no command over SSH, the harmless steps first."""
     hints = scene.hints
@@ -163,8 +174,10 @@ def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
         state = off["state"] or "gone"
         text = "is gone" if state == "gone" else f"is off: EC2 has it as {state}"
         return text + why, tuple(shown)
+    if "host key is unknown" in host.error:
+        return "has a host key that no known_hosts file here has", tuple(shown)
     if "host key" in host.error:
-        return "shows another host key than the one that is pinned", tuple(shown)
+        return "shows another host key than the one that is known for it", tuple(shown)
     if re.search(r"no SSH session|reset by peer|closed by", host.error, re.IGNORECASE):
         return (
             "takes connections and refuses the login: too many logins at once (MaxStartups), or "
@@ -172,8 +185,18 @@ def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
             tuple(shown),
         )
     if "refused every key" in host.error:
-        return "refuses the cluster's key", tuple(shown)
-    if "answers none in time" in host.error or "did not end" in host.error:
+        whose = "each key that was offered" if scene.evidence.source else "the cluster's key"
+        return f"refuses {whose}", tuple(shown)
+    if "sudo: " in host.error:
+        return "lets the login in, and sudo refuses it", tuple(shown)
+    if "there is no key to offer" in host.error:
+        return "was not contacted: there is no key to log in with", tuple(shown)
+    if "did not end" in host.error:
+        text = (
+            "lets the login in and ended no command in time: a disk hangs, or it is too busy"
+        )
+        return text, tuple(shown)
+    if "answers none in time" in host.error:
         return "takes connections and answers none: it is frozen, or far too busy", tuple(shown)
     if persist and not retransmits:
         return "answers no longer, and its kernel still takes packets: frozen", tuple(shown)
