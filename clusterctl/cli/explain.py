@@ -174,6 +174,8 @@ def _show(found: Explanation) -> None:
     else:
         if lead.signature.role is Role.SYMPTOM:
             output.line("The log shows a symptom and no cause of it by itself:")
+        elif found.exit_without_error:
+            output.line(f"{found.exit_without_error}.".capitalize())
         elif lead.signature.role is Role.CONSEQUENCE:
             output.line("Only consequences are in this log: something else failed before them.")
         _show_finding(lead)

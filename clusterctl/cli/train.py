@@ -62,11 +62,7 @@ def follow_to_end(
     from clusterctl.jobs.trainer import EFA
     from clusterctl.operations.logs import find, follow
 
-    status = None
-    if output.has_status_line():
-        with contextlib.suppress(HostError):  # `follow` below connects again
-            status = TrainingStatus(seen or find(access, job_id))
-    line = StatusLine(status)
+    line = StatusLine(None)
 
     def tell(finding: Finding) -> None:
         line.clear()
@@ -83,6 +79,9 @@ def follow_to_end(
         watch.take(chunk)
 
     try:
+        if output.has_status_line():
+            with contextlib.suppress(HostError):  # `follow` connects again
+                line = StatusLine(TrainingStatus(seen or find(access, job_id)))
         try:
             job = follow(access, job_id, show, lost, rank, seen)
         finally:
@@ -111,7 +110,7 @@ def tell_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
         if any(job.status.attempts[-1].get(key) for key in ("silent", "rebooted")):
             output.note(f"  the nodes: clusterctl status {access.cluster.name}")
     if job.state.value in ("failed", "lost"):
-        place = access.folder.path / "jobs" / job.job_id
+        place = access.folder.failed_job(job.job_id)
         if _fetched(access, job.job_id, place, "its logs"):
             lines: list[str] = []
             with contextlib.suppress(OSError):

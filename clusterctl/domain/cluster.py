@@ -103,6 +103,14 @@ class Cluster:
         return tuple(index for index in self.wanted if index not in there)
 
 
+# Folders beside those of the clusters, which `down` would delete.
+_OTHER_FOLDERS = {
+    "lab": "is the local EC2's",
+    "cache": "holds what was downloaded",
+    "signatures": "holds your signatures for `explain`",
+}
+
+
 def check_cluster_name(name: str) -> str:
     """Return `name`. Raise UsageError if it cannot be used in tags, folders and host names."""
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,39}", name, re.ASCII) or name.endswith("-"):
@@ -110,8 +118,10 @@ def check_cluster_name(name: str) -> str:
             f"not a cluster name: {name!r}",
             "use up to 40 lower-case letters, digits and hyphens, a letter first",
         )
-    if name == "lab":
-        raise UsageError("a cluster cannot be called lab", "that folder is the local EC2's")
+    if name in _OTHER_FOLDERS:
+        raise UsageError(
+            f"a cluster cannot be called {name}", f"that folder {_OTHER_FOLDERS[name]}"
+        )
     return name
 
 

@@ -191,6 +191,10 @@ class UnknownError:
         )
 
 
+# What mpirun prints when a rank ends with an exit status, whatever the reason.
+_MPIRUN_ENDS = {"mpi.primary-job", "mpi.child-ended", "mpi.exit-code"}
+
+
 @dataclass(frozen=True)
 class Explanation:
     """The result for one or several logs.
@@ -315,6 +319,21 @@ class Explanation:
         lead = self.lead
         is_root = lead is not None and lead.signature.role is Role.ROOT
         return is_root and not self.unknown_before and not self.symptoms_before
+
+    @property
+    def exit_without_error(self) -> str:
+        """The rank that ended by itself, and its status; empty if anything else is reported.
+
+        mpirun names the first rank that ended. It may be a victim only if another failed.
+        """
+        bad = [one for one in self.findings if one.signature.role is not Role.HARMLESS]
+        if self.failing or not {one.signature.id for one in bad} <= _MPIRUN_ENDS:
+            return ""
+        ended = [one.values for one in bad if "code" in one.values]
+        if not ended:
+            return ""
+        rank, code = ended[0]["first"], ended[0]["code"]
+        return f"rank {rank} ended with exit status {code} by itself, without an error message"
 
     @property
     def severity(self) -> Severity:

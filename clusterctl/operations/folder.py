@@ -56,6 +56,11 @@ class ClusterFolder:
         """When a limit ends the cluster, as JSON; there is no such file without a limit."""
         return self.path / "end.json"
 
+    def failed_job(self, job_id: str) -> Path:
+        """What was brought by itself of a failed job. It is no cluster's folder: `down` deletes
+        that, and this may be the only copy of the log."""
+        return self.path.parent / "failed_jobs" / job_id
+
     @property
     def launched(self) -> bool:
         """Whether a launch was sent from here and `down` has not yet removed all of the cluster."""

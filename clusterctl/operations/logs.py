@@ -316,6 +316,8 @@ def first_error(log: Path) -> list[str]:
     with log.open("rb") as file:
         found = explain(iter(lambda: file.read(1 << 20), b""))
     lead = found.lead
+    if found.exit_without_error:
+        return [found.exit_without_error]
     if lead:
         where = f", rank {min(lead.ranks)}" if lead.ranks else ""
         where += f", {min(lead.hosts)}" if lead.hosts else ""

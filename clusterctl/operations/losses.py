@@ -11,6 +11,7 @@ from typing import TypeVar
 from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout
 from clusterctl.domain.findings import Finding
+from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.processes import all_of, list_processes
 from clusterctl.node.jobs.processes import ProcessQuery
@@ -79,7 +80,12 @@ class Losses:
             Finding.warning("down.run", f"a run that was started by hand has not ended: {line}")
             for line in self.launchers
         ]
-        found += [_unsaved(one, folder) for one in self.written]
+        by_job: dict[tuple[str, ...], list[Written]] = {}
+        for one in self.written:
+            # Without a job each folder has a command of its own, which saves it.
+            key = (one.job_id,) if one.job_id else ("", one.host, one.path)
+            by_job.setdefault(key, []).append(one)
+        found += [_unsaved(some, folder) for some in by_job.values()]
         found += [
             Finding.warning(
                 "down.unknown",
@@ -100,20 +106,26 @@ class Losses:
         return tuple(found)
 
 
-def _unsaved(one: Written, folder: ClusterFolder) -> Finding:
-    what = {
-        "checkpoints": f"checkpoints, {count(one.files, 'file')} of {format_bytes(one.size_bytes)}",
-        "model": f"a model, {count(one.files, 'file')} of {format_bytes(one.size_bytes)}",
-    }.get(one.kind, f"{count(one.files, 'file')} of {format_bytes(one.size_bytes)}")
-    by = f"job {one.job_id}" if one.job_id else "a run that was started by hand"
-    name = folder.path.name
-    save = f"clusterctl fetch {name} {one.job_id} runs/{one.job_id}"
-    if not one.job_id:
-        config, source = shlex.quote(str(folder.ssh_config)), shlex.quote(f"{one.host}:{one.path}")
-        save = f"scp -r -F {config} {source} ."
+def _unsaved(written: Sequence[Written], folder: ClusterFolder) -> Finding:
+    """Return the warning for what one job has left, or a run that was started by hand on a node."""
+    job, name = written[0].job_id, folder.path.name
+    by_place: dict[tuple[str, str], list[Written]] = {}
+    for one in written:
+        by_place.setdefault((one.path, one.kind), []).append(one)
+    parts = []
+    for (path, kind), some in by_place.items():
+        size = format_bytes(sum(one.size_bytes for one in some))
+        what = f"{count(sum(one.files for one in some), 'file')} of {size} in {path}"
+        parts.append({"checkpoints": "checkpoints, ", "model": "a model, "}.get(kind, "") + what)
+    save = f"clusterctl fetch {name} {job} runs/{job}"
+    if not job:
+        source = shlex.quote(f"{written[0].host}:{written[0].path}")
+        save = f"scp -r -F {shlex.quote(str(folder.ssh_config))} {source} ."
+    by = f"job {job}" if job else "a run that was started by hand"
+    hosts = fold_hosts(list(dict.fromkeys(one.host for one in written)))
     return Finding.warning(
         "down.unsaved",
-        f"{one.host}: {by} left {what} in {one.path}, not fetched since they changed",
+        f"{hosts}: {by} left {'; '.join(parts)}, not fetched since they changed",
         f"save them: {save}",
     )
 

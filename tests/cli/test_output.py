@@ -242,6 +242,7 @@ def interrupted(as_json):
     [
         ("clusterctl", ["wait", "two words"], "clusterctl wait 'two words'"),
         ("clusterctl", ["copy"], "clusterctl copy"),
+        ("clusterctl", ["logs", "demo"], "clusterctl logs demo"),
         ("copyclust", ["hosts"], "copyclust hosts"),
         ("clusterctl", ["run", "demo"], ""),
     ],

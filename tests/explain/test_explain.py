@@ -32,6 +32,28 @@ def sample(path: Path) -> tuple[dict[str, str], str]:
     return told, "".join(lines[len(head) :])
 
 
+MPIRUN_ENDS = """\
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+--------------------------------------------------------------------------
+mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[63415,1],3]
+  Exit code:    7
+"""
+
+
+def test_a_rank_that_ended_by_itself_is_named_with_its_status():
+    """As after sys.exit(7): mpirun's banner is then all that a log has of the failure."""
+    warning = "[demo-0:1] plm:ssh: Warning: setpgid(2,2) failed in parent with errno=Permission"
+    text = "rank 3 ended with exit status 7 by itself, without an error message"
+    assert explain([f"{warning} denied(13)\n", MPIRUN_ENDS]).exit_without_error == text
+    for error in ("RuntimeError: no\n", "[demo-0:1] *** Process received signal ***\n"):
+        assert explain([error, MPIRUN_ENDS]).exit_without_error == ""
+    assert explain([MPIRUN_ENDS.partition("Process name")[0]]).exit_without_error == ""
+
+
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
 def test_a_log_of_a_public_tracker_is_explained(path):
     """`# expect:` names the expected first signature. `unknown` is an exception that is shown but

@@ -43,6 +43,7 @@ from clusterctl.node.jobs.written import FILES, OutputFiles
 from clusterctl.operations import fetch as fetching
 from clusterctl.operations import logs
 from clusterctl.operations.fetch import Output, fetch
+from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.tuning import fetch_tuning
 from tests.clock import FakeClock
@@ -319,7 +320,7 @@ def test_a_fetch_that_fails_leaves_the_status_to_the_job(tmp_path, monkeypatch, 
     job = job_record(JobState.FAILED, 3)
     monkeypatch.setattr(fetching, "find_job", lambda *_: job)
     monkeypatch.setattr(fetching, "_unpack", fail)
-    where = {"folder": SimpleNamespace(path=tmp_path), "cluster": SimpleNamespace(name="demo")}
+    where = {"folder": ClusterFolder(tmp_path / "demo"), "cluster": SimpleNamespace(name="demo")}
     assert tell_end(SimpleNamespace(connections=None, head=HEAD, **where), job) == 3
     assert "warning: its logs could not be copied here: " in capsys.readouterr().err
 

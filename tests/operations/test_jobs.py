@@ -30,7 +30,7 @@ def test_a_queue_runs_in_order_and_a_job_is_taken_out(quiet, tmp_path):
     assert [job["state"] for job in quiet.jobs()] == ["running", "queued", "cancelled"]
     quiet.on(0, "touch /data/go")
     status, _, err = quiet.ctl("wait", second)
-    place = quiet.lab.home / "pair" / "jobs" / second
+    place = quiet.lab.home / "failed_jobs" / second
     assert (status, f"its record and logs are in {place}" in err) == (7, True), err
     assert [job["state"] for job in quiet.jobs()] == ["succeeded", "failed", "cancelled"]
     began = {job["job_id"]: job for job in quiet.jobs()}

@@ -13,7 +13,8 @@ from clusterctl.node.jobs.written import Overview
 from clusterctl.node.record import to_json
 from clusterctl.operations import losses as module
 from clusterctl.operations.fetch import fetch
-from clusterctl.operations.losses import Losses, find_losses
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.losses import Losses, Written, find_losses
 from clusterctl.transport.target import Target
 from tests.pair import eventually
 
@@ -55,9 +56,8 @@ def test_down_refuses_while_something_would_be_lost(quiet, tmp_path, monkeypatch
     status, _, err = quiet.ctl("down", "--yes")
     assert (status, "has not ended" in err) == (1, False), err
     folder = f"/home/ubuntu/.clusterctl/code/{job}"
-    for host, files in (("pair-0", 3), ("pair-1", 2)):
-        said = f"{host}: job {job} left {files} files of 1.0 MiB in {folder}, not fetched"
-        assert said in err, err
+    said = f"pair-[0-1]: job {job} left 5 files of 2.0 MiB in {folder}, not fetched"
+    assert (said in err, err.count("save them")) == (True, 1), err
     assert f"save them: clusterctl fetch pair {job} runs/{job}" in err
     # What fetch has brought is not lost, until it changes.
     for _ in range(2):
@@ -121,6 +121,23 @@ def test_checkpoints_count_whoever_started_the_training(quiet):
 def test_a_head_node_that_does_not_answer_is_asked_for_no_longer_than_the_limit(quiet):
     with quiet.fault(0, "freeze", "thaw"):
         assert losses(quiet, 1.0) == Losses(unknown={"pair-0": "no answer within 1.0 s"})
+
+
+def test_what_a_job_left_is_one_finding_whatever_the_number_of_nodes_and_folders(tmp_path):
+    left = [Written(f"demo-{index}", "J", "/code/J", "files", 2, 1 << 20) for index in range(3)]
+    left += [Written("demo-0", "J", "/home/u/resnet", "checkpoints", 1, 1024)]
+    left += [Written(f"demo-{index}", "", "/home/u/hand", "files", 1, 1) for index in range(2)]
+    found = Losses(written=tuple(left)).findings(ClusterFolder(tmp_path / "demo"))
+    assert [one.message for one in found] == [
+        "demo-[0-2]: job J left 6 files of 3.0 MiB in /code/J; checkpoints, 1 file of 1.0 KiB in "
+        "/home/u/resnet, not fetched since they changed",
+        "demo-0: a run that was started by hand left 1 file of 1 B in /home/u/hand, not fetched "
+        "since they changed",
+        "demo-1: a run that was started by hand left 1 file of 1 B in /home/u/hand, not fetched "
+        "since they changed",
+    ]
+    assert found[0].hint == "save them: clusterctl fetch demo J runs/J"
+    assert f"{tmp_path}/demo/ssh_config demo-1:/home/u/hand ." in found[2].hint
 
 
 def test_a_head_node_whose_processes_cannot_be_listed_may_run_a_training(monkeypatch):
