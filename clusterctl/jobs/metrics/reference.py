@@ -127,17 +127,8 @@ def _compared_rows(run: Run, reference: Reference) -> list[ComparedRow]:
         epoch = reference.epoch(theirs.step)
         ours = at_step(run.rows, epoch / run.epochs_per_step)
         if ours is not None and theirs.step != 1:
-            compared.append(
-                ComparedRow(
-                    epoch=epoch,
-                    loss=ours[0],
-                    reference_loss=theirs.loss,
-                    final_loss=ours[1],
-                    reference_final_loss=theirs.final_loss,
-                    learning_rate=ours[2],
-                    reference_learning_rate=theirs.learning_rate,
-                )
-            )
+            both = zip(ours, (theirs.loss, theirs.final_loss, theirs.learning_rate))
+            compared.append(ComparedRow(epoch, *(value for pair in both for value in pair)))
     return compared
 
 
@@ -161,11 +152,8 @@ def at_step(rows: Sequence[TrainingRow], step: float) -> tuple[float, float, flo
         return None
     share = (step - before.step) / (after.step - before.step)
 
-    def between(first: float, second: float) -> float:
-        return first + share * (second - first)
+    def between(name: str) -> float:
+        first, second = getattr(before, name), getattr(after, name)
+        return float(first + share * (second - first))
 
-    return (
-        between(before.loss, after.loss),
-        between(before.final_loss, after.final_loss),
-        between(before.learning_rate, after.learning_rate),
-    )
+    return between("loss"), between("final_loss"), between("learning_rate")
