@@ -42,6 +42,11 @@ INSTEAD = {
     "--synthetic --dry-run --watchdog 5m --watchdog-cancel",
     "clusterctl train demo 32": "clusterctl train demo 32 --synthetic --dry-run",  # 32 GPUs
     "clusterctl logs demo | clusterctl explain": "echo step 1 | clusterctl explain",  # no job ran
+    # The lab updates no stack.
+    "clusterctl network up training --ssh-from 203.0.113.0/24": "clusterctl network up training "
+    "--ssh-from 203.0.113.0/24 --dry-run",
+    # Of a job of clusterctl that has ended, hosts without a cluster have no trace: 3.
+    "clusterctl diagnose --hosts hosts": "clusterctl diagnose --hosts hosts || test $? = 3",
     "clusterctl fetch demo": "clusterctl fetch --help",  # tests/operations/test_losses.py fetches
     # tests/operations runs all these trainings; here, any job is enough.
     "clusterctl train demo 2 --synthetic -- --model resnet18 --num_batches 3": JOB.format(""),
