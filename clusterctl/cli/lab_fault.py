@@ -175,39 +175,32 @@ def capacity(type: str, zone: str, machines: int) -> None:
     set_fault("capacity", instance_type=type, zone=zone, left=machines)
 
 
+# Options of `lag`, with their help: "Until ... shown."
+LATE = {
+    "visible": "a new instance is",
+    "console": "what a console has is",
+    "tags": "changed tags are",
+    "states": "an instance's state is",
+    "addresses": "elastic addresses, and who has them, are",
+    "groups": "security groups and their rules are",
+    "volumes": "changed volumes are",
+    "spot": "spot requests are",
+    "places": "the free places of reservations are",
+}
+
+
+def late_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of LATE to a command."""
+    for name, what in reversed(LATE.items()):
+        kind = Duration(none=True)
+        command = click.option(f"--{name}", f"{name}_s", type=kind, help=f"Until {what} shown.")(
+            command
+        )
+    return command
+
+
 @fault.command()
-@click.option(
-    "--visible", "visible_s", type=Duration(none=True), help="Until a new instance is shown."
-)
-@click.option(
-    "--console", "console_s", type=Duration(none=True), help="Until a console shows what it has."
-)
-@click.option("--tags", "tags_s", type=Duration(none=True), help="Until changed tags are shown.")
-@click.option(
-    "--states", "states_s", type=Duration(none=True), help="Until an instance's state is shown."
-)
-@click.option(
-    "--addresses",
-    "addresses_s",
-    type=Duration(none=True),
-    help="Until elastic addresses, and who has them, are shown.",
-)
-@click.option(
-    "--groups",
-    "groups_s",
-    type=Duration(none=True),
-    help="Until security groups and their rules are shown.",
-)
-@click.option(
-    "--volumes", "volumes_s", type=Duration(none=True), help="Until volumes are shown as they are."
-)
-@click.option("--spot", "spot_s", type=Duration(none=True), help="Until spot requests are shown.")
-@click.option(
-    "--places",
-    "places_s",
-    type=Duration(none=True),
-    help="Until the free places of reservations are shown.",
-)
+@late_options
 @click.option(
     "--reordered/--in-order",
     default=None,

@@ -36,7 +36,13 @@ def describe_capacity_block_offerings(response: Any) -> ActionResult:
     ask, backend = response._get_param, response.ec2_backend
     kind, hours = ask("InstanceType"), int(ask("CapacityDurationHours") or 0)
     count = int(ask("InstanceCount") or 1)
-    _check_wish(kind, count, hours)
+    if BLOCK not in INSTANCE_TYPES.get(kind, {}).get("SupportedUsageClasses", []):
+        raise refuse("block-type", kind)
+    if not 1 <= count <= MOST_INSTANCES:
+        raise refuse("block-count", MOST_INSTANCES)
+    days = hours / DAY_H
+    if days % (1 if days <= DAYS_APART_UNTIL else WEEK_D) or not 1 <= days <= LONGEST_D:
+        raise refuse("block-hours", DAY_H, DAYS_APART_UNTIL, WEEK_D * DAY_H, LONGEST_D)
     response.error_on_dryrun()
     made = {
         random_id("cbo"): CapacityReservation(
@@ -86,19 +92,6 @@ def _offerings(backend: Any) -> dict[str, CapacityReservation]:
         "capacity_block_offerings", {}
     )
     return found
-
-
-def _check_wish(kind: str, count: int, hours: int) -> None:
-    """Refuse a type without Capacity Blocks, and a count or duration that no block can have."""
-    classes = INSTANCE_TYPES.get(kind, {}).get("SupportedUsageClasses", [])
-    if BLOCK not in classes:
-        raise refuse("block-type", kind)
-    if not 1 <= count <= MOST_INSTANCES:
-        raise refuse("block-count", MOST_INSTANCES)
-    days = hours / DAY_H
-    step = 1 if days <= DAYS_APART_UNTIL else WEEK_D
-    if days % step or not 1 <= days <= LONGEST_D:
-        raise refuse("block-hours", DAY_H, DAYS_APART_UNTIL, WEEK_D * DAY_H, LONGEST_D)
 
 
 def _times(

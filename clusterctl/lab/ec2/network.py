@@ -65,14 +65,8 @@ def install() -> None:
     override(vpcs, random_private_ip)
     guard(Subnet, request_ip)
     override(EC2Backend, create_network_interface, create_subnet)
-    _complete_endpoints()
     guard(EC2Backend, delete_security_group, delete_subnet, delete_vpc, detach_internet_gateway)
-
-
-def _complete_endpoints() -> None:
-    """Complete endpoints: the default type, one route per table and service, and the deletion."""
-    make = EC2Backend.create_vpc_endpoint
-    remove = EC2Backend.delete_vpc_endpoints
+    make, remove = EC2Backend.create_vpc_endpoint, EC2Backend.delete_vpc_endpoints
 
     def create_vpc_endpoint(
         backend: Any,
@@ -84,8 +78,12 @@ def _complete_endpoints() -> None:
         *more: Any,
         **named: Any,
     ) -> Any:
+        """Make an endpoint, a gateway by default, with one route per table and service."""
         for id in route_table_ids:
-            _check_no_endpoint(backend, id, service_name)
+            backend.get_route_table(id)
+            for one in backend.vpc_end_points.values():
+                if one.service_name == service_name and id in (one.route_table_ids or ()):
+                    raise refuse("route-exists", id, one.destination_prefix_list_id)
         kind = endpoint_type or "Gateway"
         given = (vpc_id, service_name, kind, policy_document, route_table_ids)
         return make(backend, *given, *more, **named)
@@ -96,14 +94,6 @@ def _complete_endpoints() -> None:
             backend.vpc_end_points.pop(id, None)
 
     override(EC2Backend, create_vpc_endpoint, delete_vpc_endpoints)
-
-
-def _check_no_endpoint(backend: Any, table_id: str, service_name: str) -> None:
-    """Raise RouteAlreadyExists if the table has a route to the service."""
-    backend.get_route_table(table_id)
-    for one in backend.vpc_end_points.values():
-        if one.service_name == service_name and table_id in (one.route_table_ids or ()):
-            raise refuse("route-exists", table_id, one.destination_prefix_list_id)
 
 
 def reaches_s3(instance: Any) -> bool:

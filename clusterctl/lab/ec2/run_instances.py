@@ -57,7 +57,9 @@ def install(rules: Sequence[Rule]) -> None:
             for rule in rules:
                 rule.check_room(backend, count)
             _check_known(backend, image_id, user_data, kwargs)
-            _check_groups(backend, security_group_names)
+            for name in security_group_names or ():
+                if backend.get_security_group_by_name_or_id(name) is None:
+                    raise refuse("group-name", name)
             least = min(request.least, count) if request else count
             subnet = _settle_network(backend, kwargs, rules, (least, count))
             wanted = (kwargs["instance_type"], str(subnet.availability_zone))
@@ -197,12 +199,6 @@ def _check_known(backend: Any, image_id: str, user_data: Any, kwargs: dict[str, 
     # User data is in base64: four characters for three bytes, the last ones padded.
     if user_data is not None and len(str(user_data)) * 3 // 4 > USER_DATA_LIMIT + 2:
         raise refuse("user-data", USER_DATA_LIMIT)
-
-
-def _check_groups(backend: Any, names: Sequence[str]) -> None:
-    for name in names or ():
-        if backend.get_security_group_by_name_or_id(name) is None:
-            raise refuse("group-name", name)
 
 
 def _settle_network(

@@ -42,20 +42,14 @@ def admit(fault: Fault) -> Fault:
     if isinstance(fault, Shape):
         check_shaping()
     action = getattr(fault, "action", ANY)
-    if action != ANY:
-        check_action(action)
-    return fault
-
-
-def check_action(action: str) -> None:
-    """Raise UsageError if no service has an action with this name."""
-    known = {name for service in SERVICES for name in get_service_model(service).operation_names}
-    if action not in known:
-        near = difflib.get_close_matches(action, known, n=1)
+    names = [get_service_model(one).operation_names for one in SERVICES if action != ANY]
+    if names and not any(action in one for one in names):
+        near = difflib.get_close_matches(action, {name for one in names for name in one}, n=1)
         raise UsageError(
             f"no API action is called {action}",
             f"did you mean {near[0]}?" if near else "for example RunInstances, or * for all",
         )
+    return fault
 
 
 def check_host(instance_id: str) -> None:

@@ -41,21 +41,17 @@ def serve(
     method = environ["REQUEST_METHOD"]
     if method == "POST":
         made = FAULTS.add(admit(read_fault(read_json(environ))))
-        _settle([made], settle)
+        if isinstance(made.fault, HostFault):
+            settle()
         return shown(made)
     if method == "DELETE":
         id = parse_qs(environ.get("QUERY_STRING", "")).get("id", [None])[0]
         cleared = FAULTS.clear(id)
-        _settle(cleared, settle)
+        if any(isinstance(one.fault, HostFault) for one in cleared):
+            settle()
         return {"cleared": [shown(one) for one in cleared]}
     return {
         "faults": [shown(one) for one in FAULTS.standing()],
         "visibility_s": FAULTS.visibility_s,
         "console_delay_s": FAULTS.console_delay_s,
     }
-
-
-def _settle(changed: list[ActiveFault], settle: Callable[[], object]) -> None:
-    """Wait for the hosts if a fault of a host has changed."""
-    if any(isinstance(one.fault, HostFault) for one in changed):
-        settle()

@@ -128,10 +128,8 @@ def create_image(backend: Any, instance_id: str, *given: Any, **named: Any) -> A
 
 
 def _load_amis(backend: Any) -> None:
-    for family in FAMILIES:
-        for date in family.dates:
-            image = _image(backend, family, date)
-            backend.amis[image.id] = image
+    for image in [_image(backend, family, date) for family in FAMILIES for date in family.dates]:
+        backend.amis[image.id] = image
 
 
 def _image(backend: Any, family: Family, date: str) -> LabImage:

@@ -360,8 +360,10 @@ def install(read_console: Callable[[str], str]) -> None:
         # request for instances that shut down could show one as terminated.
         lock = LabInstance.transition if action in LOOKS else contextlib.nullcontext()
         with late.reading(backend):
-            named = _named(response.params)
-            found = [backend.get_instance_by_id(id) for id in named]
+            values = [response.params.get(name) for name in NAMES]
+            named = [id for one in values for id in (one if isinstance(one, list) else [one])]
+            ids = [id for id in named if isinstance(id, str) and id.startswith("i-")]
+            found = [backend.get_instance_by_id(id) for id in ids]
             hidden = [one.id for one in found if one and not one.visible]
             # Tags of a new instance are refused on AWS only now and then: here with a fault.
             hidden = hidden if action != "CreateTags" or FAULTS.hides else []
@@ -398,13 +400,6 @@ def install(read_console: Callable[[str], str]) -> None:
         return ActionResult({"InstanceId": instance.id, "Timestamp": utcnow(), **shown})
 
     override(EC2Response, get_console_output)
-
-
-def _named(params: Any) -> list[str]:
-    """Return the instance ids that a request names."""
-    values = [params.get(name) for name in NAMES]
-    flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
-    return [one for one in flat if isinstance(one, str) and one.startswith("i-")]
 
 
 def _status(state: str, reachable: bool, impaired_since: datetime | None = None) -> dict[str, Any]:

@@ -61,7 +61,10 @@ def look_up(asker: str, name: str, kind: int) -> bytes | None:
     if name.endswith(REVERSE):
         address = ".".join(reversed(name[: -len(REVERSE)].split(".")))
         named = [one for one in inside if one.private_ip_address == address]
-        return (_data(named[0].private_dns_name) if kind == PTR else b"") if named else None
+        if not named or kind != PTR:
+            return b"" if named else None
+        labels = named[0].private_dns_name.split(".")
+        return b"".join(bytes([len(label)]) + label.encode() for label in labels) + b"\0"
     addresses: dict[str | None, str | None] = {
         **{one.public_dns_name: one.public_ip_address for one in there if one.public_ip_address},
         **{one.public_dns_name: one.private_ip_address for one in inside if one.public_ip_address},
@@ -80,9 +83,3 @@ def _name(query: bytes) -> tuple[str, int]:
         labels.append(query[at + 1 : at + 1 + size].decode("ascii"))
         at += 1 + size
     return ".".join(labels), at + 1
-
-
-def _data(name: str) -> bytes:
-    """Return a name as it is written into records."""
-    parts = (bytes([len(label)]) + label.encode() for label in name.split("."))
-    return b"".join(parts) + b"\0"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
 import threading
@@ -25,16 +24,12 @@ def start(listening_fd: int, networks: Sequence[IPv4Network], control: socket.so
     try:
         syscalls.die_with_parent()
         control.close()
-        _serve(socket.socket(fileno=listening_fd), networks)
+        listener = socket.socket(fileno=listening_fd)
+        while True:
+            caller, _ = listener.accept()
+            threading.Thread(target=_answer, args=[caller, networks], daemon=True).start()
     finally:
         os._exit(1)
-
-
-def _serve(listener: socket.socket, networks: Sequence[IPv4Network]) -> None:
-    while True:
-        caller, _ = listener.accept()
-        answer = functools.partial(_answer, caller, networks)
-        threading.Thread(target=answer, daemon=True).start()
 
 
 def _answer(caller: socket.socket, networks: Sequence[IPv4Network]) -> None:
