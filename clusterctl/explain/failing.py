@@ -46,6 +46,10 @@ STRONG_MARKS = (
         ".errors.",
         ".rb:",
         "overflow detected",
+        "Terminated",
+        "Hangup",
+        "User defined signal ",
+        "Alarm clock",
         "onverge",
         "SystemExit",
         "STOP ",
@@ -94,8 +98,10 @@ _GOES_ON = re.compile(
 # Words by which it says that it does the same again.
 _AGAIN = re.compile(
     r"(?<![Pp]lease )\b(?:[Rr]etry(?:ing)?\b(?! (?:limit|count|later|exceeded|failed))|will try\b"
-    r"|[Tt]rying again\b)"
+    r"|[Tt]rying again\b|[Aa]ttempt \d+ ?(?:of|/) ?\d+)"
 )
+# The same of what it leaves out: one file of many.
+_LEFT_OUT = re.compile(r"[,;:(] ?(?:skipp|ignor)(?:ed|ing)\b")
 _TRIES = re.compile(r"^(?:-- |checking |Performing |Looking for )|^\[ *\d+(?:%|/\d+)\] ")
 # A kernel prints errors of firmware and of devices at every start.
 _KERNEL = re.compile(r"^(?:.* kernel: )?\[ *\d+\.\d+\] |^.* kernel: ")
@@ -110,6 +116,10 @@ _NOTHING = re.compile(
     r"\b(?:0|no|No|without|zero) (?:\w+ )?(?:errors?|failures?|failed|exceptions?)\b"
     r"|\b(?:errors?|failures?|failed|timeouts?)[\"']?\s*[:=]\s*(?:0\b|\[\]|[Nn]one|[Ff]alse|\"\")"
     r"|\b[Tt]op-?\d+[ _-][Ee]rr|\b[Ee]rror[:=]? +\d+\.\d+(?:%|\b)"
+    r"|\b[Ee]rror *[:=] *[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+|\.\d+)"
+    r"|\b(?:ERRORS?|FAILED|FAILURES?): *0 *$"
+    r"|\b(?:residual|max(?:imum)?|min|relative|rel|abs(?:olute)?|truncation|mean|average|avg|final"
+    r"|squared|rounding|reconstruction|interpolation) [Ee]rror\b"
     r"|\berror (?:rate|bars?)\b|root error\(s\) found|^(?:Last )?[Ee]rrors?:$"
     r"|End of error message|^Signal: |^:::MLLOG |\bPASSED\b"
 )
@@ -137,7 +147,8 @@ _FAILING = re.compile(
     r"|.*\blevel=(?:error|fatal|panic)\b|.*\b(?:CREATE|UPDATE|DELETE|ROLLBACK)_FAILED\b"
     # A shell's words for a signal.
     r"|(?:.*: line \d+: +\d+ )?(?:Bus error|Segmentation fault|Killed|Aborted|Illegal instruction"
-    r"|Floating point exception)(?: +\(core dumped\).*|\s*$|: \d+)"
+    r"|Floating point exception|Terminated|Hangup|User defined signal [12]|Alarm clock)"
+    r"(?: +\(core dumped\).*|\s*$|: \d+)"
     r"|.*\bcore dumped\b|.*\(Speicherabzug geschrieben\)|Speicherzugriffsfehler"
     r"|(?:Erreur de segmentation|Viola..o de segmento|Falha de segmenta|Errore di segmentazione"
     r"|\u6bb5\u9519\u8bef)"
@@ -208,7 +219,8 @@ _PYTHON_FRAME = re.compile(r'\s*File "[^"]+", line \d+, in \S')
 # Words of a program that got somewhere.
 _PROGRESS = re.compile(
     r"\b(?:[Ss]uccess(?:ful(?:ly)?)?|[Cc]ompleted?|[Dd]one|[Ff]inished|passed|PASSED|[Rr]eady"
-    r"|[Ee]poch|[Ss]teps?[ :/]|images?/s(?:ec)?|[Ll]istening|[Rr]unning|OK|SUCCESS(?:FUL)?)\b"
+    r"|[Ee]poch|[Ss]teps?[ :/]|images?/s(?:ec)?|[Ll]istening|[Rr]unning|OK"
+    r"|SUCCESS(?:FUL)?|(?:[Dd]own|[Uu]p)loaded|[Ww]rote \d+)\b"
 )
 
 
@@ -224,6 +236,8 @@ def kind_of(line: str) -> LineKind | None:
         kind = LineKind.DOUBTFUL
     if kind is LineKind.COMPLAINT:
         return kind
+    if kind is LineKind.FAILING and _LEFT_OUT.search(message):
+        kind = LineKind.DOUBTFUL
     if _TRIES.search(text) or (kind is LineKind.DOUBTFUL and _is_advice(message)):
         return None
     is_mild = _MILD.search(text) or (kind is not LineKind.FAILING and _GOES_ON.search(text))

@@ -36,6 +36,10 @@ AFTER = "UnknownError: Horovod has been shut down. This was caused by an excepti
         "Speicherzugriffsfehler (Speicherabzug geschrieben)",
         "Errore di segmentazione (core dump creato)",
         "2026-01-01 Killed",
+        "Terminated",
+        "Hangup",
+        "User defined signal 1",
+        "Alarm clock",
         "STOP 1",
         "SystemExit: 1",
         "Finished with 3 failures",
@@ -89,6 +93,9 @@ def test_a_log_in_which_nothing_failed_has_no_error(path):
         "CUDA out of memory handling enabled: will retry on OOM\nepoch 1 loss 0.3\ndone\n",
         "Finished with 0 failures\n",
         "STOP 0\n",
+        "ERROR: 0\nFAILED: 0\nPASSED: 120\n",
+        "residual error = 1.2e-01\nresidual error = 1e-7\nConverged.\n",
+        "max error = 3e-4\nrelative error = 1e-6\nabs error = 1\ntruncation error = 3\n",
         "SystemExit: 0\n",
     ],
 )
@@ -101,6 +108,19 @@ def test_an_error_whose_next_line_says_that_it_is_tried_again_is_doubtful():
     tried = "Error: no handle\nRetrying... ok\nstep 1 loss 0.3\nTraining finished\n"
     assert explain([tried]).severity is Severity.WARNING
     assert explain([tried.replace("Retrying... ok\n", "")]).severity is Severity.ERROR
+
+
+def test_who_counts_its_attempts_and_goes_on_has_a_warning():
+    slow = "503 Slow Down, attempt 1 of 5\n503 Slow Down, attempt 2 of 5\n"
+    assert explain([slow + "downloaded 40 of 40 parts\n"]).severity is Severity.WARNING
+    assert explain([slow]).severity is Severity.ERROR
+
+
+def test_what_a_program_left_out_is_not_why_it_was_killed():
+    log = "ERROR corrupt a.jpg, skipped\nstep 1 loss 0.3\nstep 2 loss 0.2\nKilled\n"
+    found = explain([log])
+    assert found.lead and found.lead.signature.id == "system.killed"
+    assert not found.unknown_before, found
 
 
 def test_a_doubtful_line_is_no_error_where_the_program_went_on():

@@ -192,9 +192,7 @@ def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
     if "there is no key to offer" in host.error:
         return "was not contacted: there is no key to log in with", tuple(shown)
     if "did not end" in host.error:
-        text = (
-            "lets the login in and ended no command in time: a disk hangs, or it is too busy"
-        )
+        text = "lets the login in and ended no command in time: a disk hangs, or it is too busy"
         return text, tuple(shown)
     if "answers none in time" in host.error:
         return "takes connections and answers none: it is frozen, or far too busy", tuple(shown)
