@@ -19,6 +19,7 @@ from pathlib import Path
 
 import clusterctl
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
+from clusterctl.diagnosis.ranks import sees_nothing
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.node.diagnosis.job import JobOnHead
 from clusterctl.operations.diagnose import (
@@ -213,6 +214,13 @@ def _job(
         one.job_id or "" for host in hosts for one in host.processes if one.role in roles
     )
     if job_name is not None and job_name not in every:
+        for host in hosts:
+            if host.error or sees_nothing(host):
+                why = "; ".join(filter(None, [host.error, *host.problems]))
+                raise ClusterctlError(
+                    f"job {job_name} was not seen, and {host.host} gave no evidence: {why}",
+                    "look again",
+                )
         running = ", ".join(every)
         raise UsageError(
             f"no job {job_name} runs on these hosts",
