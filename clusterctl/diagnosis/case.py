@@ -14,7 +14,7 @@ from clusterctl.diagnosis.frames import Activity
 from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.hostchecks import has_no_room
 from clusterctl.diagnosis.mapping import Placement, placed
-from clusterctl.diagnosis.progress import SILENT_STEPS, Progress, is_step, waits
+from clusterctl.diagnosis.progress import SILENT_STEPS, StepSigns, is_step, waits
 from clusterctl.diagnosis.ranks import (
     LONGEST_CHATTER,
     MOST_NAMED,
@@ -22,11 +22,13 @@ from clusterctl.diagnosis.ranks import (
     Ends,
     Rank,
     format_ranks,
+    only,
     ranks_in_words,
     sees_nothing,
     works_alone,
 )
 from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 from clusterctl.explain.engine import Explanation, explain
 from clusterctl.explain.stalls import place_in_model, stalls
@@ -77,7 +79,7 @@ def _computes(rank: Rank) -> bool:
     return rank.asking_share is not None and rank.asking_share <= COMPUTES
 
 
-class Scene(Progress):
+class Scene(StepSigns):
     """The evidence with the derived values that the rules share.
 
     `ranks` are those of the job, `gone` those that ended during the samples, `left_over` the ranks
@@ -144,6 +146,16 @@ class Scene(Progress):
             if name in by_name and (not self.size or rank < self.size)
         }
         return found | {one.number: one.host for one in (*self.gone, *self.ranks)}
+
+    def hosts_of(self, ranks: Iterable[int]) -> list[str]:
+        """Return the names of the hosts of these ranks, as far as they are known."""
+        return sorted({self.host_of[rank].host for rank in ranks if rank in self.host_of})
+
+    def on_hosts(self, ranks: Iterable[int]) -> str:
+        """Return these ranks with their hosts, such as `ranks 0-3 on demo-[0-1]`."""
+        ranks = list(ranks)
+        hosts = self.hosts_of(ranks)
+        return format_ranks(ranks) + (f" on {fold_hosts(hosts)}" if hosts else "")
 
     @functools.cached_property
     def hosts(self) -> list[HostEvidence]:
@@ -421,14 +433,13 @@ def combine(found: Iterable[RankFinding]) -> list[Cause]:
         verb = what.replace("{s}", "" if len(ranks) > 1 else "s")
         for one, many in (("{is}", "are"), ("{has}", "have")):
             verb = verb.replace(one, many if len(ranks) > 1 else one[1:-1])
-        hosts = {rank.host.host for rank in ranks}
         numbers = tuple(sorted(one.number for one in ranks))
         causes.append(
             Cause(
                 check,
                 severity,
                 f"{ranks_in_words(ranks)} {verb}",
-                hosts.pop() if len(hosts) == 1 else None,
+                only({rank.host.host for rank in ranks}),
                 "; ".join([*dict.fromkeys(hints)][:MOST_NAMED]),
                 ranks=numbers,
                 evidence=tuple(dict.fromkeys(lines))[:8],

@@ -37,7 +37,8 @@ class Native:
         """The innermost call of a program's own, or of which there is no better one."""
         outer = self.frames[:-1] if self.mpi else self.frames
         with_source = [one for one in outer if one.line and not one.file.startswith("./")]
-        return next(reversed(with_source or list(outer)), None)
+        own = [one for one in outer if one.file and ".so" not in one.file]
+        return next(reversed(with_source or own or list(outer)), None)
 
     @functools.cached_property
     def peer(self) -> int | None:
@@ -57,7 +58,8 @@ class Native:
             return ""
         at = label(self.caller) if self.caller else ""
         if not self.mpi:
-            return f"in {at}"
+            within = self.frames[self.frames.index(self.caller) + 1 :] if self.caller else ()
+            return f"in {within[0].function}, called at {at}" if within else f"in {at}"
         peer = ", peer not known" if self.mpi in PEERS and self.peer is None else ""
         return f"in {self.mpi}{f', called at {at}' if at else ''}{peer}"
 

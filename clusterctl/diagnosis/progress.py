@@ -66,7 +66,7 @@ def were(things: Sized) -> str:
     return "was" if len(things) == 1 else "were"
 
 
-class Progress:
+class StepSigns:
     """What log and metrics of a job tell of its steps."""
 
     job: JobEvidence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 from clusterctl.diagnosis.evidence import Frame, HostEvidence, ProcessEvidence, Sample, Socket
@@ -264,6 +264,11 @@ def ranks_in_words(ranks: Sequence[Rank]) -> str:
     gpus = ranks[0].process.gpus if ranks[0].host.gpus else ()
     gpu = f" GPU {format_indices(gpus)}" if gpus else ""
     return f"rank {numbers[0]} on {where}{gpu}"
+
+
+def only(names: Collection[str]) -> str | None:
+    """Return the name if it is the only one."""
+    return next(iter(names)) if len(names) == 1 else None
 
 
 def format_ranks(ranks: Iterable[int]) -> str:

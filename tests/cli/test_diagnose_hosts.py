@@ -40,16 +40,23 @@ def stuck(tmp_path):
 
 
 def diagnosed(*options):
-    done = call("clusterctl", "diagnose", *options, "--json")
-    assert done.stdout, done.stderr
-    found = json.loads(done.stdout)
-    assert found["exit_status"] == done.returncode
-    return found
+    """Return the diagnosis, and the finding on the rank that opens a pipe: it is first unless
+    something is wrong with this machine. A far too busy one may give no evidence at once."""
+
+    def look():
+        done = call("clusterctl", "diagnose", *options, "--json")
+        assert done.stdout, done.stderr
+        found = json.loads(done.stdout)
+        if "check" in found:
+            assert found["exit_status"] == done.returncode
+        return found, *(one for one in found.get("findings", ()) if one["check"] == "rank.io")
+
+    return wait_until(lambda: found if len(found := look()) == 2 else None, "the finding")
 
 
 def test_this_machine(stuck, home):
-    found = diagnosed("--local", "--launcher", str(stuck))
-    assert (found["check"], found["ranks"], found["job_id"]) == ("rank.io", [1], str(stuck))
+    found, on_pipe = diagnosed("--local", "--launcher", str(stuck))
+    assert (on_pipe["ranks"], found["job_id"], found["exit_status"]) == ([1], str(stuck), 2)
     assert (found["hosts"], found["cluster"]) == ("--local", None)
     hints = [one["hint"] for one in found["findings"]]
     assert not any("clusterctl run" in hint for hint in hints)
@@ -58,15 +65,15 @@ def test_this_machine(stuck, home):
 def test_a_hosts_file(stuck, home, tmp_path):
     hosts = tmp_path / "own"
     hosts.write_text("127.0.0.1\n")
-    found = diagnosed("--hosts", str(hosts), "--launcher", str(stuck))
-    assert (found["check"], found["ranks"], found["host"]) == ("rank.io", [1], "127.0.0.1")
-    assert "ssh 127.0.0.1 'ls -l " in found["findings"][0]["hint"]
+    _, on_pipe = diagnosed("--hosts", str(hosts), "--launcher", str(stuck))
+    assert (on_pipe["ranks"], on_pipe["host"]) == ([1], "127.0.0.1")
+    assert "ssh 127.0.0.1 'ls -l " in on_pipe["hint"]
 
 
 @pytest.mark.all
 def test_hosts_by_name(stuck, home):
-    found = diagnosed("-w", "127.0.0.[1]", "--launcher", str(stuck))
-    assert (found["check"], found["hosts"]) == ("rank.io", "-w '127.0.0.[1]'")
+    found, _ = diagnosed("-w", "127.0.0.[1]", "--launcher", str(stuck))
+    assert found["hosts"] == "-w '127.0.0.[1]'"
 
 
 @pytest.mark.all

@@ -214,6 +214,9 @@ def test_the_job_with_most_ranks():
     with pytest.raises(UsageError, match="no job 99 runs on these hosts"):
         diagnose_hosts._job(hosts, {}, "99")
     assert diagnose_hosts._job([], {}, None) is None
+    silent = HostEvidence(host="n2", error="did not answer in time")
+    with pytest.raises(ClusterctlError, match="was not seen, and n2 gave no evidence: did not"):
+        diagnose_hosts._job([*hosts, silent], {}, "99")
 
 
 def hidden_on(host, **more):

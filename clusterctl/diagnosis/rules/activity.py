@@ -27,6 +27,7 @@ from clusterctl.diagnosis.ranks import (
     format_ranks,
     full_disk_of,
     is_saving,
+    only,
     rank_lines,
     ranks_in_words,
     saves_with_progress,
@@ -294,12 +295,11 @@ def differing(scene: Scene) -> Iterator[Cause]:
     listed = sorted(groups.items(), key=lambda item: len(item[1]))
     few = listed[0][1] if len(listed[0][1]) < len(listed[1][1]) else []
     said = "; ".join(f"{ranks_in_words(ranks)} in {where}" for where, ranks in listed[:4])
-    hosts = {rank.host.host for rank in few}
     yield Cause(
         "ranks.differ",
         ERROR if scene.is_quiet else WARNING,
         f"ranks wait for each other in different calls{scene.since}: {said}",
-        hosts.pop() if len(hosts) == 1 else None,
+        only({rank.host.host for rank in few}),
         "all ranks have to make the same calls in the same order: see what leads these ranks "
         f"there; then {scene.hints.cancel}",
         tuple(sorted(rank.number for rank in few)),
@@ -322,13 +322,12 @@ def _by_another_way(scene: Scene) -> Iterator[Cause]:
     [most] = [ranks for ranks in groups.values() if ranks is not few]
     at = few[0].user_call
     place = f"{few[0].waits_in}{f' at {label(at)}' if at else ''}"
-    hosts = {rank.host.host for rank in few}
     yield Cause(
         "ranks.differ",
         ERROR,
         f"all ranks wait in {place}{scene.since}, and {ranks_in_words(few)} came there by other "
         "calls than the others: into another function, or into one for the first time",
-        hosts.pop() if len(hosts) == 1 else None,
+        only({rank.host.host for rank in few}),
         "all ranks have to make the same calls in the same order: see which functions that line "
         f"calls; then {scene.hints.cancel}",
         tuple(sorted(rank.number for rank in few)),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clusterctl.diagnosis import nccl
 from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Scene
 from clusterctl.diagnosis.frames import Activity
-from clusterctl.diagnosis.ranks import Rank, called, format_ranks, ranks_in_words
+from clusterctl.diagnosis.ranks import Rank, called, format_ranks, only, ranks_in_words
 from clusterctl.diagnosis.tree import label
 from clusterctl.domain.ranges import fold_hosts
 
@@ -31,8 +31,8 @@ def stalled(scene: Scene) -> Iterator[Cause]:
     )
     if len(groups) == 1:
         [(tensors, ranks)] = groups.items()
-        hosts = {scene.host_of[rank].host for rank in ranks if rank in scene.host_of}
-        where = f" on {fold_hosts(sorted(hosts))}" if hosts else ""
+        hosts = scene.hosts_of(ranks)
+        where = f" on {fold_hosts(hosts)}" if hosts else ""
         if len(hosts) == 1:
             where = f" on {called(scene.host_of[ranks[0]])}"
         here = [scene.by_number[rank] for rank in ranks if rank in scene.by_number]
@@ -48,7 +48,7 @@ def stalled(scene: Scene) -> Iterator[Cause]:
             f"{format_ranks(ranks)}{where} {verb} not entered {scene.waited_for(ranks)}"
             + scene.since
             + (f": {'they are' if len(ranks) > 1 else 'it is'} {do}" if do else ""),
-            next(iter(hosts)) if len(hosts) == 1 else None,
+            only(hosts),
             hint,
             tuple(ranks),
             shown,
@@ -58,7 +58,6 @@ def stalled(scene: Scene) -> Iterator[Cause]:
     listed = sorted(groups.items(), key=lambda item: (len(item[1]), item[1]))
     fewest, few = listed[0]
     odd = len(few) * 2 < scene.size and len(few) < len(listed[1][1])
-    hosts = {scene.host_of[rank].host for rank in few if rank in scene.host_of}
     says = "; ".join(
         f"{format_ranks(ranks)} {'have' if len(ranks) > 1 else 'has'} not submitted "
         f"{_tensors(tensors)}"
@@ -71,7 +70,7 @@ def stalled(scene: Scene) -> Iterator[Cause]:
         ERROR,
         "ranks wait for each other, since they do not submit the same tensors in the same order: "
         f"{says}{probably if odd else ''}",
-        next(iter(hosts)) if odd and len(hosts) == 1 else None,
+        only(scene.hosts_of(few)) if odd else None,
         hint,
         tuple(few) if odd else (),
         shown,
@@ -88,7 +87,6 @@ def _apart(
 ) -> Cause:
     """Return the cause that few ranks submitted tensors that all others have not, which wait
     elsewhere: each of the two waits for the other."""
-    hosts = {one.host.host for one in few}
     has = "have" if len(few) > 1 else "has"
     where = sorted({one.waits_in or one.place.value for one in missing})
     return Cause(
@@ -97,7 +95,7 @@ def _apart(
         f"ranks wait for each other: {ranks_in_words(few)} {has} submitted {_tensors(tensors)}, "
         f"which the other {len(missing)} ranks have not; they wait in {' and '.join(where)}"
         + scene.since,
-        hosts.pop() if len(hosts) == 1 else None,
+        only({one.host.host for one in few}),
         hint,
         tuple(sorted(one.number for one in few)),
         shown,
@@ -143,13 +141,11 @@ def ras(scene: Scene) -> Iterator[Cause]:
 
 
 def _of_ras(scene: Scene, check: str, ranks: tuple[int, ...], message: str) -> Cause:
-    hosts = {scene.host_of[rank].host for rank in ranks if rank in scene.host_of}
-    where = f" on {fold_hosts(sorted(hosts))}" if hosts else ""
     return Cause(
         check,
         ERROR if scene.is_quiet else WARNING,
-        message.format(who=f"{format_ranks(ranks)}{where}"),
-        next(iter(hosts)) if len(hosts) == 1 else None,
+        message.format(who=scene.on_hosts(ranks)),
+        only(scene.hosts_of(ranks)),
         f"{scene.hints.look} --tree shows where they are",
         ranks,
     )

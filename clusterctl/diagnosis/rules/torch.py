@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Scene
 from clusterctl.diagnosis.flight import Differing, Missing, compare, in_words, of_log
-from clusterctl.diagnosis.ranks import format_ranks
-from clusterctl.domain.ranges import fold_hosts
+from clusterctl.diagnosis.ranks import format_ranks, only
 from clusterctl.node.facts.flight import Collective, FlightDump
 
 MOST_CALLS = 4  # of one difference are shown
@@ -48,7 +47,7 @@ def _missing(scene: Scene, one: Missing, source: str) -> Cause:
     waits = "waits" if len(one.waiting) == 1 else "wait"
     last = _calls(one.before)
     text = (
-        f"{_where(scene, one.ranks)} {has} not called collective {number} of process group "
+        f"{scene.on_hosts(one.ranks)} {has} not called collective {number} of process group "
         f"{one.group}, {in_words(one.collective)}, in which {format_ranks(one.waiting)} {waits}"
         + (f"; {its} last: {'; '.join(last[:MOST_CALLS])}" if last else "")
         + _unknown(one.unknown)
@@ -58,7 +57,7 @@ def _missing(scene: Scene, one: Missing, source: str) -> Cause:
 
 def _differing(scene: Scene, one: Differing, source: str) -> Cause:
     calls = "; ".join(
-        f"{_where(scene, ranks)}: {in_words(call)}" for call, ranks in one.calls[:MOST_CALLS]
+        f"{scene.on_hosts(ranks)}: {in_words(call)}" for call, ranks in one.calls[:MOST_CALLS]
     )
     more = len(one.calls) - MOST_CALLS
     text = (
@@ -70,22 +69,16 @@ def _differing(scene: Scene, one: Differing, source: str) -> Cause:
 
 
 def _cause(scene: Scene, check: str, text: str, ranks: tuple[int, ...], source: str) -> Cause:
-    hosts = {scene.host_of[rank].host for rank in ranks if rank in scene.host_of}
     then = f"then {scene.hints.cancel}" if scene.is_running else ""
     return Cause(
         check,
         ERROR,
         text,
-        next(iter(hosts)) if len(hosts) == 1 else None,
+        only(scene.hosts_of(ranks)),
         scene.hints.steps("all ranks have to call the same collectives", then),
         ranks,
         (f"from PyTorch's {source}",),
     )
-
-
-def _where(scene: Scene, ranks: tuple[int, ...]) -> str:
-    hosts = {scene.host_of[rank].host for rank in ranks if rank in scene.host_of}
-    return format_ranks(ranks) + (f" on {fold_hosts(sorted(hosts))}" if hosts else "")
 
 
 def _calls(before: Mapping[int, Collective]) -> list[str]:

@@ -156,6 +156,7 @@ FACTS = (
     *(system_facts.memory, system_facts.limits, system_facts.kernel_log, system_facts.in_lab),
     *(partial(system_facts.cloud_init, wait=False), gpu_facts.nvlink, gpu_facts.fabric_manager),
     *(gpu_facts.dcgm, network.interfaces, mount, copy_parts, disks.mounted),
+    partial(network.connect_attempts, endpoints=("127.0.0.1:1",)),
     *(partial(disks.growth, during_s=0.1), partial(mount_of, path="~/x")),
     partial(disks.largest_folders, used_share=0.0, walk_s=0.2),
     partial(network.unreached, peers=("127.0.0.1",), over_ssh=False),
