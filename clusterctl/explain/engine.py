@@ -641,11 +641,6 @@ class _Reader:
         """Match one line. `texts` are the indices of the plain texts that it has."""
         if b" <==" in lines[number] and self._begins_part(lines[number]):
             return
-        search = self._search()
-        strong = search is _Search.STRONG and table().is_strong(texts)
-        forms = at_end or search is _Search.ALL or strong
-        if not forms and table().is_mark(texts):
-            return
         line = lines[number]
         shape = self._shape(line, texts)
         shape.seen += 1
@@ -656,6 +651,11 @@ class _Reader:
                 self._alike[key] = self._alike.get(key, 0) + 1
                 if self._tried.get(key):
                     self._tried[key] = self._line + 1
+            return
+        search = self._search()
+        strong = search is _Search.STRONG and table().is_strong(texts)
+        forms = at_end or search is _Search.ALL or strong
+        if not forms and table().is_mark(texts):
             return
         text = _part_to_match(line)
         if _TRACEBACK in text:
