@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from clusterctl.cli.params import together
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,25 +18,20 @@ if TYPE_CHECKING:
 SOURCES = ("hosts", "nodes", "slurm", "is_local")
 
 
-def host_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that name hosts, and those about the login there."""
-    for option in (
-        click.option("-u", "--user", help="Log in to these hosts as this user."),
-        click.option("--sudo", "as_root", is_flag=True, help="There, look at all users' jobs."),
-        click.option("--local", "is_local", is_flag=True, help="Look at this machine only."),
-        click.option("--slurm", metavar="JOBID", help="Look at the hosts of a job of Slurm."),
-        click.option(
-            "-w", "nodes", metavar="NODES", help="Look at these hosts: node[1-9], @GROUP."
-        ),
-        click.option(
-            "--hosts",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Look at the hosts of a hosts file, as ssh reaches them.",
-        ),
-    ):
-        command = option(command)
-    return command
+# The options that name hosts, and those about the login there.
+host_options = together(
+    click.option(
+        "--hosts",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Diagnose the hosts of a hosts file, as ssh reaches them.",
+    ),
+    click.option("-w", "nodes", metavar="NODES", help="Diagnose these hosts: node[1-9], @GROUP."),
+    click.option("--slurm", metavar="JOBID", help="Diagnose the hosts of a Slurm job."),
+    click.option("--local", "is_local", is_flag=True, help="Diagnose this machine only."),
+    click.option("--sudo", "as_root", is_flag=True, help="On these hosts: jobs of all users."),
+    click.option("-u", "--user", help="Log in to these hosts as this user."),
+)
 
 
 def host_source(

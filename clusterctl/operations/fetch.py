@@ -1,4 +1,4 @@
-"""`fetch`: bring a job's record, and the files that it wrote, into a folder of this machine."""
+"""`fetch`: download a job's record, and the files that it wrote, into a folder of this machine."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def fetch_all(
     agree: Callable[[int], None] = lambda size: None,
     verify: bool = False,
 ) -> Fetched:
-    """Bring what a job wrote into `place`, then its record.
+    """Download what a job wrote into `place`, then its record.
 
     It may be run again: what is here already is not copied again. Then contents are compared, since
     a file that was written over may have its size and its time of before. Nothing is deleted here.

@@ -67,10 +67,10 @@ class RunningWork:
     has the outcomes of nodes that did not answer, `served_on` the nodes that serve a model: those
     of the servers, and the head node, which runs them as jobs.
 
-    A run is a job, or an mpirun that somebody started by hand. Processes without a run are
-    leftovers: for example ranks whose daemon or mpirun was killed while their node was cut off.
-    `are_jobs_known` is False if the head node did not tell its jobs: then nothing is left over for
-    certain, since the processes may be those of a running job.
+    A run is a job, or an mpirun that was started by hand. Processes without a run are leftovers:
+    for example ranks whose daemon or mpirun was killed while their node was cut off.
+    `are_jobs_known` is False if the head node did not report its jobs: then nothing is left over
+    for certain, since the processes may be those of a running job.
     """
 
     jobs: tuple[JobRecord, ...]
@@ -104,8 +104,8 @@ class RunningWork:
 
     @property
     def of_unknown_jobs(self) -> tuple[NodeProcess, ...]:
-        """The processes that are leftovers, or ranks of a job of which the head node tells nothing
-        now."""
+        """The processes that are leftovers, or ranks of a job of which the head node reports
+        nothing now."""
         return () if self.are_jobs_known else self._without_a_run
 
     @property
@@ -117,7 +117,7 @@ class RunningWork:
 
 def work_facts(access: Access, target: Target) -> list[Fact]:
     """Return the facts about a node that running_work needs."""
-    # A job is seen from when its runner has started. One that is just being submitted is not.
+    # A job is listed from when its runner has started. One that is just being submitted is not.
     jobs = [unended_jobs] if target.host == access.head_name else []
     return [*jobs, partial(job_processes, query=ProcessQuery())]
 
@@ -216,7 +216,8 @@ def job_running(cluster: str, job_id: str, because: str) -> JobRunning:
 def find(
     access: Access, job_id: str | None, training: bool = False, latest: bool = False
 ) -> JobRecord:
-    """Return the job `job_id`. With None, return the latest job that has begun and serves no model.
+    """Return the job `job_id`. With None, return the latest job that has started and serves no
+    model.
 
     With `training`, jobs that copy data do not count. With `latest`, queued jobs count, too. If
     all jobs are queued, return the last one. Raise UsageError for an unknown id, NoJobs, HostError.
@@ -230,8 +231,8 @@ def find(
         raise NoJobs(
             f"no job has run on {name}", f"start one: clusterctl train {name} GPUS --synthetic"
         )
-    begun = [job for job in jobs if job.state is not JobState.QUEUED]
-    return (jobs if latest or not begun else begun)[-1]
+    started = [job for job in jobs if job.state is not JobState.QUEUED]
+    return (jobs if latest or not started else started)[-1]
 
 
 def check_rank(job: JobRecord, rank: int) -> None:
@@ -331,16 +332,16 @@ def fetch(
     """Download the job's record into the folder `place`: only complete files, record.json last.
 
     `bring` downloads what the job wrote, before any file of the record appears. Its argument is
-    whether an earlier fetch of the job has begun to fill the folder. Raise UsageError if the folder
-    holds another job's files or the user's own, or cannot be written, and HostError.
+    whether an earlier fetch of the job has started to fill the folder. Raise UsageError if the
+    folder holds another job's files or the user's own, or cannot be written, and HostError.
     """
     job = find_job(access.connections, access.head, job_id)
-    record, begun = place / RECORD, place / f".fetch-{job_id}-begun"
+    record, started = place / RECORD, place / f".fetch-{job_id}-begun"
     check_place(place, job_id)
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with locked_staging_folder(place, job_id) as (draft, was_begun):
-            is_ours = was_begun or record.exists()
+        with locked_staging_folder(place, job_id) as (draft, was_started):
+            is_ours = was_started or record.exists()
             _unpack(access, job_id, draft)
             if not is_ours:
                 check_free(place, [path.name for path in draft.iterdir()])
@@ -348,10 +349,10 @@ def fetch(
             if job.spec.code:
                 data["code"] = job.spec.code
             (draft / RECORD).write_text(json.dumps(data, indent=1) + "\n")
-            begun.mkdir(exist_ok=True)
+            started.mkdir(exist_ok=True)
             bring(is_ours)
             _publish(draft, place)
-            begun.rmdir()
+            started.rmdir()
     except OSError as error:
         raise UsageError(f"cannot write {error.filename or place}: {error.strerror}") from None
     except tarfile.TarError as error:
@@ -368,8 +369,8 @@ def check_free(place: Path, names: Iterable[str]) -> None:
 
 def _publish(draft: Path, place: Path) -> None:
     """Move the downloaded files to their place, record.json last. Raise OSError."""
-    brought = [path for path in draft.iterdir() if path.name != RECORD]
-    for path in (*brought, *draft.glob(RECORD)):
+    fetched = [path for path in draft.iterdir() if path.name != RECORD]
+    for path in (*fetched, *draft.glob(RECORD)):
         path.replace(place / path.name)
 
 
@@ -381,18 +382,19 @@ def locked_staging_folder(place: Path, job_id: str) -> Iterator[tuple[Path, bool
     files in `place` may come from that fetch. Fetches into one place wait for each other. Raise
     OSError.
     """
-    opened, is_alone = os.open(place, os.O_RDONLY), False
+    opened, is_single = os.open(place, os.O_RDONLY), False
     try:
         # NFS cannot lock a folder exclusively. Without the lock, leftover folders stay, because a
         # running fetch may own them.
         with suppress(OSError):
-            # When a job fails, `train` and a `logs -f` beside it fetch it at the same moment.
+            # When a job fails, `train` and a `logs -f` at the same time fetch it at the same
+            # moment.
             fcntl.flock(opened, fcntl.LOCK_EX)
-            is_alone = True
+            is_single = True
         left = [*place.glob(f".fetch-{job_id}-*")]
         with tempfile.TemporaryDirectory(prefix=f".fetch-{job_id}-", dir=place) as draft:
             yield Path(draft), bool(left)
-            for folder in left if is_alone else ():
+            for folder in left if is_single else ():
                 shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(opened)
@@ -455,7 +457,7 @@ def lost_in(attempt: Mapping[str, Any]) -> str:
     for name in (*attempt.get("silent", ()), *attempt.get("rebooted", ())):
         names.setdefault((attempt.get("reasons") or {}).get(name, ""), []).append(name)
     texts = [", ".join(lost) + (f": {why}" if why else "") for why, lost in names.items()]
-    # mpirun lost its daemon on a node, and no node was seen to be gone.
+    # mpirun lost its daemon on a node, and no node was found to be gone.
     return "; ".join(texts) or "mpirun's daemon on a node"
 
 

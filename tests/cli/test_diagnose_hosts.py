@@ -80,7 +80,7 @@ def test_a_job_that_does_not_run(home):
     ("options", "message"),
     [
         (("--local", "-w", "n1"), "hosts are named twice: -w n1, --local"),
-        (("--local", "demo"), "hosts (--local) are looked at, and demo is named"),
+        (("--local", "demo"), "hosts (--local) are given, and so is cluster demo"),
         (("--local", "-u", "x"), "there is no login with --local"),
         (("demo", "--sudo"), "--sudo and --user are for hosts without a cluster"),
         (("demo", "--launcher", "7"), "--launcher is for hosts without a cluster"),

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.cli.train import tell_end
+from clusterctl.cli.train import print_end
 from clusterctl.domain.errors import (
     CommandFailed,
     CommandTimeout,
@@ -298,7 +298,7 @@ def test_a_fetch_that_fails_leaves_the_status_to_the_job(
     monkeypatch.setattr(logs, "_unpack", lambda *_: None)
     monkeypatch.setattr(logs, broken, fail)
     where = {"folder": SimpleNamespace(path=tmp_path), "cluster": SimpleNamespace(name="demo")}
-    assert tell_end(SimpleNamespace(connections=None, head=HEAD, **where), job) == 3
+    assert print_end(SimpleNamespace(connections=None, head=HEAD, **where), job) == 3
     assert "warning: its logs could not be copied here: " in capsys.readouterr().err
 
 
