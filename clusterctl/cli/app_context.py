@@ -57,6 +57,9 @@ _OPTIONS = (
 )
 
 
+ACCOUNT_PARAMETERS = ("lab", "region", "profile", "endpoint_url", "config")
+
+
 class AppContext:
     """The settings of this run, and the clients made from them when they are first needed."""
 
@@ -189,6 +192,7 @@ class ClusterCommand(click.Command):
         self.explicit, self.instead = explicit, instead
         self._arguments = [one for one in self.params if isinstance(one, click.Argument)]
         self._arguments[0].type = ClusterName()
+        self.params.sort(key=lambda one: one.name in ACCOUNT_PARAMETERS)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         before = args[: args.index("--")] if "--" in args else args
@@ -295,7 +299,7 @@ def _complete_suggestions(context: click.Context) -> Callable[[str], str]:
 
 
 # Statuses that say nothing about a path: success, Ctrl-C, a closed output, a silent host.
-_TELLS_NOTHING = (None, 0, output.INTERRUPTED, output.BROKEN_PIPE_STATUS, 255)
+_WITHOUT_HINT = (None, 0, output.INTERRUPTED, output.BROKEN_PIPE_STATUS, 255)
 
 
 def _unquoted(context: click.Context, app: AppContext, error: ClusterctlError | None = None) -> str:
@@ -307,8 +311,8 @@ def _unquoted(context: click.Context, app: AppContext, error: ClusterctlError | 
     home, user = str(Path.home()), app.ssh_user
     if error:
         found = [f"{one.message} {one.hint}" for one in getattr(error, "findings", ())]
-        said = " ".join([error.message, error.hint, *found])
-        if home not in said or "quote the ~" in said:
+        whole = " ".join([error.message, error.hint, *found])
+        if home not in whole or "quote the ~" in whole:
             return ""
     if home == ("/root" if user == "root" else f"/home/{user}"):
         return ""
@@ -347,7 +351,7 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
         app = AppContext(settings, timeouts_of(context))
         try:
             status = command(*args, app=app, **kwargs)
-            hint = _unquoted(context, app) if status not in _TELLS_NOTHING else ""
+            hint = _unquoted(context, app) if status not in _WITHOUT_HINT else ""
             if hint:
                 output.note(f"  hint: {hint}")
             return status
@@ -362,3 +366,21 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         wired = option(wired)
     return wired
+
+
+def cluster_command(
+    name: str | None = None,
+    *,
+    cls: type[ClusterCommand] = ClusterCommand,
+    group: Any = click,
+    required: bool = True,
+    **more: Any,
+) -> Callable[[Callable[..., Any]], Any]:
+    """Return the decorator of a command for a cluster: NAME comes first, and the options of
+    `account_options` come last. `more` goes to `cls`."""
+
+    def decorate(command: Callable[..., Any]) -> Any:
+        named = click.argument("name", required=required)(account_options(command))
+        return group.command(name, cls=cls, **more)(named)
+
+    return decorate

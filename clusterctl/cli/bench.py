@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, account_options
-from clusterctl.cli.params import NodePath, preset_option, recipe_option
+from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.params import (
+    NodePath,
+    dry_run_option,
+    force_option,
+    json_option,
+    preset_option,
+    recipe_option,
+)
 from clusterctl.cli.program_arguments import ProgramCommand
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count, format_duration
@@ -27,8 +34,7 @@ if TYPE_CHECKING:
     from clusterctl.operations.bench import BenchPlan, BenchRequest, RunWatch
 
 
-@click.command(cls=ProgramCommand, instead=("compared",))
-@click.argument("name", required=False)
+@cluster_command(cls=ProgramCommand, required=False, instead=("compared",))
 @click.argument("arguments", nargs=-1, type=NodePath())
 @click.option("--gpus", metavar="N,N...", help="The sizes to measure: 1,8,16,32.")
 @click.option("--synthetic", is_flag=True, help="On noise: the default, also with --data-dir.")
@@ -73,10 +79,9 @@ if TYPE_CHECKING:
     show_default=True,
     help="With --network: how long each of a pair's four rates is measured.",
 )
-@click.option("--dry-run", is_flag=True, help="Show the runs, their time and price; start none.")
-@click.option("--force", is_flag=True, help="Even while a job runs.")
-@click.option("--json", "as_json", is_flag=True, help="All figures as JSON.")
-@account_options
+@dry_run_option
+@force_option
+@json_option("Benchmarks")
 def bench(
     app: AppContext,
     name: str | None,

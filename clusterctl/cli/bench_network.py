@@ -65,8 +65,8 @@ def bench_network(
         write_network(Path(out), report)
         output.note(f"kept in {out}: the scaling model takes it")
     if as_json:
-        told = [output.finding_data(one) for one in found]
-        output.data({**report.as_data(), "findings": told})
+        shown = output.findings_data(found)
+        output.data({**report.as_data(), "findings": shown})
     else:
         show(report)
         output.findings(found)
@@ -127,8 +127,8 @@ def show(report: NetworkFigures) -> None:
         ranks = count(table.ranks, "rank")
         output.line(f"{table.operation} by {table.program}, {by}{ranks}")
         rows_of = allreduce_lines(table)
-        told = any(row[-1] for row in rows_of)
+        shown = any(row[-1] for row in rows_of)
         headers = ("SIZE", "TIME", "BUS BANDWIDTH", f"EXPECTED ({table.source})")
-        width = len(headers) if told else len(headers) - 1
+        width = len(headers) if shown else len(headers) - 1
         output.table(headers[:width], [row[:width] for row in rows_of])
     output.note(f"measured in {format_duration(report.took_s)}")

@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.money import end_words
 from clusterctl.cli.node_options import check_nodes, indices_of, refuse_while_job_runs
-from clusterctl.cli.params import Indices, yes_option
+from clusterctl.cli.params import (
+    dry_run_option,
+    force_option,
+    indices_argument,
+    json_option,
+    yes_option,
+)
 from clusterctl.cli.spec_options import click_option, flags_of, layers, spec_options
 from clusterctl.cli.status import cluster_data, print_nodes
 from clusterctl.configuration.effective import SpecDraft
@@ -28,6 +34,7 @@ from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.ec2.money.costs import LEAST_LEFT_S, format_usd
 
 if TYPE_CHECKING:
+    from clusterctl.cli.json_types import PlanData
     from clusterctl.ec2.instances import Instance
     from clusterctl.ec2.launch.observe import Request
     from clusterctl.ec2.launch.plan import LaunchPlan
@@ -64,14 +71,14 @@ def print_plan(plan: LaunchPlan) -> None:
         output.note("nothing to do" if plan.idle else "nothing was done")
 
 
-def plan_data(plan: LaunchPlan) -> dict[str, Any]:
+def plan_data(plan: LaunchPlan) -> PlanData:
     """Return the plan as data for `--json`."""
     costs = plan.estimate
     return {
         "launch_id": plan.launch_id,
         "wanted": plan.wanted,
         "missing": plan.missing,
-        "findings": [output.finding_data(finding) for finding in plan.findings],
+        "findings": output.findings_data(plan.findings),
         "steps": [
             {
                 "operation": step.operation,
@@ -81,11 +88,17 @@ def plan_data(plan: LaunchPlan) -> dict[str, Any]:
             }
             for step in plan.steps
         ],
-        "places": [vars(place) for place in plan.places],
+        "places": plan.places,
         "hourly_usd": costs.hourly_usd if costs else None,
-        "cost": [{**vars(each), "hourly_usd": each.hourly_usd} for each in costs.lines]
-        if costs
-        else [],
+        "cost": [
+            {
+                "what": each.what,
+                "count": each.count,
+                "hourly_usd_each": each.hourly_usd_each,
+                "hourly_usd": each.hourly_usd,
+            }
+            for each in (costs.lines if costs else ())
+        ],
         "once_usd": costs.once.nodes * costs.once.usd_each if costs and costs.once else 0.0,
         "price_source": costs.price_source if costs else "",
     }
@@ -97,14 +110,16 @@ def readable(value: Any) -> Any:
         return value.decode(errors="replace")
     if isinstance(value, dict):
         return {key: readable(part) for key, part in value.items()}
-    return [readable(part) for part in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [readable(part) for part in value]
+    return value if isinstance(value, (str, int, float, type(None))) else str(value)
 
 
 trust_option = click.option(
     "--accept-new-host-keys",
     is_flag=True,
-    help="Where neither console nor Systems Manager tells a node's host key, trust the one it "
-    "shows. An attacker between you and the node could then impersonate it.",
+    help="Trust the host key that a node shows where neither console nor Systems Manager has "
+    "it. An attacker between you and the node could then impersonate it.",
 )
 
 
@@ -233,7 +248,9 @@ def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
         output.data({**data, "launched": report.launched, "hosts_file": hosts_file})
         return
     if report.finished:
-        output.note(f"finished what was requested before: {report.finished.told(cluster.name)}")
+        output.note(
+            f"finished what was requested before: {report.finished.described(cluster.name)}"
+        )
     elif not report.launched and not report.started:
         done = "; ".join(report.changed)
         output.note(f"{done or 'nothing to do'}: {cluster.name} is up and ready")
@@ -329,14 +346,12 @@ def _left_behind(app: AppContext, name: str) -> str:
     return f"{what}; {back}" if back else what
 
 
-@click.command(cls=ClusterCommand, explicit=True)
-@click.argument("name")
-@account_options
+@cluster_command(explicit=True)
 @spec_options
 @trust_option
 @yes_option
-@click.option("--dry-run", is_flag=True, help="Show the steps and what they cost; take none.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@dry_run_option
+@json_option("Launch")
 def up(
     app: AppContext,
     name: str,
@@ -350,7 +365,7 @@ def up(
 ) -> None:
     """Launch cluster NAME and wait until all its nodes are ready.
 
-    Run it again to go on after an interruption, to start what is stopped, or to launch anew what
+    Run it again to go on after an interruption, to start what is stopped, or to launch again what
     is gone. Its settings come from the options and from clusterctl.yaml.
 
     \b
@@ -433,14 +448,12 @@ def launch_request(draft: SpecDraft, lab: bool) -> Request:
     return completed
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command()
 @click.argument("number", type=int, metavar="N")
-@account_options
 @waiting_options
 @yes_option
-@click.option("--dry-run", is_flag=True, help="Show the steps and what they cost; take none.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@dry_run_option
+@json_option("Launch")
 def add(
     app: AppContext,
     name: str,
@@ -472,13 +485,11 @@ def add(
     _show_end(app, name, report.instances)
 
 
-@click.command(cls=ClusterCommand, explicit=True)
-@click.argument("name")
-@click.argument("indices", nargs=-1, required=True, type=Indices(), metavar="INDEX...")
+@cluster_command(explicit=True)
+@indices_argument
 @yes_option
-@click.option("--force", is_flag=True, help="Also while a job runs.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@account_options
+@force_option
+@json_option("RemovedData")
 def remove(
     app: AppContext,
     name: str,
@@ -489,7 +500,8 @@ def remove(
 ) -> None:
     """Terminate the nodes INDEX... of cluster NAME, and take them out of the others' hosts file.
 
-    The head node (0) stays; nodes keep their index. Asks first; a script has to give --yes.
+    The head node (0) stays; nodes keep their index. Needs a confirmation; a script has to give
+    --yes.
 
     \b
     clusterctl remove demo 3
@@ -511,22 +523,20 @@ def remove(
         output.data({**cluster_data(removed.cluster), "removed": removed.removed})
         return
     output.line(f"removed {fold_hosts(removed.removed)}")
-    if not removed.settled:
+    if not removed.is_finished:
         left = format_indices(node.index for node in removed.cluster.nodes)
         output.note(
             f"not all of the others ({left}) run: they learn of it by `clusterctl start {name}`"
         )
 
 
-@click.command(cls=ClusterCommand, explicit=True)
-@click.argument("name")
-@click.argument("indices", nargs=-1, required=True, type=Indices(), metavar="INDEX...")
-@account_options
+@cluster_command(explicit=True)
+@indices_argument
 @waiting_options
 @click.option("--with-data", "data", metavar="DIR", help="Then copy DIR from the nearest node.")
 @yes_option
-@click.option("--force", is_flag=True, help="Also while a job runs.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@force_option
+@json_option("ReadyData")
 def replace(
     app: AppContext,
     name: str,
@@ -541,7 +551,7 @@ def replace(
 
     Same zone, placement group, image and index; what the old machines stored is gone. The old
     ones stay if no new one can be launched. In reserved capacity the old ones are terminated first.
-    Asks first; a script has to give --yes.
+    Needs a confirmation; a script has to give --yes.
 
     \b
     clusterctl replace demo 2
@@ -565,10 +575,10 @@ def replace(
     with launcher_of(app, name, waiting) as launcher:
         report = replace_nodes(launcher, name, chosen)
     show_report(app, report, as_json)
-    return _bring_data(app, name, chosen, data, as_json) if data else 0
+    return _copy_data(app, name, chosen, data, as_json) if data else 0
 
 
-def _bring_data(
+def _copy_data(
     app: AppContext, name: str, indices: tuple[int, ...], folder: str, as_json: bool
 ) -> int:
     """Copy the folder's content from the nearest other node to these; return the exit status."""
@@ -591,12 +601,10 @@ def _bring_data(
     return shown.finish()
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
-@account_options
+@cluster_command()
 @waiting_options
 @yes_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option("ReadyData")
 def start(
     app: AppContext,
     name: str,
@@ -607,7 +615,7 @@ def start(
     """Start the stopped nodes of cluster NAME, and wait until all are ready.
 
     Addresses change: hosts file, known_hosts and ssh_config follow. A node that is gone is
-    launched anew, as `up` would.
+    launched again, as `up` would.
 
     \b
     clusterctl start demo
@@ -621,13 +629,11 @@ def start(
     _show_end(app, name, report.instances)
 
 
-@click.command(cls=ClusterCommand, explicit=True)
-@click.argument("name")
+@cluster_command(explicit=True)
 @click.option(
     "--force", is_flag=True, help="Also while a job runs, and whatever is on instance stores."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@account_options
+@json_option("StoppedData")
 def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
     """Stop all nodes of cluster NAME, and wait until they are.
 
@@ -658,7 +664,7 @@ def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
 def _note_reservations(ids: Sequence[str], region: str) -> None:
     """Say which reservations go on costing money without running nodes.
 
-    EC2 is not asked whether they have been cancelled meanwhile.
+    Whether they have been cancelled meanwhile is not checked.
     """
     for one in ids:
         output.note(
@@ -745,8 +751,7 @@ def _losses(app: AppContext, name: str, found: Removable) -> Losses:
         return Losses(unknown={cluster.head.name: error.message})
 
 
-@click.command(cls=ClusterCommand, explicit=True)
-@click.argument("name")
+@cluster_command(explicit=True)
 @yes_option
 @click.option(
     "--discard-results",
@@ -758,8 +763,7 @@ def _losses(app: AppContext, name: str, found: Removable) -> Losses:
     is_flag=True,
     help="With --yes: also what was not made from this machine.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what was removed as JSON.")
-@account_options
+@json_option("Down")
 def down(
     app: AppContext,
     name: str,
@@ -794,10 +798,12 @@ def down(
     if not (yes and discard_results):
         check_removal(app, name, found, yes)
     interrupts = Interrupts(app.timeouts.clock)
-    told = (LineProgress(), app.timeouts, found.others)
+    described = (LineProgress(), app.timeouts, found.others)
     with interrupts.handled():
         try:
-            removed = interrupts.interruptible(lambda: remove(app.clients, name, folder, *told))
+            removed = interrupts.interruptible(
+                lambda: remove(app.clients, name, folder, *described)
+            )
         except KeyboardInterrupt:
             output.note("something may be left")
             output.note_resume_command()

@@ -11,7 +11,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import ClusterName, config_option
-from clusterctl.cli.params import Group
+from clusterctl.cli.params import Group, JsonOption, json_option
 from clusterctl.config import FILE_NAME, find_file, home_folder, load_spec_file, read_spec_file
 from clusterctl.configuration.effective import SpecDraft, read_user_data, shown
 from clusterctl.configuration.options import (
@@ -48,7 +48,7 @@ def config() -> None:
 @config.command()
 @click.argument("name", required=False, type=ClusterName())
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print the settings as JSON.")
+@json_option("SettingsData")
 def show(name: str | None, config: Path | None, as_json: bool) -> None:
     """Show the settings of cluster NAME, or those of any cluster.
 
@@ -57,7 +57,7 @@ def show(name: str | None, config: Path | None, as_json: bool) -> None:
       clusterctl config show demo
     """
     file = load_spec_file(config, os.environ)
-    said = merged(
+    given = merged(
         file.values(name) if file else {},
         environment_values(os.environ, ACCOUNT),
         environment_values(os.environ),
@@ -71,13 +71,13 @@ def show(name: str | None, config: Path | None, as_json: bool) -> None:
                 "environment": variables,
                 "cluster": name,
                 "clusters": list(file.clusters) if file else [],
-                "settings": _settings(said),
+                "settings": _settings(given),
             }
         )
         return
     rows = [
         (key, _shown(OPTIONS[key.partition(".")[0]], value))
-        for key, value in _settings(said).items()
+        for key, value in _settings(given).items()
     ]
     output.table(("SETTING", "VALUE"), rows)
     if file:
@@ -96,12 +96,14 @@ def _notes(file: SpecFile | None, name: str | None) -> None:
         output.note(f"warning: {text}")
 
 
-def _settings(said: Values) -> Mapping[str, Any]:
+def _settings(given: Values) -> Mapping[str, Any]:
     """Return the value of every setting, in the order of the table; None is the built-in one."""
     found: dict[str, Any] = {}
     for key, option in OPTIONS.items():
-        tags = [tag for tag in said if tag.startswith(TAG)] if option.kind is ValueKind.TAGS else []
-        found.update({one: said.get(one) for one in tags or [key]})
+        tags = (
+            [tag for tag in given if tag.startswith(TAG)] if option.kind is ValueKind.TAGS else []
+        )
+        found.update({one: given.get(one) for one in tags or [key]})
     return found
 
 
@@ -111,7 +113,7 @@ def _shown(option: Option, value: Any) -> str:
 
 @config.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print the problems as JSON.")
+@json_option("CheckedFile")
 def check(config: Path | None, as_json: bool) -> int:
     """Check the file, and that each cluster in it can be launched as it is described.
 
@@ -170,3 +172,31 @@ def _refusals(draft: SpecDraft) -> Iterator[str]:
             read_user_data(user_data)
     except UsageError as error:
         yield error.message
+
+
+@config.command()
+@click.argument("words", nargs=-1, metavar="[COMMAND]")
+def schema(words: tuple[str, ...]) -> None:
+    """Print the JSON Schema of clusterctl.yaml, or of what COMMAND prints with --json.
+
+    \b
+    Example:
+      clusterctl config schema > clusterctl.schema.json
+      clusterctl config schema jobs
+      clusterctl config schema env status
+    """
+    from clusterctl.cli import json_schema
+
+    if not words:
+        output.data(json_schema.file_schema())
+        return
+    context = click.get_current_context()
+    command: click.Command | None = context.find_root().command
+    for word in words:
+        command = command.get_command(context, word) if isinstance(command, click.Group) else None
+    results = (
+        [one.result for one in command.params if isinstance(one, JsonOption)] if command else []
+    )
+    if not results:
+        raise UsageError(f"no command with --json: {' '.join(words)}", "see clusterctl --help")
+    output.data(json_schema.result_schema(results[0]))

@@ -104,7 +104,7 @@ def _clients() -> Clients:
     except ImportError:
         # A head node has no boto3 (bootstrap/head_programs.py).
         raise MissingTool(
-            "this machine has nothing to ask AWS with, so it has no keys to lend",
+            "boto3 is not on this machine, so it has no AWS credentials to send",
             "let the nodes use their own (--credentials profile), or run `clusterctl copy` on the "
             "machine that ran `up`",
         ) from None

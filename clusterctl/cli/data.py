@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import Group, NodePath
 from clusterctl.cli.verify import checking, show, verify_options
@@ -20,12 +20,10 @@ def data() -> None:
     """
 
 
-@data.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command(group=data)
 @click.argument("path", type=NodePath())
 @node_options
 @verify_options
-@account_options
 def verify(
     app: AppContext,
     name: str,
@@ -45,7 +43,7 @@ def verify(
     clusterctl data verify demo --nodes 1-3 '~/train.py'
 
     Names, kinds, sizes, modes, links. The exit status is 0 if all have the same, 1 if not, 2 if
-    there is nothing at PATH anywhere, and 255 if a node could not be asked.
+    there is nothing at PATH anywhere, and 255 if a node could not be reached.
     """
     from clusterctl.operations.verify import Depth, verify
 

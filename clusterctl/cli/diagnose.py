@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.host_options import SOURCES, host_options
-from clusterctl.cli.params import OutputFile, job_argument, refuse_overwriting
+from clusterctl.cli.params import OutputFile, job_argument, json_option, refuse_overwriting
 from clusterctl.domain.errors import ClusterctlError, UsageError
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ WIDTH = 98
 SHOWN = 12
 
 
-@click.command(cls=ClusterCommand, instead=("bundle", *SOURCES))
-@click.argument("name", required=False)
+@cluster_command(required=False, instead=("bundle", *SOURCES))
 @job_argument
 @click.option("--tree", "as_tree", is_flag=True, help="Show the stacks of all ranks as one tree.")
 @click.option(
@@ -37,27 +36,26 @@ SHOWN = 12
     metavar="FILE",
     help="Write a page with the verdict, hosts and ranks as a grid, the tree and the evidence.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Verdict, findings and tree as JSON.")
+@json_option("Diagnosed")
 @click.option(
     "--save",
     type=OutputFile(),
     metavar="FILE",
-    help="Pack all that was seen, without secrets, for a colleague or a report.",
+    help="Pack all observations, without secrets, for a colleague or a report.",
 )
 @click.option(
     "--from",
     "bundle",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Look at what --save has packed; no cluster is asked.",
+    help="Read what --save has packed, and no cluster.",
 )
 @host_options
 @click.option(
     "--launcher",
     metavar="PID|JOB",
-    help="On these hosts, look at the job that this mpirun, srun or torchrun has started.",
+    help="On these hosts: the job that this mpirun, srun or torchrun has started.",
 )
-@account_options
 def diagnose(
     app: AppContext,
     name: str | None,
@@ -80,7 +78,7 @@ def diagnose(
     clusterctl diagnose demo --save stuck.json.gz
     clusterctl diagnose --from stuck.json.gz --html stuck.html
 
-    All nodes are looked at, three times within seconds; nothing is changed. A few ranks in C may be
+    All nodes are sampled, three times within seconds; nothing is changed. A few ranks in C may be
     held for a moment, to read their calls. Without JOB it is the job that runs, else the latest.
     Hosts of no cluster are named by --hosts, -w or --local; nothing is left there. The exit status
     is 0 if progress was seen, 1 for a warning, 2 if something is broken, and 3 if neither is known.
@@ -135,7 +133,7 @@ def diagnose(
     # Written after the verdict is printed: a full disk must not hide it.
     if save:
         bundles.save(evidence, save)
-        output.note(f"all that was seen is in {save}: clusterctl diagnose --from {save} shows it")
+        output.note(f"all observations are in {save}: clusterctl diagnose --from {save} shows it")
     # A page may be passed on: like the file of --save it has no secrets.
     if page:
         shown = bundles.without_secrets(evidence)
@@ -155,7 +153,7 @@ def write_page(evidence: Evidence, found: Diagnosis, path: Path) -> None:
 
 
 def screen(evidence: Evidence, found: Diagnosis) -> list[str]:
-    """Return the lines to print: verdict, findings, what was clean, what was not seen."""
+    """Return the lines to print: verdict, findings, what was clean, what was not observed."""
     lines = [*_wrapped(found.verdict), ""]
     shown = [one for one in found.findings if one.message != found.verdict]
     lead = [one for one in found.findings if one.message == found.verdict]
@@ -171,17 +169,17 @@ def screen(evidence: Evidence, found: Diagnosis) -> list[str]:
     if found.clean:
         lines += _wrapped(f"clean: {'; '.join(found.clean)}", "  ")
     if found.next_step:
-        lines += [f"  to settle it: {output.suggested(found.next_step)}"]
+        lines += [f"  to find out: {output.suggested(found.next_step)}"]
     of_hosts = sorted({f"{host.host}: {text}" for host in evidence.hosts for text in host.unseen})
     problems = [*dict.fromkeys([*found.unseen, *evidence.problems, *of_hosts])]
     for text in problems[:4]:
-        lines += _wrapped(f"not seen: {text}", "  ")
+        lines += _wrapped(f"not observed: {text}", "  ")
     if len(problems) > 4:
-        lines.append(f"and {len(problems) - 4} more that was not seen (--json)")
+        lines.append(f"and {len(problems) - 4} more not observed (--json)")
     if evidence.source and evidence.job and evidence.job.others:
         others = ", ".join(evidence.job.others[:6])
-        lines.append(f"  other jobs here: {others} (--launcher looks at one)")
-    lines.append(f"took {evidence.took_s:.1f} s, {evidence.taken_at}")
+        lines.append(f"  other jobs here: {others} (--launcher selects one)")
+    lines.append(f"observed for {evidence.took_s:.1f} s, {evidence.taken_at}")
     return lines
 
 
@@ -209,6 +207,6 @@ def tree_of(evidence: Evidence, found: Diagnosis) -> list[str]:
 
     ranks = [one for host in evidence.hosts for one in host.ranks]
     if not ranks:
-        return ["", "no rank was seen: there is no tree"]
+        return ["", "no rank found: no tree"]
     odd = frozenset(rank for one in found.findings if one.ranks for rank in one.ranks)
     return ["", *tree_lines(merge(ranks), odd)]

@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.node_options import nodes_option
+from clusterctl.cli.params import dry_run_option, json_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.node.record import to_data
 
 if TYPE_CHECKING:
+    from clusterctl.cli.json_types import DiskReportData
     from clusterctl.domain.results import FanoutResult
     from clusterctl.node.facts.parts import CopyParts
     from clusterctl.node.jobs.clean import NodeLogs
     from clusterctl.operations.disk import DiskReport
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command()
 @nodes_option
 @click.option(
     "--grow", type=click.IntRange(1, 65_536), metavar="GIB", help="Root volumes so large."
 )
 @click.option("--yes", is_flag=True, help="Do not ask before --grow adds costs.")
-@click.option("--json", "as_json", is_flag=True, help="Sizes and findings as JSON.")
-@account_options
+@json_option("Disks")
 def disk(
     app: AppContext,
     name: str,
@@ -99,7 +99,7 @@ def _grow(
     from clusterctl.ec2.money.costs import GP3_GIB_MONTH_USD, format_usd
     from clusterctl.operations.disk import grow_disks
 
-    def agree(added_gib: int) -> None:
+    def confirm_cost(added_gib: int) -> None:
         if app.settings.lab or not added_gib:
             return
         monthly = format_usd(added_gib * GP3_GIB_MONTH_USD)
@@ -107,13 +107,13 @@ def _grow(
         output.confirm("Grow?", yes, scripts=True)
 
     with app.open(name) as access:
-        result = grow_disks(access, app.ec2, indices, gib, agree)
+        result = grow_disks(access, app.ec2, indices, gib, confirm_cost)
     if as_json:
-        failures = [hostlines.failure_data(failure) for failure in result.failures]
+        failures = hostlines.failures_data(result.failures)
         output.data({"grown": [vars(one) for one in result.values], "failures": failures})
     else:
         for one in result.values:
-            output.line(f"{one.host}: {one.before_gib} GiB, now {one.gib}; {one.said}")
+            output.line(f"{one.host}: {one.before_gib} GiB, now {one.gib}; {one.message}")
     hostlines.show_failures(result.failures)
     return result.failure_status
 
@@ -144,21 +144,21 @@ def show_copies(copies: Sequence[tuple[str, CopyParts]]) -> None:
         output.table(("NODE", "PARTS OF A COPY TO", "SIZE", "LAST WRITTEN"), rows)
 
 
-def _copies_data(copies: Sequence[tuple[str, CopyParts]]) -> list[dict[str, Any]]:
+def _copies_data(copies: Sequence[tuple[str, CopyParts]]) -> list[Any]:
     return [{"host": host, **to_data(one)} for host, one in copies]
 
 
-def _as_data(report: DiskReport) -> dict[str, object]:
+def _as_data(report: DiskReport) -> DiskReportData:
+    disks: list[Any] = [{**to_data(usage), "full_in_s": usage.full_in_s} for usage in report.usages]
     return {
-        "disks": [{**vars(usage), "full_in_s": usage.full_in_s} for usage in report.usages],
+        "disks": disks,
         "copies": _copies_data(report.copies),
-        "findings": [output.finding_data(finding) for finding in report.findings],
-        "failures": [hostlines.failure_data(failure) for failure in report.failures],
+        "findings": output.findings_data(report.findings),
+        "failures": hostlines.failures_data(report.failures),
     }
 
 
-@click.command(name="clean-logs", cls=ClusterCommand, explicit=True)
-@click.argument("name")
+@cluster_command("clean-logs", explicit=True)
 @click.option("--jobs", is_flag=True, help="The logs of ended jobs too (clusterctl logs).")
 @click.option(
     "--keep-last",
@@ -168,10 +168,9 @@ def _as_data(report: DiskReport) -> dict[str, object]:
 )
 @click.option("--copies", is_flag=True, help="No logs: what interrupted copies have left.")
 @click.option("--yes", is_flag=True, help="Do not ask, though checkpoints go.")
-@click.option("--dry-run", is_flag=True, help="Show what would go, and remove nothing.")
+@dry_run_option
 @click.option("--force", is_flag=True, help="Even while a job runs; what it writes stays.")
-@click.option("--json", "as_json", is_flag=True, help="What was removed as JSON.")
-@account_options
+@json_option("Cleanings")
 def clean_logs(
     app: AppContext,
     name: str,
@@ -225,7 +224,7 @@ def clean_logs(
                 }
                 for host, node in result.by_host.items()
             ]
-            + [hostlines.failure_data(failure) for failure in result.failures]
+            + hostlines.failures_data(result.failures)
         )
     verb = "would free" if dry_run else "freed"
     for host, node in result.by_host.items():
@@ -250,7 +249,7 @@ def _discard_copies(app: AppContext, name: str, dry_run: bool, as_json: bool) ->
         result = discard_copies(access, dry_run=dry_run)
     found = [(host, one) for host, parts in result.by_host.items() for one in parts]
     if as_json:
-        failures = [hostlines.failure_data(failure) for failure in result.failures]
+        failures = hostlines.failures_data(result.failures)
         output.data(_copies_data(found) + failures)
     else:
         show_copies(found)

@@ -7,27 +7,25 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.node_options import nodes_option
+from clusterctl.cli.params import json_option
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
+    from clusterctl.cli.json_types import Checked
     from clusterctl.diagnosis.drift import NodeComparison
     from clusterctl.operations.doctor import DoctorReport
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command()
 @nodes_option
 @click.option("--all", "all_columns", is_flag=True, help="Also the columns that are all the same.")
 @click.option("--all-to-all", is_flag=True, help="Does each node reach each other one, too?")
 @click.option("--data-dir", metavar="DIR", default="", help="Where the training data are.")
 @click.option("--fix", is_flag=True, help="End leftover ranks, restore hostnames; check again.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Everything that the nodes reported, as JSON."
-)
-@account_options
+@json_option("Checked")
 def doctor(
     app: AppContext,
     name: str,
@@ -38,7 +36,7 @@ def doctor(
     fix: bool,
     as_json: bool,
 ) -> int:
-    """Look at every node of cluster NAME: what differs from the others, and what is wrong.
+    """Check every node of cluster NAME: what differs from the others, and what is wrong.
 
     \b
     clusterctl doctor demo
@@ -64,18 +62,18 @@ def doctor(
                 # No repair disturbs a served model.
                 refuse_while_training(access, "what it uses would be changed", ())
             except JobRunning as refusal:
-                refusal.hint = f"end it: clusterctl cancel {name}; or look without --fix"
+                refusal.hint = f"end it: clusterctl cancel {name}; or run it without --fix"
                 raise
             except HostError as silence:
-                silence.hint = "look without --fix"
+                silence.hint = "run it without --fix"
                 raise
         chosen = [one for one in found.instances if not indices or one.node.index in indices]
         gone = [] if indices else found.findings
         health = [*gone, *health_findings(app.clients.ec2, chosen)]
-        asked = (found.instances, indices, data_dir, all_to_all, health)
-        report = look(access, *asked)
+        request = (found.instances, indices, data_dir, all_to_all, health)
+        report = look(access, *request)
         if fix and repair(access, report, output.note):
-            report = look(access, *asked)
+            report = look(access, *request)
     if as_json:
         output.data(_as_data(report))
         return report.exit_status
@@ -102,12 +100,12 @@ def _show(table: NodeComparison, all_columns: bool) -> None:
         output.table(("NODE", *headings), rows)
     same = [f"{name} {norm}" for name, norm in table.norms.items() if name not in headings and norm]
     if same:
-        alone = len(hosts) == 1
-        where = f"on {hosts[0]}" if alone else f"the same on all {count(len(hosts), 'node')}"
+        is_single = len(hosts) == 1
+        where = f"on {hosts[0]}" if is_single else f"the same on all {count(len(hosts), 'node')}"
         output.line(f"{where}: {', '.join(same)}")
 
 
-def _as_data(report: DoctorReport) -> dict[str, object]:
+def _as_data(report: DoctorReport) -> Checked:
     table = report.table
     return {
         "nodes": [
@@ -122,6 +120,6 @@ def _as_data(report: DoctorReport) -> dict[str, object]:
             for row, one in enumerate(table.nodes)
         ],
         "norms": table.norms,
-        "findings": [output.finding_data(finding) for finding in report.findings],
-        "failures": [hostlines.failure_data(failure) for failure in report.failures],
+        "findings": output.findings_data(report.findings),
+        "failures": hostlines.failures_data(report.failures),
     }

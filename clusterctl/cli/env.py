@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import Group, NodePath, preset_option
+from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.params import (
+    Group,
+    NodePath,
+    dry_run_option,
+    force_option,
+    json_option,
+    preset_option,
+    together,
+)
 
 if TYPE_CHECKING:
     from clusterctl.bootstrap.training import EnvRequest, NodeEnv
+    from clusterctl.cli.json_types import NodeEnvironment
     from clusterctl.operations.environment import EnvReport
 
 
@@ -28,31 +36,27 @@ def env() -> None:
     """
 
 
-def _request_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --prefix, --preset, --python and --tensorflow."""
-    for option in (
-        click.option(
-            "--tensorflow",
-            type=click.Choice(["2.15", "NEWEST"], case_sensitive=False),
-            help="2.15, or the newest that Horovod can be built for, in a folder of its own. "
-            "Default: that of the environment which is there, at first 2.15; from compute "
-            "capability 9.0 on NEWEST.",
-        ),
-        click.option(
-            "--python", type=NodePath(), metavar="PATH", default="", help="The nodes' interpreter."
-        ),
-        preset_option("For GPUs or CPUs; auto: by the NVIDIA driver."),
-        click.option(
-            "--prefix",
-            type=NodePath(),
-            metavar="DIR",
-            envvar="CLUSTERCTL_TRAINING_ENV",
-            default="",
-            help="The environment's folder on the nodes, at first /opt/clusterctl/training.",
-        ),
-    ):
-        command = option(command)
-    return command
+_request_options = together(
+    click.option(
+        "--prefix",
+        type=NodePath(),
+        metavar="DIR",
+        envvar="CLUSTERCTL_TRAINING_ENV",
+        default="",
+        help="The environment's folder on the nodes, at first /opt/clusterctl/training.",
+    ),
+    preset_option("For GPUs or CPUs; auto: by the NVIDIA driver."),
+    click.option(
+        "--python", type=NodePath(), metavar="PATH", default="", help="The nodes' interpreter."
+    ),
+    click.option(
+        "--tensorflow",
+        type=click.Choice(["2.15", "NEWEST"], case_sensitive=False),
+        help="2.15, or the newest that Horovod can be built for, in a folder of its own. "
+        "Default: that of the environment which is there, at first 2.15; from compute "
+        "capability 9.0 on NEWEST.",
+    ),
+)
 
 
 def _request(prefix: str, preset: str, python: str, tensorflow: str | None) -> EnvRequest:
@@ -63,8 +67,7 @@ def _request(prefix: str, preset: str, python: str, tensorflow: str | None) -> E
     return EnvRequest(prefix.rstrip("/"), preset, python, release)
 
 
-@env.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command(group=env)
 @click.option(
     "--wheelhouse",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -72,10 +75,9 @@ def _request(prefix: str, preset: str, python: str, tensorflow: str | None) -> E
     help="Take the packages from this folder here: no package index is used.",
 )
 @_request_options
-@click.option("--dry-run", is_flag=True, help="Show the steps, and do nothing.")
-@click.option("--force", is_flag=True, help="Even while a job runs.")
-@click.option("--json", "as_json", is_flag=True, help="The nodes' environments as JSON.")
-@account_options
+@dry_run_option
+@force_option
+@json_option("Installed")
 def install(
     app: AppContext,
     name: str,
@@ -115,11 +117,9 @@ def install(
     return _show(report, as_json)
 
 
-@env.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command(group=env)
 @_request_options
-@click.option("--json", "as_json", is_flag=True, help="The nodes' environments as JSON.")
-@account_options
+@json_option("Environments")
 def status(
     app: AppContext,
     name: str,
@@ -159,8 +159,8 @@ def _show(report: EnvReport, as_json: bool) -> int:
             {
                 "folder": report.folder,
                 "nodes": [_as_data(node) for node in nodes],
-                "findings": [output.finding_data(finding) for finding in report.findings],
-                "failures": [hostlines.failure_data(failure) for failure in report.nodes.failures],
+                "findings": output.findings_data(report.findings),
+                "failures": hostlines.failures_data(report.nodes.failures),
             }
         )
     elif nodes:
@@ -183,7 +183,7 @@ def _rows(nodes: list[NodeEnv]) -> list[tuple[str, ...]]:
     ]
 
 
-def _as_data(node: NodeEnv) -> dict[str, object]:
+def _as_data(node: NodeEnv) -> NodeEnvironment:
     return {
         "host": node.host,
         "state": node.state.value,

@@ -11,18 +11,19 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, cast
 
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.params import launched_here
+from clusterctl.cli.params import json_option, launched_here
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import NOT_KNOWN, STATUSES, Severity
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
+    from clusterctl.cli.json_types import Explained, LogFindingData, UnknownLine
     from clusterctl.explain.engine import Explanation, LogFinding, UnknownError
 
 # Characters of each piece that are looked at, and the share of them that text has at most of those
@@ -40,7 +41,7 @@ _PACKED = (b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", _GZIP)
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("files", nargs=-1, metavar="[FILE]...")
-@click.option("--json", "as_json", is_flag=True, help="All findings as JSON.")
+@json_option("Explained")
 def explain(files: tuple[str, ...], as_json: bool) -> int:
     """Say what failed first in logs: a job's, a kernel's, cloud-init's. No cluster is needed.
 
@@ -222,13 +223,12 @@ def _show(found: Explanation) -> None:
 def _show_without_lead(found: Explanation) -> None:
     if found.unknown and found.severity is Severity.ERROR:
         _show_unknown(
-            "These lines report a failure that is not in the catalogue. The first is where to "
-            "look:",
+            "These lines report a failure that is not in the catalogue. Begin with the first:",
             found.unknown,
         )
     elif found.severity is Severity.ERROR:
         _show_unknown(
-            "Something failed, and no line of this log that is in the catalogue says why:",
+            "Something failed, and no known line of this log explains it:",
             found.failing,
         )
     else:
@@ -294,7 +294,7 @@ def _where(one: LogFinding | UnknownError) -> str:
     return f"{where} (==> {one.part} <==)" if one.part else where
 
 
-def _as_data(found: Explanation) -> dict[str, Any]:
+def _as_data(found: Explanation) -> Explained:
     return {
         "severity": found.severity.value,
         "lines": found.lines,
@@ -310,7 +310,7 @@ def _as_data(found: Explanation) -> dict[str, Any]:
     }
 
 
-def _unknown_data(one: UnknownError) -> dict[str, Any]:
+def _unknown_data(one: UnknownError) -> UnknownLine:
     return {
         "file": one.origin,
         "part": one.part,
@@ -323,7 +323,7 @@ def _unknown_data(one: UnknownError) -> dict[str, Any]:
     }
 
 
-def _finding_data(one: LogFinding) -> dict[str, Any]:
+def _finding_data(one: LogFinding) -> LogFindingData:
     known = one.signature
     return {
         "signature": known.id,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.cli.params import Duration
+from clusterctl.cli.params import json_option, timeout_option, together
 
 if TYPE_CHECKING:
     from clusterctl.transport.stdin import StdinSource
@@ -20,21 +19,17 @@ MOST_AT_ONCE = 1024
 DEFAULT_FANOUT = 256
 
 
-def fanout_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --timeout, --fanout and --json."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Outcomes as JSON."),
-        click.option(
-            "--fanout",
-            type=click.IntRange(1, MOST_AT_ONCE),
-            default=DEFAULT_FANOUT,
-            show_default=True,
-            help="How many hosts at once.",
-        ),
-        click.option("--timeout", "timeout_s", type=Duration(), help="Per host: 30s, 5m, 2h."),
-    ):
-        command = option(command)
-    return command
+fanout_options = together(
+    timeout_option,
+    click.option(
+        "--fanout",
+        type=click.IntRange(1, MOST_AT_ONCE),
+        default=DEFAULT_FANOUT,
+        show_default=True,
+        help="How many hosts at once.",
+    ),
+    json_option("Outputs"),
+)
 
 
 def piped_stdin(closed: bool) -> StdinSource | bytes:

@@ -13,12 +13,12 @@ from clusterctl.cli.orphan_table import (
     print_failures,
     print_orphans,
     print_removal,
+    print_total,
     removal_data,
     sweep_data,
-    tell_total,
     warn_not_recorded,
 )
-from clusterctl.cli.params import Duration, yes_option
+from clusterctl.cli.params import Duration, json_option, yes_option
 from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.domain.timeouts import Clock
 from clusterctl.domain.units import count
@@ -41,11 +41,9 @@ if TYPE_CHECKING:
 )
 @click.option("--networks", is_flag=True, help="Also networks that no cluster is in.")
 @click.option("--all", "everything", is_flag=True, help="Show also what is in use.")
-@click.option(
-    "--delete", is_flag=True, help="Remove the orphans. Asks first; a script needs --yes."
-)
+@click.option("--delete", is_flag=True, help="Remove the orphans. Needs a confirmation, or --yes.")
 @yes_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("Leftovers")
 @account_options
 def gc(
     app: AppContext,
@@ -61,7 +59,7 @@ def gc(
 ) -> int:
     """Find what clusters have left behind, and remove it with --delete.
 
-    Looks at everything with a tag of clusterctl: instances, volumes, addresses, network
+    Reads everything with a tag of clusterctl: instances, volumes, addresses, network
     interfaces, placement groups, security groups, key pairs, networks.
 
     \b
@@ -96,7 +94,7 @@ def gc(
         if cluster is not None and not sweep.judged:
             note_unknown_cluster(cluster, list(places), sweep)
         elif not as_json:
-            tell_total(sweep, costs, delete)
+            print_total(sweep, costs, delete)
         if as_json and delete:
             output.data(removal_data(sweep, None))
         return 1 if sweep.failures else 0
@@ -110,7 +108,7 @@ def gc(
 
 
 def places_of(app: AppContext, regions: str | None, all_regions: bool) -> dict[str, Clients]:
-    """Return the clients of each region to look at. Raises UsageError, AwsError."""
+    """Return the clients of each region to read. Raises UsageError, AwsError."""
     from clusterctl.ec2.gc.sweep import all_regions as enabled_regions
 
     if regions and all_regions:
@@ -134,7 +132,7 @@ def _check_known(names: tuple[str, ...], app: AppContext) -> None:
     try:
         known = enabled_regions(app.clients)
     except AwsError:
-        # Regions may not be listed, or nobody answers: the sweep reports each region's error.
+        # Regions may not be listed, or AWS may not answer: the sweep reports each region's error.
         return
     unknown = [name for name in names if name not in known]
     if unknown:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterctl.cli.params import together
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +24,14 @@ _nodes_option = click.option(
     "nodes",
     metavar="NODES",
     help="Hosts as ClusterShell has them: node[1-9], @GROUP.",
+)
+
+
+_hosts_arguments = together(
+    click.argument("hosts", type=click.Path(path_type=Path)),
+    _nodes_option,
+    click.option("-u", "--user", help="Log in as this user."),
+    click.option("-i", "--key", type=click.Path(path_type=Path), help="Log in with this key file."),
 )
 
 
@@ -47,16 +56,22 @@ def hosts_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 
         return command(*args, hosts=hosts_in(nodes) if nodes else hosts, **kwargs)
 
-    for add in (
-        click.option(
-            "-i", "--key", type=click.Path(path_type=Path), help="Log in with this key file."
-        ),
-        click.option("-u", "--user", help="Log in as this user."),
-        _nodes_option,
-        click.argument("hosts", type=click.Path(path_type=Path)),
-    ):
-        wired = add(wired)
-    return wired
+    return _hosts_arguments(wired)
+
+
+_source_options = together(
+    click.option(
+        "--hosts",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Diagnose the hosts of a hosts file, as ssh reaches them.",
+    ),
+    _nodes_option,
+    click.option("--slurm", metavar="JOBID", help="Diagnose the hosts of a Slurm job."),
+    click.option("--local", "is_local", is_flag=True, help="Diagnose this machine only."),
+    click.option("--sudo", "as_root", is_flag=True, help="On these hosts: jobs of all users."),
+    click.option("-u", "--user", help="Log in to these hosts as this user."),
+)
 
 
 def host_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -81,21 +96,7 @@ def host_options(command: Callable[..., Any]) -> Callable[..., Any]:
             if source:
                 source.connections.close()
 
-    for option in (
-        click.option("-u", "--user", help="Log in to these hosts as this user."),
-        click.option("--sudo", "as_root", is_flag=True, help="There, look at all users' jobs."),
-        click.option("--local", "is_local", is_flag=True, help="Look at this machine only."),
-        click.option("--slurm", metavar="JOBID", help="Look at the hosts of a job of Slurm."),
-        _nodes_option,
-        click.option(
-            "--hosts",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Look at the hosts of a hosts file, as ssh reaches them.",
-        ),
-    ):
-        wired = option(wired)
-    return wired
+    return _source_options(wired)
 
 
 def host_source(

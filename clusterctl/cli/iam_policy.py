@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.params import json_option
 from clusterctl.domain.errors import UsageError
 
 WHO = ("operator", "roles", "network", "node")
@@ -33,7 +34,7 @@ WHO = ("operator", "roles", "network", "node")
     help="Where nodes may write in S3; may be repeated.",
 )
 @click.option("--ssm", is_flag=True, help="Nodes may be reached through Systems Manager.")
-@click.option("--json", "as_json", is_flag=True, help="All policies as one JSON object.")
+@json_option("Policies")
 def iam_policy(
     who: str | None,
     region: str,
@@ -102,7 +103,7 @@ def iam_policy(
 
 
 def _check(who: str | None, as_json: bool, for_users: list[str], nodes_may: bool) -> None:
-    """Raise UsageError for options that the policy asked for would ignore."""
+    """Raise UsageError for options that the requested policy would ignore."""
     if for_users and (
         who in ("network", "node") or (who == "roles" and "--node-role" in for_users)
     ):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import JobId, job_argument, yes_option
-from clusterctl.cli.train import follow_to_end, tell_end
+from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.params import JobId, job_argument, json_option, yes_option
+from clusterctl.cli.train import follow_to_end, print_end
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes, format_duration
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 ASK_FROM_BYTES = 10_000_000_000
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="The records as JSON.")
-@account_options
+@cluster_command()
+@json_option("Jobs")
 def jobs(app: AppContext, name: str, as_json: bool) -> int:
     """List the jobs of cluster NAME, oldest first.
 
@@ -72,28 +70,26 @@ def job_remarks(job: JobRecord) -> list[str]:
     """Return what a job's row has no room for: watchdog, place in the queue, lost attempts."""
     from clusterctl.operations.logs import lost_in
 
-    told = [f", its watchdog at {text}" for text in job.status.messages]
+    remarks = [f", its watchdog at {text}" for text in job.status.messages]
     if job.problem:
-        told.append(f": what was requested is not known: {job.problem}")
+        remarks.append(f": what was requested is not known: {job.problem}")
     if queue := job.status.waits_for:
-        told.append(f" begins after {queue[-1]}: {count(len(queue), 'job')} before it")
+        remarks.append(f" begins after {queue[-1]}: {count(len(queue), 'job')} before it")
     if job.state.value == "lost" and job.status.rebooted:
-        told.append(" was lost when the head node rebooted")
+        remarks.append(" was lost when the head node rebooted")
     for number, attempt in enumerate(job.status.attempts, 1):
         lost = lost_in(attempt)
-        told += [f", attempt {number} lost {lost}"] if lost else []
-        told += [f", attempt {number}: {attempt['why']}"] if attempt.get("why") else []
-    return told
+        remarks += [f", attempt {number} lost {lost}"] if lost else []
+        remarks += [f", attempt {number}: {attempt['why']}"] if attempt.get("why") else []
+    return remarks
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command()
 @job_argument
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job ends.")
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="What that rank wrote.")
-@account_options
 def logs(app: AppContext, name: str, job_id: str | None, follow: bool, rank: int | None) -> int:
-    """Show the log of JOB of cluster NAME, or of the latest that has begun.
+    """Show the log of JOB of cluster NAME, or of the latest that has started.
 
     \b
     clusterctl logs demo -f
@@ -114,11 +110,9 @@ def logs(app: AppContext, name: str, job_id: str | None, follow: bool, rank: int
         return 0
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command()
 @job_argument
-@click.option("--json", "as_json", is_flag=True, help="The record as JSON.")
-@account_options
+@json_option("Job")
 def wait(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int:
     """Wait until JOB of cluster NAME, or the latest, has ended; the exit status is the job's.
 
@@ -132,17 +126,15 @@ def wait(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int:
 
     with app.open(name) as access:
         job = find(access, job_id, latest=True)
-        return tell_end(access, wait_for(access, job), as_json)
+        return print_end(access, wait_for(access, job), as_json)
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command()
 @click.argument("words", nargs=-1, type=JobId(loose=True), metavar="[JOB] [DIR]")
 @click.option("--verify", is_flag=True, help="Read all files again at the end, and compare them.")
 @yes_option
-@account_options
 def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes: bool) -> int:
-    """Bring JOB of cluster NAME, or the latest, into the folder DIR here, or into one of its name.
+    """Download JOB of cluster NAME, or the latest, into the folder DIR here, or one of its name.
 
     \b
     clusterctl fetch demo
@@ -153,7 +145,7 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
     --output`; files of other nodes come into DIR/NODE. Also record.json, its log and those of its
     ranks (log-0), the trainer's metrics.jsonl, traced steps, and what a watchdog saw
     (diagnosis.gz). It may be done again, while the job runs, too: only what is missing or has
-    changed is copied. It asks before it copies more than 10 GB.
+    changed is copied. More than 10 GB need a confirmation.
     """
     from clusterctl.cli.copy.options import CopyOptions
     from clusterctl.cli.copy.view import showing
@@ -162,7 +154,7 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
 
     job_id, place = job_and_folder(words)
 
-    def agree(size: int) -> None:
+    def confirm_size(size: int) -> None:
         if size > ASK_FROM_BYTES:
             output.confirm(f"Fetch {format_bytes(size)}?", yes)
 
@@ -170,14 +162,14 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
         job = find(access, job_id)
         place = place or Path(job.job_id)
         with showing(CopyOptions()) as shown:
-            brought = fetching.fetch(access, job.job_id, place, shown.watch, agree, verify)
+            fetched = fetching.fetch(access, job.job_id, place, shown.watch, confirm_size, verify)
     names = fold_hosts(sorted(path.name for path in place.iterdir()))
-    written = f"{count(brought.files, 'file')}, {format_bytes(brought.size_bytes)}"
-    of_it = f" ({written} that it wrote)" if brought.files else ""
+    written = f"{count(fetched.files, 'file')}, {format_bytes(fetched.size_bytes)}"
+    of_it = f" ({written} that it wrote)" if fetched.files else ""
     same = ", and equal to what is on the nodes" if verify else ""
     output.line(f"job {job.job_id} is in {place}{of_it}{same}: {names}")
-    if brought.gone:
-        output.note(f"left by an earlier fetch, no longer on the nodes: {' '.join(brought.gone)}")
+    if fetched.gone:
+        output.note(f"left by an earlier fetch, no longer on the nodes: {' '.join(fetched.gone)}")
     return 0
 
 

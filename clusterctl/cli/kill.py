@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.node_options import nodes_option
-from clusterctl.cli.params import job_argument
+from clusterctl.cli.params import dry_run_option, job_argument, json_option
 from clusterctl.cli.train import how_it_ended
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
+from clusterctl.node.record import to_data
 
 if TYPE_CHECKING:
+    from clusterctl.cli.json_types import Killed
     from clusterctl.jobs.processes import Processes
     from clusterctl.node.jobs.processes import NodeProcess
     from clusterctl.operations.kill import HeldMemory, KillReport
@@ -65,16 +67,14 @@ def hint_after_interrupt(name: str) -> Iterator[None]:
         raise
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command()
 @job_argument
 @nodes_option
 @click.option(
     "--all-python", is_flag=True, help="Every Python process of the SSH user too (pkill -9 python)."
 )
-@click.option("--dry-run", is_flag=True, help="Show them, and end none.")
-@click.option("--json", "as_json", is_flag=True, help="The processes as JSON.")
-@account_options
+@dry_run_option
+@json_option("Killed")
 def kill(
     app: AppContext,
     name: str,
@@ -107,13 +107,28 @@ def kill(
     with hint_after_interrupt(name), app.open(name) as access:
         report = kill_processes(access, query, indices, dry_run, found)
     if as_json:
-        output.data(report.as_data(hostlines.failure_data))
+        output.data(_report_data(report))
     elif report.found or report.answered:
         output.line(how_they_ended(report, dry_run))
     show_left(report.left)
     show_held(report.held or ())
     hostlines.show_failures(report.failures)
     return report.exit_status
+
+
+def _report_data(report: KillReport) -> Killed:
+    return {
+        "processes": [_process_data(one) for one in report.ended or report.found],
+        "left": [_process_data(one) for one in report.left],
+        "gpu_memory_held": report.held,
+        "failures": hostlines.failures_data(report.failures),
+    }
+
+
+def _process_data(process: NodeProcess) -> Any:
+    data = to_data(process)
+    del data["session"]  # only the node knows what it means
+    return {**data, "ended": process.ended or None}
 
 
 def show_held(held: Sequence[HeldMemory]) -> None:
@@ -155,11 +170,9 @@ def how_they_ended(report: KillReport, dry_run: bool = False) -> str:
     return f"ended {count(ended, 'process')} on {hosts}{by_force}; {left}"
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command()
 @job_argument
-@click.option("--json", "as_json", is_flag=True, help="The jobs and processes ended, as JSON.")
-@account_options
+@json_option("CancelledData")
 def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int:
     """End JOB of cluster NAME, or all that runs there: jobs, an mpirun started by hand, what either
     left anywhere.
@@ -179,7 +192,7 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
     others = cancelled.others
     if as_json:
         jobs = [job.as_data() for _, job in cancelled.jobs]
-        output.data({"jobs": jobs, **others.as_data(hostlines.failure_data)})
+        output.data({"jobs": jobs, **_report_data(others)})
     else:
         for before, job in cancelled.jobs:
             output.line(how_it_ended(job) + ("" if before.unended else " already"))

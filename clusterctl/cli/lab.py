@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from clusterctl.cli import output
 from clusterctl.cli.app_context import in_lab
 from clusterctl.cli.lab_fault import fault, running_lab
-from clusterctl.cli.params import Group, Size, clusters_launched, yes_option
+from clusterctl.cli.params import Group, Size, clusters_launched, json_option, yes_option
 from clusterctl.config import load_settings
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import format_bytes
@@ -151,7 +151,7 @@ def stop(yes: bool) -> None:
 
 
 @lab.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option("LabStatus")
 def status(as_json: bool) -> None:
     """What runs: the lab and its instances. Exit status 1 when it is not running.
 
@@ -188,7 +188,7 @@ def status(as_json: bool) -> None:
     type=click.Choice(ACCOUNTS),
     help="Which of the lab's accounts to be.",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option("Variables")
 def env(account: str, as_json: bool) -> None:
     """The environment in which aws-cli, boto3, s5cmd and clusterctl --lab talk to the lab.
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.params import BitRate, Duration, Group, Indices, Size
+from clusterctl.cli.params import BitRate, Duration, Group, Indices, Size, json_option
 from clusterctl.config import load_settings
 from clusterctl.domain.errors import LabError, UsageError
 from clusterctl.lab.record import LabRecord, read_record
@@ -17,21 +17,6 @@ from clusterctl.lab.record import LabRecord, read_record
 # Paths of the lab's own HTTP pages.
 FAULTS_PAGE = "/_lab/faults"
 INTERRUPTIONS_PAGE = "/_lab/interruptions"
-
-TIMES = click.option(
-    "--times",
-    default=1,
-    show_default=True,
-    type=click.IntRange(0),
-    help="How often it strikes; 0: until it is cleared.",
-)
-SKIP = click.option(
-    "--skip",
-    default=0,
-    show_default=True,
-    type=click.IntRange(0),
-    help="Let so many requests pass first.",
-)
 
 
 class InstanceName(click.ParamType):
@@ -118,7 +103,7 @@ def fault() -> None:
 
 
 @fault.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option("FaultsData")
 def list_(as_json: bool) -> None:
     """Show the faults that are set, and how late things are shown.
 
@@ -159,163 +144,6 @@ def clear(id: str | None) -> None:
 
 
 @fault.command()
-@click.argument("type", metavar="TYPE")
-@click.argument("zone")
-@click.argument("machines", metavar="N", type=click.IntRange(0))
-def capacity(type: str, zone: str, machines: int) -> None:
-    """N machines of a type are left in a zone, beside those that run now.
-
-    Instances that end or are stopped give theirs back. A launch for which too few are left is
-    refused with InsufficientInstanceCapacity, in AWS's words.
-
-    \b
-    Example:
-      clusterctl lab fault capacity p4d.24xlarge us-east-1a 0
-    """
-    set_fault("capacity", instance_type=type, zone=zone, left=machines)
-
-
-# Options of `lag`, with their help: "Until ... shown."
-LATE = {
-    "visible": "a new instance is",
-    "console": "what a console has is",
-    "tags": "changed tags are",
-    "states": "an instance's state is",
-    "addresses": "elastic addresses, and who has them, are",
-    "groups": "security groups and their rules are",
-    "volumes": "changed volumes are",
-    "spot": "spot requests are",
-    "places": "the free places of reservations are",
-}
-
-
-def late_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of LATE to a command."""
-    for name, what in reversed(LATE.items()):
-        kind = Duration(none=True)
-        command = click.option(f"--{name}", f"{name}_s", type=kind, help=f"Until {what} shown.")(
-            command
-        )
-    return command
-
-
-@fault.command()
-@late_options
-@click.option(
-    "--reordered/--in-order",
-    default=None,
-    help="Half of the reads show what there is at once: an answer may be older than the last.",
-)
-def lag(**late: float | bool | None) -> None:
-    """Make EC2 show later what there is. Without this, new instances are hidden for 0.3 s.
-
-    \b
-    Example:
-      clusterctl lab fault lag --visible 5s --console 30s
-      clusterctl lab fault lag --tags 4s --states 4s --reordered
-    """
-    set_fault("lag", **late)
-
-
-@fault.command()
-@click.argument("code")
-@click.argument("value", type=click.FloatRange(0))
-def quota(code: str, value: float) -> None:
-    """Set a service quota, such as the vCPUs of on-demand P instances (L-417A185B).
-
-    \b
-    Example:
-      clusterctl lab fault quota L-417A185B 128
-    """
-    set_fault("quota", code=code, value=value)
-
-
-@fault.command()
-@click.argument("action")
-@click.option("--rate", required=True, type=float, help="Requests a second that come to it.")
-@click.option("--burst", required=True, type=click.IntRange(1), help="Requests it can hold.")
-def throttle(action: str, rate: float, burst: int) -> None:
-    """Answer requests that come too fast with RequestLimitExceeded.
-
-    ACTION is an API action, or '*': then each action has a bucket of its own.
-
-    \b
-    Example:
-      clusterctl lab fault throttle DescribeInstances --rate 0.5 --burst 3
-    """
-    set_fault("throttle", action=action, rate=rate, burst=burst)
-
-
-@fault.command()
-@click.argument("action")
-@click.argument("code")
-@click.option("--message", default="", help="The error's text; AWS's own for the code.")
-@click.option("--status", default=0, type=int, help="The HTTP status; AWS's own for the code.")
-@click.option("--after", is_flag=True, help="Carry the request out first.")
-@TIMES
-@SKIP
-def error(action: str, code: str, **how: Any) -> None:
-    """Answer requests with an error.
-
-    \b
-    Example:
-      clusterctl lab fault error RunInstances InternalError --after
-      clusterctl lab fault error '*' RequestLimitExceeded --skip 4 --times 2
-    """
-    set_fault("error", action=action, code=code, **how)
-
-
-@fault.command()
-@click.argument("action")
-@TIMES
-@SKIP
-def lost(action: str, times: int, skip: int) -> None:
-    """Carry requests out and close the connection without an answer.
-
-    \b
-    Example:
-      clusterctl lab fault lost RunInstances
-    """
-    set_fault("lost", action=action, times=times, skip=skip)
-
-
-@fault.command()
-@click.argument("action")
-@click.argument("seconds", metavar="DURATION", type=Duration(none=True))
-def delay(action: str, seconds: float) -> None:
-    """Let requests wait before they are carried out.
-
-    \b
-    Example:
-      clusterctl lab fault delay DescribeInstances 2s
-    """
-    set_fault("delay", action=action, seconds=seconds)
-
-
-@fault.command()
-@click.option("--slow", "slow_s", type=Duration(none=True), help="Stay pending that long.")
-@click.option("--silent", is_flag=True, help="Run, but never start sshd nor print host keys.")
-@click.option("--dies", metavar="CODE", help="Be terminated instead, with this StateReason.")
-@click.option("--node", "nodes", type=Indices(named=False), help="Only these nodes: 3 or 0-2,5.")
-@TIMES
-def boot(
-    slow_s: float | None, silent: bool, dies: str | None, nodes: tuple[int, ...] | None, times: int
-) -> None:
-    """Have the next hosts boot late, without sshd, or not at all.
-
-    \b
-    Example:
-      clusterctl lab fault boot --slow 2m --times 4
-      clusterctl lab fault boot --dies Server.InsufficientInstanceCapacity --node 1
-    """
-    if dies == "":
-        raise UsageError("--dies needs a code", "for example Server.InternalError")
-    set_fault(
-        "boot", slow_s=slow_s or 0, silent=silent, dies=dies or "", nodes=nodes or (), times=times
-    )
-
-
-@fault.command()
 @click.argument("instance", type=InstanceName())
 @click.option(
     "--in",
@@ -337,55 +165,177 @@ def interrupt(instance: str, after_s: float) -> None:
     from clusterctl.lab import pages
 
     body = {"instance_id": instance, "seconds": after_s}
-    said = pages.ask(running_lab(), INTERRUPTIONS_PAGE, "POST", body)
-    output.line(f"{instance}: terminated at {said['ends_at']}")
+    report = pages.ask(running_lab(), INTERRUPTIONS_PAGE, "POST", body)
+    output.line(f"{instance}: terminated at {report['ends_at']}")
 
 
-@fault.command()
-@click.argument("instance", type=InstanceName())
-@click.argument("code")
-@click.option(
-    "--in", "in_s", type=Duration(none=True), default="0", help="How long until it begins."
+def _option(name: str, text: str, kind: Any = None, **more: Any) -> click.Option:
+    """Return an option; without a `kind` it is a flag."""
+    return click.Option([*name.split()], type=kind, is_flag=kind is None, help=text, **more)
+
+
+def _lag(name: str, text: str) -> click.Option:
+    return _option(f"--{name} {name}_s", f"Until {text}.", Duration(none=True))
+
+
+def _instance(name: str = "instance") -> click.Argument:
+    return click.Argument([name], type=InstanceName(), metavar="INSTANCE")
+
+
+TIMES = _option(
+    "--times",
+    "How often it strikes; 0: until it is cleared.",
+    click.IntRange(0),
+    default=1,
+    show_default=True,
 )
-def event(instance: str, code: str, in_s: float) -> None:
-    """Show an event such as instance-retirement as scheduled for an instance.
+SKIP = _option(
+    "--skip", "Let so many requests pass first.", click.IntRange(0), default=0, show_default=True
+)
+ACTION, CODE = click.Argument(["action"]), click.Argument(["code"])
 
-    \b
-    Example:
-      clusterctl lab fault event demo-1 instance-retirement --in 72h
+
+@dataclass(frozen=True)
+class FaultCommand:
+    """A command that sets a fault of `kind`. Its parameters are the fault's fields.
+
+    `does` is its help, `examples` are the words after its name. `fields` changes the fields.
     """
-    set_fault("event", instance_id=instance, code=code, in_s=in_s or 0.0)
+
+    kind: str
+    does: str
+    examples: Sequence[str]
+    parameters: Sequence[click.Parameter] = ()
+    fields: Callable[..., dict[str, Any]] = dict
+
+    def command(self) -> click.Command:
+        return _command(
+            self.kind,
+            lambda **options: set_fault(self.kind, **self.fields(**options)),
+            _help(self.does, *(f"{self.kind} {words}".rstrip() for words in self.examples)),
+            self.parameters,
+        )
 
 
-@fault.command()
-@click.argument("instance", type=InstanceName())
-def volumes(instance: str) -> None:
-    """Show that an instance does not reach its EBS volumes.
-
-    \b
-    Example:
-      clusterctl lab fault volumes demo-1
-    """
-    set_fault("volumes", instance_id=instance)
+def _of_boot(dies: str | None, slow_s: float | None, nodes: Any, **more: Any) -> dict[str, Any]:
+    if dies == "":
+        raise UsageError("--dies needs a code", "for example Server.InternalError")
+    return {"dies": dies or "", "slow_s": slow_s or 0, "nodes": nodes or (), **more}
 
 
-@fault.command("same-index")
-def same_index() -> None:
-    """Give all spot instances of a launch the AmiLaunchIndex 0.
-
-    \b
-    Example:
-      clusterctl lab fault same-index
-    """
-    set_fault("same-index")
+SINGLE = (
+    FaultCommand(
+        "capacity",
+        "N machines of a type are left in a zone, besides those that run now.\n\n"
+        "Instances that end or are stopped give theirs back. A launch for which too few are left "
+        "is refused with InsufficientInstanceCapacity, in AWS's words.",
+        ["p4d.24xlarge us-east-1a 0"],
+        (
+            click.Argument(["instance_type"], metavar="TYPE"),
+            click.Argument(["zone"]),
+            click.Argument(["left"], metavar="N", type=click.IntRange(0)),
+        ),
+    ),
+    FaultCommand(
+        "lag",
+        "Make EC2 show later what there is. Without this, new instances are hidden for 0.3 s.",
+        ["--visible 5s --console 30s", "--tags 4s --states 4s --reordered"],
+        (
+            _lag("visible", "a new instance is shown"),
+            _lag("console", "a console shows what it has"),
+            _lag("tags", "changed tags are shown"),
+            _lag("states", "an instance's state is shown"),
+            _lag("addresses", "elastic addresses, and who has them, are shown"),
+            _lag("groups", "security groups and their rules are shown"),
+            _lag("volumes", "volumes are shown as they are"),
+            _lag("spot", "spot requests are shown"),
+            _lag("places", "the free places of reservations are shown"),
+            _option(
+                "--reordered/--in-order",
+                "Half of the reads show what there is at once: a response may be older than the "
+                "last.",
+                default=None,
+            ),
+        ),
+    ),
+    FaultCommand(
+        "quota",
+        "Set a service quota, such as the vCPUs of on-demand P instances (L-417A185B).",
+        ["L-417A185B 128"],
+        (CODE, click.Argument(["value"], type=click.FloatRange(0))),
+    ),
+    FaultCommand(
+        "throttle",
+        "Answer requests that come too fast with RequestLimitExceeded.\n\n"
+        "ACTION is an API action, or '*': then each action has a bucket of its own.",
+        ["DescribeInstances --rate 0.5 --burst 3"],
+        (
+            ACTION,
+            _option("--rate", "Requests a second that come to it.", float, required=True),
+            _option("--burst", "Requests it can hold.", click.IntRange(1), required=True),
+        ),
+    ),
+    FaultCommand(
+        "error",
+        "Answer requests with an error.",
+        ["RunInstances InternalError --after", "'*' RequestLimitExceeded --skip 4 --times 2"],
+        (
+            ACTION,
+            CODE,
+            _option("--message", "The error's text; AWS's own for the code.", str, default=""),
+            _option("--status", "The HTTP status; AWS's own for the code.", int, default=0),
+            _option("--after", "Carry the request out first."),
+            TIMES,
+            SKIP,
+        ),
+    ),
+    FaultCommand(
+        "lost",
+        "Carry requests out and close the connection without a response.",
+        ["RunInstances"],
+        (ACTION, TIMES, SKIP),
+    ),
+    FaultCommand(
+        "delay",
+        "Let requests wait before they are carried out.",
+        ["DescribeInstances 2s"],
+        (ACTION, click.Argument(["seconds"], metavar="DURATION", type=Duration(none=True))),
+    ),
+    FaultCommand(
+        "boot",
+        "Have the next hosts boot late, without sshd, or not at all.",
+        ["--slow 2m --times 4", "--dies Server.InsufficientInstanceCapacity --node 1"],
+        (
+            _option("--slow slow_s", "Stay pending that long.", Duration(none=True)),
+            _option("--silent", "Run, but never start sshd nor print host keys."),
+            _option("--dies", "Be terminated instead, with this StateReason.", str, metavar="CODE"),
+            _option("--node nodes", "Only these nodes: 3 or 0-2,5.", Indices(named=False)),
+            TIMES,
+        ),
+        _of_boot,
+    ),
+    FaultCommand(
+        "event",
+        "Show an event such as instance-retirement as scheduled for an instance.",
+        ["demo-1 instance-retirement --in 72h"],
+        (
+            _instance("instance_id"),
+            CODE,
+            _option("--in in_s", "How long until it begins.", Duration(none=True), default="0"),
+        ),
+    ),
+    FaultCommand(
+        "volumes",
+        "Show that an instance does not reach its EBS volumes.",
+        ["demo-1"],
+        (_instance("instance_id"),),
+    ),
+    FaultCommand("same-index", "Give all spot instances of a launch the AmiLaunchIndex 0.", [""]),
+)
 
 
 # The instance in examples.
 SOME_NODE = "demo-1"
-
-
-def _as_given(**options: Any) -> dict[str, Any]:
-    return options
 
 
 def _rates(rate: int | None, down: int | None, up: int | None) -> dict[str, int]:
@@ -407,7 +357,7 @@ class FaultCommands:
     undoes: str
     otherwise: str
     options: Sequence[click.Option] = ()
-    fields: Callable[..., dict[str, Any]] = _as_given
+    fields: Callable[..., dict[str, Any]] = dict
     example: str = SOME_NODE
 
 
@@ -434,9 +384,9 @@ PAIRS = (
         "Let a host's link be as fast as it can.",
         "is not shaped",
         (
-            click.Option(["--rate"], type=BitRate(), help="Both ways at once: 160mbit or 2.5gbit."),
-            click.Option(["--down"], type=BitRate(), help="To the host."),
-            click.Option(["--up"], type=BitRate(), help="From the host."),
+            _option("--rate", "Both ways at once: 160mbit or 2.5gbit.", BitRate()),
+            _option("--down", "To the host.", BitRate()),
+            _option("--up", "From the host.", BitRate()),
         ),
         _rates,
         "all --rate 160mbit",
@@ -448,11 +398,8 @@ PAIRS = (
         "Give a host's /data its room back.",
         "is not filled",
         (
-            click.Option(
-                ["--left"],
-                type=Size(most=2**50),
-                default="0",
-                help="So much is left: 10MiB; default: none.",
+            _option(
+                "--left", "So much is left: 10MiB; default: none.", Size(most=2**50), default="0"
             ),
         ),
         example=f"{SOME_NODE} --left 10MiB",
@@ -471,12 +418,12 @@ PAIRS = (
         "Make the GPUs of a host whole again. The kernel's line stays.",
         "has no broken GPU",
         (
-            click.Option(["--gpu"], type=click.IntRange(0), default=0, help="Which one."),
-            click.Option(["--lost"], is_flag=True, help="nvidia-smi does not list it."),
-            click.Option(["--ecc"], type=click.IntRange(0), default=0, help="Bad memory reads."),
-            click.Option(["--remap"], default="", help="Of a memory row: pending or failed."),
-            click.Option(["--memory"], type=click.IntRange(0), default=0, help="MiB never freed."),
-            click.Option(["--xid"], type=click.IntRange(0), default=0, help="The driver's number."),
+            _option("--gpu", "Which one.", click.IntRange(0), default=0),
+            _option("--lost", "nvidia-smi does not list it."),
+            _option("--ecc", "Bad memory reads.", click.IntRange(0), default=0),
+            _option("--remap", "Of a memory row: pending or failed.", str, default=""),
+            _option("--memory", "MiB never freed.", click.IntRange(0), default=0),
+            _option("--xid", "The driver's number.", click.IntRange(0), default=0),
         ),
         example=f"{SOME_NODE} --gpu 1 --xid 79 --lost",
     ),
@@ -496,22 +443,31 @@ def _commands(pair: FaultCommands) -> tuple[click.Command, click.Command]:
 
     undo_example = pair.example.partition(" ")[0]
     return (
-        _command(pair.kind, inflict, _help(pair.does, f"{pair.kind} {pair.example}"), pair.options),
-        _command(pair.undo, undo, _help(pair.undoes, f"{pair.undo} {undo_example}")),
+        _command(
+            pair.kind,
+            inflict,
+            _help(pair.does, f"{pair.kind} {pair.example}"),
+            (_instance(), *pair.options),
+        ),
+        _command(
+            pair.undo, undo, _help(pair.undoes, f"{pair.undo} {undo_example}"), (_instance(),)
+        ),
     )
 
 
 def _command(
-    name: str, run: Callable[..., None], help: str, options: Sequence[click.Option] = ()
+    name: str, run: Callable[..., None], help: str, parameters: Sequence[click.Parameter]
 ) -> click.Command:
-    instance = click.Argument(["instance"], type=InstanceName())
-    return click.Command(name, callback=run, params=[instance, *options], help=help)
+    return click.Command(name, callback=run, params=[*parameters], help=help)
 
 
-def _help(does: str, example: str) -> str:
-    return f"{does}\n\n\b\nExample:\n  clusterctl lab fault {example}"
+def _help(does: str, *examples: str) -> str:
+    lines = "".join(f"\n  clusterctl lab fault {example}" for example in examples)
+    return f"{does}\n\n\b\nExample:{lines}"
 
 
+for _single in SINGLE:
+    fault.add_command(_single.command())
 for _pair in PAIRS:
     for _made in _commands(_pair):
         fault.add_command(_made)

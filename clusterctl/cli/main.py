@@ -249,7 +249,7 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
             raise
         return output.BROKEN_PIPE_STATUS
     if status == output.INTERRUPTED:  # the command returned it: its JSON error was not printed
-        _tell_interrupted("interrupted")
+        _report_interrupt("interrupted")
     return status or output.lost_output_status()
 
 
@@ -270,12 +270,12 @@ def _interrupted(words: Sequence[str], told: str = "") -> int:
     output.note(told or "interrupted")
     if not told and CONTINUED & set(words[:2]):
         output.note_resume_command()
-    _tell_interrupted(told or "interrupted")
+    _report_interrupt(told or "interrupted")
     return output.INTERRUPTED
 
 
-def _tell_interrupted(said: str) -> None:
-    told = {"error": "Interrupted", "message": said, "hint": ""}
+def _report_interrupt(message: str) -> None:
+    told = {"error": "Interrupted", "message": message, "hint": ""}
     output.error_object({**told, "exit_status": output.INTERRUPTED})
 
 

@@ -12,12 +12,14 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterName, account_options
+from clusterctl.cli.params import json_option
 from clusterctl.domain.cluster import Limits, check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.units import count, format_duration, parse_duration_s
 from clusterctl.ec2.money.costs import format_usd, limit_text
 
 if TYPE_CHECKING:
+    from clusterctl.cli.json_types import Costs, SpendingData
     from clusterctl.ec2.money.costs import Spending
     from clusterctl.operations.costs import ClusterCosts, CostReport, PastCost
 
@@ -71,7 +73,7 @@ def end_words(
     kept: bool,
     block_ends_at: datetime | None = None,
 ) -> str:
-    """Return when and why a running cluster ends, whose nodes were just told; empty for never.
+    """Return when and why a running cluster ends, whose nodes were just notified; empty for never.
 
     Nodes run for `least_left_s` even if their end has passed. `kept`: they are stopped and not
     terminated. `block_ends_at` is the end of their Capacity Block.
@@ -98,7 +100,7 @@ def end_words(
     return "; ".join(words)
 
 
-def spending_data(money: Spending) -> dict[str, Any]:
+def spending_data(money: Spending) -> SpendingData:
     """Return the same for `--json`. `spent_usd` is exact if `complete`, else a lower bound."""
     return {
         "hourly_usd": _rounded(money.hourly_usd),
@@ -109,7 +111,7 @@ def spending_data(money: Spending) -> dict[str, Any]:
         "limits": {name: value for name, value in vars(money.limits).items() if value},
         "ends_in_s": None if money.ends_in_h is None else round(money.ends_in_h * 3600),
         "ended_by": money.ended_by or None,
-        "findings": [output.finding_data(finding) for finding in money.findings],
+        "findings": output.findings_data(money.findings),
     }
 
 
@@ -192,7 +194,7 @@ def _ended_row(one: PastCost) -> tuple[str, ...]:
     )
 
 
-def costs_data(report: CostReport) -> dict[str, Any]:
+def costs_data(report: CostReport) -> Costs:
     """Return the same for `--json`."""
     return {
         "clusters": [
@@ -265,7 +267,7 @@ def _shown(name: str) -> str:
     metavar="DATE",
     help="Also what this machine has removed since: 2026-11-01 (UTC), or 30d.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("Costs")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @account_options
 def costs(

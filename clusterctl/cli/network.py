@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, account_options
-from clusterctl.cli.params import Duration, Group
+from clusterctl.cli.params import Duration, Group, dry_run_option, json_option
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ _timeout = click.option(
     metavar="TIME",
     help="How long to wait.",
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(cls=Group)
@@ -47,9 +46,9 @@ def network() -> None:
 @click.option("--zones", metavar="A,B", help="Its two zones.  [default: the first two]")
 @click.option("--for-type", metavar="TYPE", help="Prefer zones that offer this instance type.")
 @click.option("--ssh-from", metavar="CIDR", help="Who may log in.  [default: this machine]")
-@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
+@dry_run_option
 @_timeout
-@_json
+@json_option("NetworkUp")
 @account_options
 def up(
     app: AppContext,
@@ -65,7 +64,7 @@ def up(
     """Make the network NAME, as the CloudFormation stack clusterctl-network-NAME.
 
     Run again with the same options, it does nothing; a new --ssh-from is applied. What an
-    interrupted or failed run left is completed, or removed and made anew.
+    interrupted or failed run left is completed, or removed and made again.
 
     \b
     clusterctl network up training
@@ -75,7 +74,7 @@ def up(
     from clusterctl.ec2.network.plan import Action, NetworkRequest
     from clusterctl.operations import network as operation
 
-    wish = NetworkRequest(
+    request = NetworkRequest(
         name=name,
         cidr=cidr,
         zones=tuple(zone.strip() for zone in zones.split(",")) if zones is not None else None,
@@ -83,12 +82,14 @@ def up(
         for_type=for_type,
     )
     if dry_run:
-        _show_plan(name, operation.plan_network(app.clients, wish), as_json)
+        _show_plan(name, operation.plan_network(app.clients, request), as_json)
         return
     with _interruptible(f"clusterctl network up {name}", name):
-        report = operation.network_up(app.clients, wish, progress=_progress(), timeout_s=timeout_s)
+        report = operation.network_up(
+            app.clients, request, progress=_progress(), timeout_s=timeout_s
+        )
     if as_json:
-        output.data({**_network_data(report.network), "done": report.done.value})
+        output.data({"network": report.network, "done": report.done})
         return
     if report.done is Action.NOTHING:
         output.note(f"nothing to do: network {name} is there")
@@ -99,7 +100,7 @@ def up(
 @network.command()
 @click.argument("name")
 @_timeout
-@_json
+@json_option("NetworkDown")
 @account_options
 def down(app: AppContext, name: str, timeout_s: float, as_json: bool) -> None:
     """Remove the network NAME. Refused while there are instances in it.
@@ -121,7 +122,7 @@ def down(app: AppContext, name: str, timeout_s: float, as_json: bool) -> None:
 
 @network.command()
 @click.argument("name")
-@_json
+@json_option("NetworkStatusData")
 @account_options
 def status(app: AppContext, name: str, as_json: bool) -> None:
     """Show the network NAME: its subnets, free addresses, and the clusters in it.
@@ -135,7 +136,8 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
     if as_json:
         output.data(
             {
-                **(_network_data(found.network) if found.network else {"name": name}),
+                "name": name,
+                "network": found.network,
                 "stack_status": found.status,
                 "reason": found.reason,
                 "ssh_from": found.ssh_from,
@@ -155,8 +157,8 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
 
 @network.command()
 @click.option("--subnet", "subnet_id", metavar="ID", help="This one, not the default VPC's.")
-@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
-@_json
+@dry_run_option
+@json_option("S3Endpoint")
 @account_options
 def s3(app: AppContext, subnet_id: str | None, dry_run: bool, as_json: bool) -> None:
     """Give the subnets of the default VPC a gateway endpoint for S3, which is free.
@@ -205,24 +207,6 @@ def _show_network(found: Network) -> None:
             for subnet in found.subnets
         ],
     )
-
-
-def _network_data(found: Network) -> dict[str, Any]:
-    return {
-        "name": found.name,
-        "vpc_id": found.vpc_id,
-        "cidr": found.cidr,
-        "security_group_id": found.security_group_id,
-        "subnets": [
-            {
-                "subnet_id": subnet.subnet_id,
-                "zone": subnet.zone,
-                "cidr": subnet.cidr,
-                "free_addresses": subnet.free_addresses,
-            }
-            for subnet in found.subnets
-        ],
-    }
 
 
 def _progress() -> Any:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.cli.params import Indices
+from clusterctl.cli.params import Indices, together
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import check_indices
 
@@ -22,9 +21,9 @@ nodes_option = click.option(
 )
 
 
-def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --head and --nodes."""
-    return click.option("--head", is_flag=True, help="Only the head node.")(nodes_option(command))
+node_options = together(
+    click.option("--head", is_flag=True, help="Only the head node."), nodes_option
+)
 
 
 def selected(access: Access, head: bool, indices: tuple[int, ...] | None) -> tuple[Target, ...]:

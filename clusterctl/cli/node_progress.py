@@ -49,7 +49,7 @@ class TableProgress(StepProgress):
     def __init__(self, drawing: ExitStack) -> None:
         self._drawing = drawing
         self._lock = threading.Lock()
-        self._seen: dict[str, tuple[Stage, str, float]] = {}
+        self._shown: dict[str, tuple[Stage, str, float]] = {}
 
     def step(self, text: str) -> None:
         output.note(text)
@@ -59,8 +59,8 @@ class TableProgress(StepProgress):
 
     def nodes(self, names: Sequence[str]) -> None:
         with self._lock:
-            begins, self._seen = (
-                not self._seen,
+            begins, self._shown = (
+                not self._shown,
                 dict.fromkeys(names, (Stage.PENDING, "", time.monotonic())),
             )
         if begins:
@@ -68,7 +68,7 @@ class TableProgress(StepProgress):
 
     def node(self, name: str, stage: Stage, detail: str = "") -> None:
         with self._lock:
-            self._seen[name] = (stage, detail, time.monotonic())
+            self._shown[name] = (stage, detail, time.monotonic())
 
     def __rich__(self) -> Table:
         from rich.table import Table
@@ -76,26 +76,26 @@ class TableProgress(StepProgress):
 
         view = Table.grid(padding=(0, 2))
         with self._lock:
-            seen = dict(self._seen)
+            shown = dict(self._shown)
         # Text, not str: rich would read brackets in EC2's messages as markup.
-        for row in _rows(seen, time.monotonic()):
+        for row in _rows(shown, time.monotonic()):
             view.add_row(*(Text(cell) for cell in row))
         return view
 
 
-def _rows(seen: dict[str, tuple[Stage, str, float]], now: float) -> Iterator[tuple[str, str, str]]:
-    if len(seen) <= ROWS:
-        for name, (stage, detail, since) in seen.items():
-            settled = stage in (Stage.READY, Stage.FAILED)
-            yield name, detail or stage.value, "" if settled else format_duration(now - since)
+def _rows(shown: dict[str, tuple[Stage, str, float]], now: float) -> Iterator[tuple[str, str, str]]:
+    if len(shown) <= ROWS:
+        for name, (stage, detail, since) in shown.items():
+            is_stable = stage in (Stage.READY, Stage.FAILED)
+            yield name, detail or stage.value, "" if is_stable else format_duration(now - since)
         return
     by_stage: dict[Stage, list[str]] = {}
-    for name, (stage, _, _) in seen.items():
+    for name, (stage, _, _) in shown.items():
         by_stage.setdefault(stage, []).append(name)
     for stage in Stage:
         if stage in by_stage:
             names = by_stage[stage]
-            yield fold_hosts(names), stage.value, f"{len(names)} of {len(seen)}"
+            yield fold_hosts(names), stage.value, f"{len(names)} of {len(shown)}"
 
 
 @contextmanager

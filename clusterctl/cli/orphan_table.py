@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterctl.cli import output
 from clusterctl.domain.units import count, format_duration
@@ -12,6 +12,7 @@ from clusterctl.ec2.gc.orphans import Judged, Verdict, age_s
 from clusterctl.ec2.money.costs import format_usd
 
 if TYPE_CHECKING:
+    from clusterctl.cli.json_types import FailedListing, RemovalData, ResourceData, SweepData
     from clusterctl.ec2.gc.resources import Resource
     from clusterctl.ec2.gc.sweep import Unlisted
     from clusterctl.operations.gc import GcReport, HourlyCosts, Sweep
@@ -44,7 +45,7 @@ def _row(one: Judged, hourly: float | None, now: datetime) -> tuple[object, ...]
     )
 
 
-def tell_total(sweep: Sweep, costs: HourlyCosts, delete: bool) -> None:
+def print_total(sweep: Sweep, costs: HourlyCosts, delete: bool) -> None:
     """Print how many orphans there are, and what they cost an hour."""
     if not sweep.orphans:
         where = " among what could be listed" if sweep.failures else ""
@@ -64,9 +65,9 @@ def note_unknown_cluster(cluster: str, regions: Sequence[str], sweep: Sweep) -> 
     The name or region may be mistyped: "no orphans" would sound like success.
     """
     where = regions[0] if len(regions) == 1 else f"{len(regions)} regions"
-    seen = " that could be listed" if sweep.failures else ""
+    listed = " that could be listed" if sweep.failures else ""
     output.note(
-        f"nothing to remove: nothing{seen} in {where} carries the name {output.one_line(cluster)!r}"
+        f"nothing to remove: nothing{listed} in {where} has the name {output.one_line(cluster)!r}"
     )
 
 
@@ -103,7 +104,7 @@ def print_removal(removed: GcReport) -> None:
             output.note(f"  hint: {one.error.hint}")
 
 
-def sweep_data(sweep: Sweep, costs: HourlyCosts, regions: Sequence[str]) -> dict[str, Any]:
+def sweep_data(sweep: Sweep, costs: HourlyCosts, regions: Sequence[str]) -> SweepData:
     """Return everything that was found, for `--json`."""
     now = datetime.now(timezone.utc)
     usd, all_known = costs.total(one.resource for one in sweep.orphans)
@@ -125,7 +126,7 @@ def sweep_data(sweep: Sweep, costs: HourlyCosts, regions: Sequence[str]) -> dict
     }
 
 
-def removal_data(sweep: Sweep, removed: GcReport | None) -> dict[str, Any]:
+def removal_data(sweep: Sweep, removed: GcReport | None) -> RemovalData:
     """Return the result of a removal, for `--json`. `removed` is None if none was made."""
     failures = (*sweep.failures, *(removed.failures if removed else ()))
     return {
@@ -138,7 +139,7 @@ def removal_data(sweep: Sweep, removed: GcReport | None) -> dict[str, Any]:
     }
 
 
-def resource_data(found: Resource) -> dict[str, Any]:
+def resource_data(found: Resource) -> ResourceData:
     """Return one resource for `--json`."""
     return {
         "kind": found.kind.value,
@@ -152,7 +153,7 @@ def resource_data(found: Resource) -> dict[str, Any]:
     }
 
 
-def _failures_data(failures: Sequence[Unlisted]) -> list[dict[str, str]]:
+def _failures_data(failures: Sequence[Unlisted]) -> list[FailedListing]:
     return [
         {
             "region": one.region,

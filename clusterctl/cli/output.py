@@ -14,15 +14,18 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
 from clusterctl.domain.findings import Finding
+
+if TYPE_CHECKING:
+    from clusterctl.cli.json_types import FindingData
 
 # SGR colours, and erasing to the end of the line (K).
 _COLOUR = r"\x1b\[[0-9;:]*[mK]"
@@ -30,7 +33,7 @@ _COLOUR = r"\x1b\[[0-9;:]*[mK]"
 _CONTROL = r"\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff"
 _IN_LINES = re.compile(rf"({_COLOUR})|[\b\r{_CONTROL}]")
 _IN_STREAMS = re.compile(rf"({_COLOUR})|[{_CONTROL}]")  # progress bars use \b and \r
-# Exit status if the reader of the output went away: 128 + SIGPIPE, as shells report it.
+# Exit status if the reader of the output closed it: 128 + SIGPIPE, as shells report it.
 BROKEN_PIPE_STATUS = 141
 # Exit status after Ctrl-C: 128 + SIGINT.
 INTERRUPTED = 130
@@ -117,7 +120,7 @@ def close_streams(status: int) -> int:
 def lost_output_status() -> int:
     """Return the exit status for output that was lost.
 
-    It is 141 if the reader went away, that of a failure for any other reason, 0 if nothing was
+    It is 141 if the reader closed it, that of a failure for any other reason, 0 if nothing was
     lost.
     """
     causes = _outputs.lost.values()
@@ -141,7 +144,7 @@ def is_stdout_failure(failure: OSError) -> bool:
 def writing_to(stream: str) -> Iterator[None]:
     """Record that a stream cannot be written, for the exit status.
 
-    An error of stdout is raised again, since nobody gets the result. An error of stderr is not:
+    An error of stdout is raised again, since the result is lost. An error of stderr is not:
     work such as `up` goes on without its messages.
     """
     try:
@@ -172,7 +175,7 @@ def note_resume_command() -> None:
 def print_job_commands(name: str, job_id: str) -> None:
     """Print the commands that follow and end a job of cluster NAME.
 
-    They have its id: other jobs may run or wait beside it, and a `cancel` without an id ends all.
+    They have its id: other jobs may run or wait, and a `cancel` without an id ends all.
     """
     note(f"  follow it: clusterctl logs {name} {job_id} -f")
     note(f"  end it:    clusterctl cancel {name} {job_id}")
@@ -260,10 +263,10 @@ def event(value: Any) -> None:
 
 
 def _strict(value: Any) -> Any:
-    """Return the value with its hints completed, and null for NaN, which JSON does not have."""
-    from clusterctl.node.record import finite
+    """Return the value as data of JSON: records become objects, NaN null; hints are completed."""
+    from clusterctl.node.record import finite, to_data
 
-    return finite(_with_hints(value))
+    return finite(_with_hints(to_data(value)))
 
 
 def _with_hints(value: Any) -> Any:
@@ -287,17 +290,17 @@ def error(failure: ClusterctlError) -> None:
 
 def error_data(failure: ClusterctlError) -> dict[str, Any]:
     """Return an error for `--json`."""
-    told = {"error": type(failure).__name__, "message": failure.message, "hint": failure.hint}
-    found = [finding_data(finding) for finding in getattr(failure, "findings", ())]
+    reason = {"error": type(failure).__name__, "message": failure.message, "hint": failure.hint}
+    found = findings_data(getattr(failure, "findings", ()))
     return {
         **({"host": failure.host} if isinstance(failure, HostError) else {}),
-        **told,
+        **reason,
         "exit_status": _outputs.failed or failure.exit_status,
         **({"findings": found} if found else {}),
     }
 
 
-def error_object(told: dict[str, Any]) -> int:
+def error_object(reason: dict[str, Any]) -> int:
     """Print an error as the result if JSON is wanted and none was printed yet. Return its exit
     status.
 
@@ -305,8 +308,8 @@ def error_object(told: dict[str, Any]) -> int:
     """
     if _outputs.as_json and not _outputs.has_json and "stdout" not in _outputs.lost:
         with suppress(OSError):  # the message is on stderr all the same
-            data(told)
-    return int(told["exit_status"])
+            data(reason)
+    return int(reason["exit_status"])
 
 
 def is_live() -> bool:
@@ -442,15 +445,18 @@ def findings(found: Sequence[Finding]) -> None:
             note(f"  hint: {finding.hint}")
 
 
-def finding_data(finding: Finding) -> dict[str, Any]:
-    """Return a finding for `--json`."""
-    return {
-        "check": finding.check_id,
-        "severity": finding.severity.value,
-        "host": finding.host,
-        "message": finding.message,
-        "hint": finding.hint,
-    }
+def findings_data(found: Iterable[Finding]) -> list[FindingData]:
+    """Return findings for `--json`."""
+    return [
+        {
+            "check": finding.check_id,
+            "severity": finding.severity.value,
+            "host": finding.host,
+            "message": finding.message,
+            "hint": finding.hint,
+        }
+        for finding in found
+    ]
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import threading
@@ -37,8 +38,33 @@ NODE_PATHS_KEY = "clusterctl.node_paths"
 # Key in a click context's meta: the set of clusters whose nodes were named.
 NAMED_CLUSTERS_KEY = "clusterctl.clusters"
 
+
+def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a decorator that adds these options, in this order in the help."""
+    return lambda command: functools.reduce(lambda one, add: add(one), reversed(options), command)
+
+
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
+
+class JsonOption(click.Option):
+    """--json. `result` is the name of the type of what it prints (json_types.py)."""
+
+    def __init__(self, *args: Any, result: str, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.result = result
+
+
+def json_option(result: str, text: str = "Print the result as JSON.") -> Callable[[Any], Any]:
+    """Return the option --json of a command whose result has this type in json_types.py."""
+    more: dict[str, Any] = {"cls": JsonOption, "result": result}
+    return click.option("--json", "as_json", is_flag=True, help=text, **more)
+
+
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show what would be done, and do nothing."
+)
+force_option = click.option("--force", is_flag=True, help="Even while a job runs.")
 
 CREDENTIALS = ("profile", "mine", "none")
 
@@ -184,7 +210,7 @@ def _is_same(one: Path, other: Path) -> bool:
 class NodePath(click.ParamType):
     """A word with a path on the nodes: the path itself, NAME=PATH, a command.
 
-    If the command fails, `account_options` says which of them the user's shell has changed.
+    If the command fails, `account_options` names those that the user's shell has changed.
     """
 
     name = "text"
@@ -228,6 +254,9 @@ class JobId(click.ParamType):
         return completions(ctx, lambda: _jobs_of(ctx), incomplete)
 
 
+indices_argument = click.argument(
+    "indices", nargs=-1, required=True, type=Indices(), metavar="INDEX..."
+)
 job_argument = click.argument("job_id", required=False, type=JobId(), metavar="[JOB]")
 
 
@@ -330,14 +359,14 @@ def completions(
 
     found: list[str] = []
 
-    def look() -> None:
+    def complete() -> None:
         # The command itself will report what is wrong.
         with contextlib.suppress(Exception):
             found.extend(ask())
 
-    looking = threading.Thread(target=look, daemon=True)
-    looking.start()
-    looking.join(timeouts_of(ctx).completion_s)
+    completing = threading.Thread(target=complete, daemon=True)
+    completing.start()
+    completing.join(timeouts_of(ctx).completion_s)
     return [CompletionItem(word) for word in found if word.startswith(incomplete)]
 
 
@@ -360,6 +389,11 @@ class Index(Indices):
         if len(indices) != 1:
             self.fail(f"not a node's index or name: {value!r}{self._instead}", param, ctx)
         return super().convert(value, param, ctx)[0]
+
+
+timeout_option = click.option(
+    "--timeout", "timeout_s", type=Duration(), help="Per host: 30s, 5m, 2h."
+)
 
 
 class Size(click.ParamType):

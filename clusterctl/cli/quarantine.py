@@ -1,4 +1,4 @@
-"""`clusterctl quarantine NAME INDEX...`: leave bad nodes out; `release`: bring them back."""
+"""`clusterctl quarantine NAME INDEX...`: leave bad nodes out; `release`: return them to service."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.node_options import check_nodes, indices_of
-from clusterctl.cli.params import Indices
+from clusterctl.cli.params import indices_argument, json_option
 from clusterctl.cli.status import cluster_data
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 LOGIN_WITHIN_S = 6.0
 
 
-@click.command(cls=ClusterCommand, explicit=True)
-@click.argument("name")
-@click.argument("indices", nargs=-1, required=True, type=Indices(), metavar="INDEX...")
+@cluster_command(explicit=True)
+@indices_argument
 @click.option("--reason", default="", help="Shown by `status`.")
-@click.option("--json", "as_json", is_flag=True, help="Print the cluster as JSON.")
-@account_options
+@json_option("Quarantine")
 def quarantine(
     app: AppContext, name: str, indices: tuple[tuple[int, ...], ...], reason: str, as_json: bool
 ) -> int:
@@ -39,18 +37,17 @@ def quarantine(
     clusterctl quarantine demo 2-3
 
     They keep running, and costing. Commands that name them still reach them: clusterctl ssh demo 2.
-    A job that runs on them goes on. `release` brings them back, `replace` gives them new machines.
+    A job that runs on them goes on. `release` returns them to service, `replace` replaces the
+    machines.
     """
     return _set(app, name, indices_of(indices), reason, as_json)
 
 
-@click.command(cls=ClusterCommand, explicit=True)
-@click.argument("name")
-@click.argument("indices", nargs=-1, required=True, type=Indices(), metavar="INDEX...")
-@click.option("--json", "as_json", is_flag=True, help="Print the cluster as JSON.")
-@account_options
+@cluster_command(explicit=True)
+@indices_argument
+@json_option("Quarantine")
 def release(app: AppContext, name: str, indices: tuple[tuple[int, ...], ...], as_json: bool) -> int:
-    """Bring the nodes INDEX... of cluster NAME back from quarantine.
+    """Return the nodes INDEX... of cluster NAME to service.
 
     \b
     clusterctl release demo 2
@@ -70,7 +67,7 @@ def _set(
     cluster = set_quarantine(app.clients, app.folder(name), chosen, reason)
     names = fold_hosts([f"{name}-{index}" for index in chosen])
     with app.access(cluster) as access:
-        told = write_hosts_files(access)
+        written = write_hosts_files(access)
         access.connections.connect_timeout_s = LOGIN_WITHIN_S
         guards = update_idle_groups(access, chosen)
         left = live_hosts(access).slots
@@ -82,24 +79,26 @@ def _set(
         nodes = count(len(cluster.in_service), "node")
         output.line(f"{names}: {words}; {nodes} in service, with {count(left, 'slot')}")
     if reason is None:
-        output.note(f"limits, and keys of later nodes: clusterctl up {name} brings them to {names}")
+        output.note(f"limits, and keys of later nodes: clusterctl up {name} sends them to {names}")
     if running:
         output.note(
             f"job {running} runs on, on {names} too. To go on with the rest: "
             f"clusterctl cancel {name}; then clusterctl train {name} {left}"
         )
     # For a node in quarantine whose guard could not be reached there is a hint of its own.
-    away = {node.name: node.index for node in cluster.nodes if node not in cluster.in_service}
+    quarantined = {
+        node.name: node.index for node in cluster.nodes if node not in cluster.in_service
+    }
     for failure in guards.failures:
-        if failure.host in away:
+        if failure.host in quarantined:
             output.note(
                 f"{failure.host} does not answer: --idle-stop ends it neither with the others nor "
-                f"by itself; this does: clusterctl remove {name} {away[failure.host]}"
+                f"by itself; this does: clusterctl remove {name} {quarantined[failure.host]}"
             )
-    untold = [one for one in guards.failures if one.host not in away]
-    hostlines.show_failures(told.failures)
-    hostlines.show_failures(untold)
-    return 255 if told.failures or untold else 0
+    not_updated = [one for one in guards.failures if one.host not in quarantined]
+    hostlines.show_failures(written.failures)
+    hostlines.show_failures(not_updated)
+    return 255 if written.failures or not_updated else 0
 
 
 def _running(access: Access) -> str:

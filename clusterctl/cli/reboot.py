@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.node_options import indices_of, nodes_option
-from clusterctl.cli.params import Duration, Indices
+from clusterctl.cli.params import Duration, Indices, force_option, json_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
 
 if TYPE_CHECKING:
+    from clusterctl.cli.json_types import Back, FailureData
     from clusterctl.domain.results import HostOutcome
     from clusterctl.operations.reboot import Rebooted
 
@@ -36,8 +37,7 @@ class AtOnce(click.ParamType):
         return int(value)
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command()
 @click.argument("chosen", nargs=-1, type=Indices(), metavar="[INDEX]...")
 @nodes_option
 @click.option(
@@ -57,9 +57,8 @@ class AtOnce(click.ParamType):
     show_default=True,
     help="How long to wait for each node: 30s, 5m.",
 )
-@click.option("--force", is_flag=True, help="Even while a job runs.")
-@click.option("--json", "as_json", is_flag=True, help="Outcomes as JSON.")
-@account_options
+@force_option
+@json_option("Rebooted")
 def reboot(
     app: AppContext,
     name: str,
@@ -79,8 +78,8 @@ def reboot(
 
     Nodes reboot one after another: if a reboot breaks something, only one node has it. A node is
     back when its boot id has changed, SSH answers, cloud-init has ended, and mounts and GPUs are
-    there again. If a node does not come back, the remaining ones are left alone. `--at-once all` is
-    quicker, for a cluster that is not in use. --no-wait reboots all at once, and does not wait.
+    there again. If a node does not come back, the remaining ones are not rebooted. `--at-once all`
+    is quicker, for a cluster that is not in use. --no-wait reboots all at once, and does not wait.
     """
     from clusterctl.operations.reboot import exit_status_of
     from clusterctl.operations.reboot import reboot as reboot_nodes
@@ -90,7 +89,7 @@ def reboot(
     if at_once is not None and not wait:
         raise UsageError("--no-wait reboots all nodes at once", "leave out --at-once")
     course = _RebootProgress(as_json)
-    with app.open(name) as access, course.told():
+    with app.open(name) as access, course.interruptible():
         result = reboot_nodes(
             access,
             indices_of(chosen) if chosen else indices,
@@ -135,13 +134,13 @@ class _RebootProgress:
 
     @staticmethod
     def untouched(outcomes: list[HostOutcome[Rebooted]]) -> list[HostOutcome[Rebooted]]:
-        """Return the outcomes of nodes that were left alone. They share one line at the end."""
+        """Return the outcomes of nodes that were not rebooted. They share one line at the end."""
         from clusterctl.operations.reboot import NotTouched
 
         return [outcome for outcome in outcomes if isinstance(outcome.error, NotTouched)]
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def interruptible(self) -> Iterator[None]:
         """After an interrupt, print which nodes still reboot, and which are back."""
         try:
             yield
@@ -159,7 +158,7 @@ class _RebootProgress:
             raise
 
 
-def _as_data(outcome: HostOutcome[Rebooted]) -> dict[str, Any]:
+def _as_data(outcome: HostOutcome[Rebooted]) -> Back | FailureData:
     if outcome.value is None:
         return hostlines.failure_data(outcome)
     return {"host": outcome.host, "back_after_s": outcome.value.back_after_s}

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import JobId, NodePath, refuse_overwriting
+from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.params import JobId, NodePath, json_option, refuse_overwriting
 from clusterctl.cli.train import exit_status, how_it_ended, note_lost
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import count, format_duration
@@ -36,8 +36,7 @@ TRAINING_COLUMNS = ("STEP", "EPOCH", "IMAGES/S", "LOSS", "FINAL LOSS", "LR")
 REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
 
 
-@click.command(cls=ClusterCommand, instead=("logs",))
-@click.argument("name", required=False)
+@cluster_command(required=False, instead=("logs",))
 @click.argument("job", required=False, type=JobId(loose=True))
 @click.argument("more", nargs=-1, metavar="")
 @click.option(
@@ -64,12 +63,11 @@ REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
 @click.option("--compare", is_flag=True, help="Compare the first --log with each of the others.")
 @click.option("--all", "all_rows", is_flag=True, help="Show every row.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write all rows as CSV; - is stdout.")
-@click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")
+@json_option("RunResults")
 @click.option("--plot", metavar="FILE", help="Draw a picture, an .svg file.")
 @click.option(
     "--cloudwatch", metavar="NAMESPACE", help="Send a job's rows and metrics there, too; once."
 )
-@account_options
 def results(
     app: AppContext,
     name: str | None,
@@ -253,14 +251,14 @@ class _Rows:
         self._keep(csv_header(self._metrics), "w")
 
     def take(self, chunk: bytes) -> None:
-        from clusterctl.operations.results import said_csv, said_data
+        from clusterctl.operations.results import item_csv, item_data
 
-        for said in self._log.feed(chunk):
-            self._keep(said_csv(said, self._metrics), "a")
+        for item in self._log.feed(chunk):
+            self._keep(item_csv(item, self._metrics), "a")
             if self._as_json:
-                output.event(said_data(said))
+                output.event(item_data(item))
             elif self._csv_file != "-":
-                self._show(said)
+                self._show(item)
 
     def _keep(self, text: str, mode: str) -> None:
         if self._csv_file == "-":
@@ -272,25 +270,25 @@ class _Rows:
             except OSError as error:
                 raise UsageError(f"cannot write {self._csv_file}: {error.strerror}") from None
 
-    def _show(self, said: LogItem) -> None:
+    def _show(self, item: LogItem) -> None:
         from clusterctl.jobs.metrics.logs import EvaluationRow
 
-        if isinstance(said, tuple):
-            name, point = said
+        if isinstance(item, tuple):
+            name, point = item
             # Keras redraws its progress bar many times a second: one value a second is printed.
             if time.monotonic() - self._shown_at.get(name, -1.0) >= 1.0:
                 self._shown_at[name] = time.monotonic()
                 epoch = "" if point.epoch is None else f" (epoch {point.epoch})"
                 output.line(f"{name} {point.value:.6g}{epoch}")
-        elif isinstance(said, EvaluationRow):
+        elif isinstance(item, EvaluationRow):
             output.line(
-                f"step {said.step}, epoch {said.epoch:.1f}: top-1 {said.top1:.3f} %, "
-                f"top-5 {said.top5:.2f} %, loss {said.loss:.2f}"
+                f"step {item.step}, epoch {item.epoch:.1f}: top-1 {item.top1:.3f} %, "
+                f"top-5 {item.top5:.2f} %, loss {item.loss:.2f}"
             )
         else:
             titles = [] if self._titled else [TRAINING_COLUMNS]
             self._titled = True
-            for cells in (*titles, _cells(said)):
+            for cells in (*titles, _cells(item)):
                 widths = (8, 7, 11, 8, 12, 0)
                 padded = (str(cell).ljust(width) for cell, width in zip(cells, widths))
                 output.line("".join(padded).rstrip())
@@ -322,7 +320,7 @@ def _compare_logs(files: list[str], as_json: bool) -> int:
     if not as_json:
         output.table(
             ("LOG", "GPUS", "DATA", "STEP", "EPOCH", "IMAGES/S", "LOSS", "TOP-1 %", "TOP-5 %"),
-            [(name, *_beside(run)) for name, runs in (base, *others) for run in runs],
+            [(name, *_comparison_row(run)) for name, runs in (base, *others) for run in runs],
         )
         output.line()
     ours = speeds_of_logs(base[1])
@@ -333,7 +331,7 @@ def _compare_logs(files: list[str], as_json: bool) -> int:
     return print_comparison(base[0], found, as_json)
 
 
-def _beside(run: Run) -> tuple[object, ...]:
+def _comparison_row(run: Run) -> tuple[object, ...]:
     last, speed, result = (run.rows or (None,))[-1], run.images_per_s, run.result
     return (
         run.facts.gpus or "-",
@@ -421,7 +419,7 @@ def _show(
     from clusterctl.operations.results import as_data, metric_findings
 
     if as_json:
-        warnings = [output.finding_data(one) for one in metric_findings(found)]
+        warnings = output.findings_data(metric_findings(found))
         output.data({**as_data(found, comparisons), "findings": warnings})
         return
     if not csv_on_stdout:
@@ -506,34 +504,34 @@ def _ending(facts: RunFacts) -> str:
 
 def remarks(run: Run) -> list[str]:
     """Return the run's speed, and what has to be known of its rows: restarts, a loss of NaN."""
-    said = []
+    item = []
     if run.images_per_s is not None:
         gpu = run.images_per_s_per_gpu
         each = f", {gpu:.1f} per GPU" if gpu is not None else ""
-        said.append(f"{run.images_per_s:.1f} images/s{each} (without rows that count the start)")
+        item.append(f"{run.images_per_s:.1f} images/s{each} (without rows that count the start)")
     if run.resumed_at:
-        said.append(f"resumed at step {', '.join(map(str, run.resumed_at))}")
+        item.append(f"resumed at step {', '.join(map(str, run.resumed_at))}")
     if run.not_a_number_from is not None:
-        said.append(f"the loss is not a number from step {run.not_a_number_from} on")
-    return said
+        item.append(f"the loss is not a number from step {run.not_a_number_from} on")
+    return item
 
 
 def _utilization(run: Run, job: JobRecord | None) -> list[str]:
     """Return how well the GPUs were used, and the speed by price, as far as they are known."""
     from clusterctl.operations.results import images_per_s_per_hourly_usd
 
-    used, facts, said = run.utilization, run.facts, []
+    used, facts, item = run.utilization, run.facts, []
     if used.tflops is not None:
         share = "not known for" if used.mfu is None else f"{100 * used.mfu:.1f} % on"
         line = f"{used.tflops:.1f} TFLOP/s per GPU; MFU {share} {facts.gpu}"
-        said.append(f"{line}, {facts.precision}")
+        item.append(f"{line}, {facts.precision}")
     elif facts.precision and run.images_per_s is not None:
-        said.append("TFLOP/s and MFU: not known" + ("" if facts.gpu else ", it ran on no GPU"))
+        item.append("TFLOP/s and MFU: not known" + ("" if facts.gpu else ", it ran on no GPU"))
     by_price = images_per_s_per_hourly_usd(run, job)
     if by_price is not None and job and job.spec.list_hourly_usd:
         usd = f"${job.spec.list_hourly_usd:,.2f} an hour on demand"
-        said.append(f"{by_price:,.1f} images/s for each dollar an hour ({usd})")
-    return said
+        item.append(f"{by_price:,.1f} images/s for each dollar an hour ({usd})")
+    return item
 
 
 def show_evaluations(evaluations: Sequence[EvaluationRow]) -> None:
@@ -554,14 +552,14 @@ def show_evaluations(evaluations: Sequence[EvaluationRow]) -> None:
 
 
 def show_comparison(run: Run, comparison: Comparison, all_rows: bool) -> None:
-    """Print a run beside one of the tutorial's: speed, accuracy, and rows at equal epochs.
+    """Print a run compared with one of the tutorial's: speed, accuracy, and rows at equal epochs.
 
     Losses and accuracies are not compared if the run was not trained on ImageNet.
     """
     from clusterctl.jobs.trainer import IMAGENET_IMAGES
 
     reference = comparison.reference
-    output.line(f"beside {reference.title}:")
+    output.line(f"compared with {reference.title}:")
     ratio = comparison.speed_ratio
     if ratio is not None:
         # On a CPU it is a thousandth.

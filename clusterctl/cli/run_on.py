@@ -38,8 +38,10 @@ class QuotedCommand(click.Command):
             before = shlex.join(args[: len(args) - len(words)])
             command = shlex.quote(with_tilde(" ".join(words), str(Path.home())))
             quoted = " ".join(filter(None, [ctx.command_path, before, command]))
-            said = wrong.format_message().rstrip(".")
-            raise click.UsageError(f"{said}; all of COMMAND is quoted: {quoted}", ctx) from None
+            given_options = wrong.format_message().rstrip(".")
+            raise click.UsageError(
+                f"{given_options}; all of COMMAND is quoted: {quoted}", ctx
+            ) from None
 
     def _with_own_help(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Return the words, with COMMAND quoted if a help option follows its first word."""

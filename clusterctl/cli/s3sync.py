@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.copy.options import CopyOptions, url_access
+from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.copy.options import CopyOptions, s3_options, url_access
 from clusterctl.cli.node_options import node_options, selected
-from clusterctl.cli.params import credentials_option
+from clusterctl.cli.params import json_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_bytes, format_duration
@@ -24,25 +24,14 @@ if TYPE_CHECKING:
     from clusterctl.transport.target import Target
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command()
 @click.argument("places", nargs=-1, metavar="[SRC... DST | JOB]")
 @click.option("--status", "show_status", is_flag=True, help="How far the latest sync is.")
 @click.option("--follow", "-f", is_flag=True, help="Show its log until it ends.")
 @click.option("--cancel", "end", is_flag=True, help="End the latest sync.")
-@credentials_option("The nodes' instance profile's; mine: this machine's; none: a public bucket.")
-@click.option(
-    "--tool",
-    type=click.Choice(["auto", "s5cmd", "aws"]),
-    default="auto",
-    show_default=True,
-    help="What moves the data; auto: s5cmd where a node has it, else aws; else s5cmd is sent.",
-)
-@click.option("--s3-endpoint", metavar="URL", help="Another S3 than AWS's.")
-@click.option("--s3-region", metavar="REGION", help="The bucket's region, if it is not found out.")
+@s3_options
 @node_options
-@click.option("--json", "as_json", is_flag=True, help="Each node's sync as JSON.")
-@account_options
+@json_option("Sync")
 def s3sync(
     app: AppContext,
     name: str,
@@ -58,7 +47,7 @@ def s3sync(
     indices: tuple[int, ...] | None,
     as_json: bool,
 ) -> int:
-    """Bring what is at SRC (s3://BUCKET/PREFIX) to DST on the nodes of cluster NAME, detached.
+    """Copy what is at SRC (s3://BUCKET/PREFIX) to DST on the nodes of cluster NAME, detached.
 
     \b
     clusterctl s3sync demo s3://my-imagenet s3://my-validation '~/data/tf-imagenet'
@@ -133,7 +122,8 @@ def _start(
     options: CopyOptions,
     as_json: bool,
 ) -> tuple[int, JobRecord]:
-    """Start the job and wait for its first news; print where it runs and how to follow and end it.
+    """Start the job and wait for its first progress; print where it runs and how to follow and end
+    it.
 
     Return the exit status so far, and the job.
     """

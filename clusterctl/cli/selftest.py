@@ -11,7 +11,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, account_options
-from clusterctl.cli.params import OutputFile, yes_option
+from clusterctl.cli.params import OutputFile, dry_run_option, json_option, yes_option
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.findings import Severity
 
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     help="Where the report is written; default: selftest-TIME.txt here.",
 )
 @yes_option
-@click.option("--dry-run", is_flag=True, help="Show the steps and what they cost; take none.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, too.")
+@dry_run_option
+@json_option("Selftested", "Print the report as JSON, too.")
 @account_options
 def selftest(
     app: AppContext,
@@ -69,8 +69,9 @@ def selftest(
 
     It launches cluster NAME (selftest), installs the training environment, trains 200 steps,
     measures the network and nccl-tests, stops one rank, checks that diagnose names it, removes
-    everything and asks EC2 what is left. It asks before it spends. Ctrl-C removes everything, too.
-    The network, zone, image and market are those of NAME's entry in clusterctl.yaml.
+    everything and checks what EC2 still has. It needs a confirmation before it spends. Ctrl-C
+    removes everything, too. The network, zone, image and market are those of NAME's entry in
+    clusterctl.yaml.
     """
     from clusterctl.operations import selftest as story
 
@@ -82,7 +83,7 @@ def selftest(
     # Warnings are printed again by the launch.
     output.findings([found for found in plan.findings if found.severity is Severity.INFO])
     left = story.left_by_guards(plan)
-    _agree(app, spec, estimate, left, yes)
+    _confirm(app, spec, estimate, left, yes)
     test = story.Selftest(
         launcher,
         spec,
@@ -137,7 +138,7 @@ def _show_plan(estimate: str, as_json: bool) -> None:
     output.note("nothing was done")
 
 
-def _agree(app: AppContext, spec: ClusterSpec, estimate: str, left: str, yes: bool) -> None:
+def _confirm(app: AppContext, spec: ClusterSpec, estimate: str, left: str, yes: bool) -> None:
     """Print the price, and ask. Answering no raises click.Abort."""
     from clusterctl.ec2.money.costs import format_usd
 
@@ -193,7 +194,7 @@ def _finish(path: Path, test: Selftest, report: SelftestReport, left: str, as_js
         output.table(("STEP", "VERDICT", "TIME", "FOUND"), rows(report.results))
         output.line(f"{report.summary}; cost: {report.spent}")
     if test.others:
-        output.note(f"left alone, since this self-test did not make it: {', '.join(test.others)}")
+        output.note(f"not removed, since this self-test did not make it: {', '.join(test.others)}")
     elif not report.is_removed:
         output.note(
             f"something may be left, and cost money: clusterctl down {test.name}. The nodes end "

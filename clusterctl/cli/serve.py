@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.foreground import run_in_foreground
-from clusterctl.cli.params import Index, NodePath, credentials_option
+from clusterctl.cli.params import Index, NodePath, credentials_option, json_option
 from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
 from clusterctl.domain.results import HostOutcome
 from clusterctl.domain.units import format_duration
@@ -34,8 +34,7 @@ model_option = click.option(
 )
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command()
 @click.argument("model_dir", type=NodePath(), required=False, metavar="[MODEL_DIR]")
 @model_option
 @click.option("--node", type=Index(), default=0, help="This node; left out: the head node.")
@@ -58,8 +57,7 @@ model_option = click.option(
 @credentials_option(
     "For s3://: the nodes' instance profile's; mine: this machine's; none: a public bucket."
 )
-@click.option("--json", "as_json", is_flag=True, help="The models as JSON.")
-@account_options
+@json_option("Serving")
 def serve(
     app: AppContext,
     name: str,
@@ -90,10 +88,10 @@ def serve(
     from clusterctl.jobs.detached import list_jobs
     from clusterctl.operations.serving import find_served, forward_argv, stop_serving
 
-    asked = [show_status, end, forward is not None, model_dir is not None]
-    if sum(asked) != 1:
+    requested = [show_status, end, forward is not None, model_dir is not None]
+    if sum(requested) != 1:
         raise UsageError(
-            "what is to be done?" if not any(asked) else "that is more than one thing to do",
+            "what is to be done?" if not any(requested) else "that is more than one thing to do",
             "give MODEL_DIR, or one of --status, --stop and --forward PORT",
         )
     with app.open(name) as access:
@@ -235,12 +233,10 @@ def _state(access: Access, one: Served) -> tuple[str, str]:
     return found.state, found.version
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command()
 @click.argument("file", metavar="FILE")
 @model_option
 @click.option("--version", metavar="N", help="This version, which has to be the one served.")
-@account_options
 def predict(app: AppContext, name: str, file: str, model: str | None, version: str | None) -> int:
     """Send FILE to the model that cluster NAME serves, and print its answer.
 

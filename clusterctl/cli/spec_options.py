@@ -97,13 +97,13 @@ def layers(app: AppContext, name: str) -> Sequence[Values]:
 
 def flags_of(given: dict[Option, Any]) -> Values:
     """Return the settings that options of the command line give."""
-    said: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for option, value in given.items():
         if option.kind is ValueKind.TAGS:
-            said.update({TAG + key: text for key, text in value})
+            found.update({TAG + key: text for key, text in value})
         elif value not in (None, ()):
-            said[option.key] = value
-    return said
+            found[option.key] = value
+    return found
 
 
 def click_option(option: Option) -> Callable[..., Any]:

@@ -43,8 +43,8 @@ class _RemoteCommand(ClusterCommand):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as wrong:
-            said = wrong.format_message().rstrip(".")
-            raise click.UsageError(f"{said}; a command comes after --", ctx) from None
+            message = wrong.format_message().rstrip(".")
+            raise click.UsageError(f"{message}; a command comes after --", ctx) from None
 
 
 @click.command(cls=_RemoteCommand, options_metavar="[OPTIONS]")
@@ -53,7 +53,7 @@ class _RemoteCommand(ClusterCommand):
 @account_options
 @click.pass_context
 def ssh(ctx: click.Context, app: AppContext, name: str, index: int) -> Any:
-    """Log in to a node of cluster NAME, the head node unless INDEX (3 or NAME-3) says otherwise.
+    """Log in to a node of cluster NAME, the head node unless INDEX is given (3 or NAME-3).
 
     What follows `--` runs there instead of a shell, without a terminal; Ctrl-C ends it there.
     The same with plain ssh: ssh -F ~/.clusterctl/NAME/ssh_config NAME-INDEX
@@ -123,8 +123,8 @@ def _reach(
                 return _reach(app, name, index, command, connect_timeout_s)
             if not isinstance(failure, HostUnreachable):
                 # With EC2's instance ids the error can tell whose key it is (ClusterHostKeys).
-                with app.open(name) as asked:
-                    asked.connections.session(asked.select((index,))[0])
+                with app.open(name) as requested:
+                    requested.connections.session(requested.select((index,))[0])
             raise
         if not command:
             return 0

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.app_context import AppContext, account_options, cluster_command
 from clusterctl.cli.hostlines import show_failures
 from clusterctl.cli.money import print_spending, spending_data
+from clusterctl.cli.params import json_option
 from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import MissingTool
 from clusterctl.domain.ranges import format_indices
@@ -18,6 +19,9 @@ from clusterctl.domain.results import HostOutcome
 from clusterctl.domain.units import count
 from clusterctl.ec2.gone import why_gone
 from clusterctl.operations.status import ClusterStatus, shown_state
+
+if TYPE_CHECKING:
+    from clusterctl.cli.json_types import GoneNode
 
 HEADERS = ("NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE")
 # By node: why SSH did not reach it, "" if it did. Nodes that were not tried are left out.
@@ -99,10 +103,8 @@ def _counts(cluster: Cluster, gpus: Sequence[int] | None) -> Sequence[int]:
 LOGIN_WITHIN_S = 4.0
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@account_options
+@cluster_command()
+@json_option("Status")
 def status(app: AppContext, name: str, as_json: bool) -> None:
     """Show the nodes of cluster NAME, as EC2 sees them, whether SSH reaches them, and what they
     cost. Why a node is not reached, and what helps, is below the table.
@@ -132,7 +134,7 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
                 "instance_profiles": {
                     one.node.name: one.instance_profile or None for one in found.instances
                 },
-                "findings": [output.finding_data(one) for one in health],
+                "findings": output.findings_data(health),
                 "costs": spending_data(money),
             }
         )
@@ -147,8 +149,8 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
             since, _, reason = node.quarantined.partition(" ")
             output.note(
                 f"{node.name} is in quarantine since {since}{': ' if reason else ''}{reason}; "
-                f"`clusterctl release {name} {node.index}` brings it back, "
-                f"`clusterctl replace {name} {node.index}` gives it another machine"
+                f"`clusterctl release {name} {node.index}` returns it to service, "
+                f"`clusterctl replace {name} {node.index}` replaces the machine"
             )
     for node in found.leaving:
         output.note(
@@ -157,7 +159,7 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
         )
     if found.unfinished:
         output.note(
-            f"requested and not finished: {found.unfinished.told(name)}; "
+            f"requested and not finished: {found.unfinished.described(name)}; "
             "`clusterctl up` finishes it"
         )
     if found.cluster.missing:
@@ -168,7 +170,7 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
         )
 
 
-def _gone_data(found: ClusterStatus, index: int) -> dict[str, Any]:
+def _gone_data(found: ClusterStatus, index: int) -> GoneNode:
     instance = found.gone[index]
     why = why_gone(instance)
     return {
@@ -177,7 +179,7 @@ def _gone_data(found: ClusterStatus, index: int) -> dict[str, Any]:
         "instance_id": instance.node.instance_id if instance else None,
         "by": why.by or None,
         "at": why.at.isoformat() if why.at else None,
-        "ec2_reason": why.said or None,
+        "ec2_reason": why.reason or None,
     }
 
 
@@ -196,7 +198,7 @@ def _log_in(app: AppContext, cluster: Cluster) -> tuple[HostOutcome[Any], ...]:
 
 
 @click.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("Clusters")
 @account_options
 def list_(app: AppContext, as_json: bool) -> None:
     """List the clusters in this region, whoever launched them.
@@ -227,8 +229,7 @@ def list_(app: AppContext, as_json: bool) -> None:
         output.table(("CLUSTER", "NODES", "TYPE", "GPUS", "LAUNCHED"), rows)
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command()
 @click.option(
     "--format",
     "style",
@@ -236,8 +237,7 @@ def list_(app: AppContext, as_json: bool) -> None:
     default="openmpi",
     help="`ADDRESS slots=N`, MPICH's `ADDRESS:N`, or nothing but addresses (pdsh, pssh) or names.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@account_options
+@json_option("HostsFile")
 def hosts(app: AppContext, name: str, style: str, as_json: bool) -> None:
     """Print the hosts file of cluster NAME, for mpirun, runclust and copyclust.
 

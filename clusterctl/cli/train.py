@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, account_options
+from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.params import (
     Duration,
     NodePath,
     Size,
     credentials_option,
+    dry_run_option,
+    json_option,
     preset_option,
     recipe_option,
 )
@@ -64,7 +66,7 @@ def follow_to_end(
 
     line = StatusLine(None)
 
-    def tell(finding: Finding) -> None:
+    def show_finding(finding: Finding) -> None:
         line.clear()
         output.findings([finding])
 
@@ -72,7 +74,7 @@ def follow_to_end(
         line.clear()
         note_lost(why, delay_s)
 
-    watch = TransportWatch(preset == EFA.name, tell)
+    watch = TransportWatch(preset == EFA.name, show_finding)
 
     def show(chunk: bytes) -> None:
         line.raw(chunk, "stderr" if as_json else "stdout")
@@ -90,13 +92,13 @@ def follow_to_end(
         output.note(f"\nno longer following; that does not end job {job_id}")
         output.print_job_commands(access.cluster.name, job_id)
         return output.INTERRUPTED
-    return tell_end(access, job, as_json)
+    return print_end(access, job, as_json)
 
 
-def tell_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
+def print_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
     """Print how a job ended; return its exit status.
 
-    The logs of a job that failed are brought here: their place and first error are printed.
+    The logs of a job that failed are downloaded: their place and first error are printed.
     """
     from clusterctl.operations.logs import first_error, lost_in, with_reasons
 
@@ -168,7 +170,7 @@ _TYPED = "clusterctl.typed"  # key in the context's meta: the command line's par
 
 
 class Gpus(click.ParamType):
-    """The number of GPUs. A program in its place is told from it."""
+    """The number of GPUs. A program in its place is recognized."""
 
     name = "integer"
 
@@ -269,8 +271,7 @@ class TrainCommand(ProgramCommand):
                 formatter.write_dl([record for record in found if record])
 
 
-@click.command(cls=TrainCommand)
-@click.argument("name")
+@cluster_command(cls=TrainCommand)
 @click.argument("gpus", type=Gpus(), required=False)
 @click.argument("arguments", nargs=-1, type=NodePath())
 @click.option("--synthetic", is_flag=True, help="Train on one image of noise: no data set needed.")
@@ -443,11 +444,10 @@ class TrainCommand(ProgramCommand):
     help="Start again from the last checkpoint when a node is lost, up to N times.",
 )
 @click.option("--min-gpus", type=click.IntRange(1), metavar="G", help="Then with as few as G GPUs.")
-@click.option("--dry-run", is_flag=True, help="Show the mpirun lines, and start nothing.")
+@dry_run_option
 @click.option("-v", "--verbose", is_flag=True, help="Print the mpirun lines that run.")
 @click.option("--force", is_flag=True, help="Even while another job runs, or checks fail.")
-@click.option("--json", "as_json", is_flag=True, help="The job as JSON; its log goes to stderr.")
-@account_options
+@json_option("Training", "The job as JSON; its log goes to stderr.")
 def train(
     app: AppContext,
     name: str,
@@ -641,7 +641,7 @@ def train(
                 if _fetched(access, started.job.job_id, model_place, "its model", model=True):
                     output.note(f"its model, record and logs are in {model_place}")
                 else:
-                    # The model was asked for: a job that succeeded is not all of it.
+                    # The model was requested: a job that succeeded is not all of it.
                     ended = ended or 1
             if (autotune or timeline or trace_steps) and not as_json:
                 _show_tuning(access, started.job.job_id)
@@ -681,7 +681,7 @@ def _ways_out(
 def _streams(mode: ScriptMode, credentials: str) -> ScriptMode:
     """Return the mode with streams that read S3 without a signature, for a public bucket.
 
-    Raises UsageError for lent keys (`mine`): they may expire before a stream ends.
+    Raises UsageError for temporary credentials (`mine`): they may expire before a stream ends.
     """
     streams = [one for one in mode.channels if one.is_stream and one.source.startswith("s3://")]
     if not streams or credentials == "profile":
@@ -746,7 +746,7 @@ def _show_plan(plan: TrainingPlan, as_json: bool) -> None:
     if as_json:
         recipe = {"recipe": job.recipe.as_data()} if job.recipe else {}
         about = {"workdir": job.workdir, "preset": job.preset, "gpus": job.ranks, **recipe}
-        found = [output.finding_data(finding) for finding in plan.findings]
+        found = output.findings_data(plan.findings)
         servers = {"tf_config": plan.tf_config} if plan.tf_config else {}
         output.data({**_lines(job), **about, **servers, "findings": found})
         return

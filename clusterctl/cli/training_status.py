@@ -23,8 +23,8 @@ class TrainingStatus:
     def __init__(self, job: JobRecord) -> None:
         self._usd, self._hourly_usd = job.usd, job.hourly_usd
         # On this machine's clock: the head node's may be wrong.
-        self._seen = time.monotonic()
-        self._began = self._seen - job.duration_s
+        self._polled_at = time.monotonic()
+        self._began = self._polled_at - job.duration_s
         self._log = GrowingLog()
         self._row: TrainingRow | None = None
         self._first_done = 0.0
@@ -36,18 +36,18 @@ class TrainingStatus:
 
     def take(self, chunk: bytes) -> None:
         """Read a chunk of the log."""
-        for said in self._log.feed(chunk):
-            self._learn(said)
+        for shown in self._log.feed(chunk):
+            self._learn(shown)
 
-    def _learn(self, said: LogItem) -> None:
-        if isinstance(said, tuple):
-            self._metrics[said[0]] = said[1].value
-        elif isinstance(said, EvaluationRow):
-            self._top1 = said.top1
+    def _learn(self, shown: LogItem) -> None:
+        if isinstance(shown, tuple):
+            self._metrics[shown[0]] = shown[1].value
+        elif isinstance(shown, EvaluationRow):
+            self._top1 = shown.top1
         else:
             if self._row is None:
-                self._first_done = self._done(said)
-            self._row = said
+                self._first_done = self._done(shown)
+            self._row = shown
 
     def _done(self, row: TrainingRow) -> float:
         """Return the part of the run that is done, 0 to 1; 0 if its length is not known."""
@@ -77,7 +77,7 @@ class TrainingStatus:
         if parts and self._top1 is not None:
             parts.append(f"top-1 {self._top1:.2f} %")
         if parts and self._usd is not None and self._hourly_usd is not None:
-            usd = self._usd + self._hourly_usd * (now - self._seen) / 3600
+            usd = self._usd + self._hourly_usd * (now - self._polled_at) / 3600
             parts.append(f"${usd:.2f} so far")
         return ", ".join(parts)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import job_argument
+from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.params import job_argument, json_option
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes
 
@@ -32,8 +32,7 @@ MEANING = {
 }
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command()
 @job_argument
 @click.option(
     "--output",
@@ -42,8 +41,7 @@ MEANING = {
     metavar="DIR",
     help="Copy the files here, not to the current folder.",
 )
-@click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")
-@account_options
+@json_option("TuningData")
 def tuning(app: AppContext, name: str, job_id: str | None, folder: str, as_json: bool) -> None:
     """Show where the time of a job's gradients went, and what Horovod's autotuner found.
 
@@ -52,7 +50,7 @@ def tuning(app: AppContext, name: str, job_id: str | None, folder: str, as_json:
     clusterctl tuning demo 20261120-154501-3f2a --json
 
     The job has to have been started with `train --timeline`, --autotune or --trace-steps; without
-    JOB it is the latest. The files that it wrote are brought here.
+    JOB it is the latest. The files that it wrote are downloaded.
     """
     from clusterctl.operations.logs import find
 
@@ -61,7 +59,7 @@ def tuning(app: AppContext, name: str, job_id: str | None, folder: str, as_json:
 
 
 def show_tuning(access: Access, job: JobRecord, folder: Path, as_json: bool = False) -> None:
-    """Bring the files that the job wrote into `folder`, and print what they show."""
+    """Download the files that the job wrote into `folder`, and print what they show."""
     from clusterctl.operations.tuning import fetch_tuning
 
     found = fetch_tuning(access, job, folder)
@@ -75,7 +73,7 @@ def show_tuning(access: Access, job: JobRecord, folder: Path, as_json: bool = Fa
                 "files": [str(one) for one in files if one],
                 "timeline": asdict(found.timeline) if found.timeline else None,
                 "autotune": {**asdict(tuned), "options": tuned.options} if tuned else None,
-                "findings": [output.finding_data(one) for one in lost],
+                "findings": output.findings_data(lost),
             }
         )
         return

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.host_options import HostsCommand, hosts_argument
-from clusterctl.cli.params import Duration
+from clusterctl.cli.params import json_option, timeout_option, together
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from clusterctl.cli.json_types import Verified
     from clusterctl.copy.verify import Discrepancy, HostGroup
     from clusterctl.node.relay.messages import Progress
     from clusterctl.operations.verify import Depth, VerifyReport, Watch
@@ -27,19 +28,12 @@ if TYPE_CHECKING:
 # Findings that are printed, and hosts that are drawn.
 SHOWN = 20
 HEADERS = ("NODES", "FILES", "FOLDERS", "BYTES")
-_OPTIONS = (
+verify_options = together(
     click.option("--content", is_flag=True, help="Read all files, and compare their SHA-256."),
     click.option("--mtime", is_flag=True, help="Compare modification times too."),
-    click.option("--timeout", "timeout_s", type=Duration(), help="Per host: 30s, 5m, 2h."),
-    click.option("--json", "as_json", is_flag=True, help="Groups, findings, failures as JSON."),
+    timeout_option,
+    json_option("Verified"),
 )
-
-
-def verify_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --content, --mtime, --timeout and --json."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 @click.command(
@@ -65,7 +59,7 @@ def copyclust_verify(
     copyclust verify hosts --content /data/tf-imagenet
 
     Names, kinds, sizes, modes, links. The exit status is 0 if all have the same, 1 if not, 2 if
-    there is nothing at DST anywhere, and 255 if a host could not be asked.
+    there is nothing at DST anywhere, and 255 if a host could not be reached.
     """
     from clusterctl.config import home_folder
     from clusterctl.operations.hosts_access import open_hosts
@@ -84,11 +78,11 @@ class _Reading:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seen: dict[str, Progress] = {}
+        self._progress: dict[str, Progress] = {}
 
     def watch(self, host: str, progress: Progress) -> None:
         with self._lock:
-            self._seen[host] = progress
+            self._progress[host] = progress
 
     def __rich__(self) -> Table:
         from rich.table import Table
@@ -96,9 +90,9 @@ class _Reading:
 
         view = Table.grid(padding=(0, 2))
         with self._lock:
-            seen = sorted(self._seen.items(), key=lambda item: item[1].bytes)
+            progress_of = sorted(self._progress.items(), key=lambda item: item[1].bytes)
         # The slowest hosts first: the others wait for them.
-        for host, progress in seen[:SHOWN]:
+        for host, progress in progress_of[:SHOWN]:
             read = format_bytes(progress.bytes)
             rate = format_bytes(progress.bytes / max(progress.wall, 0.001))
             cells = (host, count(progress.files, "file"), f"{read} read", f"{rate}/s")
@@ -152,8 +146,8 @@ def compared(depth: Depth) -> str:
     return ", ".join(words) + left_out
 
 
-def finding_line(finding: Discrepancy, asked: str) -> str:
-    hosts, path = fold_hosts(finding.hosts), output.one_line(finding.path or asked)
+def finding_line(finding: Discrepancy, requested: str) -> str:
+    hosts, path = fold_hosts(finding.hosts), output.one_line(finding.path or requested)
     return f"{finding.kind.value} on {hosts}: {path}: {finding.message}"
 
 
@@ -167,7 +161,7 @@ def _row(group: HostGroup) -> tuple[str, ...]:
     )
 
 
-def report_data(report: VerifyReport, depth: Depth) -> dict[str, Any]:
+def report_data(report: VerifyReport, depth: Depth) -> Verified:
     """Return the report for `--json`.
 
     Bytes of paths that are not UTF-8 are \\udc80 to \\udcff, as with Python's surrogateescape.
@@ -200,5 +194,5 @@ def report_data(report: VerifyReport, depth: Depth) -> dict[str, Any]:
             for finding in report.findings
         ],
         "findings_left_out": report.more,
-        "failures": [hostlines.failure_data(failure) for failure in report.failures],
+        "failures": hostlines.failures_data(report.failures),
     }

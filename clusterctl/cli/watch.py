@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.params import Duration, job_argument
+from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.params import Duration, job_argument, json_option
 from clusterctl.diagnosis.hostchecks import told_by_cards
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.units import count, format_duration, format_rate
@@ -22,6 +22,7 @@ from clusterctl.node.facts.network import IMPAIRED, UNRESPONSIVE
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
+    from clusterctl.cli.json_types import Watched
     from clusterctl.diagnosis.evidence import JobEvidence
     from clusterctl.operations.access import Access
     from clusterctl.operations.watch import Watch, WatchedNode
@@ -67,9 +68,9 @@ class LiveView:
             yield Text(line, no_wrap=True, overflow="ellipsis")
         yield Text()
         now = time.monotonic()
-        said = Text(f"last finding: {self.finding}").wrap(console, options.max_width)
+        parts = Text(f"last finding: {self.finding}").wrap(console, options.max_width)
         # Besides the rows: the lines above, an empty one, the heading, the finding, the keys.
-        room = (options.height or console.size.height) - len(self.lines()) - len(said) - 3
+        room = (options.height or console.size.height) - len(self.lines()) - len(parts) - 3
         room = max(1, room)
         nodes = self.watch.nodes
         rows: list[tuple[tuple[str, ...], str]] = [(COLUMNS, "bold")]
@@ -88,7 +89,7 @@ class LiveView:
             )
         yield table
         more = f"{count(len(nodes) - room, 'more node')}; " if len(nodes) > room else ""
-        yield from said
+        yield from parts
         yield Text(f"{more}d diagnoses, q quits", style="dim")
 
 
@@ -110,7 +111,7 @@ def in_order(nodes: Sequence[WatchedNode], now: float, interval_s: float) -> lis
 
 def is_silent(node: WatchedNode, now: float, interval_s: float) -> bool:
     """Return whether a node has missed SILENT_AFTER intervals, with a second to spare, or cannot be
-    reached at the first look."""
+    reached at the first poll."""
     if node.at is None and node.error:
         return True
     return now - (node.since if node.at is None else node.at) > SILENT_AFTER * interval_s + 1
@@ -140,42 +141,45 @@ def in_ec2(node: WatchedNode) -> str:
 def node_troubles(node: WatchedNode) -> list[str]:
     """Return `5 stopped` for the ranks of each bad state, and what the node could not find out."""
     by_state: dict[str, list[int]] = {}
-    for rank in node.said.get("ranks", ()):
+    for rank in node.facts.get("ranks", ()):
         if rank["state"] in STATES:
             by_state.setdefault(rank["state"], []).append(rank["rank"])
     troubles = [f"{format_indices(ranks)} {STATES[state]}" for state, ranks in by_state.items()]
-    for card, grown in (node.said.get("efa") or {}).get("cards", {}).items():
+    for card, grown in (node.facts.get("efa") or {}).get("cards", {}).items():
         bad = {name: grown.get(name, 0) for name in (IMPAIRED, UNRESPONSIVE)}
-        told = told_by_cards(bad)
-        troubles += [f"EFA {card}: {told}"] if told else []
-    return troubles + [f"{what}: {why}" for what, why in node.said.get("errors", {}).items()]
+        events = told_by_cards(bad)
+        troubles += [f"EFA {card}: {events}"] if events else []
+    return troubles + [f"{what}: {why}" for what, why in node.facts.get("errors", {}).items()]
 
 
 def cells_of(node: WatchedNode, now: float, interval_s: float) -> tuple[str, ...]:
     """Return a node's cells, one for each of COLUMNS."""
-    said, seen = node.said, "-" if node.at is None else f"{format_duration(now - node.at)} ago"
+    parts, watching_nodes = (
+        node.facts,
+        "-" if node.at is None else f"{format_duration(now - node.at)} ago",
+    )
     if is_silent(node, now, interval_s):
         why = in_ec2(node) or node.error or "no answer"
         why = textwrap.shorten(why, LONGEST_ERROR, placeholder="…")
-        return (node.host, why, *[""] * (len(COLUMNS) - 3), seen)
+        return (node.host, why, *[""] * (len(COLUMNS) - 3), watching_nodes)
     if node.at is None:
-        return (node.host, "is being read", *[""] * (len(COLUMNS) - 3), seen)
-    gpus = (said.get("gpus") or {}).get("gpus", ())
+        return (node.host, "is being read", *[""] * (len(COLUMNS) - 3), watching_nodes)
+    gpus = (parts.get("gpus") or {}).get("gpus", ())
     uses = [gpu["utilization_percent"] for gpu in gpus if gpu["utilization_percent"] is not None]
     watts = sum(gpu["power_w"] or 0 for gpu in gpus)
-    memory = said.get("memory", {})
-    systems = said.get("filesystems", ())
+    memory = parts.get("memory", {})
+    systems = parts.get("filesystems", ())
     full = max(systems, key=_share, default=None)
     return (
         node.host,
-        ranks_cell(said.get("ranks", ())) + "".join(f" {text}" for text in node_troubles(node)),
-        f"{said['cpu']:.0%}",
+        ranks_cell(parts.get("ranks", ())) + "".join(f" {text}" for text in node_troubles(node)),
+        f"{parts['cpu']:.0%}",
         f"{sum(uses) / len(uses):.0f}% {watts:.0f} W" if uses else "-",
         f"{1 - memory['MemAvailable'] / memory['MemTotal']:.0%}" if memory else "-",
-        "/".join(map(format_rate, said["net"])) + efa_cell(said.get("efa") or {}),
-        "/".join(map(format_rate, said["disk"])),
+        "/".join(map(format_rate, parts["net"])) + efa_cell(parts.get("efa") or {}),
+        "/".join(map(format_rate, parts["disk"])),
         f"{full['path']} {_share(full):.0%}" if full else "-",
-        seen,
+        watching_nodes,
     )
 
 
@@ -204,7 +208,7 @@ def _share(system: dict[str, Any]) -> float:
 
 
 def what_job(view: LiveView) -> str:
-    """Return job_line, or that the head node tells no job, and why."""
+    """Return job_line, or that the head node reports no job, and why."""
     watch = view.watch
     head = watch.head
     if watch.job:
@@ -219,7 +223,7 @@ def what_job(view: LiveView) -> str:
 def job_line(job: JobEvidence, nodes: Sequence[WatchedNode]) -> str:
     """Return `job … running for 12 min 03 s, 32 ranks; step 1200, 10234 images/s, 3 s ago`."""
     what = f"job {job.job_id} {job.state}" if job.job_id else "an mpirun typed by hand, running"
-    size = job.size or sum(len(node.said.get("ranks", ())) for node in nodes)
+    size = job.size or sum(len(node.facts.get("ranks", ())) for node in nodes)
     lasts = "for" if job.state in ("running", "queued") else "after"
     text = f"{what} {lasts} {format_duration(job.age_s)}, {count(size, 'rank')}"
     trained = [row for row in job.metrics if row.get("kind") == "train"]
@@ -235,12 +239,11 @@ def job_line(job: JobEvidence, nodes: Sequence[WatchedNode]) -> str:
 
 def last_stall(job: JobEvidence | None) -> str:
     """Return Horovod's last line on a stall that the end of the log has, else `none`."""
-    said = [line.strip() for line in (job.log if job else ()) if STALLED.match(line.strip())]
-    return said[-1] if said else "none"
+    parts = [line.strip() for line in (job.log if job else ()) if STALLED.match(line.strip())]
+    return parts[-1] if parts else "none"
 
 
-@click.command(cls=ClusterCommand)
-@click.argument("name")
+@cluster_command()
 @job_argument
 @click.option(
     "--interval",
@@ -250,8 +253,7 @@ def last_stall(job: JobEvidence | None) -> str:
     show_default=True,
     help="Between two polls.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line and interval.")
-@account_options
+@json_option("Watched", "One JSON object a line and interval.")
 def watch(app: AppContext, name: str, job_id: str | None, interval_s: float, as_json: bool) -> int:
     """Watch the nodes and ranks of cluster NAME, and JOB, or the job that runs on them.
 
@@ -260,15 +262,15 @@ def watch(app: AppContext, name: str, job_id: str | None, interval_s: float, as_
     clusterctl watch demo --interval 10s
     clusterctl watch demo --interval 30s >>watch.log
 
-    On a terminal the screen is drawn again and again until q is pressed; d looks at the job as
+    On a terminal the screen is drawn again and again until q is pressed; d diagnoses the job as
     `clusterctl diagnose` does, and shows the verdict. Elsewhere each interval has a line. A node
-    that is frozen or gone keeps its row, which says when it last answered.
+    that is frozen or gone keeps its row, with the time of its last response.
     """
     from clusterctl.operations.watch import watching
 
     interval_s = max(SHORTEST_S, interval_s)
-    with app.open(name) as access, watching(access, interval_s, job_id) as seen:
-        view = LiveView(name, seen, interval_s)
+    with app.open(name) as access, watching(access, interval_s, job_id) as watching_nodes:
+        view = LiveView(name, watching_nodes, interval_s)
         if not as_json and output.has_screen():
             with output.screen(view) as key:
                 while (pressed := key(REDRAWN_S)) != "q":
@@ -297,9 +299,9 @@ def verdict_now(access: Access, job_id: str | None) -> str:
     return f"{datetime.now():%H:%M:%S} {found.verdict}{hint}"
 
 
-def event_of(view: LiveView) -> dict[str, Any]:
+def event_of(view: LiveView) -> Watched:
     """Return the data of one line of --json. `stuck`: whether the job stands still, by its log and
-    metrics; null if they cannot tell."""
+    metrics; null if that is unknown."""
     from clusterctl.diagnosis.case import Scene
     from clusterctl.diagnosis.evidence import Evidence
 
@@ -310,15 +312,19 @@ def event_of(view: LiveView) -> dict[str, Any]:
             "host": node.host,
             "seen_s": None if node.at is None else round(now - node.at, 1),
             "error": node.error,
-            **{name: value for name, value in node.said.items() if name != "job"},
+            **{name: value for name, value in node.facts.items() if name != "job"},
         }
         for node in view.watch.nodes
     ]
-    about = job and {
-        **{name: getattr(job, name) for name in ("job_id", "state", "size", "age_s")},
-        "log_silent_s": job.log_silent_s,
-        "metrics": job.metrics[-1] if job.metrics else None,
-    }
+    about = (
+        None
+        if job is None
+        else {
+            **{name: getattr(job, name) for name in ("job_id", "state", "size", "age_s")},
+            "log_silent_s": job.log_silent_s,
+            "metrics": job.metrics[-1] if job.metrics else None,
+        }
+    )
     return {
         "cluster": view.name,
         "job": about,
@@ -333,13 +339,13 @@ def line_of(view: LiveView) -> str:
     now = time.monotonic()
     nodes = view.watch.nodes
     silent = silent_nodes(nodes, now, view.interval_s)
-    said = [f"{datetime.now():%H:%M:%S} {view.name}: {what_job(view)}"]
-    said += silent_lines(nodes, now, view.interval_s)
+    parts = [f"{datetime.now():%H:%M:%S} {view.name}: {what_job(view)}"]
+    parts += silent_lines(nodes, now, view.interval_s)
     for node in nodes:
         if node.host not in silent:
-            said += [f"{node.host}: {text}" for text in node_troubles(node)]
+            parts += [f"{node.host}: {text}" for text in node_troubles(node)]
     answer = [node for node in nodes if node.host not in silent and node.at is not None]
     if answer:
-        busy = sum(node.said["cpu"] for node in answer) / len(answer)
-        said.append(f"{count(len(answer), 'node')} at {busy:.0%} CPU")
-    return "; ".join(said)
+        busy = sum(node.facts["cpu"] for node in answer) / len(answer)
+        parts.append(f"{count(len(answer), 'node')} at {busy:.0%} CPU")
+    return "; ".join(parts)

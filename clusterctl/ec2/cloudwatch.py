@@ -86,7 +86,7 @@ def put(
 
     Raises AwsError. Points of earlier batches are in CloudWatch then.
     """
-    said = [{"Name": name, "Value": value} for name, value in dimensions.items()]
+    message = [{"Name": name, "Value": value} for name, value in dimensions.items()]
     names = sum(len(word) for pair in dimensions.items() for word in pair)
     longest = max((len(quote(point.metric)) for point in points), default=0)
     most = min(MOST_METRICS, MOST_BYTES // (VALUE_BYTES + names + longest))
@@ -98,7 +98,7 @@ def put(
                 MetricData=[
                     {
                         "MetricName": point.metric,
-                        "Dimensions": said,
+                        "Dimensions": message,
                         "Timestamp": datetime.fromtimestamp(point.at, timezone.utc),
                         "Value": point.value,
                         "Unit": point.unit,

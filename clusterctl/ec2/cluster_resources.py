@@ -47,8 +47,8 @@ def find_key_pairs(client: EC2Client, name: str) -> tuple[KeyPair, ...]:
 def anothers_key(name: str) -> MissingTool:
     """Return the error for a key pair at EC2 that is not the one of this machine."""
     return MissingTool(
-        f"the key of cluster {name} is not on this machine: another one has launched it, or begun "
-        "to, or its folder here is lost",
+        f"the key of cluster {name} is not on this machine: another one has launched it or "
+        "tried to, or its folder here is lost",
         "choose another name; or copy the cluster's folder from that machine; or see what there is "
         f"before you remove it: clusterctl status {name}, then clusterctl down {name}",
     )
@@ -211,7 +211,7 @@ def terminate(
     name: str,
     timeout_s: float,
     ids: Collection[str] | None = None,
-    on_look: Callable[[Sequence[Instance]], None] = lambda left: None,
+    on_poll: Callable[[Sequence[Instance]], None] = lambda left: None,
     clock: Clock = Clock(),
     until_gone: bool = True,
     known: Sequence[Instance] = (),
@@ -221,7 +221,7 @@ def terminate(
 
     These are the instances with `ids`. None means all that `is_own` accepts: each poll finds them
     by tag, so it also terminates those of a launch still under way. `known` are some of
-    these all that an earlier answer has shown: the next one may not. `on_look` receives the
+    these all that an earlier answer has shown: the next one may not. `on_poll` receives the
     remaining instances of each poll. Without `until_gone` it waits only until they shut down: they
     cost nothing any more, but still take room in their reservation, placement group and subnet.
     Raises AwsError, and after `timeout_s` ClusterctlError: StillShuttingDown if all shut down.
@@ -234,7 +234,7 @@ def terminate(
     for gap_s in backoff_delays():
         found = find_instances(client, name, NOT_TERMINATED)
         left = [one for one in found if is_chosen(one)]
-        on_look(left)
+        on_poll(left)
         nodes.update(dict.fromkeys(one.node.name for one in left))
         if until_gone and not left:
             return tuple(nodes)
@@ -252,7 +252,7 @@ def terminate(
             raise kind(
                 f"still {'running' if awake else 'shutting down'}: "
                 f"{', '.join(one.node.name for one in left)}",
-                f"they are told to end; {hint}",
+                f"their termination is requested; {hint}",
             )
         clock.sleep(gap_s)
     raise AssertionError("unreachable")

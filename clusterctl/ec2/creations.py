@@ -34,16 +34,16 @@ class Creations:
     """The record in `path` of when each of CREATIONS was sent. No file is an empty record.
 
     A record that cannot be read must not keep `down` from removing a cluster: then anything may
-    have been sent just now, and nothing is proved. `tell` receives a line of progress about what
+    have been sent just now, and nothing is proved. `notify` receives a line of progress about what
     is waited for.
     """
 
     path: Path
     timeouts: Timeouts = field(default_factory=Timeouts)
-    tell: Callable[[str], None] = lambda text: None
+    notify: Callable[[str], None] = lambda text: None
 
     @property
-    def begun(self) -> frozenset[str]:
+    def started(self) -> frozenset[str]:
         """The operations that were sent and not refused."""
         return frozenset(self._sent() or ())
 
@@ -63,21 +63,21 @@ class Creations:
         sent = self._sent()
         return sent is None or operation in sent
 
-    def find(self, operation: str, look: Callable[[], Sequence[Found]]) -> tuple[Found, ...]:
-        """Return what `look` finds, looking again while EC2 may not show what was started.
+    def find(self, operation: str, poll: Callable[[], Sequence[Found]]) -> tuple[Found, ...]:
+        """Return what `poll` finds, looking again while EC2 may not show what was started.
 
-        Raises what `look` raises.
+        Raises what `poll` raises.
         """
         clock = self.timeouts.clock
         sent = self._sent()
         began = clock.time() if sent is None else sent.get(operation, 0.0)
         until = began + self.timeouts.shown_s
         for number, gap_s in enumerate(backoff_delays(0.2)):
-            found = tuple(look())
+            found = tuple(poll())
             if found or clock.time() >= until:
                 return found
             if not number:
-                self.tell(f"waiting for AWS to show the {CREATIONS[operation]}, if there is one")
+                self.notify(f"waiting for AWS to show the {CREATIONS[operation]}, if there is one")
             clock.sleep(gap_s)
         raise AssertionError("unreachable")
 

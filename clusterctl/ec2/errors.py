@@ -58,7 +58,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "UnauthorizedOperation": (
         "not allowed: {message}",
         "ask for the permissions in docs/aws.md; `aws sts decode-authorization-message` "
-        "tells which statement refused",
+        "shows the statement that refused",
     ),
     "OptInRequired": ("", "enable the service for your account, or take another region"),
     "PendingVerification": ("", "AWS is still checking the account; try again in some minutes"),
@@ -69,7 +69,7 @@ TABLE: dict[str, tuple[str, str]] = {
     ),
     "IncorrectModificationState": (
         "the volume's last change is still going on",
-        "wait until `aws ec2 describe-volumes-modifications` says completed; EBS takes the next "
+        "wait until `aws ec2 describe-volumes-modifications` shows completed; EBS takes the next "
         "change six hours after that one",
     ),
     "InvalidInstanceType": (
@@ -102,7 +102,7 @@ TABLE: dict[str, tuple[str, str]] = {
     ),
     "InvalidBlockDeviceMapping": ("", "the image needs a larger disk than clusterctl gives it"),
     "IdempotentParameterMismatch": (
-        "an earlier launch with other settings has not been settled",
+        "the outcome of an earlier launch with other settings is unknown",
         "run the earlier `up` again, or remove the cluster: clusterctl down",
     ),
     "OperationNotPermitted": ("", "an instance may be protected against termination"),
@@ -110,7 +110,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "NoSuchEntity": ("IAM has no such thing: {message}", "run the command again"),
     "EntityAlreadyExists": ("", "run the command again"),
     "DeleteConflict": ("", "something else still uses it"),
-    "LimitExceeded": ("a quota of IAM is used up: {message}", "delete roles that nobody uses"),
+    "LimitExceeded": ("a quota of IAM is used up: {message}", "delete unused roles"),
     "AccessDenied*": (
         "not allowed: {message}",
         "ask whoever runs the account for the permission",
@@ -141,7 +141,7 @@ TABLE: dict[str, tuple[str, str]] = {
     ),
     "AddressLimitExceeded": (
         "the account has no elastic address left in this region, and the head node needs one",
-        "release one that nobody uses (`aws ec2 describe-addresses`), or ask for more: "
+        "release an unused one (`aws ec2 describe-addresses`), or ask for more: "
         "aws service-quotas request-service-quota-increase --service-code ec2 "
         "--quota-code L-0263D0A3 --desired-value 10",
     ),

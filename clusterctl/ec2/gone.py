@@ -49,16 +49,17 @@ GONE = (NodeState.SHUTTING_DOWN.value, NodeState.TERMINATED.value)
 class WhyGone:
     """Why a node was stopped or terminated. `by` is who or what did it; empty if not known.
 
-    `at` is the time, None if not known. `said` is EC2's own reason, such as its code; may be empty.
+    `at` is the time, None if not known. `reason` is EC2's own reason, such as its code; may be
+    empty.
     """
 
     by: str = ""
     at: datetime | None = None
-    said: str = ""
+    reason: str = ""
 
     def __str__(self) -> str:
         at = f" at {self.at:%Y-%m-%d %H:%M} UTC" if self.at else ""
-        return (self.by or NOT_KNOWN) + at + (f" ({self.said})" if self.said else "")
+        return (self.by or NOT_KNOWN) + at + (f" ({self.reason})" if self.reason else "")
 
 
 def why_gone(instance: Instance | None, notice: Mapping[str, object] | None = None) -> WhyGone:

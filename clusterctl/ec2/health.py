@@ -1,4 +1,4 @@
-"""What EC2 says of running instances: failing checks, scheduled events, the end of their block.
+"""What EC2 reports of running instances: failing checks, scheduled events, the end of their block.
 
 A scheduled event, such as a retirement, strikes days after EC2 has announced it (EC2 user guide,
 "Scheduled events for your instances").
@@ -46,7 +46,7 @@ def impaired_checks(client: EC2Client, instance_ids: Sequence[str]) -> dict[str,
     Instances that pass all checks are left out. Raises AwsError.
     """
     found = {one["InstanceId"]: failing_check(one) for one in _statuses(client, instance_ids)}
-    return {id: said for id, said in found.items() if said}
+    return {id: message for id, message in found.items() if message}
 
 
 def failing_check(status: Any) -> str:

@@ -66,7 +66,7 @@ class Consoles:
             self._taken_until = begin + 1 / PER_S
             return max(0.0, self._taken_until - now)
 
-    def look(self, instance_id: str) -> str:
+    def read(self, instance_id: str) -> str:
         """Return the console's text so far; empty if there is none, or EC2 throttles this call.
 
         `Latest` reads from the hypervisor and works on Nitro instances only. On others EC2 returns
@@ -84,7 +84,7 @@ class Consoles:
                 return ""
             if latest and error.code in ("UnsupportedOperation", "Unsupported"):
                 self._without_latest.add(instance_id)
-                return self.look(instance_id)
+                return self.read(instance_id)
             raise
         text: str = answer.get("Output", "")
         if latest and not text:
@@ -93,7 +93,7 @@ class Consoles:
 
     def now(self, instance_id: str) -> str:
         """Return the console's text from either copy: two polls where the first finds nothing."""
-        return self.look(instance_id) or self.look(instance_id)
+        return self.read(instance_id) or self.read(instance_id)
 
 
 def parse_host_keys(console: str) -> tuple[str, ...]:
@@ -203,19 +203,19 @@ def _ask(
     # SendCommand refuses the whole command if one instance has no agent.
     online = _online(client, group)
     reasons.update((one, NOT_MANAGED) for one in group if one not in online)
-    asked = [one for one in group if one in online]
-    if not asked:
+    requested = [one for one in group if one in online]
+    if not requested:
         return
     with translated():
         sent = client.send_command(
-            InstanceIds=asked,
+            InstanceIds=requested,
             DocumentName=DOCUMENT,
             Comment="clusterctl: host keys",
             TimeoutSeconds=DELIVERED_WITHIN_S,
             Parameters={"commands": [COMMAND]},
         )
-    ended = _await(client, sent["Command"]["CommandId"], len(asked), within_s, clock)
-    for one in asked:
+    ended = _await(client, sent["Command"]["CommandId"], len(requested), within_s, clock)
+    for one in requested:
         found = keys_in(_output(ended[one])) if one in ended else ()
         if found:
             keys[one] = found

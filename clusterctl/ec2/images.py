@@ -207,12 +207,12 @@ def read_image(described: Any) -> Image:
     )
 
 
-def login_user(*told: str) -> str | None:
+def login_user(*sources: str) -> str | None:
     """Return the login user of an image, from its platform, name and description, in this order.
 
     None where none of them names a known distribution, and for Windows.
     """
-    for text in told:
+    for text in sources:
         for pattern, user in _USERS:
             if re.search(pattern, text, re.IGNORECASE):
                 return user
@@ -221,9 +221,9 @@ def login_user(*told: str) -> str | None:
 
 def driver_of(name: str) -> str:
     """Return `oss` or `proprietary` where a Deep Learning AMI's name has it, else empty."""
-    told = re.search(r"\b(oss|proprietary)[ _-]nvidia[ _-]driver", name, re.IGNORECASE)
-    if told:
-        return told[1].lower()
+    sources = re.search(r"\b(oss|proprietary)[ _-]nvidia[ _-]driver", name, re.IGNORECASE)
+    if sources:
+        return sources[1].lower()
     if name.startswith("Deep Learning Base AMI with Single CUDA"):
         return "oss"
     # Names from before AWS split the images by driver: these have the proprietary one.
@@ -381,7 +381,7 @@ def _driver(image: Image, machine: MachineType, wanted: str | None) -> list[Find
         return []
     hint = "leave --image out for the Deep Learning AMI that fits"
     if wanted is None:
-        hint = "look for a newer one whose description lists it, and give it as --image"
+        hint = "choose a newer one whose description lists it: --image"
     return [Finding.warning("image.driver", message, hint)]
 
 

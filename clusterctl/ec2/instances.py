@@ -129,7 +129,7 @@ def find_with(
         if missing and waited_s > timeouts.visible_s:
             raise ClusterctlError(
                 f"EC2 does not show {', '.join(sorted(missing))} any more, which it has shown",
-                f"look again with `clusterctl status {name}`, then run `up` again",
+                f"check `clusterctl status {name}`, then run `up` again",
             )
         timeouts.clock.sleep(gap_s)
     raise AssertionError("unreachable")
@@ -247,8 +247,8 @@ def unfinished_of(instances: Sequence[Instance]) -> tags.Unfinished:
     Their tag is on every member but those launched since, and on replaced nodes until they are
     gone. Parts that a later command has revoked are left out.
     """
-    said = (one.unfinished for one in (*members_of(instances), *instances))
-    first = next((one for one in said if one), tags.Unfinished())
+    why = (one.unfinished for one in (*members_of(instances), *instances))
+    first = next((one for one in why if one), tags.Unfinished())
     wanted = set(wanted_of(instances))
     return tags.Unfinished(
         add=tuple(index for index in first.add if index in wanted),
@@ -379,8 +379,8 @@ def _efa_interfaces(described: Any) -> int:
 
 def _targeted_reservation(described: Any) -> str:
     # Not CapacityReservationId: it also names an open reservation that EC2 matched by itself.
-    asked = described.get("CapacityReservationSpecification") or {}
-    target = asked.get("CapacityReservationTarget") or {}
+    requested = described.get("CapacityReservationSpecification") or {}
+    target = requested.get("CapacityReservationTarget") or {}
     return str(target.get("CapacityReservationId", ""))
 
 

@@ -166,4 +166,4 @@ def _hint(instance_type: str, region: str) -> str:
         hint = "choose from g4dn, g5, g6, p4d or p5, for example --instance-type g5.12xlarge"
     regions = LAST_REGIONS.get(instance_type.partition(".")[0], ())
     elsewhere = [name for name in regions if name != region]
-    return f"{hint}; it was last seen in {', '.join(elsewhere)}" if elsewhere else hint
+    return f"{hint}; it was last offered in {', '.join(elsewhere)}" if elsewhere else hint

@@ -43,7 +43,7 @@ TRUST = json.dumps(
 
 
 @contextmanager
-def told_what_it_takes() -> Iterator[None]:
+def with_policy_hint() -> Iterator[None]:
     """Add to a refusal by IAM which permissions roles take, and how to do without."""
     try:
         yield
@@ -53,7 +53,7 @@ def told_what_it_takes() -> Iterator[None]:
         raise AwsError(
             error.code,
             error.message,
-            "it takes what `clusterctl iam-policy roles` prints; without that, lend the nodes your "
+            "it takes what `clusterctl iam-policy roles` prints; without that, send the nodes your "
             "keys (--credentials mine), or give them a profile that exists (--instance-profile)",
         ) from error
 

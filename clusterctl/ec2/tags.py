@@ -58,10 +58,10 @@ class Unfinished:
     @property
     def text(self) -> str:
         """The value of the tag. Raises UsageError if it is too long for a tag."""
-        asked = ((verb, found) for verb, found in vars(self).items() if found)
-        return _fitting(" ".join(f"{verb} {indices_text(found)}" for verb, found in asked))
+        requested = ((verb, found) for verb, found in vars(self).items() if found)
+        return _fitting(" ".join(f"{verb} {indices_text(found)}" for verb, found in requested))
 
-    def told(self, name: str) -> str:
+    def described(self, name: str) -> str:
         """Return text for messages: `add demo-[2-3], remove demo-1`."""
         return ", ".join(
             f"{verb} {fold_hosts([f'{name}-{index}' for index in found])}"

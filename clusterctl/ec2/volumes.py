@@ -64,7 +64,7 @@ def root_rate(client: EC2Client, instance_id: str, instance_type: str) -> float 
 def enlarge(client: EC2Client, volume: Volume, gib: int, timeouts: Timeouts = Timeouts()) -> None:
     """Enlarge a volume to `gib` GiB and wait until a file system can use the new size.
 
-    Does not ask again if an interrupted command has asked for the same size. Does nothing if the
+    Requests nothing if an interrupted command has requested the same size. Does nothing if the
     volume is large enough. The wait ends in EBS's state `optimizing`, long before all blocks have
     the volume's full speed. Raises AwsError: after `enlarged_s`, and for example because EBS allows
     one change of a volume in six hours.
@@ -84,8 +84,10 @@ def enlarge(client: EC2Client, volume: Volume, gib: int, timeouts: Timeouts = Ti
         if state in ("optimizing", "completed"):
             return
         if change and state == "failed":
-            said = change.get("StatusMessage") or "EBS does not say why"
-            raise AwsError("VolumeModificationFailed", f"{volume.id} could not be changed: {said}")
+            message = change.get("StatusMessage") or "EBS does not say why"
+            raise AwsError(
+                "VolumeModificationFailed", f"{volume.id} could not be changed: {message}"
+            )
         if clock.monotonic() > deadline:
             raise AwsError(
                 "VolumeModificationSlow",

@@ -25,7 +25,7 @@ class Access:
     """A cluster, its folder, and connections to its nodes.
 
     `why_lost(node, at, notice)` returns in words why a node that ran until about then was lost;
-    `notice` is what its guard saw beforehand. It is empty where EC2 cannot be asked.
+    `notice` is what its guard noticed beforehand. It is empty where EC2 does not answer.
 
     Use as a context manager: leaving it closes the connections.
     """

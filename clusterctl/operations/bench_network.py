@@ -376,5 +376,5 @@ def _said(result: CommandResult) -> str:
     nccl-tests print the cause of a failure on stdout, and mpirun's messages follow on stderr.
     """
     causes = re.findall(r"Test \w+ failure .*'.*'", result.stdout)[:1]
-    said = causes or [one.strip() for one in result.stderr.splitlines() if one.strip(" -")]
-    return printable(f": {' '.join(said)[:300]}") if said else ""
+    output = causes or [one.strip() for one in result.stderr.splitlines() if one.strip(" -")]
+    return printable(f": {' '.join(output)[:300]}") if output else ""

@@ -147,7 +147,7 @@ def sender(connections: Connections, max_workers: int = 64) -> Send:
     return send
 
 
-class _Seen:
+class _Progress:
     """Passes progress on to `watch` and remembers the last one.
 
     While --verify reads the files again, the last progress of the copy stays on the screen, with a
@@ -195,7 +195,7 @@ class _Copy:
         self._there: tuple[str, ...] = ()  # the hosts that take part, known when it is planned
 
     def run(self, watch: Watch, max_workers: int, timeout_s: float | None) -> TransferReport:
-        seen = _Seen(watch)
+        seen = _Progress(watch)
         if any(target.jump for target in self._targets):
             max_workers = min(max_workers, JUMP_LOGINS)
         if self._request.has_urls:
@@ -217,7 +217,9 @@ class _Copy:
         ).run()
         return self._verified(report, seen, timeout_s)
 
-    def _from_urls(self, seen: _Seen, max_workers: int, timeout_s: float | None) -> TransferReport:
+    def _from_urls(
+        self, seen: _Progress, max_workers: int, timeout_s: float | None
+    ) -> TransferReport:
         """Copy from URLs. From S3, each node downloads. From a web server, only the first node
         downloads, and its copy is then copied to the others."""
         urls = self._urls
@@ -273,7 +275,7 @@ class _Copy:
         )
 
     def _verified(
-        self, report: TransferReport, seen: _Seen, timeout_s: float | None
+        self, report: TransferReport, seen: _Progress, timeout_s: float | None
     ) -> TransferReport:
         """Verify the finished nodes if the request asks for it, and return the report with the
         result.

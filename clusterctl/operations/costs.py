@@ -245,12 +245,12 @@ def running_cost(clients: Clients, plan: LaunchPlan, cache: Path | None) -> Runn
     Raises no AwsError; see `spending_of`.
     """
     nodes = len(plan.wanted)
-    if plan.estimate and plan.seen.catalogue:
-        gpus = plan.seen.catalogue.machines[plan.places[0].instance_type].gpus
+    if plan.estimate and plan.observed.catalogue:
+        gpus = plan.observed.catalogue.machines[plan.places[0].instance_type].gpus
         return RunningCost(
             nodes, nodes * gpus, plan.estimate.hourly_usd, plan.estimate.price_source
         )
-    members = members_of(plan.seen.instances)
+    members = members_of(plan.observed.instances)
     awake = [replace(one, node=replace(one.node, state=NodeState.RUNNING)) for one in members]
     money = spending_of(clients, awake, cache)
     gpus = sum(one.node.gpus for one in awake)
@@ -293,17 +293,17 @@ def cost_report(
 
     With `since`, the nodes removed at or after that time are included. A region that refuses is in
     `failures` and does not affect the others. Raises AwsError if there is only one region and it
-    refuses, and UsageError if the folder of cluster `name` says that it is in another account.
+    refuses, and UsageError if the folder of cluster `name` is of another account.
     """
     if name is not None:
         check_account(ClusterFolder(home / name), next(iter(places.values())))
-    looks = fan_out(
-        lambda place: _look(place.clients, home, name),
+    regions_found = fan_out(
+        lambda place: _region_costs(place.clients, home, name),
         [Region(region, places[region]) for region in places],
     ).outcomes
-    if len(looks) == 1 and looks[0].error:
-        raise looks[0].error
-    regions = [look.value for look in looks if look.value]
+    if len(regions_found) == 1 and regions_found[0].error:
+        raise regions_found[0].error
+    regions = [found_region.value for found_region in regions_found if found_region.value]
     clusters = tuple(cluster for found, _ in regions for cluster in found)
     shown = {one.name: str(one) for _, by_limit in regions for one in by_limit}
     # An interrupted removal has recorded nodes that still exist. They must not be counted twice.
@@ -314,11 +314,15 @@ def cost_report(
         ended=_ended(past.rows, places, name, since) if since else (),
         damaged=past.damaged,
         by_limit=_by_limit(places, home, name, shown, {one.name for one in clusters}),
-        failures=tuple((look.host, look.error) for look in looks if look.error),
+        failures=tuple(
+            (found_region.host, found_region.error)
+            for found_region in regions_found
+            if found_region.error
+        ),
     )
 
 
-def _look(
+def _region_costs(
     clients: Clients, home: Path, name: str | None
 ) -> tuple[list[ClusterCosts], tuple[EndedCluster, ...]]:
     """Return the costs of one region's clusters, and those that a limit ended. Raises AwsError."""

@@ -179,7 +179,7 @@ def start_copy_job(
             *("--", f"{folder}/hosts", *sources, destination),
         ),
         destination=copy.request.place,
-        variables=lent_keys(urls),
+        variables=temporary_keys(urls),
     )
     start_job(
         *(access.connections, access.head, plan, access.cluster.name),
@@ -189,11 +189,11 @@ def start_copy_job(
     return StartedCopy(plan, tools, failures)
 
 
-def lent_keys(urls: UrlAccess) -> tuple[Variable, ...]:
-    """Return the private variable that has the lent keys: they are in no file."""
+def temporary_keys(urls: UrlAccess) -> tuple[Variable, ...]:
+    """Return the private variable that has the temporary credentials: they are in no file."""
     keys = urls.credentials
-    is_lent = isinstance(keys, AccessKeys)
-    return (Variable(KEYS_VARIABLE, to_json(keys), private=True),) if is_lent else ()
+    is_temporary = isinstance(keys, AccessKeys)
+    return (Variable(KEYS_VARIABLE, to_json(keys), private=True),) if is_temporary else ()
 
 
 def copyclust_options(copy: DetachedCopy, urls: UrlAccess, mirror: bool) -> list[str]:

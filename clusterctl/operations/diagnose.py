@@ -47,7 +47,7 @@ GREETING = (
     "echo $(date +%s.%N) $(uname -m) $(cd ~/.local/share/clusterctl 2>/dev/null && echo py-spy-*)"
 )
 CONNECT_WITHIN_S = 4.0
-# How long a kept connection may take to start a command before it is opened anew.
+# How long a kept connection may take to start a command before it is opened again.
 DOUBT_AFTER_S = 3.0
 # Time beyond the samples: for the stacks of the last sample, and the facts of a slow node.
 BESIDE_S = 3.0

@@ -133,12 +133,13 @@ GROW_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class GrownDisk:
-    """The root volume of a node, grown from `before_gib` to `gib`. `said` is the output of GROW."""
+    """The root volume of a node, grown from `before_gib` to `gib`. `message` is the output of
+    GROW."""
 
     host: str
     before_gib: int
     gib: int
-    said: str
+    message: str
 
 
 def grow_disks(

@@ -152,10 +152,10 @@ def _of_unknown_jobs(access: Access, processes: Sequence[NodeProcess]) -> list[F
     ]
 
 
-def repair(access: Access, report: DoctorReport, tell: Callable[[str], None]) -> int:
+def repair(access: Access, report: DoctorReport, notify: Callable[[str], None]) -> int:
     """Repair what is safe: end leftover ranks, and restore the hostnames of nodes that share one.
 
-    `tell` receives a message for each repair. Return 0 if there was nothing to repair. The caller
+    `notify` receives a message for each repair. Return 0 if there was nothing to repair. The caller
     makes sure that no job runs. Raise HostError.
     """
     done = 0
@@ -163,15 +163,15 @@ def repair(access: Access, report: DoctorReport, tell: Callable[[str], None]) ->
     if "job.leftovers" in ids:
         ended, kept = _end_leftovers(access)
         if ended or not kept:
-            tell(f"ended {count(ended, 'process')} that an earlier job has left")
+            notify(f"ended {count(ended, 'process')} that an earlier job has left")
             done += 1
         for process in kept:
-            tell(
-                f"{process.host}: left process {process.pid} alone, which has no job's id: what "
-                f"ends it would end the served model, too: {process.short_command}"
+            notify(
+                f"{process.host}: did not end process {process.pid}, which has no job's id: ending "
+                f"it would end the served model, too: {process.short_command}"
             )
     if "hostname.duplicate" in ids:
-        done += _rename(access, report, tell)
+        done += _rename(access, report, notify)
     return done
 
 
@@ -195,7 +195,7 @@ def _end_leftovers(access: Access) -> tuple[int, tuple[NodeProcess, ...]]:
     return ended, kept
 
 
-def _rename(access: Access, report: DoctorReport, tell: Callable[[str], None]) -> int:
+def _rename(access: Access, report: DoctorReport, notify: Callable[[str], None]) -> int:
     """Give nodes that share a hostname the one that EC2 gave them, such as ip-10-0-0-4.
 
     Return how many nodes shared one. Raise CommandFailed if a hostname cannot be set, HostError.
@@ -203,9 +203,9 @@ def _rename(access: Access, report: DoctorReport, tell: Callable[[str], None]) -
     # A node whose report lacks the hostname was too slow for this fact.
     named = [(one.node, one.hostname) for one in report.nodes]
     shared = Counter(name for _, name in named if name)
-    twins = [(node, name) for node, name in named if shared[name] > 1]
+    duplicates = [(node, name) for node, name in named if shared[name] > 1]
     targets = {target.host: target for target in access.all_targets}
-    for node, name in twins:
+    for node, name in duplicates:
         own = f"ip-{node.private_ip.replace('.', '-')}"
         if name == own:
             continue
@@ -217,5 +217,5 @@ def _rename(access: Access, report: DoctorReport, tell: Callable[[str], None]) -
                 f"its hostname cannot be set: {last_line(result.stderr)}",
                 f"as a user with sudo, there: sudo hostname {own}",
             )
-        tell(f"{node.host}: its hostname is {own} again")
-    return len(twins)
+        notify(f"{node.host}: its hostname is {own} again")
+    return len(duplicates)

@@ -77,7 +77,7 @@ class Removable:
 def find_removable(
     clients: Clients, name: str, folder: ClusterFolder, timeouts: Timeouts = Timeouts()
 ) -> Removable:
-    """Return what `down` would remove, with the name of each resource that it leaves alone.
+    """Return what `down` would remove, with the name of each resource that it keeps.
 
     Raises AwsError, and UsageError if the folder's cluster is in another account.
     """
@@ -116,7 +116,7 @@ def down(
     with locked(folder):
         # Existing nodes carry the account number, so `down` works even where STS is unreachable.
         there = _find_nodes(clients, name, folder)
-        made = await_unsettled_launches(clients.ec2, folder, progress.step, timeouts)
+        made = wait_for_unfinished_launches(clients.ec2, folder, progress.step, timeouts)
         by_id = {one.node.instance_id: one for one in (*made, *there)}
         known = [one for one in by_id.values() if one.node.state.value in NOT_TERMINATED]
         removed = _remove(clients, name, folder, known, progress, timeouts, agreed)
@@ -133,18 +133,18 @@ def down(
     return replace(removed, folder=True)
 
 
-def await_unsettled_launches(
-    client: EC2Client, folder: ClusterFolder, tell: Callable[[str], None], timeouts: Timeouts
+def wait_for_unfinished_launches(
+    client: EC2Client, folder: ClusterFolder, notify: Callable[[str], None], timeouts: Timeouts
 ) -> tuple[Instance, ...]:
     """Wait for launches of unknown outcome, until EC2 shows their instances or is overdue.
 
-    `tell` receives a line of progress if there is something to wait for. Returns the instances that
-    EC2 has shown. Raises AwsError.
+    `notify` receives a line of progress if there is something to wait for. Returns the instances
+    that EC2 has shown. Raises AwsError.
     """
     sent = sent_launches(folder)
     until = max((launch.sent_at + timeouts.shown_s for launch in sent), default=0.0)
     if until > timeouts.clock.time():
-        tell(f"waiting for what launches of {folder.path.name} have made to show")
+        notify(f"waiting for what launches of {folder.path.name} have made to show")
     return await_launches(client, [launch.token for launch in sent], until, timeouts.clock)
 
 
@@ -168,21 +168,21 @@ def _remove(
     known = [one for one in known if own.has(one)]
     own_role = role_name(name, client.meta.region_name)
     profiles: set[str] = set()
-    told: list[int] = []
+    notified: list[int] = []
     reservations: list[str] = []
 
-    def looked(left: Sequence[Instance]) -> None:
+    def listed(left: Sequence[Instance]) -> None:
         reservations.extend(billing_reservations(left))
         profiles.update(one.instance_profile for one in left)
         # Costs are noted before the first termination: EC2 forgets an instance within the hour.
-        if not told:
+        if not notified:
             record_removal_cost(folder.path.parent, clients, name, left)
-        if left and told[-1:] != [len(left)]:
-            told.append(len(left))
+        if left and notified[-1:] != [len(left)]:
+            notified.append(len(left))
             progress.step(f"terminating {name}: {count(len(left), 'node')} left")
 
     if known:
-        looked(known)
+        listed(known)
 
     nodes: dict[str, None] = {}
 
@@ -190,7 +190,7 @@ def _remove(
         within_s = timeouts.terminated_s
         ended = terminate(
             *(client, name, within_s),
-            on_look=looked,
+            on_poll=listed,
             clock=clock,
             known=known,
             is_own=own.has,
@@ -207,13 +207,13 @@ def _remove(
     begun = creations.began("create_role") or creations.began("create_instance_profile")
     has_role = bool(nodes or begun or made != Made() or own_role in profiles)
     # An instance that EC2 did not show before may be what still uses a group.
-    patience = (timeouts.group_free_s, clock, end)
+    timeout = (timeouts.group_free_s, clock, end)
     removed = Leftovers(
         addresses=release_addresses(client, made.addresses, timeouts),
-        groups=delete_groups(client, made.groups, *patience),
-        placement_groups=delete_placement_groups(client, made.placement_groups, *patience),
+        groups=delete_groups(client, made.groups, *timeout),
+        placement_groups=delete_placement_groups(client, made.placement_groups, *timeout),
         key_pairs=tuple(pair.name for pair in made.key_pairs),
-        # After all that costs money, since somebody may have added to it what keeps it.
+        # After all that costs money, since others may have added to it what keeps it.
         roles=delete_node_role(clients, name, creations, own_role in profiles, timeouts)
         if has_role
         else (),
@@ -226,7 +226,7 @@ def _remove(
         record_removed(folder)
     delete_key_pairs(client, removed.key_pairs)
     if not removed.nothing:
-        # The record is gone by now, so the looks that follow wait for nothing.
+        # The record is gone by now, so the polls that follow wait for nothing.
         _wait_until_gone(client, name, creations)
     return removed
 

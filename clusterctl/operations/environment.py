@@ -128,10 +128,10 @@ class Installation:
 
     def __init__(self, access: Access, request: EnvRequest, wheelhouse: Path | None = None) -> None:
         self._packages = wheels_in(wheelhouse) if wheelhouse else ()
-        request, self._looked, self._choice = _inspect(access, request)
+        request, self._probed, self._choice = _inspect(access, request)
         self._access, self._request, self._wheelhouse = access, request, wheelhouse
-        self._head = _head_of(self._looked)
-        nodes = self._looked.values
+        self._head = _head_of(self._probed)
+        nodes = self._probed.values
         self.plan = plan_install(nodes, self._packages)
         found = release_findings(nodes)
         if not self.plan.is_empty:
@@ -140,7 +140,7 @@ class Installation:
             raise NotInstallable(found)
         self._errors: dict[str, ClusterctlError] = {}
         self._transport: tuple[Finding, ...] = ()
-        self._keep(self._looked)
+        self._keep(self._probed)
 
     @property
     def steps(self) -> list[str]:
@@ -148,26 +148,26 @@ class Installation:
         lines = plan_lines(self.plan, self._head, self._request.folder)
         return [self._choice, *lines] if lines and self._choice else lines
 
-    def run(self, tell: Report, force: bool = False) -> EnvReport:
-        """Execute the plan. `tell` receives progress messages.
+    def run(self, notify: Report, force: bool = False) -> EnvReport:
+        """Execute the plan. `notify` receives progress messages.
 
         Raise JobRunning while a job runs unless `force`, and errors that concern the head node. The
         errors of other nodes are in the report.
         """
         if self.plan.is_empty:
-            return _report(self._access, self._request, self._looked)
+            return _report(self._access, self._request, self._probed)
         if not force:
             refuse_while_training(self._access, "its environment may be the one that is replaced")
         if self._choice:
-            tell(self._choice)
-        self._prepare_head(tell)
-        self._copy_wheels(tell)
-        self._keep(self._step(self._waiting, "install", tell))
+            notify(self._choice)
+        self._prepare_head(notify)
+        self._copy_wheels(notify)
+        self._keep(self._step(self._waiting, "install", notify))
         if self._head.without_kernels:
-            self._compile_kernels(tell)
+            self._compile_kernels(notify)
         ready = [node.host for node in self._report().nodes.values if node.ready]
         if len(ready) > 1 and self._head.host in ready:
-            tell(f"ranks on {fold_hosts(ready)} meet")
+            notify(f"ranks on {fold_hosts(ready)} meet")
             self._meet(ready)
         return self._report()
 
@@ -177,7 +177,7 @@ class Installation:
         done = {self._head.host} if self.plan.build else set()
         return [host for host in self.plan.install if host not in done | self._errors.keys()]
 
-    def _prepare_head(self, tell: Report) -> None:
+    def _prepare_head(self, notify: Report) -> None:
         """Gather all wheels on the head node and, if needed, build Horovod's wheel there.
 
         Horovod is compiled against the installed TensorFlow and Open MPI, so the build needs the
@@ -185,22 +185,22 @@ class Installation:
         """
         head = [self._head.host]
         if self._wheelhouse and self.plan.gather:
-            tell(f"copying {len(self._packages)} packages to {self._head.host}")
+            notify(f"copying {len(self._packages)} packages to {self._head.host}")
             names = tuple(name.encode(errors="surrogateescape") for name in self._packages)
             self._transfer(
                 CopyRequest((f"{self._wheelhouse.absolute()}/",), GIVEN, names=names), head
             )
         if self.plan.gather:
-            self._keep(self._step(head, "gather", tell))
+            self._keep(self._step(head, "gather", notify))
         if self.plan.build and self._head.host not in self._errors:
-            self._keep(self._step(head, "install", tell))
+            self._keep(self._step(head, "install", notify))
         if self._head.host in self._errors:
             raise self._errors[self._head.host]
 
-    def _copy_wheels(self, tell: Report) -> None:
+    def _copy_wheels(self, notify: Report) -> None:
         if not self.plan.copy_to:
             return
-        tell(f"copying the wheels from {self._head.host} to {fold_hosts(self.plan.copy_to)}")
+        notify(f"copying the wheels from {self._head.host} to {fold_hosts(self.plan.copy_to)}")
         folder = self._head.wheels
         request = CopyRequest((f"{folder}/",), folder, from_node=0, delete=True)
         self._transfer(request, self.plan.copy_to)
@@ -212,7 +212,7 @@ class Installation:
             raise report.error
         self._errors.update({node.host: node.error for node in report.failed if node.error})
 
-    def _step(self, hosts: Sequence[str], verb: str, tell: Report) -> FanoutResult[CommandResult]:
+    def _step(self, hosts: Sequence[str], verb: str, notify: Report) -> FanoutResult[CommandResult]:
         """Run a verb of the environment's script on these nodes. Only the head node keeps its
         wheels afterwards."""
         given = GIVEN if self._packages else ""
@@ -221,12 +221,12 @@ class Installation:
             is_head = target.host == self._head.host
             return self._request.command(verb, given if is_head else "", keep=is_head)
 
-        return run_step(self._access.connections, self._targets(hosts), command, tell)
+        return run_step(self._access.connections, self._targets(hosts), command, notify)
 
     def _keep(self, result: FanoutResult[NodeEnv] | FanoutResult[CommandResult]) -> None:
         self._errors.update({one.host: one.error for one in result.failures if one.error})
 
-    def _compile_kernels(self, tell: Report) -> None:
+    def _compile_kernels(self, notify: Report) -> None:
         """Let the head node's GPU driver compile TensorFlow's kernels, and copy the driver's cache
         to all nodes."""
         head, connections = self._access.head, self._access.connections
@@ -234,18 +234,18 @@ class Installation:
         self._keep(shipped)
         if head.host in self._errors:
             return
-        tell(f"{head.host}: compiling TensorFlow's kernels for {kernels_for(self._head)}")
+        notify(f"{head.host}: compiling TensorFlow's kernels for {kernels_for(self._head)}")
         folder, version, preset, facts = self._run_with()
         command = smoke_test.kernels_command(folder, version, preset, facts)
         result = connections.run(head, command, timeout_s=smoke_test.KERNELS_TIMEOUT_S + 30)
         if not result.ok:
-            said = f"{result.stderr}\nerror: TensorFlow's kernels cannot be compiled in advance"
-            self._errors[head.host] = failed(result, said)
+            output = f"{result.stderr}\nerror: TensorFlow's kernels cannot be compiled in advance"
+            self._errors[head.host] = failed(result, output)
             return
         others = [target.host for target in self._access.targets if target.host != head.host]
         others = [host for host in others if host not in self._errors]
         if others:
-            tell(f"copying the kernels from {head.host} to {fold_hosts(others)}")
+            notify(f"copying the kernels from {head.host} to {fold_hosts(others)}")
             self._transfer(CopyRequest((f"{KERNELS}/",), KERNELS, from_node=0), others)
 
     def _run_with(self) -> tuple[str, str, Preset, HeadFacts]:
@@ -269,8 +269,8 @@ class Installation:
             timeout_s=smoke_test.TIMEOUT_S + 30,
         )
         if not result.ok or re.search(LOST_DAEMON, result.stderr):
-            said = f"{result.stderr}\nerror: ranks on {fold_hosts(hosts)} do not train together"
-            self._errors[self._head.host] = failed(result, said)
+            output = f"{result.stderr}\nerror: ranks on {fold_hosts(hosts)} do not train together"
+            self._errors[self._head.host] = failed(result, output)
             return
         transport = parse_transport(result.stdout + result.stderr)
         if transport:
@@ -278,9 +278,9 @@ class Installation:
 
     def _report(self) -> EnvReport:
         """Inspect the nodes again, and report with the errors and findings of the steps."""
-        asked = [target for target in self._access.targets if target.host not in self._errors]
-        looked = inspect(self._access.connections, asked, self._request)
-        by_host = {outcome.host: outcome for outcome in looked.outcomes}
+        requested = [target for target in self._access.targets if target.host not in self._errors]
+        probed = inspect(self._access.connections, requested, self._request)
+        by_host = {outcome.host: outcome for outcome in probed.outcomes}
         outcomes = tuple(
             by_host.get(target.host) or HostOutcome(target.host, error=self._errors[target.host])
             for target in self._access.targets

@@ -1,4 +1,4 @@
-"""`fetch`: bring a job's record, and the files that it wrote, into a folder of this machine."""
+"""`fetch`: download a job's record, and the files that it wrote, into a folder of this machine."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class ClusterFolder:
 
     @property
     def known_hosts(self) -> Path:
-        """The nodes' pinned host keys, with the id of the instance that each belongs to."""
+        """The nodes' known host keys, with the id of the instance that each belongs to."""
         return self.path / "known_hosts"
 
     @property
@@ -41,7 +41,7 @@ class ClusterFolder:
     def launch(self) -> Path:
         """The RunInstances requests whose outcome is not known.
 
-        The file exists, even with no request in it, from the first launch until `down` has seen
+        The file exists, even with no request in it, from the first launch until `down` has found
         that nothing of the cluster is left.
         """
         return self.path / "launch.json"

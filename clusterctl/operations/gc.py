@@ -31,15 +31,15 @@ from clusterctl.ec2.gc.orphans import (
     without_stop_time,
 )
 from clusterctl.ec2.gc.removal import RemainingResource, remove, still_exists_error
-from clusterctl.ec2.gc.resources import STOPPED_SEEN, Resource, ResourceKind, limits_of
-from clusterctl.ec2.gc.sweep import RegionResources, Unlisted, look, unreachable_region
+from clusterctl.ec2.gc.resources import STOPPED_FOUND, Resource, ResourceKind, limits_of
+from clusterctl.ec2.gc.sweep import RegionResources, Unlisted, list_region, unreachable_region
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, read_launches
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd, price_key
 from clusterctl.ec2.money.prices import find_prices
 from clusterctl.node.record import from_json, to_json
 from clusterctl.operations.costs import Region, price_cache, record_removal_cost, spending_of
-from clusterctl.operations.down import await_unsettled_launches
+from clusterctl.operations.down import wait_for_unfinished_launches
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import locked
 from clusterctl.operations.site import Site, check_account, kept_site, site_of
@@ -57,15 +57,16 @@ FILE = "gc.json"
 def record_unused(
     path: Path,
     accounts: Mapping[str, str],
-    alone: Collection[ThingId],
+    unused_since: Collection[ThingId],
     incomplete: Collection[str],
 ) -> tuple[Mapping[ThingId, datetime], ClusterctlError | None]:
-    """Record since when unused resources have been seen, and drop those that are used or gone.
+    """Record since when unused resources have been found, and drop those that are used or gone.
 
-    `accounts` has the site, as text, of each region that was read. `alone` are the unused resources
-    of these regions. Entries of the `incomplete` regions, which could not be read in full, are
-    kept. Returns the first-seen time of each resource in `alone`, and the error if the file could
-    not be read or written: they then count as seen for the first time, and are kept for longer.
+    `accounts` has the site, as text, of each region that was read. `unused_since` are the unused
+    resources of these regions. Entries of the `incomplete` regions, which could not be read in
+    full, are kept. Returns the first-seen time of each resource in `unused_since`, and the error if
+    the file could not be read or written: they then count as seen for the first time, and are kept
+    for longer.
     """
     kept, failure = _read(path)
     now = datetime.now(timezone.utc).replace(microsecond=0)
@@ -74,7 +75,7 @@ def record_unused(
     for region, account in accounts.items():
         known = kept.get(account, {})
         entries = dict(known) if region in incomplete else {}
-        for thing in alone:
+        for thing in unused_since:
             if thing[0] == region:
                 label = f"{thing[1].value} {thing[2]}"  # kind and id
                 since[thing] = min(known.get(label, now), now)
@@ -96,7 +97,7 @@ def record_unused(
 class _Unused:
     """The content of the file: by site, the time at which each resource was first seen unused."""
 
-    alone: Mapping[str, Mapping[str, datetime]]
+    unused_since: Mapping[str, Mapping[str, datetime]]
 
 
 def _read(path: Path) -> tuple[Mapping[str, Mapping[str, datetime]], ClusterctlError | None]:
@@ -111,7 +112,7 @@ def _read(path: Path) -> tuple[Mapping[str, Mapping[str, datetime]], ClusterctlE
         return {}, None
     except ClusterctlError as error:
         return {}, error
-    return kept.alone, None
+    return kept.unused_since, None
 
 
 @dataclass(frozen=True)
@@ -154,15 +155,15 @@ def _may_be_launching(folder: ClusterFolder, since: float) -> bool:
 
 
 @contextmanager
-def locked_and_settled(
-    clients: Clients, folder: ClusterFolder, tell: Callable[[str], None], timeouts: Timeouts
+def locked_and_finished(
+    clients: Clients, folder: ClusterFolder, notify: Callable[[str], None], timeouts: Timeouts
 ) -> Iterator[None]:
     """Hold the cluster's lock, after waiting for its launches of unknown outcome.
 
     Raises ClusterctlError if another command holds it, AwsError.
     """
     with locked(folder):
-        await_unsettled_launches(clients.ec2, folder, tell, timeouts)
+        wait_for_unfinished_launches(clients.ec2, folder, notify, timeouts)
         yield
 
 
@@ -197,7 +198,7 @@ def _is_locked(lock: Path) -> bool:
 
 
 class HourlyCosts:
-    """The hourly costs of resources. Each price is looked up once."""
+    """The hourly costs of resources. Each price is read once."""
 
     def __init__(self, clients: Mapping[str, Clients], cache: Path) -> None:
         self._clients = clients
@@ -226,7 +227,7 @@ class HourlyCosts:
         return self._machines[key]
 
 
-# How often to look again after a removal: EC2 may show deleted resources for a while.
+# How often to list again after a removal: EC2 may show deleted resources for a while.
 MOST_SWEEPS_AFTER = 8
 
 
@@ -272,8 +273,8 @@ class GcReport:
 class GarbageCollector:
     """Finds and removes orphans in the regions of one account.
 
-    `clients` are by region. `home` is the folder with the clusters' folders. `tell` receives lines
-    about what is being waited for.
+    `clients` are by region. `home` is the folder with the clusters' folders. `notify` receives
+    lines about what is being waited for.
     """
 
     def __init__(
@@ -281,30 +282,30 @@ class GarbageCollector:
         clients: Mapping[str, Clients],
         home: Path,
         wishes: GcOptions = GcOptions(),
-        tell: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,
         timeouts: Timeouts = Timeouts(),
     ) -> None:
         self._timeouts = timeouts
         self._places = [Region(region, clients[region]) for region in clients]
         self._home = home
         self._wishes = wishes
-        self._tell = tell
+        self._notify = notify
         self._lock = threading.Lock()
         # What has been removed so far, for the report after an interrupt.
         self.gone: list[Resource] = []
 
     def sweep(self) -> Sweep:
-        """Read and judge all resources. Changes nothing at EC2, and only gc.json locally.
+        """Read and classify all resources. Changes nothing at EC2, and only gc.json locally.
 
         Raises AwsError if the account cannot be determined, and UsageError if the folder of the
-        chosen cluster says that it is in another account.
+        chosen cluster is of another account.
         """
         if self._wishes.cluster is not None:
             clients = self._places[0].clients
             check_account(ClusterFolder(self._home / self._wishes.cluster), clients)
         local = self._local()
-        looks = fan_out(self._look, self._places).outcomes
-        found = [one.value or unreachable_region(one.host, one.error) for one in looks]
+        listings = fan_out(self._list, self._places).outcomes
+        found = [one.value or unreachable_region(one.host, one.error) for one in listings]
         resources = [one for region in found for one in region.resources]
         failures = tuple(one for region in found for one in region.failures)
         rules = replace(self._rules(local, failures), spent=self._spent(resources))
@@ -336,7 +337,7 @@ class GarbageCollector:
 
         EC2 does not say when they stopped. A later `gc` counts their --stopped-days from the tag.
         """
-        noted = {STOPPED_SEEN: datetime.now(timezone.utc).isoformat(timespec="seconds")}
+        noted = {STOPPED_FOUND: datetime.now(timezone.utc).isoformat(timespec="seconds")}
         stopped = without_stop_time(sweep.judged)
         for place in self._places:
             ids = [one.id for one in stopped if one.region == place.host]
@@ -348,22 +349,22 @@ class GarbageCollector:
     def remove(self, orphans: Sequence[Judged]) -> GcReport:
         """Delete these orphans, and report what is left. Can be interrupted and run again.
 
-        All resources are judged once more first. What is in use by then stays, and so does what
+        All resources are classified once more first. What is in use by then stays, and so does what
         cannot be read again. If a cluster was chosen, orphans of it that appear meanwhile are
         deleted, too. Raises AwsError.
         """
-        asked = {thing_id(one.resource): one.resource for one in orphans}
+        requested = {thing_id(one.resource): one.resource for one in orphans}
         if self._wishes.cluster is not None:
             self._await_launches(self._wishes.cluster)
         fresh = self.sweep()
         if self._wishes.cluster is not None:
             # Everything of the cluster goes. A resource that has appeared since may use its groups.
-            asked |= {thing_id(one.resource): one.resource for one in fresh.orphans}
+            requested |= {thing_id(one.resource): one.resource for one in fresh.orphans}
         now = {thing_id(one.resource): one for one in fresh.judged}
         # What could not be read again, with the error.
         blind = {(one.region, one.kind): one.error for one in fresh.failures}
         left = {}
-        for key, one in asked.items():
+        for key, one in requested.items():
             if (one.region, one.kind) in blind:
                 why = f"could not be listed again: {blind[one.region, one.kind].message}"
                 left[key] = RemainingResource(one, ClusterctlError(why, "run it again"))
@@ -371,27 +372,29 @@ class GarbageCollector:
                 sure = (one.region, ResourceKind.INSTANCE) not in blind
                 why = f"{'no longer an orphan' if sure else 'not checked again'}: {now[key].why}"
                 left[key] = RemainingResource(one, ClusterctlError(why))
-        left |= self._remove_all([asked[key] for key in asked if key in now.keys() - left.keys()])
-        after, shown = self._look_again(asked, patient=not left)
-        if self._wishes.cluster is not None and shown.keys() - asked.keys():
+        left |= self._remove_all(
+            [requested[key] for key in requested if key in now.keys() - left.keys()]
+        )
+        after, shown = self._list_again(requested, waits=not left)
+        if self._wishes.cluster is not None and shown.keys() - requested.keys():
             # A launch was under way, and EC2 has shown its instances only after the first removal.
-            asked |= shown
+            requested |= shown
             left |= self._remove_all([shown[key] for key in shown.keys() - left.keys()])
-            after, shown = self._look_again(asked, patient=not left)
+            after, shown = self._list_again(requested, waits=not left)
         failures = {(one.region, one.kind): one for one in (*fresh.failures, *after.failures)}
         still_blind = {(one.region, one.kind) for one in after.failures}
         # A resource remains if the last sweep shows it, or if it could not be removed and the last
         # sweep could not read its kind.
         remaining = {
             key: left.get(key) or RemainingResource(one, still_exists_error(one))
-            for key, one in asked.items()
+            for key, one in requested.items()
             if key in shown or (key in left and (one.region, one.kind) in still_blind)
         }
-        new = shown.keys() - asked.keys()
+        new = shown.keys() - requested.keys()
         remaining |= {
             key: RemainingResource(shown[key], still_exists_error(shown[key])) for key in new
         }
-        gone = tuple(one for key, one in asked.items() if key not in remaining)
+        gone = tuple(one for key, one in requested.items() if key not in remaining)
         return GcReport(gone, tuple(remaining.values()), tuple(failures.values()))
 
     def _await_launches(self, name: str) -> None:
@@ -403,7 +406,7 @@ class GarbageCollector:
                 # If another command holds the lock, `_remove` reports it.
                 with (
                     suppress(ClusterctlError),
-                    locked_and_settled(place.clients, folder, self._tell, self._timeouts),
+                    locked_and_finished(place.clients, folder, self._notify, self._timeouts),
                 ):
                     pass
 
@@ -427,31 +430,31 @@ class GarbageCollector:
             networks=wishes.networks,
         )
 
-    def _look(self, place: Region) -> RegionResources:
+    def _list(self, place: Region) -> RegionResources:
         """Read one region's resources; without networks if a cluster was chosen."""
         kinds = [
             kind
             for kind in ResourceKind
             if kind is not ResourceKind.NETWORK or self._wishes.cluster is None
         ]
-        return look(place.clients, place.host, kinds)
+        return list_region(place.clients, place.host, kinds)
 
-    def _look_again(
-        self, asked: Mapping[ThingId, Resource], patient: bool
+    def _list_again(
+        self, requested: Mapping[ThingId, Resource], waits: bool
     ) -> tuple[Sweep, dict[ThingId, Resource]]:
         """Return the last sweep, and the resources in it that should be gone, by id.
 
-        Those are orphans and what was `asked` to be removed. With `patient`, the sweep is repeated
-        until there are none, for some seconds at most.
+        Those are orphans and what was `requested` to be removed. With `waits`, the sweep is
+        repeated until there are none, for some seconds at most.
         """
         for gap_s in islice(backoff_delays(0.2), MOST_SWEEPS_AFTER):
             after = self.sweep()
             shown = {
                 thing_id(one.resource): one.resource
                 for one in after.judged
-                if one.verdict is Verdict.ORPHAN or thing_id(one.resource) in asked
+                if one.verdict is Verdict.ORPHAN or thing_id(one.resource) in requested
             }
-            if not shown or not patient:
+            if not shown or not waits:
                 break
             time.sleep(gap_s)
         return after, shown
@@ -483,13 +486,13 @@ class GarbageCollector:
                 if (place.host, name) in here:
                     try:
                         folder = ClusterFolder(self._home / name)
-                        settled = (place.clients, folder, self._tell, self._timeouts)
-                        held.enter_context(locked_and_settled(*settled))
+                        finished = (place.clients, folder, self._notify, self._timeouts)
+                        held.enter_context(locked_and_finished(*finished))
                     except ClusterctlError as failure:
                         busy[name] = failure
             free = [one for one in resources if one.cluster not in busy]
             self._record_removal_cost(place, free)
-            left = remove(place.clients, place.host, free, self._told, self._tell)
+            left = remove(place.clients, place.host, free, self._notified, self._notify)
         taken = (
             RemainingResource(one, busy[one.cluster]) for one in resources if one.cluster in busy
         )
@@ -504,6 +507,6 @@ class GarbageCollector:
         for name, instances in ending.items():
             record_removal_cost(self._home, place.clients, name, instances)
 
-    def _told(self, resource: Resource) -> None:
+    def _notified(self, resource: Resource) -> None:
         with self._lock:
             self.gone.append(resource)

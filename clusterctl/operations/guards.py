@@ -58,21 +58,21 @@ SETTINGS_COMMAND = (
 )
 
 
-def with_complete_user_data(clients: Clients, seen: Observed) -> Observed:
-    """Return `seen` with the complete user data for new nodes: the user's own and the guard.
+def with_complete_user_data(clients: Clients, observed: Observed) -> Observed:
+    """Return `observed` with the complete user data for new nodes: the user's own and the guard.
 
     Nodes that join a cluster get the head node's user data, unless the user gives other. Nothing
     changes if no node is missing. Raises AwsError, and UsageError if the user data is too large or
     cannot be read.
     """
-    spec = seen.spec
-    if seen.catalogue is None:
-        return seen
-    there = members_or_all(seen.instances)
+    spec = observed.spec
+    if observed.catalogue is None:
+        return observed
+    there = members_or_all(observed.instances)
     if there and not spec.user_data:
         data = find_user_data(clients.ec2, there[0].node.instance_id)
     else:
-        prices = [price.hourly_usd for price in seen.catalogue.prices.values() if price]
+        prices = [price.hourly_usd for price in observed.catalogue.prices.values() if price]
         # With several instance types it is not known yet which one it will be. The most expensive
         # one gives the shortest lifetime; `update_guards` corrects it once the nodes run.
         hourly = spec.nodes * max(prices) if prices else None
@@ -80,7 +80,7 @@ def with_complete_user_data(clients: Clients, seen: Observed) -> Observed:
         off = "" if spot else spec.limits.at_power_off
         settings = first_settings(spec.name, spec.limits, hourly, spot, off)
         data = with_guard(spec.user_data, settings)
-    return replace(seen, spec=replace(spec, user_data=data))
+    return replace(observed, spec=replace(spec, user_data=data))
 
 
 def update_guards(
@@ -89,15 +89,15 @@ def update_guards(
     connections: Connections,
     targets: Sequence[Target],
     members: Sequence[NodeIdentity],
-    away: Sequence[Target] = (),
+    quarantined: Sequence[Target] = (),
 ) -> None:
     """Send every guard its settings, and set what EC2 does when a node switches itself off.
 
-    EC2 is set to terminate only nodes that were told their end. The settings say when the node
+    EC2 is set to terminate only nodes that know their end. The settings say when the node
     ends, and to the head node which workers it asks whether they idle. `members` are the nodes of
-    `targets`, the head node first. `away` are the nodes in quarantine, which cost money as well;
-    one that cannot be reached is a finding. Raises AwsError, and ClusterctlError naming the other
-    nodes whose guard could not be set.
+    `targets`, the head node first. `quarantined` are the nodes in quarantine, which cost money as
+    well; one that cannot be reached is a finding. Raises AwsError, and ClusterctlError naming the
+    other nodes whose guard could not be set.
     """
     instances = find_instances(launcher.clients.ec2, cluster.name)
     spending = spending_of(launcher.clients, instances, launcher.prices)
@@ -127,16 +127,16 @@ def update_guards(
     # The head node does not ask nodes in quarantine whether they idle: each of them decides for
     # itself.
     alone = joined_settings(first, None, cluster.ssh_user, members)
-    settings |= {target.host: alone for target in away}
+    settings |= {target.host: alone for target in quarantined}
 
     def one(target: Target) -> CommandResult:
-        return _tell(connections, target, settings[target.host], end.left_s)
+        return _notify(connections, target, settings[target.host], end.left_s)
 
     outcomes: list[HostOutcome[CommandResult]] = []
     ids = {one.node.name: one.node.instance_id for one in instances if not one.retired}
 
-    def tell_guards() -> list[str]:
-        outcomes.extend(fan_out(one, (*targets, *away)).outcomes)
+    def update_guards() -> list[str]:
+        outcomes.extend(fan_out(one, (*targets, *quarantined)).outcomes)
         return [ids[one.host] for one in outcomes if not one.error and one.host in ids]
 
     change_limits(
@@ -144,7 +144,7 @@ def update_guards(
         [found.node.instance_id for found in instances],
         ids.get(cluster.head.name, ""),
         set_behavior=lambda ids, behavior: set_at_power_off(launcher.clients.ec2, ids, behavior),
-        tell_guards=tell_guards,
+        update_guards=update_guards,
     )
     ends_at = None
     if end.left_s is not None:
@@ -159,8 +159,8 @@ def update_guards(
                 Finding(
                     "cost.untold",
                     Severity.WARNING,
-                    "in quarantine, it could not be told when to end (what it was told before, "
-                    f"if anything, holds): {failure.error.message}",
+                    "in quarantine, its limits could not be updated (earlier ones, "
+                    f"if any, hold): {failure.error.message}",
                     failure.host,
                     f"when it answers: clusterctl up {cluster.name}; or: clusterctl remove "
                     f"{cluster.name} {index}",
@@ -187,9 +187,9 @@ class ClusterEnd:
 
 
 class EndMessage:
-    """Tells nodes the cluster's end at their first login, while others still boot.
+    """Sends nodes the cluster's end at their first login, while others still boot.
 
-    A node that was started has the end that it was told before it was stopped. A failure of another
+    A node that was started has the end that it got before it was stopped. A failure of another
     node must not leave it with that one. Thread-safe.
     """
 
@@ -200,9 +200,9 @@ class EndMessage:
         self._lifetime_s: float | None = None
 
     def script(self) -> str:
-        """Return lines for a node's shell, which never fail; empty if there is nothing to tell.
+        """Return lines for a node's shell, which never fail; empty if there is nothing to send.
 
-        Raises no AwsError: `update_guards` tells the nodes again.
+        Raises no AwsError: `update_guards` sends it again.
         """
         with self._lock, suppress(AwsError):
             self._end = self._end or self._ask()
@@ -230,7 +230,7 @@ class EndMessage:
 def _block_ends_at(clients: Clients, instances: Sequence[Instance]) -> float | None:
     """Return the Unix time at which EC2 begins to terminate the nodes of a Capacity Block.
 
-    None for other nodes. Asked anew each time: a block can be extended. Raises AwsError.
+    None for other nodes. Read again each time: a block can be extended. Raises AwsError.
     """
     ends = block_end(clients.ec2, instances)
     return None if ends is None else ends.timestamp()
@@ -250,7 +250,7 @@ def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[b
 
     def one(target: Target) -> bool:
         result = access.connections.run(target, SETTINGS_COMMAND, timeout_s=TIMEOUT_S)
-        said = result.stdout
+        report = result.stdout
         if not result.ok:
             reason = result.stderr.strip() or f"exit status {result.exit_status}"
             raise CommandFailed(
@@ -258,10 +258,10 @@ def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[b
                 f"whether its guard has an idle limit is not known: {reason}",
                 "give the login user `sudo -n`",
             )
-        if not said.strip():
+        if not report.strip():
             return False
         try:
-            settings = parse_settings(said)
+            settings = parse_settings(report)
         except ValueError as wrong:
             raise CommandFailed(
                 target.host,
@@ -275,7 +275,7 @@ def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[b
         index = 0 if is_head else own.get(target.host)
         new = replace(settings, index=index, workers=workers if is_head else ())
         if new != settings:
-            _tell(access.connections, target, new)
+            _notify(access.connections, target, new)
         return settings.idle_s is not None
 
     head = fan_out(one, (access.head,))
@@ -284,7 +284,7 @@ def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[b
     return FanoutResult((*head.outcomes, *fan_out(one, access.select(indices)).outcomes))
 
 
-def _tell(
+def _notify(
     connections: Connections, target: Target, settings: GuardSettings, left_s: float | None = None
 ) -> CommandResult:
     """Send a guard its settings. Raises CommandFailed, HostError."""
@@ -313,8 +313,8 @@ def _used_h(
         found = made.get(target.host)
         if found is None or found.first_launched_at is None:
             return None
-        said = connections.run(target, used_command(), timeout_s=TIMEOUT_S).stdout
-        return parse_used_h(said, found.first_launched_at.timestamp())
+        report = connections.run(target, used_command(), timeout_s=TIMEOUT_S).stdout
+        return parse_used_h(report, found.first_launched_at.timestamp())
 
     outcomes = fan_out(one, targets).outcomes
     return {made[one.host].node.instance_id: one.value for one in outcomes if one.value is not None}
@@ -325,18 +325,18 @@ def change_limits(
     nodes: Sequence[str],
     head: str,
     set_behavior: Callable[[Sequence[str], str], None],
-    tell_guards: Callable[[], Collection[str]],
+    update_guards: Callable[[], Collection[str]],
 ) -> None:
     """Change EC2's power-off behaviour and the guards, in an order that never costs a disk.
 
     `nodes` are the ids of all instances, `head` is the head node's. `at_power_off` is `stop`,
-    `terminate`, or empty for spot nodes, which are always terminated. `tell_guards` returns the ids
-    of the nodes that were told. EC2 is set to `stop` before any guard may switch a node off for
+    `terminate`, or empty for spot nodes, which are always terminated. `update_guards` returns the
+    ids of the nodes that know it. EC2 is set to `stop` before any guard may switch a node off for
     idleness, and to `terminate` only for nodes that know their end and that no guard switches off
     for idleness any more: not their own, nor the head node's.
     """
     if at_power_off == "stop":
         set_behavior(nodes, "stop")
-    told = tell_guards()
+    told = update_guards()
     if at_power_off == "terminate" and head in told:
         set_behavior([id for id in nodes if id in told], "terminate")

@@ -71,7 +71,8 @@ def open_hosts(
     """Return access to every host of a hosts file, or to hosts by their names. Raises UsageError.
 
     `at_once` is how many hosts the caller contacts at the same time. TCP connections to that many
-    are begun before the SSH library is imported, because the import takes longer than all the rest.
+    are started before the SSH library is imported, because the import takes longer than all the
+    rest.
 
     Hosts of a file that are a cluster's nodes are reached with the cluster's key and ssh_config,
     without a call to EC2 (see `cluster_of`; `home` holds the clusters' folders). Other hosts are

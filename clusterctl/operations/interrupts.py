@@ -31,7 +31,7 @@ class Interrupts:
     """Counts the signals that ask for an end, and raises KeyboardInterrupt for them on request.
 
     `reason` is the first signal in words; empty if none has come. `presses` counts those that
-    somebody sends on purpose: not a SIGHUP, and not one within ONE_PRESS_S of another signal.
+    a user sends on purpose: not a SIGHUP, and not one within ONE_PRESS_S of another signal.
     """
 
     def __init__(self, clock: Clock) -> None:

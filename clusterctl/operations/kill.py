@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Optional
 
 from clusterctl.domain.errors import HostError
 from clusterctl.domain.results import FanoutResult, HostOutcome
@@ -15,14 +15,13 @@ from clusterctl.jobs.processes import Processes, all_of, end_processes, list_pro
 from clusterctl.node.facts.gpus import GpusOfNode, gpus
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.spec import JobRecord
-from clusterctl.node.record import to_data
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import running_jobs
 from clusterctl.transport.reports import read_fact
 from clusterctl.transport.target import Target
 
 # A node that does not answer must not hold up the end of a job.
-FIRST_LOOK_TIMEOUT_S = 10.0
+FIRST_LIST_TIMEOUT_S = 10.0
 # How long a GPU driver may take to free the memory of ended processes.
 FREED_WITHIN_S = 5.0
 # The most rounds of ending processes and listing them again: a process that was just being started
@@ -40,7 +39,7 @@ class HeldMemory:
 
     host: str
     gpu: int
-    mib: int | None
+    mib: Optional[int]
     pids: tuple[int, ...]
 
 
@@ -107,22 +106,6 @@ class KillReport:
             failures=(*failures, *(one for one in self.failures if one.host not in hosts)),
         )
 
-    def as_data(self, failure_data: Callable[[HostOutcome[Any]], Any]) -> dict[str, Any]:
-        """For `--json`."""
-        return {
-            "processes": [process_data(process) for process in self.ended or self.found],
-            "left": [process_data(process) for process in self.left],
-            "gpu_memory_held": to_data(self.held),
-            "failures": [failure_data(failure) for failure in self.failures],
-        }
-
-
-def process_data(process: NodeProcess) -> dict[str, Any]:
-    """Return a process for `--json`."""
-    data = {**to_data(process), "ended": process.ended or None}
-    del data["session"]
-    return data
-
 
 def kill(
     access: Access,
@@ -137,11 +120,11 @@ def kill(
     that does not answer is in the report's `failures`.
     """
     targets = access.select(indices)
-    looked = list_processes(access.connections, targets, query)
-    on_found(looked)
-    found = all_of(looked)
+    listed = list_processes(access.connections, targets, query)
+    on_found(listed)
+    found = all_of(listed)
     query = query.after(found)
-    failures = {outcome.host: outcome for outcome in looked.failures}
+    failures = {outcome.host: outcome for outcome in listed.failures}
     ended: dict[tuple[str, int], NodeProcess] = {}
     left: tuple[NodeProcess, ...] = ()
     new = () if dry_run else found
@@ -149,15 +132,15 @@ def kill(
         if not new:
             break
         busy = {process.host for process in new}
-        told = end_processes(access.connections, [t for t in targets if t.host in busy], query)
-        ended.update({(process.host, process.pid): process for process in all_of(told)})
-        # Verify by listing the processes anew, instead of relying on the signals that were sent.
+        result = end_processes(access.connections, [t for t in targets if t.host in busy], query)
+        ended.update({(process.host, process.pid): process for process in all_of(result)})
+        # Verify by listing the processes again, instead of relying on the signals that were sent.
         reached = [target for target in targets if target.host not in failures]
-        looked = list_processes(access.connections, reached, query)
-        left = all_of(looked)
+        listed = list_processes(access.connections, reached, query)
+        left = all_of(listed)
         query = query.after(left)
         new = tuple(process for process in left if (process.host, process.pid) not in ended)
-        for outcome in (*looked.failures, *told.failures):
+        for outcome in (*listed.failures, *result.failures):
             failures.setdefault(outcome.host, outcome)
     answered = tuple(target.host for target in targets if target.host not in failures)
     held = None
@@ -177,13 +160,13 @@ def _held(
     """
     deadline = time.monotonic() + FREED_WITHIN_S
     while True:
-        looked = read_fact(access.connections, targets, gpus, "reading the GPUs' memory")
-        found = looked.by_host
+        listed = read_fact(access.connections, targets, gpus, "reading the GPUs' memory")
+        found = listed.by_host
         held = tuple(one for host, value in found.items() for one in held_memory(host, value))
         if all(one.mib is None for one in held) or time.monotonic() > deadline:
             break
         time.sleep(0.5)
-    for outcome in looked.failures:
+    for outcome in listed.failures:
         failures.setdefault(outcome.host, outcome)
     return held if found else None
 
@@ -237,13 +220,15 @@ def cancel(access: Access, job_id: str | None = None) -> CancelReport:
             # Processes on the other nodes can be ended without the head node.
             lost = error
     query = ProcessQuery(job_id=job_id)
-    away = [node.index for node in access.cluster.nodes if node not in access.cluster.in_service]
-    aside = access.select(away) if away else ()
+    quarantined = [
+        node.index for node in access.cluster.nodes if node not in access.cluster.in_service
+    ]
+    aside = access.select(quarantined) if quarantined else ()
     before: Processes = FanoutResult(())
     # Before anything ends: a process that has written over its environment is found by its parents.
     if any(job.unended for job in jobs):
-        looked_at = (*access.targets, *aside)
-        before = list_processes(access.connections, looked_at, query, FIRST_LOOK_TIMEOUT_S)
+        probed = (*access.targets, *aside)
+        before = list_processes(access.connections, probed, query, FIRST_LIST_TIMEOUT_S)
     found = all_of(before)
     # End the queue from its back: if the running job ended first, the next one would start.
     for job in reversed(jobs):
@@ -255,9 +240,9 @@ def cancel(access: Access, job_id: str | None = None) -> CancelReport:
     checked = {*others.answered}
     # End these jobs' processes on nodes in quarantine, too. A quarantined node that does not answer
     # is no failure.
-    for job in jobs if away else ():
+    for job in jobs if quarantined else ():
         own = ProcessQuery(job.job_id).after(one for one in found if one.job_id == job.job_id)
-        there = kill(access, own, away)
+        there = kill(access, own, quarantined)
         others, checked = others.merged_with(there), checked | {*there.answered}
     if lost:
         others = others.with_failures([HostOutcome(lost.host, error=lost)])
@@ -282,5 +267,5 @@ def report_of(
         error = HostError(head, f"job {late} has not ended in time", "run it again: it goes on")
         others = others.with_failures([HostOutcome(head, error=error)])
     silent = dict.fromkeys(host for job in ended for host in job.status.cleanup.get("silent", ()))
-    heard = {*checked, *(one.host for one in others.failures)}
-    return CancelReport(jobs, others, tuple(host for host in silent if host not in heard))
+    answered_hosts = {*checked, *(one.host for one in others.failures)}
+    return CancelReport(jobs, others, tuple(host for host in silent if host not in answered_hosts))

@@ -1,4 +1,4 @@
-"""Host keys of nodes: the sources they are learnt from, and the pins for each instance.
+"""Host keys of nodes: the sources they are learnt from, and the record for each instance.
 
 A pin is a line of the cluster's known_hosts file: `NAMES TYPE BASE64 INSTANCE-ID`.
 """
@@ -34,9 +34,9 @@ UNVERIFIED = "unverified"
 
 
 class LearntHostKeys(KnownHostKeys):
-    """The pins for the nodes of one `up`. Only keys learnt for the node's instance are trusted.
+    """The host keys of the nodes of one `up`. Only keys learnt for the node's instance are trusted.
 
-    `path` is the known_hosts file: earlier pins are read from it, and messages name it. The caller
+    `path` is the known_hosts file: earlier keys are read from it, and messages name it. The caller
     writes `text` to it.
     """
 
@@ -49,15 +49,16 @@ class LearntHostKeys(KnownHostKeys):
         self._text = path.read_text(errors="replace") if path.exists() else ""
 
     def recall(self, node: Node) -> tuple[str, ...]:
-        """Return what an earlier `up` pinned for this instance, as `TYPE BASE64`; maybe nothing."""
-        return tuple(f"{words[1]} {words[2]}" for words in self._pinned(node))
+        """Return what an earlier `up` recorded for this instance, as `TYPE BASE64`; maybe
+        nothing."""
+        return tuple(f"{words[1]} {words[2]}" for words in self._recorded(node))
 
     def was_unverified(self, node: Node) -> bool:
-        """Return whether the node's pins were never compared with a trusted source."""
-        return any(UNVERIFIED in words[4:] for words in self._pinned(node))
+        """Return whether the node's keys were never compared with a trusted source."""
+        return any(UNVERIFIED in words[4:] for words in self._recorded(node))
 
     def learn(self, node: Node, host_keys: Sequence[str], unverified: bool = False) -> None:
-        """Pin these keys for the node, instead of any pinned before in this run.
+        """Record these keys for the node, instead of any recorded before in this run.
 
         `unverified` marks a key that only the host itself has shown.
         """
@@ -77,7 +78,7 @@ class LearntHostKeys(KnownHostKeys):
     def text(self, nodes: Sequence[Node]) -> str:
         """Return the content of the known_hosts file for these nodes, in their order.
 
-        A node for which nothing was learnt in this run keeps its earlier pins, for example after an
+        A node for which nothing was learnt in this run keeps its earlier keys, for example after an
         interrupt. An instance prints its keys at its first boot only, so they might be lost.
         """
         with self._lock:
@@ -91,24 +92,24 @@ class LearntHostKeys(KnownHostKeys):
         note = f"{node.instance_id} {UNVERIFIED}" if self.was_unverified(node) else node.instance_id
         return known_hosts_lines(node_names(node), self.recall(node), note)
 
-    def _pinned(self, node: Node) -> list[list[str]]:
+    def _recorded(self, node: Node) -> list[list[str]]:
         lines = (line.split() for line in self._text.splitlines())
         return [words for words in lines if len(words) >= 4 and words[3] == node.instance_id]
 
-    def _changed(self, target: Target, shown: HostKey, pinned: HostKey) -> HostError:
+    def _changed(self, target: Target, shown: HostKey, recorded: HostKey) -> HostError:
         # `up` has just read the address from EC2, so the node cannot be another instance that took
         # over an old address.
         return HostKeyChanged(
             target.host,
             f"its host key is not its own: it shows {shown}, known is "
-            f"{pinned}, and neither its console nor its agent knows of another",
+            f"{recorded}, and neither its console nor its agent knows of another",
             "someone may be in between, or its keys are new: check it another way "
             "(EC2 serial console, Session Manager), or get a new machine: clusterctl replace",
         )
 
 
 class ClusterHostKeys(KnownHostKeys):
-    """The pins that `up` has written for an existing cluster.
+    """The host keys that `up` has written for an existing cluster.
 
     `path` is its known_hosts file. A pin for another instance than the node's current one is not
     accepted.
@@ -122,12 +123,12 @@ class ClusterHostKeys(KnownHostKeys):
             "it learns the key from the instance's console",
         )
         self._instances = {node.name: node.instance_id for node in cluster.nodes}
-        self._pinned_for = _instances_by_name(path)
+        self._recorded_for = _instances_by_name(path)
 
     def verify(self, target: Target, key: paramiko.PKey) -> None:
-        """Raise HostKeyUnknown or HostKeyChanged unless `key` is pinned for the node's instance.
+        """Raise HostKeyUnknown or HostKeyChanged unless `key` is recorded for the node's instance.
 
-        A key that was pinned for another instance, which had the address before, is refused.
+        A key that was recorded for another instance, which had the address before, is refused.
         """
         known = self._known(target)
         if known and self._other_instance(target):
@@ -136,19 +137,19 @@ class ClusterHostKeys(KnownHostKeys):
         super().verify(target, key)
 
     def _other_instance(self, target: Target) -> str:
-        """Return the other instance that the pins of the node's address belong to.
+        """Return the other instance that the keys of the node's address belong to.
 
         Empty if they belong to the node's own instance, or if either is not known.
         """
-        pinned_for = self._pinned_for.get(target.known_hosts_name, frozenset())
+        recorded_for = self._recorded_for.get(target.known_hosts_name, frozenset())
         current = self._instances.get(target.host)
-        if not current or not pinned_for or current in pinned_for:
+        if not current or not recorded_for or current in recorded_for:
             return ""
-        return min(pinned_for)
+        return min(recorded_for)
 
-    def _changed(self, target: Target, shown: HostKey, pinned: HostKey) -> HostError:
+    def _changed(self, target: Target, shown: HostKey, recorded: HostKey) -> HostError:
         current = self._instances.get(target.host, "its instance")
-        keys = f"it shows {shown}, known is {pinned}"
+        keys = f"it shows {shown}, known is {recorded}"
         other = self._other_instance(target)
         if other:
             return HostKeyChanged(
@@ -179,7 +180,7 @@ def key_fingerprint(host_key: str) -> str:
 
 
 def _instances_by_name(path: Path) -> Mapping[str, frozenset[str]]:
-    """Return, for each name and address in a known_hosts file, the instances of its pins."""
+    """Return, for each name and address in a known_hosts file, the instances of its keys."""
     found: dict[str, set[str]] = {}
     for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
         words = line.split()
@@ -227,7 +228,7 @@ class AgentHostKeys:
         with self._lock:
             self._waiting.discard(instance_id)
 
-    def look(self, instance_id: str) -> tuple[str, ...]:
+    def read(self, instance_id: str) -> tuple[str, ...]:
         """Return the instance's host keys as `TYPE BASE64`; none while they are not known.
 
         May call Systems Manager for all waiting instances first. Errors of AWS end up in `reason`.
@@ -260,30 +261,30 @@ class AgentHostKeys:
 
 @dataclass(frozen=True)
 class HostKeySources:
-    """The sources of host keys, in order: earlier pins, console, Systems Manager, the node itself.
+    """The sources of host keys, in order: earlier keys, console, Systems Manager, the node itself.
 
     `shown_key` connects to a node and returns the key that it shows; it is None unless the user
-    accepts unverified keys. `tell` receives findings, for example about a changed key. For
+    accepts unverified keys. `notify` receives findings, for example about a changed key. For
     `console_alone_s` only the console is polled.
     """
 
     consoles: Consoles
-    pins: LearntHostKeys
+    known_keys: LearntHostKeys
     agents: AgentHostKeys
     shown_key: Callable[[Node], paramiko.PKey] | None = None
-    tell: Callable[[Finding], None] = lambda finding: None
+    notify: Callable[[Finding], None] = lambda finding: None
     console_alone_s: float = Timeouts.console_alone_s
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _compared: dict[str, bool] = field(default_factory=dict)
 
     def recall(self, node: Node) -> tuple[str, ...]:
-        """Return the keys that an earlier run pinned for this instance, and pin them again.
+        """Return the keys that an earlier run recorded for this instance, and record them again.
 
         A key that was accepted unverified is compared with the console, whose keys replace it.
         HostKeyChanged is raised if it is not among them. Raises AwsError.
         """
-        keys = self.pins.recall(node)
-        unverified = bool(keys) and self.pins.was_unverified(node)
+        keys = self.known_keys.recall(node)
+        unverified = bool(keys) and self.known_keys.was_unverified(node)
         if unverified:
             printed = self._console(node)
             if printed and not set(keys) & set(printed):
@@ -296,30 +297,30 @@ class HostKeySources:
                 )
             keys, unverified = printed or keys, not printed
         if keys:
-            self.pins.learn(node, keys, unverified)
+            self.known_keys.learn(node, keys, unverified)
         return keys
 
-    def look(self, node: Node, has_agent: bool, waited_s: float) -> tuple[str, ...]:
+    def read(self, node: Node, has_agent: bool, waited_s: float) -> tuple[str, ...]:
         """Return and pin the node's keys if a source has them; none otherwise. Raises AwsError.
 
         `waited_s` is the time since the first poll, which decides which sources are tried. The
         caller waits for `consoles.turn_s` before each call, since EC2 throttles console requests.
         """
-        keys = parse_host_keys(self.consoles.look(node.instance_id))
+        keys = parse_host_keys(self.consoles.read(node.instance_id))
         agent = self.agents if has_agent else None
         if not keys and agent and waited_s >= self.console_alone_s:
-            keys = agent.look(node.instance_id)
+            keys = agent.read(node.instance_id)
         if keys:
-            self.pins.learn(node, keys)
+            self.known_keys.learn(node, keys)
         elif self.shown_key and waited_s >= self.console_alone_s * (2 if agent else 1):
             keys = self._accept(node, self.shown_key)
         return keys
 
     def compare(self, node: Node) -> bool:
-        """Return whether the console or the agent has other keys than the pinned ones.
+        """Return whether the console or the agent has other keys than the recorded ones.
 
-        These are then pinned instead. For a node that shows another key than the pinned one. The
-        sources are read once for each node; later calls return the same result.
+        These are then recorded instead. For a node that shows another key than the recorded one.
+        The sources are read once for each node; later calls return the same result.
         """
         with self._lock:
             if node.instance_id not in self._compared:
@@ -329,21 +330,21 @@ class HostKeySources:
             return self._compared[node.instance_id]
 
     def _renew(self, node: Node) -> bool:
-        """Pin the keys of the console or agent if they differ from the pins, and tell the user."""
-        pinned = self.pins.recall(node)
+        """Record the keys of the console or agent if they differ, and report it."""
+        recorded = self.known_keys.recall(node)
         keys = self._console(node)
         if not keys:
             self.agents.expect(node.instance_id)
-            keys = self.agents.look(node.instance_id)
-        if not pinned or not keys or set(keys) <= set(pinned):
+            keys = self.agents.read(node.instance_id)
+        if not recorded or not keys or set(keys) <= set(recorded):
             return False
-        self.pins.learn(node, keys)
-        self.tell(
+        self.known_keys.learn(node, keys)
+        self.notify(
             Finding(
                 "hostkey.renewed",
                 Severity.WARNING,
                 f"{node.instance_id} has other host keys than the known ones: {_listed(keys)}, "
-                f"not {_listed(pinned)}; EC2 confirms the new ones, which are known from now on",
+                f"not {_listed(recorded)}; EC2 confirms the new ones, which are known from now on",
                 node.name,
                 "if you do not know why they are new, ask who else uses the node",
             )
@@ -358,8 +359,8 @@ class HostKeySources:
         with contextlib.suppress(HostUnreachable):
             key = shown_key(node)
             host_key = f"{key.get_name()} {key.get_base64()}"
-            self.pins.learn(node, [host_key], unverified=True)
-            self.tell(_accepted(node, host_key))
+            self.known_keys.learn(node, [host_key], unverified=True)
+            self.notify(_accepted(node, host_key))
             return (host_key,)
         return ()
 

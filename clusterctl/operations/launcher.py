@@ -58,7 +58,7 @@ class StepProgress:
         """Note which nodes `node` will report on."""
 
     def node(self, name: str, stage: Stage, detail: str = "") -> None:
-        """Note that a node has reached a stage. `detail` says why it failed."""
+        """Note that a node has reached a stage. `detail` is why it failed."""
 
 
 class LaunchRefused(UsageError):

@@ -155,7 +155,7 @@ def local_key(folder: ClusterFolder, name: str) -> LocalKey:
 
 
 def keep_key(folder: ClusterFolder, key: LocalKey) -> None:
-    """Write a new key into the folder. A key that was read from there is left alone."""
+    """Write a new key into the folder. A key that was read from there is kept."""
     if key.unwritten is not None:
         write_file(folder.key.with_name(folder.key.name + ".pub"), key.public + "\n")
         write_file(folder.key, key.unwritten)
@@ -185,7 +185,7 @@ def record_removed(folder: ClusterFolder) -> None:
     folder.ssh_config.unlink(missing_ok=True)
 
 
-# `gc` looks at the lock of every folder, for an instant: that is no reason to refuse a command.
+# `gc` takes the lock of every folder, for an instant: that is no reason to refuse a command.
 LOCK_WITHIN_S = 0.5
 
 
@@ -234,7 +234,7 @@ def _take(opened: IO[str], lock: Path) -> bool:
     """Take the lock on an open file. Return False if another command has it.
 
     Also False if the command that had it has deleted the file: whoever comes next makes a new one,
-    and a lock on the old file would keep nobody out.
+    and a lock on the old file would keep no other command out.
     """
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -56,10 +56,10 @@ class RunningWork:
     has the outcomes of nodes that did not answer, `served_on` the nodes that serve a model: those
     of the servers, and the head node, which runs them as jobs.
 
-    A run is a job, or an mpirun that somebody started by hand. Processes without a run are
-    leftovers: for example ranks whose daemon or mpirun was killed while their node was cut off.
-    `are_jobs_known` is False if the head node did not tell its jobs: then nothing is left over for
-    certain, since the processes may be those of a running job.
+    A run is a job, or an mpirun that was started by hand. Processes without a run are leftovers:
+    for example ranks whose daemon or mpirun was killed while their node was cut off.
+    `are_jobs_known` is False if the head node did not report its jobs: then nothing is left over
+    for certain, since the processes may be those of a running job.
     """
 
     jobs: tuple[JobRecord, ...]
@@ -93,8 +93,8 @@ class RunningWork:
 
     @property
     def of_unknown_jobs(self) -> tuple[NodeProcess, ...]:
-        """The processes that are leftovers, or ranks of a job of which the head node tells nothing
-        now."""
+        """The processes that are leftovers, or ranks of a job of which the head node reports
+        nothing now."""
         return () if self.are_jobs_known else self._without_a_run
 
     @property
@@ -106,7 +106,7 @@ class RunningWork:
 
 def work_facts(access: Access, target: Target) -> list[Fact]:
     """Return the facts about a node that running_work needs."""
-    # A job is seen from when its runner has started. One that is just being submitted is not.
+    # A job is listed from when its runner has started. One that is just being submitted is not.
     jobs = [unended_jobs] if target.host == access.head_name else []
     return [*jobs, partial(job_processes, query=ProcessQuery())]
 
@@ -205,7 +205,8 @@ def job_running(cluster: str, job_id: str, because: str) -> JobRunning:
 def find(
     access: Access, job_id: str | None, training: bool = False, latest: bool = False
 ) -> JobRecord:
-    """Return the job `job_id`. With None, return the latest job that has begun and serves no model.
+    """Return the job `job_id`. With None, return the latest job that has started and serves no
+    model.
 
     With `training`, jobs that copy data do not count. With `latest`, queued jobs count, too. If
     all jobs are queued, return the last one. Raise UsageError for an unknown id, NoJobs, HostError.
@@ -219,8 +220,8 @@ def find(
         raise NoJobs(
             f"no job has run on {name}", f"start one: clusterctl train {name} GPUS --synthetic"
         )
-    begun = [job for job in jobs if job.state is not JobState.QUEUED]
-    return (jobs if latest or not begun else begun)[-1]
+    started = [job for job in jobs if job.state is not JobState.QUEUED]
+    return (jobs if latest or not started else started)[-1]
 
 
 def check_rank(job: JobRecord, rank: int) -> None:
@@ -305,7 +306,7 @@ def lost_in(attempt: Mapping[str, Any]) -> str:
     for name in (*attempt.get("silent", ()), *attempt.get("rebooted", ())):
         names.setdefault((attempt.get("reasons") or {}).get(name, ""), []).append(name)
     texts = [", ".join(lost) + (f": {why}" if why else "") for why, lost in names.items()]
-    # mpirun lost its daemon on a node, and no node was seen to be gone.
+    # mpirun lost its daemon on a node, and no node was found to be gone.
     return "; ".join(texts) or "mpirun's daemon on a node"
 
 

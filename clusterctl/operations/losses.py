@@ -138,7 +138,7 @@ def never_ready(folder: ClusterFolder, head: Node) -> bool:
 
 def known_without_asking(cluster: Cluster | None, folder: ClusterFolder) -> Losses | None:
     """Return what is known without asking a node: nothing is there, or the head node cannot be
-    asked. None if it is to be asked."""
+    asked. None if it has to be queried."""
     heads = [node for node in cluster.nodes if node.index == 0] if cluster else []
     if not heads:
         return Losses(unknown={f"{folder.path.name}-0": "there is no such instance any more"})
@@ -161,21 +161,21 @@ def find_losses(access: Access, within_s: float) -> Losses:
     head = access.head
 
     def ask_head() -> tuple[Overview, tuple[str, ...], dict[str, str]]:
-        asked = (access.connections, head, overview, None)
-        said = call(*asked, doing=LOOKING, timeout_s=within_s)
+        requested = (access.connections, head, overview, None)
+        report = call(*requested, doing=LOOKING, timeout_s=within_s)
         running = list_processes(access.connections, (head,), ProcessQuery())
-        by_job = {one.id for one in said.jobs}
+        by_job = {one.id for one in report.jobs}
         of_none = [one for one in all_of(running) if one.job_id not in by_job]
         lines = [one.short_command for one in of_none if one.role == "launcher"]
         silent = {one.host: one.error.message for one in running.failures if one.error}
-        return said, tuple(lines), silent
+        return report, tuple(lines), silent
 
     try:
-        said, launchers, unknown = _within(head.host, within_s, ask_head)
+        report, launchers, unknown = _within(head.host, within_s, ask_head)
     except ClusterctlError as error:
         return Losses(unknown={head.host: error.message})
-    found = {head.host: said.found}
-    trees = [tree for tree in said.trees if tree.hosts]
+    found = {head.host: report.found}
+    trees = [tree for tree in report.trees if tree.hosts]
     named = {host for tree in trees for host in tree.hosts}
     others = [target for target in access.all_targets if target.host in named]
 
@@ -183,27 +183,27 @@ def find_losses(access: Access, within_s: float) -> Losses:
         left = max(0.1, until - time.monotonic())
         here = Trees(tuple(tree for tree in trees if target.host in tree.hosts))
 
-        def look_there() -> tuple[OutputFiles, ...]:
-            asked = (access.connections, target, look, here)
-            return call(*asked, doing=LOOKING, timeout_s=left)
+        def find_there() -> tuple[OutputFiles, ...]:
+            requested = (access.connections, target, look, here)
+            return call(*requested, doing=LOOKING, timeout_s=left)
 
-        return _within(target.host, left, look_there)
+        return _within(target.host, left, find_there)
 
     for outcome in fan_out(ask_other, others).outcomes:
         if outcome.error:
             unknown[outcome.host] = outcome.error.message
         found[outcome.host] = outcome.value or ()
     return Losses(
-        jobs=tuple(one.id for one in said.jobs if not one.serves),
+        jobs=tuple(one.id for one in report.jobs if not one.serves),
         launchers=launchers,
         written=tuple(
             Written(host, one.job, one.path, one.kind, one.files, one.bytes)
             for host, there in found.items()
             for one in there
-            if said.fetched.get(one.job, {}).get(host, {}).get(one.path) != one.digest
+            if report.fetched.get(one.job, {}).get(host, {}).get(one.path) != one.digest
         ),
         unknown=unknown,
-        unread=said.unknown,
+        unread=report.unknown,
     )
 
 

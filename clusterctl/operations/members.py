@@ -32,16 +32,16 @@ from clusterctl.ec2.instances import (
 from clusterctl.ec2.launch.observe import Request, spec_of_existing
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.tags import Unfinished
-from clusterctl.operations.down import await_unsettled_launches
+from clusterctl.operations.down import wait_for_unfinished_launches
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.local_state import sent_launches
 from clusterctl.operations.readiness import make_ready
 from clusterctl.operations.site import changing
 from clusterctl.operations.up import (
     UpReport,
-    bring_up,
     clear_unfinished,
     plan_up,
+    start_up,
     terminate_leaving,
 )
 
@@ -63,13 +63,13 @@ FREED_WITHIN_S = 900.0
 class RemoveReport:
     """The remaining cluster, and the names of the removed nodes.
 
-    `settled` is false if a remaining node does not run: the nodes then have the old hosts file
+    `is_finished` is false if a remaining node does not run: the nodes then have the old hosts file
     until the next `start` or `up`.
     """
 
     cluster: Cluster
     removed: tuple[str, ...]
-    settled: bool
+    is_finished: bool
 
 
 def set_quarantine(
@@ -143,7 +143,7 @@ def add(launcher: Launcher, name: str, count: int) -> UpReport:
     first ones are ready.
     """
     with changing(launcher.folder, launcher.clients):
-        return bring_up(launcher, _grown(launcher, name, count))
+        return start_up(launcher, _grown(launcher, name, count))
 
 
 def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveReport:
@@ -157,7 +157,7 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveRepor
     with changing(launcher.folder, launcher.clients):
         there = _instances(client, name)
         if not launcher.folder.key.exists():
-            # The other nodes could not be told.
+            # The other nodes could not be updated.
             raise anothers_key(name)
         # Wanted nodes without an instance: they died, or an `add` never got them. They can be
         # removed, too, but not the head node.
@@ -176,27 +176,27 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveRepor
         # Selected by index: if two machines have launched the same node, both instances go.
         rest = [found for found in members_of(there) if found.node.index not in indices]
         launcher.progress.step(f"removing {fold_hosts(names)}")
-        asked = Unfinished(
+        requested = Unfinished(
             add=tuple(index for index in before.add if index not in indices),
             remove=tuple(sorted({*before.remove, *indices})),
             replace=tuple(index for index in before.replace if index not in indices),
         )
         # With these tags, neither `up` nor `start` launches or starts the removed nodes again.
-        labels = {tags.NODES: tags.indices_text(wanted), tags.UNFINISHED: asked.text}
+        labels = {tags.NODES: tags.indices_text(wanted), tags.UNFINISHED: requested.text}
         _tag(client, rest, labels)
         # Otherwise an instance that `add` has launched, and EC2 does not show yet, would stay.
-        tell, timeouts = launcher.progress.step, launcher.timeouts
-        await_unsettled_launches(client, launcher.folder, tell, timeouts)
+        notify, timeouts = launcher.progress.step, launcher.timeouts
+        wait_for_unfinished_launches(client, launcher.folder, notify, timeouts)
         there = _instances(client, name)
         terminate_leaving(launcher, leaving_of(there))
         left = members_of(there)
         cluster = as_cluster(client, name, left)
         assert cluster is not None, "the head node is left"
-        settled = all(node.state is NodeState.RUNNING for node in cluster.nodes)
-        if settled:
+        is_finished = all(node.state is NodeState.RUNNING for node in cluster.nodes)
+        if is_finished:
             cluster, *_ = make_ready(launcher, name, left)
             clear_unfinished(launcher, name)
-        return RemoveReport(cluster, names, settled)
+        return RemoveReport(cluster, names, is_finished)
 
 
 def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpReport:
@@ -228,7 +228,7 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
             capacity_s = max(launcher.capacity_timeout_s, FREED_WITHIN_S)
             launcher = replace(launcher, capacity_timeout_s=capacity_s)
         try:
-            report = bring_up(launcher, lambda there: spec_of_existing(name, there))
+            report = start_up(launcher, lambda there: spec_of_existing(name, there))
             # Its own tag is no work of an earlier command.
             return replace(report, finished=before)
         except ClusterctlError as failure:
@@ -272,7 +272,7 @@ def _grown(launcher: Launcher, name: str, count: int) -> Request:
         spec = grown(name, there, count, bool(sent_launches(launcher.folder)))
         if unfinished_of(there).add:
             launcher.progress.step(
-                f"going on with what was not finished: {unfinished_of(there).told(name)}"
+                f"going on with what was not finished: {unfinished_of(there).described(name)}"
             )
         return spec
 
@@ -284,29 +284,29 @@ def grown(name: str, there: Sequence[Instance], count: int, under_way: bool) -> 
 
     If an `add` of the same number is unfinished, the spec is that of this `add`. `under_way` is
     true if a launch was sent whose outcome is not known. Raises UsageError for a count below 1, for
-    stopped nodes, and if an `add` of another number has brought nodes, or may bring some, and is
+    stopped nodes, and if an `add` of another number has launched nodes, or may launch some, and is
     not finished.
     """
     if count < 1:
         raise UsageError(f"{count} more nodes make no sense", "ask for 1 or more")
     members = members_of(there)
-    begun = unfinished_of(there).add
-    names = fold_hosts([f"{name}-{index}" for index in begun])
+    started = unfinished_of(there).add
+    names = fold_hosts([f"{name}-{index}" for index in started])
     asleep = [one.node.name for one in members if one.node.state in ASLEEP]
     if asleep:
-        finishes = f", which finishes the `add` of {names} too" if begun else ""
+        finishes = f", which finishes the `add` of {names} too" if started else ""
         raise UsageError(
             f"{fold_hosts(asleep)}: stopped; nodes join a cluster that runs",
             f"start it first{finishes}: clusterctl start {name}",
         )
     spec = replace(spec_of_existing(name, there), by_add=True)
-    if len(begun) == count:
+    if len(started) == count:
         return spec
-    if begun and (under_way or any(one.node.index in begun for one in members)):
+    if started and (under_way or any(one.node.index in started for one in members)):
         raise UsageError(
             f"another `add` is not finished: that of {names}",
             f"finish it first (clusterctl up {name}), or do without: "
-            f"clusterctl remove {name} {' '.join(map(str, begun))}",
+            f"clusterctl remove {name} {' '.join(map(str, started))}",
         )
     # Counted from the existing nodes: the nodes that a failed `add` wanted are dropped.
     return replace(spec, nodes=len(members) + count)

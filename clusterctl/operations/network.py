@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 # For so long after a request, DescribeStacks may show the stack's earlier state.
 STALE_FOR_S = 10.0
 # The states of resources that are shown to the user, and the word for each.
-_TOLD = {
+_REPORTED = {
     "CREATE_COMPLETE": "created",
     "UPDATE_COMPLETE": "updated",
     "DELETE_COMPLETE": "deleted",
@@ -91,7 +91,7 @@ class StackWork:
         self._progress = progress
         self._timeout_s = timeout_s
         self._deadline = self._clock.monotonic() + timeout_s
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def create(self, settings: NetworkSettings) -> Stack | None:
         """Create the stack, and return it; None if another command has created it meanwhile.
@@ -163,36 +163,36 @@ class StackWork:
         """
         stale_until = self._clock.monotonic() + STALE_FOR_S
         for gap_s in backoff_delays(0.5, 1.3, 5.0):
-            seen = find_stack(self._client, stack.stack_id)
-            if seen is None:
+            known = find_stack(self._client, stack.stack_id)
+            if known is None:
                 return replace(stack, status="DELETE_COMPLETE")
-            stale = before is not None and (seen.status, seen.changed) == (
+            stale = before is not None and (known.status, known.changed) == (
                 before.status,
                 before.changed,
             )
             if not stale or self._clock.monotonic() > stale_until:
-                self._tell(stack)
-                if not seen.in_progress:
-                    return seen
+                self._notify(stack)
+                if not known.in_progress:
+                    return known
             if self._clock.monotonic() + gap_s > self._deadline:
                 raise ClusterctlError(
-                    f"stack {stack.name} is still {seen.status} "
+                    f"stack {stack.name} is still {known.status} "
                     f"after {format_duration(self._timeout_s)}",
                     "AWS goes on by itself; run the command again to wait for it",
                 )
             self._clock.sleep(gap_s)
         raise AssertionError("unreachable")
 
-    def _tell(self, stack: Stack) -> None:
+    def _notify(self, stack: Stack) -> None:
         """Report the events that are new since the last call."""
         for event in operation_events(self._client, stack.stack_id):
-            if event.event_id in self._told or not event.kind:
+            if event.event_id in self._reported or not event.kind:
                 continue
-            self._told.add(event.event_id)
+            self._reported.add(event.event_id)
             if event.failed:
                 self._progress.step(f"failed: {event.describe()}")
-            elif event.status in _TOLD:
-                self._progress.step(f"{event.resource}: {_TOLD[event.status]}")
+            elif event.status in _REPORTED:
+                self._progress.step(f"{event.resource}: {_REPORTED[event.status]}")
 
 
 def _token() -> str:
@@ -244,36 +244,36 @@ class NetworkStatus:
     instances: Sequence[str]
 
 
-def plan_network(clients: Clients, wish: NetworkRequest) -> NetworkPlan:
+def plan_network(clients: Clients, request: NetworkRequest) -> NetworkPlan:
     """Return what `network up` would do. Changes nothing.
 
     Raises UsageError if the network exists with other settings, ClusterctlError if it is in a state
     that only the user can resolve, AwsError.
     """
-    stack = find_stack(clients.cloudformation, stack_name(wish.name))
-    action = decide(stack, wish, template_version())
+    stack = find_stack(clients.cloudformation, stack_name(request.name))
+    action = decide(stack, request, template_version())
     if stack is None or action in (Action.CREATE, Action.REPLACE):
-        return NetworkPlan(action, _new_settings(clients, wish), stack)
+        return NetworkPlan(action, _new_settings(clients, request), stack)
     if action is Action.WAIT:
         return NetworkPlan(action, None, stack)
-    given = settings_of(wish.name, stack.parameters)
-    return NetworkPlan(action, replace(given, ssh_from=wish.ssh_from or given.ssh_from), stack)
+    given = settings_of(request.name, stack.parameters)
+    return NetworkPlan(action, replace(given, ssh_from=request.ssh_from or given.ssh_from), stack)
 
 
-def _new_settings(clients: Clients, wish: NetworkRequest) -> NetworkSettings:
-    """Return the settings of a new network, with defaults for what the wish leaves open."""
-    cidr = wish.cidr or DEFAULT_CIDR
-    ssh_from = wish.ssh_from
+def _new_settings(clients: Clients, request: NetworkRequest) -> NetworkSettings:
+    """Return the settings of a new network, with defaults for what the request leaves open."""
+    cidr = request.cidr or DEFAULT_CIDR
+    ssh_from = request.ssh_from
     if ssh_from is None:
         ssh_from = caller_cidr(clients.ec2.meta.endpoint_url, Vpc("", cidr))
         # The VPC has IPv4 only, so an IPv6 address of this machine is refused.
         check_ssh_from(ssh_from)
     offered = None
-    if wish.for_type:
-        offered = find_offers(clients.ec2, [wish.for_type])[wish.for_type]
+    if request.for_type:
+        offered = find_offers(clients.ec2, [request.for_type])[request.for_type]
     available = _zones(clients)
-    zones = choose_zones(clients.ec2.meta.region_name, available, wish.zones, offered)
-    return NetworkSettings(wish.name, cidr, zones, ssh_from)
+    zones = choose_zones(clients.ec2.meta.region_name, available, request.zones, offered)
+    return NetworkSettings(request.name, cidr, zones, ssh_from)
 
 
 def _zones(clients: Clients) -> list[str]:
@@ -289,7 +289,7 @@ def _zones(clients: Clients) -> list[str]:
 
 def network_up(
     clients: Clients,
-    wish: NetworkRequest,
+    request: NetworkRequest,
     *,
     progress: StepProgress | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
@@ -302,10 +302,10 @@ def network_up(
     """
     work = StackWork(clients.cloudformation, progress or StepProgress(), timeout_s, clock)
     while True:
-        plan = plan_network(clients, wish)
+        plan = plan_network(clients, request)
         done = _carry_out(work, plan)
         if done is not None:
-            return NetworkReport(network_of(clients, wish.name, done), plan.action)
+            return NetworkReport(network_of(clients, request.name, done), plan.action)
 
 
 def _carry_out(work: StackWork, plan: NetworkPlan) -> Stack | None:

@@ -1,4 +1,4 @@
-"""Whether what EC2 has under a cluster's name was made from this machine, or by somebody else.
+"""Whether what EC2 has under a cluster's name was made from this machine, or elsewhere.
 
 The tags have the cluster's name, and two machines may use the same one. The key pair tells them
 apart: a region of an account has one of each name, `up` imports it before it launches anything, and
@@ -33,7 +33,7 @@ class NotLaunchedHere(ClusterctlError):
         super().__init__(
             f"{others_text(name, others)}: none of that was removed",
             "remove it from the machine that launched it. If you want to remove it from here: "
-            f"clusterctl down {name} asks for it on a terminal; in a script, give "
+            f"clusterctl down {name} asks on a terminal; in a script, give "
             "--launched-elsewhere with --yes",
         )
 
@@ -51,7 +51,7 @@ class Ownership:
 
     `is_whole`: EC2 has the key pair of the cluster's folder, so everything is this machine's.
     `is_denied`: it has another one, so that only nodes can be. `instance_ids` are those whose host
-    keys the folder has, `tokens` the client tokens of its launches, `begun` boto3's methods that
+    keys the folder has, `tokens` the client tokens of its launches, `started` boto3's methods that
     made something from here. `agreed` are resources of others, as `others` names them, that the
     user wants removed.
     """
@@ -60,7 +60,7 @@ class Ownership:
     is_denied: bool
     instance_ids: frozenset[str]
     tokens: frozenset[str]
-    begun: frozenset[str]
+    started: frozenset[str]
     agreed: frozenset[str]
 
     def has(self, one: Instance) -> bool:
@@ -73,8 +73,8 @@ class Ownership:
         if self.is_whole:
             return ()
         nodes = [named_instance(one) for one in instances if not self.has(one)]
-        begun = frozenset[str]() if self.is_denied else self.begun
-        rest = [text for operation, text in _named(made) if operation not in begun]
+        started = frozenset[str]() if self.is_denied else self.started
+        rest = [text for operation, text in _named(made) if operation not in started]
         return (*nodes, *(text for text in rest if text not in self.agreed))
 
 
@@ -103,20 +103,20 @@ def ownership(
 ) -> Ownership:
     """Return what the folder proves. `key_pairs` are those that EC2 has of the cluster."""
     key = _public_key(folder)
-    begun = creations.begun
-    pins = folder.known_hosts
-    pinned = pins.read_text(errors="replace").split() if pins.exists() else ()
+    started = creations.started
+    key_pairs_here = folder.known_hosts
+    recorded = key_pairs_here.read_text(errors="replace").split() if key_pairs_here.exists() else ()
     # Without a key to compare, an import that was not refused proves it: the name was free then.
     own = [
-        pair.holds(key) if key and pair.public_key else "import_key_pair" in begun
+        pair.holds(key) if key and pair.public_key else "import_key_pair" in started
         for pair in key_pairs
     ]
     return Ownership(
         is_whole=bool(own) and all(own),
         is_denied=not all(own),
-        instance_ids=frozenset(pinned),
+        instance_ids=frozenset(recorded),
         tokens=frozenset(sent.token for sent in sent_launches(folder)),
-        begun=begun,
+        started=started,
         agreed=frozenset(agreed),
     )
 

@@ -34,7 +34,7 @@ from clusterctl.operations.costs import note_spent
 from clusterctl.operations.ended import keep_end, no_cluster
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.site import changing
-from clusterctl.operations.up import UpReport, bring_up
+from clusterctl.operations.up import UpReport, start_up
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -66,8 +66,8 @@ def stop(
 ) -> StopReport:
     """Stop every running node, and wait until all are stopped. If none runs, that is a success.
 
-    EC2 is first told to stop, and not to terminate, a node that switches itself off. So no later
-    power-off costs a disk, until `start` has told the node its new end.
+    EC2 is first set to stop, and not to terminate, a node that switches itself off. So no later
+    power-off costs a disk, until `start` has sent the node its new end.
 
     `may_stop` is called before anything is stopped, and raises to refuse, for example while a job
     runs. Raises UsageError for spot nodes, NoSuchCluster, AwsError, and ClusterctlError if a node
@@ -119,7 +119,7 @@ def start(launcher: Launcher, name: str) -> UpReport:
     Missing nodes are launched, as by `up`. Raises what `up` raises.
     """
     with changing(launcher.folder, launcher.clients):
-        return bring_up(launcher, lambda there: spec_of_existing(name, there))
+        return start_up(launcher, lambda there: spec_of_existing(name, there))
 
 
 def _check_stoppable(name: str, there: Sequence[Instance]) -> None:
@@ -176,7 +176,7 @@ def _await_stopped(client: EC2Client, name: str, timeouts: Timeouts, ran: list[s
         if clock.monotonic() > deadline:
             raise ClusterctlError(
                 f"still stopping: {fold_hosts(moving)}",
-                f"they are told to; look again later: clusterctl status {name}",
+                f"the stop is requested; check later: clusterctl status {name}",
             )
         clock.sleep(gap_s)
     raise AssertionError("unreachable")

@@ -67,16 +67,17 @@ if TYPE_CHECKING:
 class InstanceWatch:
     """Polls the state of a fixed set of instances.
 
-    `seen` is the first snapshot, from EC2's last answer. EC2 is polled often while an instance is
-    pending or not shown, and seldom once all run. Once every description is complete, a poll reads
-    only the states, which is a shorter answer, and reads the rest when a state has changed.
+    `states_seen` is the first snapshot, from EC2's last answer. EC2 is polled often while an
+    instance is pending or not shown, and seldom once all run. Once every description is complete, a
+    poll reads only the states, which is a shorter answer, and reads the rest when a state has
+    changed.
     """
 
     def __init__(
         self,
         client: EC2Client,
         name: str,
-        seen: Sequence[Instance],
+        states_seen: Sequence[Instance],
         clock: Clock = Clock(),
     ) -> None:
         self._client = client
@@ -84,11 +85,11 @@ class InstanceWatch:
         self._name = name
         self._lock = threading.Lock()
         self._often, self._seldom = backoff_delays(0.2, 1.1), backoff_delays(1.0, 1.3)
-        self._seen = {instance.node.instance_id: instance for instance in seen}
-        self._ids = tuple(self._seen)
-        self._next_look = self._clock.monotonic() + next(self._pace)
+        self._states = {instance.node.instance_id: instance for instance in states_seen}
+        self._ids = tuple(self._states)
+        self._next_probe = self._clock.monotonic() + next(self._pace)
 
-    def look(self, instance_id: str) -> Instance | None:
+    def read(self, instance_id: str) -> Instance | None:
         """Return the latest snapshot of an instance, polling EC2 if it is time to.
 
         None if EC2 does not show the instance (yet). Raises AwsError.
@@ -96,54 +97,55 @@ class InstanceWatch:
         # Threads share one DescribeInstances call: those that arrive during a call wait for it and
         # use its answer.
         with self._lock:
-            if self._clock.monotonic() >= self._next_look:
-                self._look()
-                self._next_look = self._clock.monotonic() + next(self._pace)
-            return self._seen.get(instance_id)
+            if self._clock.monotonic() >= self._next_probe:
+                self._probe()
+                self._next_probe = self._clock.monotonic() + next(self._pace)
+            return self._states.get(instance_id)
 
     def latest(self, node: Node) -> Node:
         """Return the node as of the last poll, without polling, or `node` if EC2 showed none.
 
         The public address may be in a later snapshot only.
         """
-        seen = self._seen.get(node.instance_id)
-        return seen.node if seen else node
+        states_seen = self._states.get(node.instance_id)
+        return states_seen.node if states_seen else node
 
-    def _look(self) -> None:
+    def _probe(self) -> None:
         """Poll EC2 once, for the states alone if all descriptions are complete."""
-        before = {id: one.node.state for id, one in self._seen.items()}
-        whole = all(map(_is_whole, self._seen.values()))
+        before = {id: one.node.state for id, one in self._states.items()}
+        whole = all(map(_is_whole, self._states.values()))
         if whole and find_states(self._client, self._ids) == before:
             return
         found = find_instances(self._client, self._name, states=())
         shown = {instance.node.instance_id: instance for instance in found}
-        self._seen = {id: shown[id] for id in self._ids if id in shown}
+        self._states = {id: shown[id] for id in self._ids if id in shown}
 
     @property
     def _pace(self) -> Iterator[float]:
         """The gaps between polls that fit the last snapshot."""
-        states = [one.node.state for one in self._seen.values()]
+        states = [one.node.state for one in self._states.values()]
         awaited = NodeState.PENDING in states or len(states) < len(self._ids)
         return self._often if awaited else self._seldom
 
 
-def _is_whole(seen: Instance) -> bool:
+def _is_whole(states_seen: Instance) -> bool:
     """Return whether EC2's description is complete. Addresses may appear after the other fields."""
-    node = seen.node
+    node = states_seen.node
     if node.state not in AWAKE:
         return True
     # EC2 gives no public address to an instance with several interfaces. Only the head node has
     # one then, an elastic address.
-    public = not (seen.private or (seen.several_interfaces and node.index))
+    public = not (states_seen.private or (states_seen.several_interfaces and node.index))
     return bool(node.private_ip and (node.public_ip or not public))
 
 
-def has_ended(state: NodeState, settled: bool) -> bool:
+def has_ended(state: NodeState, is_finished: bool) -> bool:
     """Return whether an instance that was to run has stopped or terminated.
 
-    Until EC2's answers are `settled`, it may be shown as stopped, as it was before it was started.
+    Until EC2's answers are `is_finished`, it may be shown as stopped, as it was before it was
+    started.
     """
-    return state not in AWAKE and (settled or state not in ASLEEP)
+    return state not in AWAKE and (is_finished or state not in ASLEEP)
 
 
 # What a user can do about a node that is late at a stage.
@@ -171,12 +173,12 @@ def not_ready_error(
 
     `agents_reason` is why Systems Manager has no host key of it; empty if it was not called.
     """
-    asked = ""
+    requested = ""
     if stage is Stage.CONSOLE and agents_reason:
-        asked = f"; over Systems Manager: {agents_reason}"
+        requested = f"; over Systems Manager: {agents_reason}"
     return NodeNotReady(
         node.name,
-        f"not ready after {format_duration(timeout_s)}: {stage.value}{asked}",
+        f"not ready after {format_duration(timeout_s)}: {stage.value}{requested}",
         _HINTS.get(stage, "").replace("{id}", node.instance_id),
     )
 
@@ -225,7 +227,7 @@ class Readiness:
         self._progress = progress
         self._timeout_s = timeout_s
         self._deadline = self._clock.monotonic() + timeout_s
-        self._settled_at = self._clock.monotonic() + timeouts.shown_s
+        self._finished_at = self._clock.monotonic() + timeouts.shown_s
         self._cancelled = threading.Event()
         self._stages: dict[str, Stage] = {}
         self._nodes: Sequence[Node] = ()
@@ -244,8 +246,8 @@ class Readiness:
         try:
             node = self._running(node)
             host_keys = self._learn(node)
-            asked = self._asked(node)
-            found = self._inspect(node, inspection_script(node.index == 0, asked.efa))
+            requested = self._requested(node)
+            found = self._inspect(node, inspection_script(node.index == 0, requested.efa))
             check_inspection(name, found, node.gpus)
         except ClusterctlError as error:
             if self._cancelled.is_set():
@@ -255,7 +257,7 @@ class Readiness:
             raise
         self._enter(node, Stage.CHECKED)
         self._checked(node)
-        findings = check_equipment(name, found.equipment, asked)
+        findings = check_equipment(name, found.equipment, requested)
         return ReadyNode(node, host_keys, found, findings)
 
     def _running(self, node: Node) -> Node:
@@ -263,9 +265,9 @@ class Readiness:
         self._enter(node, Stage.PENDING)
         # The watch decides when EC2 is polled; most of these ticks read the last snapshot.
         for _ in self._ticks(node, itertools.repeat(0.1)):
-            seen = self._alive(node)
-            if seen and seen.state is NodeState.RUNNING and seen.private_ip:
-                return seen
+            states_seen = self._alive(node)
+            if states_seen and states_seen.state is NodeState.RUNNING and states_seen.private_ip:
+                return states_seen
         raise AssertionError("unreachable")
 
     def _learn(self, node: Node) -> tuple[str, ...]:
@@ -282,7 +284,7 @@ class Readiness:
             for _ in self._ticks(node, backoff_delays(0.3, 1.5, 10.0)):
                 # All nodes share one rate of GetConsoleOutput calls, which EC2 throttles.
                 self._sleep(node, self._host_keys.consoles.turn_s())
-                keys = self._host_keys.look(node, has_agent, self._clock.monotonic() - began)
+                keys = self._host_keys.read(node, has_agent, self._clock.monotonic() - began)
                 if keys:
                     return keys
                 self._alive(node)
@@ -292,15 +294,15 @@ class Readiness:
 
     def _may_have_agent(self, node: Node) -> bool:
         """Return whether the node has an instance profile, which the SSM agent needs to answer."""
-        seen = self._watch.look(node.instance_id)
-        return bool(seen and seen.instance_profile)
+        states_seen = self._watch.read(node.instance_id)
+        return bool(states_seen and states_seen.instance_profile)
 
-    def _asked(self, node: Node) -> RequestedEquipment:
-        """Return what the launch asked for, to compare the node with."""
-        seen = self._watch.look(node.instance_id)
+    def _requested(self, node: Node) -> RequestedEquipment:
+        """Return what the launch requested, to compare the node with."""
+        states_seen = self._watch.read(node.instance_id)
         return (
-            RequestedEquipment(seen.efa_interfaces, seen.disk.size_gib or 0)
-            if seen
+            RequestedEquipment(states_seen.efa_interfaces, states_seen.disk.size_gib or 0)
+            if states_seen
             else RequestedEquipment()
         )
 
@@ -328,9 +330,9 @@ class Readiness:
         raise AssertionError("unreachable")
 
     def _renewed(self, node: Node) -> bool:
-        """Return whether EC2 has other keys than the pinned ones, of the node or its jump host.
+        """Return whether EC2 has other keys than the recorded ones, of the node or its jump host.
 
-        The new keys are then pinned. The error may be about either of the two.
+        The new keys are then recorded. The error may be about either of the two.
         """
         jump = self._target_of(node).jump
         names = (node.name, jump.host if jump else "")
@@ -363,18 +365,18 @@ class Readiness:
 
         Raises NodeNotReady once its instance stops or terminates.
         """
-        seen = self._watch.look(node.instance_id)
-        if seen is None:
+        states_seen = self._watch.read(node.instance_id)
+        if states_seen is None:
             return None
-        state = seen.node.state
-        if has_ended(state, self._clock.monotonic() > self._settled_at):
+        state = states_seen.node.state
+        if has_ended(state, self._clock.monotonic() > self._finished_at):
             again = "starts it" if state in ASLEEP else "launches another in its place"
             raise NodeNotReady(
                 node.name,
-                f"its instance {node.instance_id} is {state.value}: {why_gone(seen)}",
+                f"its instance {node.instance_id} is {state.value}: {why_gone(states_seen)}",
                 f"`up` again {again}",
             )
-        return seen.node
+        return states_seen.node
 
     def _enter(self, node: Node, stage: Stage) -> None:
         if self._stages.get(node.name) is not stage:
@@ -463,21 +465,21 @@ def _reach_and_join(
         target_of = cluster_targets(cluster, launcher.proxy_command, watch.latest)
         sources = HostKeySources(
             consoles=Consoles(client, clock.monotonic),
-            pins=host_keys,
+            known_keys=host_keys,
             agents=AgentHostKeys(lambda: launcher.clients.ssm, clock=clock),
             shown_key=(
                 (lambda node: connections.shown_key(target_of(node)))
                 if launcher.accept_new_host_keys
                 else None
             ),
-            tell=progress.finding,
+            notify=progress.finding,
             console_alone_s=min(timeouts.console_alone_s, timeout_s / 3),
         )
         why_no_programs: list[Callable[[], str]] = []
 
         def checked(node: Node) -> None:
             if node.index == cluster.head.index:
-                # Work with the local EC2 must not need the internet, where pip would look.
+                # Work with the local EC2 must not need the internet, where pip would search.
                 offline = is_local(client.meta.endpoint_url)
                 why_no_programs.append(
                     start_installation(
@@ -495,16 +497,16 @@ def _reach_and_join(
             waited = readiness.wait(awaited)
         finally:
             # Written even if a node failed, so that its owner can log in and see why.
-            seen = replace(cluster, nodes=tuple(map(watch.latest, cluster.nodes)))
-            _write_views(launcher, seen, host_keys)
+            states_seen = replace(cluster, nodes=tuple(map(watch.latest, cluster.nodes)))
+            _write_views(launcher, states_seen, host_keys)
         check_all(cluster, waited)
         facts = waited.values
         targets = [target_of(fact.node) for fact in facts]
-        away = [
+        out_of_service = [
             NodeIdentity(node.name, node.private_ip, node.public_ip, "", host_keys.recall(node))
             for node in left_out
         ]
-        members = _join(connections, facts, targets, cluster, progress, away)
+        members = _join(connections, facts, targets, cluster, progress, out_of_service)
         resting = [target_of(node) for node in left_out]
         guards = (launcher, cluster, connections, targets, members, resting)
         markets = {found.market for found in instances}
@@ -525,16 +527,16 @@ def _reach_and_join(
     return facts
 
 
-def _write_views(launcher: Launcher, seen: Cluster, host_keys: LearntHostKeys) -> None:
+def _write_views(launcher: Launcher, states_seen: Cluster, host_keys: LearntHostKeys) -> None:
     """Write known_hosts and ssh_config for the nodes, as EC2 has last shown them."""
-    for node in seen.nodes:
-        if node not in seen.in_service and (keys := host_keys.recall(node)):
-            # A stop and start may have changed its address, so its old keys are pinned under the
+    for node in states_seen.nodes:
+        if node not in states_seen.in_service and (keys := host_keys.recall(node)):
+            # A stop and start may have changed its address, so its old keys are recorded under the
             # new one.
             host_keys.learn(node, keys, host_keys.was_unverified(node))
     folder = launcher.folder
-    write_file(folder.known_hosts, host_keys.text(seen.nodes))
-    write_file(folder.ssh_config, ssh_config_text(seen, folder, launcher.proxy_command))
+    write_file(folder.known_hosts, host_keys.text(states_seen.nodes))
+    write_file(folder.ssh_config, ssh_config_text(states_seen, folder, launcher.proxy_command))
 
 
 def _join(
@@ -543,13 +545,13 @@ def _join(
     targets: Sequence[Target],
     cluster: Cluster,
     progress: StepProgress,
-    away: Sequence[NodeIdentity],
+    out_of_service: Sequence[NodeIdentity],
 ) -> list[NodeIdentity]:
     """Give every node the names, keys and files of the cluster. Return the nodes' identities.
 
-    `away` are the nodes in quarantine. The others get their names and host keys, too, so that a
-    released node needs no other node to change. Raises ClusterctlError naming every node that
-    failed.
+    `out_of_service` are the nodes in quarantine. The others get their names and host keys, too, so
+    that a released node needs no other node to change. Raises ClusterctlError naming every node
+    that failed.
     """
     members = [
         NodeIdentity(
@@ -565,7 +567,7 @@ def _join(
     for target in targets:
         progress.node(target.host, Stage.PREPARE)
     head, mpi_key = targets[0], facts[0].found.mpi_key
-    everyone = [*members, *away]
+    everyone = [*members, *out_of_service]
     scripts = {
         is_head: node_script(everyone, mpi_key, head.user, is_head) for is_head in (True, False)
     }

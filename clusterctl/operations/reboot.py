@@ -107,7 +107,7 @@ def differences(before: BootState, after: BootState, gpus: int) -> list[str]:
 
 
 def _same(was: Mounted, now: Mounted) -> bool:
-    # Linux numbers disks anew at each boot: /dev/nvme1n1 may become /dev/nvme2n1.
+    # Linux renumbers disks at each boot: /dev/nvme1n1 may become /dev/nvme2n1.
     disks = was.source.startswith("/dev/") and now.source.startswith("/dev/")
     return was.kind == now.kind and (disks or was.source == now.source)
 
@@ -119,7 +119,7 @@ REBOOT = (
     " </dev/null >/dev/null 2>&1 & }"
 )
 COMMAND_TIMEOUT_S = 20.0
-LOOK_TIMEOUT_S = 60.0
+PROBE_TIMEOUT_S = 60.0
 # A booting node may drop packets, so a short timeout and another try are faster.
 CONNECT_TIMEOUT_S = 5.0
 POLL_S = 0.5
@@ -183,7 +183,7 @@ def reboot(
     if not force:
         refuse_while_training(access, "a reboot ends it", targets)
     done: dict[str, HostOutcome[Rebooted]] = {}
-    told: set[str] = set()
+    reported: set[str] = set()
 
     def note(outcome: HostOutcome[Rebooted]) -> None:
         done[outcome.host] = outcome
@@ -191,12 +191,12 @@ def reboot(
 
     def one(target: Target) -> Rebooted:
         sent = _send(access, target, on_sent)
-        told.add(target.host)
+        reported.add(target.host)
         return _wait(access, sent, timeout_s) if wait else Rebooted(target.host)
 
     for batch in batches(targets, access.head, at_once if wait else None):
         fan_out(one, batch, max_workers=len(batch), on_outcome=note)
-        late = [host for host in done if host in told and done[host].error]
+        late = [host for host in done if host in reported and done[host].error]
         if late:
             for target in targets:
                 if target.host not in done:
@@ -246,7 +246,7 @@ class _Sent:
 def _send(access: Access, target: Target, on_sent: Sent) -> _Sent:
     """Record a node's state and reboot it. Raises CommandFailed if it refuses, HostError."""
     connections = access.connections
-    before = _state(connections, target, wait=False, timeout_s=LOOK_TIMEOUT_S)
+    before = _state(connections, target, wait=False, timeout_s=PROBE_TIMEOUT_S)
     at = access.timeouts.clock.monotonic()
     on_sent(target.host)
     try:
@@ -269,7 +269,7 @@ def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
     timeouts, clock = access.timeouts, access.timeouts.clock
     deadline = sent.at + timeout_s
     seen = "it is still up: it never went down"
-    settled_by = None
+    stable_by = None
     fresh = _NewConnections(access.connections)
     promised = {node.name: node.gpus for node in access.cluster.nodes}.get(sent.host, 0)
     while clock.monotonic() < deadline:
@@ -277,18 +277,18 @@ def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
             left_s = max(1.0, deadline - clock.monotonic())
             after = _state(fresh, sent.target, wait=True, timeout_s=left_s)
             if after.boot_id != sent.before.boot_id:
-                settled_by = settled_by or min(deadline, clock.monotonic() + timeouts.restored_s)
+                stable_by = stable_by or min(deadline, clock.monotonic() + timeouts.restored_s)
                 lacks = differences(sent.before, after, promised)
                 if not lacks:
                     return Rebooted(sent.host, clock.monotonic() - sent.at)
                 seen = f"not as it was: {'; '.join(lacks)}"
-                if clock.monotonic() > settled_by:
+                if clock.monotonic() > stable_by:
                     break
         except NOT_YET as error:
             seen = error.message
         clock.sleep(POLL_S)
     name = access.cluster.name
-    if settled_by:
+    if stable_by:
         raise NotAsItWas(
             sent.host,
             f"back, but {seen}",

@@ -53,7 +53,7 @@ class NoResults(ClusterctlError):
 
 @dataclass(frozen=True)
 class LogText:
-    """The text of a log. `name` tells where it was read."""
+    """The text of a log. `name` is where it was read."""
 
     name: str
     text: str
@@ -64,7 +64,7 @@ class Results:
     """The runs and metrics in some logs. `sources` are the logs' names.
 
     `metrics` are empty unless they were requested or the logs have no training table. `job` is the
-    job whose logs they are, None for other logs. `damaged` tells of each log with rows in JSON that
+    job whose logs they are, None for other logs. `damaged` names each log with rows in JSON that
     cannot be read, and are missing here.
     """
 
@@ -417,26 +417,26 @@ def csv_header(metrics: bool) -> str:
     return _csv_line(METRIC_COLUMNS if metrics else TABLE_COLUMNS)
 
 
-def said_csv(said: LogItem, metrics: bool) -> str:
+def item_csv(item: LogItem, metrics: bool) -> str:
     """Return the CSV line for a row or metric of a log that is followed.
 
     Return an empty string for a row in the table of metrics, and for a metric in the table of runs.
     """
-    if isinstance(said, tuple):
-        return _csv_line(_metric_line(*said)) if metrics else ""
+    if isinstance(item, tuple):
+        return _csv_line(_metric_line(*item)) if metrics else ""
     if metrics:
         return ""
-    if isinstance(said, TrainingRow):
-        return _csv_line((1, *_training_line(said)))
-    return _csv_line((1, *_evaluation_line(said)))
+    if isinstance(item, TrainingRow):
+        return _csv_line((1, *_training_line(item)))
+    return _csv_line((1, *_evaluation_line(item)))
 
 
-def said_data(said: LogItem) -> dict[str, Any]:
+def item_data(item: LogItem) -> dict[str, Any]:
     """Return a row or metric of a log that is followed, for `--json`."""
-    if isinstance(said, tuple):
-        fields = {"kind": "metric", "metric": said[0], **to_data(said[1])}
+    if isinstance(item, tuple):
+        fields = {"kind": "metric", "metric": item[0], **to_data(item[1])}
     else:
-        fields = {"kind": "train" if isinstance(said, TrainingRow) else "eval", **to_data(said)}
+        fields = {"kind": "train" if isinstance(item, TrainingRow) else "eval", **to_data(item)}
     return finite(fields)
 
 

@@ -30,7 +30,7 @@ def check_picture(path: Path) -> None:
 def run_charts(runs: Sequence[Run], reference: Reference | None = None) -> list[Chart]:
     """Return charts with loss, learning rate, speed and top-1 of the runs over epochs.
 
-    `reference` is the tutorial's run to show beside them. If a run is too short to tell the steps
+    `reference` is the tutorial's run to compare with. If a run is too short to count the steps
     of an epoch, the charts are over steps, without the reference. The reference is also left out if
     a run trained on images other than ImageNet's. A synthetic reference is shown in any case, but
     only in the chart of speed.

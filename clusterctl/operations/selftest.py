@@ -67,7 +67,7 @@ from clusterctl.operations.selftest_report import (
 from clusterctl.operations.site import changing
 from clusterctl.operations.status import find_own
 from clusterctl.operations.train import head_facts, plan_training, start_training
-from clusterctl.operations.up import bring_up, creations_of, plan_up
+from clusterctl.operations.up import creations_of, plan_up, start_up
 from clusterctl.operations.watchdog import prepare
 
 NODES = 2
@@ -143,7 +143,7 @@ class Hang:
     step: int
 
 
-class ToldProgress(StepProgress):
+class NotedProgress(StepProgress):
     """Tells the progress of a launch or a removal as lines. Its threads wait for each other."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -170,7 +170,7 @@ def line_of(finding: Finding) -> str:
 class Selftest:
     """The cluster of a self-test, and what the steps leave for those that follow.
 
-    `open` returns access to the cluster. `tell` receives lines of progress, `show` the output of
+    `open` returns access to the cluster. `notify` receives lines of progress, `show` the output of
     jobs. `is_free`: nothing is billed, as in the lab. `launch_id` begins the client tokens of what
     this self-test launches; it is empty until the launch begins. `instance_ids` are its nodes as
     far as EC2 has shown them, `others` what others have made under the same name. The launcher's
@@ -180,7 +180,7 @@ class Selftest:
     launcher: Launcher
     spec: ClusterSpec
     open: Callable[[], Access]
-    tell: Callable[[str], None]
+    notify: Callable[[str], None]
     show: Callable[[bytes], None]
     is_free: bool = False
     estimate: str = ""
@@ -197,7 +197,7 @@ class Selftest:
     _output: bytes = b""
 
     def __post_init__(self) -> None:
-        progress = ToldProgress(self.say)
+        progress = NotedProgress(self.say)
         self.launcher = replace(self.launcher, progress=progress, agree=self._begin)
         self.interrupts = Interrupts(self.launcher.timeouts.clock)
 
@@ -212,7 +212,7 @@ class Selftest:
 
     def say(self, text: str) -> None:
         """Tell a line of progress, and keep it for the report."""
-        self.tell(text)
+        self.notify(text)
         self.keep(f"{text}\n".encode())
 
     def keep(self, chunk: bytes) -> None:
@@ -348,7 +348,7 @@ def launch(test: Selftest) -> Passed:
         with changing(launcher.folder, launcher.clients):
             # Long after the first check, if the question was left unanswered.
             check_absent(launcher)
-            report = bring_up(launcher, fixed_request(test.spec))
+            report = start_up(launcher, fixed_request(test.spec))
     except AwsError as error:
         # The hint of `up` has options that a self-test lacks.
         hint = NO_CAPACITY if "Capacity" in error.code else error.hint
@@ -522,7 +522,7 @@ def name_it(test: Selftest) -> Passed:
         found = diagnose(evidence)
         test.say(found.verdict)
         if is_named(found, hang):
-            figures = (f"looked for {evidence.took_s:.1f} s", *found.findings[0].evidence)
+            figures = (f"observed for {evidence.took_s:.1f} s", *found.findings[0].evidence)
             return Passed(found.verdict, figures)
     raise ClusterctlError(f"its verdict does not name rank {hang.rank} on {hang.host}")
 
@@ -723,7 +723,7 @@ def run_steps(
         except KeyboardInterrupt:
             test.interrupts.note()
         except Exception as fault:  # any: what was launched has to be removed all the same
-            test.tell(f"warning: the results so far are not kept: {fault}")
+            test.notify(f"warning: the results so far are not kept: {fault}")
     return tuple(results.values())
 
 
@@ -746,7 +746,7 @@ def reason_not_to_run(
 def _result(test: Selftest, step: SelftestStep) -> StepResult:
     """Run one step, and return how it ended."""
     clock = test.launcher.timeouts.clock
-    test.tell(f"{step.name}: {step.title}")
+    test.notify(f"{step.name}: {step.title}")
     test.take_output()
     began = clock.monotonic()
     try:
@@ -771,7 +771,7 @@ def _result(test: Selftest, step: SelftestStep) -> StepResult:
         tuple(masked(test.take_output(), test.names)),
         done.versions,
     )
-    test.tell(f"{step.name}: {verdict.value}: {result.message}")
+    test.notify(f"{step.name}: {verdict.value}: {result.message}")
     return result
 
 
@@ -796,7 +796,7 @@ def report_of(test: Selftest, results: Sequence[StepResult] = ()) -> SelftestRep
         version=f"clusterctl {clusterctl.__version__}",
         machine=f"Python {platform.python_version()}, {platform.system()} {platform.machine()}",
         began=f"{test.began:%Y-%m-%d %H:%M:%S} UTC",
-        place=test.place or f"none yet; {NODES} x {test.spec.instance_type} are asked for",
+        place=test.place or f"none yet; {NODES} x {test.spec.instance_type} requested",
         estimate=test.estimate,
         spent=_spent(test) if has_ended else "",
         results=tuple(results),

@@ -170,7 +170,7 @@ def render(report: SelftestReport) -> str:
         f"spent        {report.spent or 'not known: the self-test has not ended'}",
         "",
         "VERSIONS ON THE NODES",
-        *([f"  {name:<17} {text}" for name, text in report.versions.items()] or ["  none seen"]),
+        *([f"  {name:<17} {text}" for name, text in report.versions.items()] or ["  none found"]),
         "",
         count(len(report.results), "step").upper(),
     ]

@@ -195,7 +195,7 @@ def start_serving(
     may_run = False  # whether the job may have been started
     try:
         if own:
-            assert bring, "a model that is not on the node comes with what brings it"
+            assert bring, "a model that is not on the node needs a function that copies it"
             for failed in bring(CopyRequest((source,), f"{folder}/"), target).failed:
                 raise failed.error or CommandFailed(failed.host, "it has not got the model")
         _put_libraries(access, target, cache)
@@ -318,19 +318,19 @@ def _wait_until_ready(access: Access, target: Target, job_id: str) -> Ready:
     Raise CommandFailed with the server's reason if it ended instead.
     """
     # The process that holds the job's lock has the job's ID in its environment.
-    look = (
+    probe = (
         f'cd "$HOME"/.clusterctl/jobs/{job_id} || exit; '
         f"read -r pid _ <lock; "
         f"while ! grep -q '^ready: ' log && grep -qzxF CLUSTERCTL_JOB={job_id} "
         '"/proc/$pid/environ" 2>/dev/null; do sleep 0.2; done; '
         "sed -n 's/^ready: //p' log | grep . || { tail -n 30 log >&2; exit 1; }"
     )
-    result = access.connections.run(access.head, look, timeout_s=LOAD_WITHIN_S)
+    result = access.connections.run(access.head, probe, timeout_s=LOAD_WITHIN_S)
     if result.ok:
         return record_in(Ready, result, "loading the model")
     lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith("error: ")] or lines or ["no message"]
-    message, _, hint = said[-1].removeprefix("error: ").partition("; ")
+    output = [line for line in lines if line.startswith("error: ")] or lines or ["no message"]
+    message, _, hint = output[-1].removeprefix("error: ").partition("; ")
     raise CommandFailed(target.host, message, hint or _log_of(job_id))
 
 
@@ -524,8 +524,8 @@ def _put_libraries(access: Access, target: Target, cache: Path) -> None:
         target, f"sh -c {shlex.quote(command)}", stdin=content.getvalue(), timeout_s=TIMEOUT_S
     )
     if not result.ok:
-        said = last_line(result.stderr)
-        raise CommandFailed(target.host, f"the server's libraries cannot be put there: {said}")
+        output = last_line(result.stderr)
+        raise CommandFailed(target.host, f"the server's libraries cannot be put there: {output}")
 
 
 def libraries_here(cache: Path) -> Path:

@@ -143,16 +143,16 @@ def unreachable_hint(instance: Instance, impaired: bool, timed_out: bool) -> str
         return f"switch it on: clusterctl start {name}"
     if node.state is not NodeState.RUNNING:
         return f"launch another in its place: clusterctl up {name}"
-    anew = f"a new machine in its place: clusterctl replace {name} {index}"
+    again = f"a new machine in its place: clusterctl replace {name} {index}"
     if index == "0" and instance.market is not Market.SPOT:
         # A replacement would lose the jobs, logs and checkpoints on the head node's disk. EC2 stops
         # no spot instance of a one-time request, so such a head node can only be replaced.
-        anew = (
+        again = (
             f"off and on again, disks kept: clusterctl stop {name} --force; clusterctl start {name}"
         )
     if timed_out and not impaired:
-        return f"has this machine's address changed? clusterctl up {name} lets it in; else {anew}"
-    return anew
+        return f"has this machine's address changed? clusterctl up {name} lets it in; else {again}"
+    return again
 
 
 @dataclass
@@ -166,7 +166,7 @@ class Ec2Explanation:
     clients: Clients
     cluster: str
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _asked_at: float | None = None
+    _queried_at: float | None = None
     _found: Sequence[Instance] = ()
     _impaired: dict[str, str] = field(default_factory=dict)
     _unanswered: str = ""
@@ -223,9 +223,9 @@ class Ec2Explanation:
 
     def _refresh(self) -> None:
         """Read again what EC2 has, unless that was a moment ago."""
-        if self._asked_at is None or time.monotonic() - self._asked_at > FRESH_S:
+        if self._queried_at is None or time.monotonic() - self._queried_at > FRESH_S:
             self._ask()
-            self._asked_at = time.monotonic()
+            self._queried_at = time.monotonic()
 
     def _ask(self) -> None:
         """Read the cluster's instances and failing status checks from EC2."""

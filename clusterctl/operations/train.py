@@ -250,7 +250,7 @@ def start_training(
             assert cache, "a model that goes to S3 comes with a place for the tool"
             _check_tool(access, plan.script_mode.model_url, cache)
         for name, request in plan.brings.items():
-            assert bring, "channels come with what brings them"
+            assert bring, "channels need a function that copies them"
             _check_brought(name, bring(name, request))
         head, cluster = access.head, access.cluster.name
         started = start_job(access.connections, head, job, cluster, how, spec=spec)

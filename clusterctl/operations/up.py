@@ -27,7 +27,7 @@ from clusterctl.ec2.launch.dry_run import dry_run_findings
 from clusterctl.ec2.launch.execution import CapacityTimeout, carry_out
 from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
-from clusterctl.ec2.launch.preflight import AWAITED, check_twins
+from clusterctl.ec2.launch.preflight import AWAITED, check_duplicates
 from clusterctl.ec2.money.costs import format_limits, left_findings, passed_end
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.costs import note_spent, record_removal_cost, running_cost, spending_of
@@ -78,15 +78,15 @@ def up(launcher: Launcher, request: Request) -> UpReport:
     get ready.
     """
     with changing(launcher.folder, launcher.clients):
-        return bring_up(launcher, request)
+        return start_up(launcher, request)
 
 
-def bring_up(launcher: Launcher, request: Request) -> UpReport:
+def start_up(launcher: Launcher, request: Request) -> UpReport:
     """Do what `up` does. The caller holds the cluster's lock and has checked the account."""
     plan, instances = launch(launcher, request)
-    had_limits = any(found.limits_text for found in plan.seen.instances)
+    had_limits = any(found.limits_text for found in plan.observed.instances)
     cluster, gpus, can_train = make_ready(launcher, plan.spec.name, instances, had_limits)
-    leaving, finished = leaving_of(plan.seen.instances), unfinished_of(plan.seen.instances)
+    leaving, finished = leaving_of(plan.observed.instances), unfinished_of(plan.observed.instances)
     if leaving and finished and not any(found.unfinished for found in instances):
         # All nodes are new, so the record of the work would go with the old ones: a `replace` that
         # is interrupted then and run again would replace the new ones.
@@ -128,7 +128,7 @@ def clear_unfinished(launcher: Launcher, name: str) -> None:
 
 
 def terminate_leaving(launcher: Launcher, leaving: Sequence[Instance]) -> None:
-    """Terminate these nodes, which the plan has seen replaced or removed, and no others.
+    """Terminate these nodes, which the plan replaces or removes, and no others.
 
     Waits until they are gone. Raises AwsError, ClusterctlError at the deadline.
     """
@@ -143,7 +143,7 @@ def terminate_leaving(launcher: Launcher, leaving: Sequence[Instance]) -> None:
 
 
 def creations_of(launcher: Launcher) -> Creations:
-    """Return the record of what `up` has begun to make for the cluster."""
+    """Return the record of what `up` has started to make for the cluster."""
     return Creations(launcher.folder.creations, launcher.timeouts, launcher.progress.step)
 
 
@@ -167,16 +167,16 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
             progress.finding(finding)
     if plan.missing or plan.stopped or plan.grants:
         launcher.agree(plan)
-    keep_site(folder, site_of(launcher.clients, plan.seen.instances))
+    keep_site(folder, site_of(launcher.clients, plan.observed.instances))
     keep_key(folder, key)
 
     if plan.missing or plan.stopped:
-        awake = [one for one in plan.seen.instances if one.node.state in AWAKE]
+        awake = [one for one in plan.observed.instances if one.node.state in AWAKE]
         progress.awake_before = frozenset(one.node.instance_id for one in awake)
-    # A node that cannot be told its new end must not lose its disk at the old one. `update_guards`
-    # sets this back where a node was told.
+    # A node that cannot get its new end must not lose its disk at the old one. `update_guards`
+    # sets this back where a node got it.
     other = format_limits(plan.spec.limits)
-    changed = [one for one in plan.seen.instances if one.limits_text not in ("", other)]
+    changed = [one for one in plan.observed.instances if one.limits_text not in ("", other)]
     kept = [one.node.instance_id for one in changed if one.market is not Market.SPOT]
     set_at_power_off(client, kept, "stop")
     instances = carry_out(
@@ -193,7 +193,7 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
             f"the nodes of {name} were removed while `up` was at work",
             f"see what there is: clusterctl status {name}; then run it again",
         )
-    check_twins(name, [one.node for one in instances])
+    check_duplicates(name, [one.node for one in instances])
     return plan, instances
 
 
@@ -214,7 +214,7 @@ def ended_findings(launcher: Launcher, plan: LaunchPlan) -> Iterator[Finding]:
     """Warn before stopped nodes are started though their end by the plan's limits has passed."""
     if not plan.spec.limits.ends:
         return
-    money = spending_of(launcher.clients, plan.seen.instances, launcher.prices)
+    money = spending_of(launcher.clients, plan.observed.instances, launcher.prices)
     passed = passed_end(plan.spec.limits, money.ran_h, money.spent_usd, money.hourly_usd)
     left = count(round(launcher.timeouts.least_left_s / 60), "minute")
     hint = f"a new end: clusterctl up {launcher.name}, with all limits that are to hold"
@@ -259,10 +259,10 @@ def _plan_with_capacity(launcher: Launcher, request: Request, key: LocalKey) -> 
 def _plan(launcher: Launcher, request: Request, key: LocalKey) -> LaunchPlan:
     name, clients = launcher.name, launcher.clients
     records = (launcher.folder.launch, launcher.prices, creations_of(launcher))
-    seen = observe(clients, name, request, *records)
-    if seen.instances and key.unwritten is not None:
+    observed = observe(clients, name, request, *records)
+    if observed.instances and key.unwritten is not None:
         raise anothers_key(name)
-    plan = plan_launch(with_complete_user_data(clients, seen), key.public, uuid.uuid4().hex)
+    plan = plan_launch(with_complete_user_data(clients, observed), key.public, uuid.uuid4().hex)
     if plan.refused:
         return plan
     found = (*_passed_limits(launcher, plan), *dry_run_findings(clients.ec2, plan))
@@ -274,8 +274,8 @@ def _passed_limits(launcher: Launcher, plan: LaunchPlan) -> list[Finding]:
 
     Limits that stay as they are do not keep `up` from completing what is there.
     """
-    limits, there = plan.spec.limits, plan.seen.instances
-    changed = any(one.limits_text != format_limits(limits) for one in plan.seen.members)
+    limits, there = plan.spec.limits, plan.observed.instances
+    changed = any(one.limits_text != format_limits(limits) for one in plan.observed.members)
     if not limits.ends or not (changed or plan.missing):
         return []
     ran_h, spent_usd = 0.0, 0.0

@@ -118,13 +118,13 @@ def _add_problems(relays: _Relays, host: str, problems: int, findings: Findings)
         return
     try:
         text = zlib.decompress(b"".join(relays.blob(host, "problems")))
-        told = from_json(tuple[tuple[str, Kind, str], ...], text)
+        result = from_json(tuple[tuple[str, Kind, str], ...], text)
     except (ClusterctlError, ValueError, zlib.error) as error:
         relays.fail(host, error)
         return
-    for path, kind, reason in told:
+    for path, kind, reason in result:
         findings.add(kind, path, reason, (host,))
-    findings.more += problems - len(told)
+    findings.more += problems - len(result)
 
 
 def _add_differences(
@@ -165,15 +165,15 @@ class _Relays(RelayGroup[ClusterctlError]):
         in the given order."""
         totals: dict[str, Looked] = {}
         while self._waiting:
-            for host, told in self._turn():
-                if isinstance(told, Looked):
+            for host, result in self._turn():
+                if isinstance(result, Looked):
                     self._waiting.discard(host)
-                    totals[host] = told
+                    totals[host] = result
         return {host: totals[host] for host in self._relays if host in totals}
 
     def entries(self, host: str) -> Iterator[Entry]:
         """Yield the host's manifest. Raise the host's error if it is incomplete, so that entries
-        that did not arrive do not look like missing files."""
+        that did not arrive do not count as missing files."""
         try:
             yield from read(self.blob(host, "manifest"))
         except BadManifest as error:
@@ -190,10 +190,10 @@ class _Relays(RelayGroup[ClusterctlError]):
         self._waiting.add(host)
         self._relays[host].give(order)
         while host not in self.failures:
-            for _, told in self._turn():
-                if isinstance(told, Piece):
+            for _, result in self._turn():
+                if isinstance(result, Piece):
                     self._waiting.discard(host)
-                    return base64.b64decode(told.data)
+                    return base64.b64decode(result.data)
         raise self.failures[host]
 
     def fail(self, host: str, error: Exception) -> ClusterctlError:

@@ -35,7 +35,7 @@ class WatchedNode:
     """
 
     host: str
-    said: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     at: float | None = None
     error: str = ""
     since: float = 0.0
@@ -57,7 +57,7 @@ class Watch:
 
     @property
     def head(self) -> WatchedNode:
-        """The head node, which alone tells the job."""
+        """The head node, which alone knows the job."""
         name = self._access.head_name
         return self._nodes.get(name) or WatchedNode(name, error="it is gone")
 
@@ -65,8 +65,8 @@ class Watch:
     def job(self) -> JobEvidence | None:
         """The job that is watched, or else the running or the latest job, by the head node's last
         report; None without."""
-        told = self.head.said.get("job")
-        return job_of(salvage(JobOnHead, told)[0], [], None) if told else None
+        report = self.head.facts.get("job")
+        return job_of(salvage(JobOnHead, report)[0], [], None) if report else None
 
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
         """Give each node its program as standard input (see transport.stdin.Stdin), and end the
@@ -81,7 +81,9 @@ class Watch:
         is_head = target.host == self._access.head_name
         command = WATCH.command(str(self._interval_s), str(int(is_head)), self._job_id or "")
         while not self._ended.is_set():
-            hear = _Lines(lambda said: self._set(WatchedNode(target.host, said, time.monotonic())))
+            hear = _Lines(
+                lambda facts: self._set(WatchedNode(target.host, facts, time.monotonic()))
+            )
             why = "its program ended"
             try:
                 result = self._access.connections.run(target, command, stdin=self, sink=hear)
@@ -106,8 +108,8 @@ class _Lines:
 
     def __call__(self, stream: str, chunk: bytes) -> None:
         if stream == "stderr":
-            said = chunk.decode(errors="replace").strip().splitlines()
-            self.complaint = said[-1] if said else self.complaint
+            facts = chunk.decode(errors="replace").strip().splitlines()
+            self.complaint = facts[-1] if facts else self.complaint
             return
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:

@@ -65,24 +65,24 @@ def main() -> None:
     job, silent_s = JobFolder(JOBS / sys.argv[1]), float(sys.argv[2])
     watchdog = job.spec().watchdog
     assert watchdog, "it is started only for jobs with a watchdog"
-    said = f"no step for {format_duration(silent_s)}"
+    message = f"no step for {format_duration(silent_s)}"
     try:
         with head_access(watchdog) as access:
             evidence = collect(access, job.job_id)
-            tell(job, f"{said}: {conclude(evidence).verdict}")
+            tell(job, f"{message}: {conclude(evidence).verdict}")
             try:
                 save(evidence, job.path / BUNDLE)
             except ClusterctlError as error:
-                tell(job, f"{said}; not all is kept: {error.message}")
+                tell(job, f"{message}; not all is kept: {error.message}")
                 return
             bundle = f".clusterctl/jobs/{job.job_id}/{BUNDLE}"
             fetch = f"clusterctl ssh {watchdog.cluster} -- cat {bundle}"
             show = "clusterctl diagnose --from stuck.gz"
-            tell(job, f"all that was seen: {fetch} >stuck.gz && {show}")
+            tell(job, f"all observations: {fetch} >stuck.gz && {show}")
     except ClusterctlError as error:
-        tell(job, f"{said}: {error.message}")
+        tell(job, f"{message}: {error.message}")
     except Exception as error:
-        tell(job, f"{said}: {error!r}")
+        tell(job, f"{message}: {error!r}")
 
 
 def head_access(settings: Watchdog) -> Access:

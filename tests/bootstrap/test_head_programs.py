@@ -56,7 +56,7 @@ echo "ended with $?"
     assert pair.on(1, "cat 'a copy'") == "given\n"
     # The head node has no boto3, and the message says so.
     assert "ended with 1" in done.stdout
-    assert "nothing to ask AWS with" in done.stderr
+    assert "boto3 is not on this machine" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -90,6 +90,7 @@ def test_what_needs_no_cluster(snapshot, tmp_path):
     (tmp_path / "clusterctl.yaml").write_text("clusters:\n  demo: {nodes: 4, spot: true}\n")
     golden.both("config check")
     golden("config show demo --json")
+    golden("config schema hosts")
     golden.both("iam-policy")
     golden("completion fish")
 

@@ -29,10 +29,10 @@ def test_a_network_is_made_shown_and_made_only_once(network):
     assert made.data["done"] == "create"
     again = network("up", "training")
     assert again.status == 0
-    assert made.data["vpc_id"] in network("status", "training").out
+    assert made.data["network"]["vpc_id"] in network("status", "training").out
     status = network("status", "training", "--json").data
-    assert status["subnets"] == made.data["subnets"]
-    assert [subnet["free_addresses"] for subnet in status["subnets"]] == [16379, 16379]
+    assert status["network"] == made.data["network"]
+    assert [subnet["free_addresses"] for subnet in status["network"]["subnets"]] == [16379, 16379]
     assert (status["instances"], status["stack_status"]) == ({}, "CREATE_COMPLETE")
 
 

@@ -174,9 +174,9 @@ def test_of_two_clusters_of_one_name_only_the_own_nodes_are_terminated(
 ):
     """A colleague launches the same name from another machine at the same time."""
     theirs: list[str] = []
-    wait = story.bring_up
+    wait = story.start_up
 
-    def bring_up(*of):
+    def start_up(*of):
         try:
             return wait(*of)
         finally:
@@ -192,7 +192,7 @@ def test_of_two_clusters_of_one_name_only_the_own_nodes_are_terminated(
             )
             theirs.append(made["Instances"][0]["InstanceId"])
 
-    monkeypatch.setattr(story, "bring_up", bring_up)
+    monkeypatch.setattr(story, "start_up", start_up)
     monkeypatch.setenv("CLUSTERCTL_TIMEOUT", "0.01s")
     clusterctl.timeouts = Timeouts(clock=LabClock())
     ran = clusterctl(*FIVE)

@@ -109,7 +109,7 @@ def test_what_a_later_version_or_a_strange_node_says_is_left_out_and_told():
     assert unseen == f"unexpected value: {expected}"
     assert [one.path for one in seen.hosts[0].filesystems] == ["/", "/dev/shm"]
     shown = screen(seen, diagnose(seen))
-    assert f"not seen: {seen.problems[0]}" in shown
+    assert f"not observed: {seen.problems[0]}" in shown
     assert evidence_in([]).problems == ("expected an object, got []",)
 
 

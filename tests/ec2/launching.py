@@ -86,8 +86,10 @@ class Launches:
     def plan(self, spec: ClusterSpec, launch_id: str = "launch"):
         clients = clients_with(self.client)
         prices = self.record.with_name("prices.json")
-        seen = observe(clients, spec.name, fixed_request(spec), self.record, prices, self.creations)
-        return plan_launch(seen, PUBLIC_KEY, launch_id)
+        observed = observe(
+            clients, spec.name, fixed_request(spec), self.record, prices, self.creations
+        )
+        return plan_launch(observed, PUBLIC_KEY, launch_id)
 
     def up(self, spec: ClusterSpec, launch_id: str = "launch", capacity_timeout_s: float = 0.0):
         plan = self.plan(spec, launch_id)

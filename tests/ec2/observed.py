@@ -111,10 +111,12 @@ def with_nodes(*indices: int) -> Observed:
     )
 
 
-def settled(spec: ClusterSpec, seen: Observed) -> Observed:
+def settled(spec: ClusterSpec, observed: Observed) -> Observed:
     """Return the settled request that `observe` makes of this one for this snapshot."""
-    spec = inherited(spec, seen.instances)
+    spec = inherited(spec, observed.instances)
     return replace(
-        seen,
-        spec=with_reservation_market(spec, seen.catalogue.reservation if seen.catalogue else None),
+        observed,
+        spec=with_reservation_market(
+            spec, observed.catalogue.reservation if observed.catalogue else None
+        ),
     )

@@ -37,7 +37,7 @@ def test_all_of_a_cluster_and_nothing_else(client):
         if left and len(find_instances(client, "demo", ())) == 3:
             launch(client, "demo", 1, first=3)
 
-    ended = cluster_resources.terminate(client, "demo", 60, on_look=look, clock=LabClock())
+    ended = cluster_resources.terminate(client, "demo", 60, on_poll=look, clock=LabClock())
     assert ended == ("demo-0", "demo-1", "demo-2", "demo-3")
     assert (looks[0], looks[-1]) == (3, 0)
     assert find_instances(client, "demo") == ()

@@ -194,7 +194,7 @@ class Answers:
 def test_each_look_is_one_request_for_the_console_that_there_is(answers, texts, latest):
     client = Answers(*answers)
     consoles = Consoles(client)
-    assert [consoles.look("i-1") for _ in texts] == texts
+    assert [consoles.read("i-1") for _ in texts] == texts
     assert [asked.get("Latest", False) for asked in client.asked] == latest
 
 
@@ -212,7 +212,7 @@ def test_256_nodes_look_at_one_pace_and_in_order():
 
 def test_not_being_allowed_to_see_it_is_an_error():
     with pytest.raises(AwsError):
-        Consoles(Answers(refused("UnauthorizedOperation"))).look("i-1")
+        Consoles(Answers(refused("UnauthorizedOperation"))).read("i-1")
 
 
 ID = "00000000-0000-4000-8000-{:012}"

@@ -50,13 +50,13 @@ def tells(account, name: str, image_id: str) -> None:
 @pytest.fixture
 def asked(client):
     """Return the names of the calls to EC2."""
-    seen: list[str] = []
+    observed: list[str] = []
 
     def record(model, **_):
-        seen.append(model.name)
+        observed.append(model.name)
 
     client.meta.events.register("before-call.ec2", record)
-    yield seen
+    yield observed
     client.meta.events.unregister("before-call.ec2", record)
 
 

@@ -93,8 +93,8 @@ def test_groups(client, late):
         GroupId=one, IpProtocol="tcp", FromPort=22, ToPort=22, CidrIp="10.0.0.0/8"
     )
     client.create_security_group(GroupName="two", Description="two")
-    (seen,) = client.describe_security_groups(Filters=by_name)["SecurityGroups"]
-    assert (seen["GroupId"], seen["IpPermissions"]) == (one, [])
+    (observed,) = client.describe_security_groups(Filters=by_name)["SecurityGroups"]
+    assert (observed["GroupId"], observed["IpPermissions"]) == (one, [])
     late("groups", 0.0)
     there = client.describe_security_groups(Filters=by_name)["SecurityGroups"]
     assert sorted(len(each["IpPermissions"]) for each in there) == [0, 1]
@@ -106,8 +106,8 @@ def test_volumes(client, late):
     late("volumes")
     client.modify_volume(VolumeId=volume, Size=500)
     more = client.create_volume(AvailabilityZone="us-east-1a", Size=8)["VolumeId"]
-    (seen,) = client.describe_volumes()["Volumes"]
-    assert (seen["VolumeId"], seen["Size"] < 500) == (volume, True)
+    (observed,) = client.describe_volumes()["Volumes"]
+    assert (observed["VolumeId"], observed["Size"] < 500) == (volume, True)
     assert client.describe_volumes_modifications()["VolumesModifications"] == []
     late("volumes", 0.0)
     there = {one["VolumeId"]: one["Size"] for one in client.describe_volumes()["Volumes"]}

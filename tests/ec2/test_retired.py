@@ -14,7 +14,7 @@ from clusterctl.ec2.machines import RETIRED, retired_finding
         ("p3.16xlarge", "with 8 GPUs too: --instance-type p4d.24xlarge or g5.48xlarge"),
         ("p2.16xlarge", "no type has 16 GPUs now"),
         ("g3.8xlarge", "with 2 GPUs too: --instance-type g7e.12xlarge"),
-        ("p3dn.24xlarge", "it was last seen in us-east-1, us-west-2, ap-northeast-1"),
+        ("p3dn.24xlarge", "it was last offered in us-east-1, us-west-2, ap-northeast-1"),
     ],
 )
 @pytest.mark.parametrize("known", [True, False])

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.cli.train import tell_end
+from clusterctl.cli.train import print_end
 from clusterctl.domain.errors import (
     CommandFailed,
     CommandTimeout,
@@ -321,7 +321,7 @@ def test_a_fetch_that_fails_leaves_the_status_to_the_job(tmp_path, monkeypatch, 
     monkeypatch.setattr(fetching, "find_job", lambda *_: job)
     monkeypatch.setattr(fetching, "_unpack", fail)
     where = {"folder": ClusterFolder(tmp_path / "demo"), "cluster": SimpleNamespace(name="demo")}
-    assert tell_end(SimpleNamespace(connections=None, head=HEAD, **where), job) == 3
+    assert print_end(SimpleNamespace(connections=None, head=HEAD, **where), job) == 3
     assert "warning: its logs could not be copied here: " in capsys.readouterr().err
 
 

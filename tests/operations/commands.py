@@ -42,7 +42,7 @@ def make_ready(
     deadline = time.monotonic() + 240
     while True:
         settled = time.monotonic() > settled_at
-        shown = [seen.node for seen in map(watch.look, ids) if seen]
+        shown = [seen.node for seen in map(watch.read, ids) if seen]
         dead = [node.name for node in shown if has_ended(node.state, settled)]
         if dead:
             raise ClusterctlError(f"not ready: {dead}", "")

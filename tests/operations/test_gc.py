@@ -383,12 +383,12 @@ def test_what_has_no_date_is_an_orphan_once_it_was_seen_for_a_while(places, home
     collector = GarbageCollector(places, home)
     assert {one.verdict for one in collector.sweep().judged} == {Verdict.KEPT}
     assert collector.sweep().orphans == ()
-    seen = json.loads((home / "gc.json").read_text())["alone"]
+    seen = json.loads((home / "gc.json").read_text())["unused_since"]
     [entries] = seen.values()
     assert len(entries) == len(UNDATED)
     before = (datetime.now(timezone.utc) - timedelta(minutes=16)).isoformat()
     aged = {account: dict.fromkeys(entries, before) for account in seen}
-    (home / "gc.json").write_text(json.dumps({"alone": aged}))
+    (home / "gc.json").write_text(json.dumps({"unused_since": aged}))
     # A failed search forgets nothing.
     with Refusing(ec2, "DescribeInstances", "InternalError"):
         assert collector.sweep().orphans == ()
@@ -403,7 +403,7 @@ def test_what_has_no_date_is_an_orphan_once_it_was_seen_for_a_while(places, home
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", '{"alone": {"x": []}}', '{"alone": {"x": {"y": 3}}}', "[" * 9999],
+    ["", "[]", '{"unused_since": {"x": []}}', '{"unused_since": {"x": {"y": 3}}}', "[" * 9999],
 )
 def test_a_damaged_record_of_what_is_unused_is_reported_and_deletes_nothing(places, home, text):
     home.mkdir()
@@ -445,7 +445,7 @@ def test_what_is_in_use_is_waited_for_aloud(places, home, later, monkeypatch):
     ec2 = places["us-east-1"].ec2
     made = leave_behind(ec2, "demo")
     told = []
-    collector = GarbageCollector(places, home, tell=told.append)
+    collector = GarbageCollector(places, home, notify=told.append)
     with Refusing(ec2, "DeleteSecurityGroup", "DependencyViolation"):
         removed = collector.remove(collector.sweep().orphans)
     [left] = removed.left
@@ -460,7 +460,7 @@ def test_a_name_that_nothing_carries(places, clusterctl):
     for name, *words in (["lab"], ["no-such", "--delete"], ["de mo", "--json"]):
         ran = clusterctl("gc", "--cluster", name, *words)
         assert ran.status == 0
-        assert f"nothing in us-east-1 carries the name '{name}'" in ran.err
+        assert f"nothing in us-east-1 has the name '{name}'" in ran.err
         assert "no orphans" not in ran.err
 
 
@@ -545,7 +545,7 @@ def test_interrupted_it_says_what_is_left(places, clusterctl, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(GarbageCollector, "_look_again", interrupt)
+    monkeypatch.setattr(GarbageCollector, "_list_again", interrupt)
     with Refusing(ec2, "DeleteVolume", "UnauthorizedOperation"):
         ran = clusterctl("gc", "--cluster", "demo", "--delete", "--yes")
     assert ran.status == 130

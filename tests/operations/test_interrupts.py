@@ -149,7 +149,7 @@ class Owner:
         found = find_instances(self.world.plain.ec2, NAME, states=())
         return {one.node.instance_id for one in found}
 
-    def wish(self) -> Wish:
+    def request(self) -> Wish:
         most = max(self.indices)
         workers = [index for index in self.indices if index]
         verbs = ["add", "replace", "stop and start", *(["remove"] * 2 if workers else [])]
@@ -187,33 +187,33 @@ class Owner:
         power.start(launcher, NAME)
 
     def ask(self, modes: Sequence[Mode]) -> None:
-        wish, before = self.wish(), self.ever()
+        request, before = self.request(), self.ever()
         tries, done = 0, False
         while not done:
             tries += 1
             # After some tries, the command is not interrupted any more.
             number = self.chance.randrange(30) if tries < 5 else -1
             mode = self.chance.choice(modes)
-            done = self._once(wish, number, mode)
-            self.told.append(f"{wish.told}: {mode.name} at {number}, done: {done}")
+            done = self._once(request, number, mode)
+            self.told.append(f"{request.told}: {mode.name} at {number}, done: {done}")
             if not done and self.chance.random() < 0.25:
-                done = self._elsewhere(wish)
+                done = self._elsewhere(request)
         nodes = find_instances(self.world.plain.ec2, NAME)
-        assert tuple(one.node.index for one in nodes) == wish.indices, self.told
+        assert tuple(one.node.index for one in nodes) == request.indices, self.told
         assert {one.node.state for one in nodes} == {NodeState.RUNNING}, self.told
-        assert {one.wanted for one in nodes} == {wish.indices}, self.told
+        assert {one.wanted for one in nodes} == {request.indices}, self.told
         assert not any(one.retired or one.unfinished for one in nodes), self.told
         if modes is INTERRUPTS:
-            assert len(self.ever() - before) == wish.new, self.told
+            assert len(self.ever() - before) == request.new, self.told
         same = fixed_request(replace(SPEC, nodes=len(nodes)))
         assert plan_up(self.world.launcher, same).idle, self.told
-        self.indices = wish.indices
+        self.indices = request.indices
 
-    def _once(self, wish: Wish, number: int, mode: Mode) -> bool:
+    def _once(self, request: Wish, number: int, mode: Mode) -> bool:
         launcher, wire = self.world.launcher, self.world.clients.wire
         wire.break_at(number, mode)
         try:
-            wish.act(launcher)
+            request.act(launcher)
         except KeyboardInterrupt:
             # If the command was done before the interrupt, it must not be repeated.
             return launcher.progress.done
@@ -224,7 +224,7 @@ class Owner:
             wire.mend()
         return True
 
-    def _elsewhere(self, wish: Wish) -> bool:
+    def _elsewhere(self, request: Wish) -> bool:
         """Run `up` on another machine that has the key. It completes a command, or does nothing."""
         launcher = elsewhere(self.world)
         there = find_instances(self.world.plain.ec2, NAME)
@@ -235,9 +235,9 @@ class Owner:
         up(launcher, fixed_request(spec))
         nodes = find_instances(self.world.plain.ec2, NAME)
         now = tuple(one.node.index for one in nodes)
-        assert now in (wish.indices, self.indices), self.told
+        assert now in (request.indices, self.indices), self.told
         self.told.append(f"up elsewhere: {now}, begun: {begun}")
-        return begun if wish.told != "stop and start" else True
+        return begun if request.told != "stop and start" else True
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,8 @@ def test_from_nothing_and_again_and_away(clients):
 def test_ssh_from_elsewhere_is_put_in_place_twice(clients):
     network_up(clients, WISH)
     for number in (1, 2):
-        wish = NetworkRequest("net", ssh_from=f"198.51.100.{number}/32")
-        assert network_up(clients, wish).done is Action.UPDATE
+        request = NetworkRequest("net", ssh_from=f"198.51.100.{number}/32")
+        assert network_up(clients, request).done is Action.UPDATE
         assert network_status(clients, "net").ssh_from == f"198.51.100.{number}/32"
     # Who does not say from where changes nothing.
     assert network_up(clients, NetworkRequest("net")).done is Action.NOTHING

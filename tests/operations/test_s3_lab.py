@@ -183,11 +183,11 @@ def test_a_copy_again_and_without_what_is_no_longer_there(pair, profile):
     ]
     assert same(pair, "copied") == 3
     pair.on(1, "touch copied/extra; rm copied/train-1")
-    wish = ("--delete", "--verify", "s3://my-train/shards", "~/copied")
-    status, out, err = pair.ctl("copy", "--dry-run", *wish[:1], *wish[2:])
+    request = ("--delete", "--verify", "s3://my-train/shards", "~/copied")
+    status, out, err = pair.ctl("copy", "--dry-run", *request[:1], *request[2:])
     assert status == 0, err
     assert "pair-1: 1 file would be deleted\n  extra" in out
-    status, _, err = pair.ctl("copy", *wish)
+    status, _, err = pair.ctl("copy", *request)
     assert status == 0, err
     assert same(pair, "copied") == 3
 

@@ -162,8 +162,8 @@ def test_ranks_of_a_job_that_the_silent_head_has_are_no_leftovers(cluster):
 @pytest.mark.parametrize(
     ("head_error", "hint"),
     [
-        (HostUnreachable("d-0", "cut off"), "look without --fix"),
-        (None, "end it: clusterctl cancel d; or look without --fix"),
+        (HostUnreachable("d-0", "cut off"), "run it without --fix"),
+        (None, "end it: clusterctl cancel d; or run it without --fix"),
     ],
 )
 def test_doctor_fix_advises_to_cancel_only_a_job_that_is_seen(

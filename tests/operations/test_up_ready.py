@@ -76,7 +76,7 @@ class World:
         self.timeouts = Timeouts(FakeClock())
 
     # InstanceWatch
-    def look(self, instance_id):
+    def read(self, instance_id):
         state = self._next(self.states[instance_id])
         found = next(one for one in self.nodes if one.instance_id == instance_id)
         if state is None:
@@ -541,10 +541,10 @@ class Ec2:
 def test_one_look_at_ec2_serves_all_who_wait(monkeypatch):
     ec2 = Ec2(monkeypatch, NodeState.RUNNING)
     watch = InstanceWatch(None, "demo", ec2.shown(), ec2.clock)
-    assert watch.look("i-0").node.state is NodeState.RUNNING
+    assert watch.read("i-0").node.state is NodeState.RUNNING
     assert ec2.looks == []  # the first snapshot is recent enough
     ec2.wait_until(1.0)
-    waiting = [threading.Thread(target=watch.look, args=("i-0",)) for _ in range(32)]
+    waiting = [threading.Thread(target=watch.read, args=("i-0",)) for _ in range(32)]
     for thread in waiting:
         thread.start()
     for thread in waiting:
@@ -552,8 +552,8 @@ def test_one_look_at_ec2_serves_all_who_wait(monkeypatch):
     assert ec2.looks == [(1.0, "state")]
     for half in range(3, 200):
         ec2.wait_until(half / 2)
-        assert watch.look("i-0").node.state is NodeState.RUNNING
-        assert watch.look("i-1") is None
+        assert watch.read("i-0").node.state is NodeState.RUNNING
+        assert watch.read("i-1") is None
     # Requests become rarer, but not less than one per 5 s. An equal answer is not read again.
     assert ec2.gaps() == sorted(ec2.gaps())
     assert ec2.gaps()[-1] == 5.0
@@ -567,7 +567,7 @@ def test_the_last_answer_says_when_to_look_again_and_for_what(monkeypatch):
     def look_until(second):
         while ec2.now < second:
             ec2.wait_until(round(ec2.now + 0.05, 2))
-            watch.look("i-0")
+            watch.read("i-0")
 
     look_until(3)
     assert max(ec2.gaps()) < 0.6
@@ -577,7 +577,7 @@ def test_the_last_answer_says_when_to_look_again_and_for_what(monkeypatch):
     assert ec2.looks[0][0] == ec2.looks[1][0]
     ec2.looks, ec2.state = [], None
     look_until(10)
-    assert watch.look("i-0") is None
+    assert watch.read("i-0") is None
     assert [kind for _, kind in ec2.looks][:3] == ["state", "whole", "state"]
     ec2.looks, ec2.state = [], NodeState.RUNNING
     look_until(16)

@@ -95,7 +95,7 @@ def copy(
             urls = url_access(options, src, lambda: app.clients, app.settings.home)
             if job and not job.needs_this_machine:
                 return max(_start(app, access, job, urls, options), int(bool(missing)))
-            looking = _look_at_disk(app, access, targets, request.place, shown)
+            looking = _check_disk(app, access, targets, request.place, shown)
             # A detached copy of files from here goes to the head node first; the job copies on.
             report = copy_to_cluster(
                 access,
@@ -164,10 +164,10 @@ def _missing(cluster: Cluster) -> tuple[str, ...]:
     return missing
 
 
-def _look_at_disk(
+def _check_disk(
     app: AppContext, access: Access, targets: Sequence[Target], path: str, shown: CopyView
 ) -> threading.Thread:
-    """Find out, in a thread beside the copy, whether DST is on a slow disk.
+    """Find out, in a thread during the copy, whether DST is on a slow disk.
 
     It queries the first node only, since the nodes of a cluster are alike.
     """

@@ -8,13 +8,21 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from clusterctl.cli import output
 from clusterctl.cli.fanout_options import MOST_AT_ONCE
-from clusterctl.cli.params import Duration, Rate, Size, credentials_option
+from clusterctl.cli.params import (
+    Duration,
+    Rate,
+    Size,
+    credentials_option,
+    dry_run_option,
+    json_option,
+    together,
+)
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,22 +59,9 @@ class CopyWords(click.Command):
             ) from None
 
 
-_WHAT = (
-    click.option(
-        "--files-from",
-        metavar="FILE",
-        help="Only what FILE names, one path below SRC a line; - is the standard input.",
-    ),
-    click.option("-0", "--from0", is_flag=True, help="The names in FILE end with a zero byte."),
-    click.option("--delete", is_flag=True, help="Delete on the nodes what SRC does not have."),
-    click.option("-c", "--checksum", is_flag=True, help="Compare contents, not size and time."),
-    click.option("--dry-run", is_flag=True, help="Show what would be copied, and copy nothing."),
-    click.option("--verify", is_flag=True, help="Compare all files with SRC's at the end."),
-    click.option("--encrypt", is_flag=True, help="TLS between the nodes; costs twice the CPU."),
-)
-_HOW = (
+s3_options = together(
     credentials_option(
-        "s3: the nodes' instance profile's; mine: this machine's; none: a public bucket."
+        "For S3: the nodes' instance profile's; mine: this machine's; none: a public bucket."
     ),
     click.option(
         "--tool",
@@ -77,6 +72,22 @@ _HOW = (
     ),
     click.option("--s3-endpoint", metavar="URL", help="Another S3 than AWS's."),
     click.option("--s3-region", metavar="REGION", help="The bucket's, if it is not found out."),
+)
+_WHAT = (
+    click.option(
+        "--files-from",
+        metavar="FILE",
+        help="Only what FILE names, one path below SRC a line; - is the standard input.",
+    ),
+    click.option("-0", "--from0", is_flag=True, help="The names in FILE end with a zero byte."),
+    click.option("--delete", is_flag=True, help="Delete on the nodes what SRC does not have."),
+    click.option("-c", "--checksum", is_flag=True, help="Compare contents, not size and time."),
+    dry_run_option,
+    click.option("--verify", is_flag=True, help="Compare all files with SRC's at the end."),
+    click.option("--encrypt", is_flag=True, help="TLS between the nodes; costs twice the CPU."),
+)
+_HOW = (
+    s3_options,
     click.option("--streams", type=int, metavar="N", help="TCP connections per hop, 1 to 64."),
     click.option("--block-size", "block_bytes", type=Size(), metavar="SIZE", help="E.g. 8MiB."),
     click.option("--port", type=int, default=0, help="TCP port on the nodes; default: any free."),
@@ -96,7 +107,7 @@ _SHOWN = (
         show_default=True,
         help="How many hosts to log in to at once.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="Events, one JSON object a line."),
+    json_option("CopyEvent", "Events, one JSON object a line."),
     click.option("-q", "--quiet", is_flag=True, help="Say only what went wrong."),
 )
 
@@ -135,9 +146,7 @@ def copy_options(command: Callable[..., Any]) -> Callable[..., Any]:
         given = {field.name: kwargs.pop(field.name) for field in fields(CopyOptions)}
         return command(*args, options=CopyOptions(**given), **kwargs)
 
-    for option in reversed((*_WHAT, *_HOW, *_SHOWN)):
-        wrapped = option(wrapped)
-    return wrapped
+    return cast("Callable[..., Any]", together(*_WHAT, *_HOW, *_SHOWN)(wrapped))
 
 
 def request_of(
@@ -163,7 +172,8 @@ def url_access(
 ) -> UrlAccess:
     """Return how nodes read `sources` that are URLs.
 
-    `clients` is called only if this machine's keys are to be lent. Raises UsageError, AwsError.
+    `clients` is called only if the nodes get this machine's credentials. Raises UsageError,
+    AwsError.
     """
     from clusterctl.copy.fetch import UrlAccess
     from clusterctl.copy.s3 import check_endpoint
@@ -182,8 +192,8 @@ def credentials_of(
 ) -> Credentials:
     """Return the credentials with which nodes read S3: None means their instance profile.
 
-    A finding is printed if the keys lent to them allow more than reading. In a job, keys are those
-    that were lent to the job. Raises AwsError.
+    A finding is printed if the credentials sent to them allow more than reading. In a job, keys are
+    those that were sent to the job. Raises AwsError.
     """
     from clusterctl.copy.request import is_s3
     from clusterctl.copy.s3 import KEYS_VARIABLE, AccessKeys, parse_source
@@ -198,9 +208,9 @@ def credentials_of(
         return from_json(AccessKeys, os.environ.pop(KEYS_VARIABLE))
     # Before the import below: on a head node, which has no boto3, this raises a clear MissingTool.
     account = clients()
-    from clusterctl.ec2.lent_keys import lend_keys
+    from clusterctl.ec2.temporary_keys import temporary_keys
 
-    lent = lend_keys(account, buckets)
+    lent = temporary_keys(account, buckets)
     if lent.finding:
         output.findings([lent.finding])
     return AccessKeys(*lent.keys)

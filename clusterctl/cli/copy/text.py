@@ -115,8 +115,8 @@ def total_line(progress: CopyProgress, width: int | None = None) -> str:
 
     Failed nodes are not in the sum. A line wider than `width` columns is replaced by a shorter one.
     """
-    beside = (*EARLY, NodeStage.FAILED)
-    nodes = [node for node in progress.nodes if node.stage not in beside]
+    excluded = (*EARLY, NodeStage.FAILED)
+    nodes = [node for node in progress.nodes if node.stage not in excluded]
     need = sum(node.needed_bytes for node in nodes)
     if not need:
         stages = [f"{len(alike)} {alike[0].stage.value}" for alike in by_stage(progress.nodes)]
@@ -330,10 +330,10 @@ def failure_lines(report: TransferReport) -> list[str]:
         key = (_without_name(message, node.host), _without_name(hint, node.host))
         groups.setdefault(key, []).append((node.host, message, hint))
     lines = [_failure_line(key, group) for key, group in groups.items()]
-    told = report.error and all(
+    unfinished_text = report.error and all(
         node.error and report.error.message in node.error.message for node in report.failed
     )
-    rest = [] if told and report.failed else error_lines(report.error)
+    rest = [] if unfinished_text and report.failed else error_lines(report.error)
     return [*lines, *rest, *_missing_lines(report)]
 
 

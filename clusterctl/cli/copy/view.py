@@ -48,14 +48,14 @@ class CopyView:
         with self._lock:
             if progress.plan and not text.are_comparing(progress):
                 self._show_plan(progress.plan)
-                self._judge_disk(max((node.needed_bytes for node in progress.nodes), default=0))
+                self._check_disk(max((node.needed_bytes for node in progress.nodes), default=0))
             self._show(self._last, progress)
             self._last = progress
 
     def finish(self) -> int:
         """Show the report, and return its exit status."""
         assert self.report
-        self._judge_disk(max((node.gap.bytes for node in self.report.nodes if node.gap), default=0))
+        self._check_disk(max((node.gap.bytes for node in self.report.nodes if node.gap), default=0))
         if not self._options.as_json:
             self._show_plan(self.report.plan)
         self._show_report(self.report)
@@ -64,7 +64,7 @@ class CopyView:
     def refused(self, error: ClusterctlError) -> None:
         """Handle an error that leaves no report. `main` prints it; only events need more."""
 
-    def _judge_disk(self, size: int) -> None:
+    def _check_disk(self, size: int) -> None:
         """Warn once, before the bytes move, if writing `size` bytes to DST's disk takes long."""
         found = self.slow_disk.finding(size) if self.slow_disk else None
         self.slow_disk = None
@@ -74,7 +74,7 @@ class CopyView:
                 output.findings(self.findings)
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         return self._last is not None
 
     def drawn(self) -> AbstractContextManager[Any]:
@@ -184,7 +184,7 @@ def showing(options: CopyOptions) -> Iterator[CopyView]:
         with shown.drawn():
             yield shown
     except KeyboardInterrupt:
-        if shown.has_begun and not options.dry_run:
+        if shown.has_started and not options.dry_run:
             output.note("what has arrived is kept")
         raise
     except ClusterctlError as error:
@@ -232,11 +232,11 @@ def progress_event(progress: CopyProgress) -> dict[str, Any]:
 
 def node_events(before: CopyProgress | None, now: CopyProgress) -> list[dict[str, Any]]:
     """Return an event for each node whose stage, upstream or note has changed."""
-    known = {node.host: _said(node) for node in before.nodes} if before else {}
+    known = {node.host: _shown(node) for node in before.nodes} if before else {}
     return [
         {"event": "node", "elapsed_s": round(now.elapsed_s, 3), **_node(node)}
         for node in now.nodes
-        if known.get(node.host) != _said(node)
+        if known.get(node.host) != _shown(node)
     ]
 
 
@@ -254,12 +254,12 @@ def report_event(report: TransferReport, findings: Sequence[Finding] = ()) -> di
         "nodes": [_node_report(node, report) for node in report.nodes],
         "plan": report.plan,
         "missing": list(report.missing),
-        "findings": [output.finding_data(finding) for finding in findings],
+        "findings": output.findings_data(findings),
         **_error(report.error),
     }
 
 
-def _said(node: NodeProgress) -> tuple[object, ...]:
+def _shown(node: NodeProgress) -> tuple[object, ...]:
     return node.stage, node.upstream, node.note
 
 

@@ -41,7 +41,7 @@ class Rules:
     for which EC2 has no creation date; None counts all of these as old. `spent` has what clusters
     with a budget have cost in US dollars, and what they cost an hour; None if that is unknown.
 
-    Options: `cluster` judges only the cluster of that name, and all of it is an orphan.
+    Options: `cluster` checks only the cluster of that name, and all of it is an orphan.
     `older_than_s` makes orphans of all instances that have been up longer. `networks` makes
     orphans of unused networks.
     """
@@ -179,7 +179,7 @@ class _ClusterResources:
         if self._is_blind(ResourceKind.INSTANCE):
             return Judged(one, Verdict.KEPT, "its instances could not be listed")
         if self._rules.cluster is not None:
-            return Judged(one, Verdict.ORPHAN, "all of this cluster was asked for")
+            return Judged(one, Verdict.ORPHAN, "all of this cluster is requested (--cluster)")
         return Judged(one, *way(one))
 
     def _instance(self, one: Resource) -> tuple[Verdict, str]:
@@ -193,7 +193,7 @@ class _ClusterResources:
         condemned = [answer for answer in answers if answer[0] is Verdict.ORPHAN]
         if condemned or answers:
             return (condemned or answers)[0]
-        return self._living("not launched from this machine; --older-than or --cluster judges it")
+        return self._living("not launched from this machine; --older-than or --cluster includes it")
 
     def _living(self, why: str) -> tuple[Verdict, str]:
         if self._identity in self._rules.here:
@@ -263,7 +263,7 @@ class _ClusterResources:
         return self._unless_young(one, "attached to nothing")
 
     def _shared(self, one: Resource) -> tuple[Verdict, str]:
-        """Judge a group or a key pair: it is in use while the cluster has instances."""
+        """Classify a group or a key pair: it is in use while the cluster has instances."""
         if one.state == "deleting":
             return Verdict.KEPT, "it is being deleted"
         verdicts = {found.verdict for found in self._judged_instances.values()}
@@ -290,7 +290,7 @@ class _ClusterResources:
         return self._seen_alone(one, why) if one.made_at is None else (Verdict.ORPHAN, why)
 
     def _seen_alone(self, one: Resource, why: str) -> tuple[Verdict, str]:
-        """Judge an unused resource without a creation date by how long `gc` has seen it unused.
+        """Classify an unused resource without a creation date by how long `gc` has found it unused.
 
         It may belong to a launch that is under way on another machine.
         """
@@ -299,8 +299,8 @@ class _ClusterResources:
         since = self._rules.first_seen_unused.get(thing_id(one), self._rules.now)
         seen_s = max(0.0, (self._rules.now - since).total_seconds())
         if seen_s >= YOUNG_S:
-            return Verdict.ORPHAN, f"{why}, seen so for {format_duration(seen_s)}"
-        seen = f"seen so for {format_duration(seen_s)}" if seen_s else "seen so for the first time"
+            return Verdict.ORPHAN, f"{why}, unused for {format_duration(seen_s)}"
+        seen = f"unused for {format_duration(seen_s)}" if seen_s else "first found unused now"
         return Verdict.KEPT, f"{why}, but {seen}; an orphan after {format_duration(YOUNG_S)}"
 
     def _is_blind(self, kind: ResourceKind) -> bool:

@@ -18,7 +18,7 @@ from clusterctl.ec2.cluster_resources import (
 )
 from clusterctl.ec2.errors import backoff_delays, translated
 from clusterctl.ec2.gc.resources import Resource, ResourceKind
-from clusterctl.ec2.gc.sweep import look_at
+from clusterctl.ec2.gc.sweep import list_kind
 from clusterctl.ec2.instances import batches
 from clusterctl.ec2.node_role import delete_profile, delete_role
 
@@ -70,16 +70,16 @@ class RemainingResource:
 class _WaitReporter:
     """Reports waits to the user: each new one at once, then every SAY_EVERY_S."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        self._notify = notify
         self._last: tuple[str, float] = ("", 0.0)
 
     def waits(self, what: str, why: str, within_s: float) -> None:
-        subject, said_at = self._last
-        if what != subject or time.monotonic() > said_at + SAY_EVERY_S:
+        subject, reported_at = self._last
+        if what != subject or time.monotonic() > reported_at + SAY_EVERY_S:
             self._last = (what, time.monotonic())
             left = format_duration(max(0.0, within_s))
-            self._tell(f"waiting for {what}: {why}; for {left} at most")
+            self._notify(f"waiting for {what}: {why}; for {left} at most")
 
 
 def remove(
@@ -87,17 +87,17 @@ def remove(
     region: str,
     resources: Sequence[Resource],
     on_gone: Callable[[Resource], None] = lambda resource: None,
-    tell: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> tuple[RemainingResource, ...]:
     """Delete these resources of one region and return those that are left, with the reasons.
 
     A resource that does not exist counts as deleted. `on_gone` receives each resource as soon as
-    it is gone, `tell` messages about waits. No AWS error is raised: each becomes a reason.
+    it is gone, `notify` messages about waits. No AWS error is raised: each becomes a reason.
     """
     by_kind: dict[ResourceKind, list[Resource]] = {kind: [] for kind in ResourceKind}
     for resource in resources:
         by_kind[resource.kind].append(resource)
-    teller = _WaitReporter(tell)
+    teller = _WaitReporter(notify)
     left = _terminate_and_wait(clients, region, by_kind[ResourceKind.INSTANCE], on_gone, teller)
     # What is attached to an instance that stays cannot be deleted, so do not try or wait.
     staying = {one.resource.id: one for one in left}
@@ -187,7 +187,7 @@ def _terminate_and_wait(
         shown = _await_end(clients, region, waited_for, by_id, on_gone, teller)
     except AwsError as error:
         return [RemainingResource(by_id[one], refused.get(one, error)) for one in by_id]
-    late = ClusterctlError("told to end, and still shutting down", "run it again later")
+    late = ClusterctlError("still shutting down", "run it again later")
     refused.update(dict.fromkeys(shown, late))
     return [RemainingResource(by_id[one], error) for one, error in refused.items()]
 
@@ -226,14 +226,14 @@ def _await_end(
     for gap_s in backoff_delays():
         if not left:
             break
-        shown = {one.id for one in look_at(clients, region, ResourceKind.INSTANCE)}
+        shown = {one.id for one in list_kind(clients, region, ResourceKind.INSTANCE)}
         for one in sorted(left - shown):
             on_gone(by_id[one])
         left &= shown
         if not left or time.monotonic() > deadline:
             break
         what = f"{count(len(left), 'instance')} in {region}"
-        teller.waits(what, "told to end", deadline - time.monotonic())
+        teller.waits(what, "shutting down", deadline - time.monotonic())
         time.sleep(gap_s)
     return left
 
@@ -251,14 +251,14 @@ def _delete_network(
     deadline = time.monotonic() + NETWORK_WITHIN_S
     for gap_s in backoff_delays():
         shown = [
-            one for one in look_at(clients, region, ResourceKind.NETWORK) if one.id == network.id
+            one for one in list_kind(clients, region, ResourceKind.NETWORK) if one.id == network.id
         ]
         if not shown:
             return
         if shown[0].state == "DELETE_FAILED" or time.monotonic() > deadline:
             raise ClusterctlError(
                 f"CloudFormation has not deleted it ({shown[0].state})",
-                f"aws cloudformation describe-stack-events --stack-name {network.name} says why",
+                f"aws cloudformation describe-stack-events --stack-name {network.name} shows why",
             )
         teller.waits(_called(network), "CloudFormation deletes it", deadline - time.monotonic())
         time.sleep(gap_s)

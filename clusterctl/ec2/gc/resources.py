@@ -13,7 +13,7 @@ from clusterctl.ec2.money.costs import parse_limits
 
 # The tag with the time at which `gc` first saw a stopped instance. For instances that shut down by
 # themselves: EC2 does not record when.
-STOPPED_SEEN = "clusterctl:stopped-seen"
+STOPPED_FOUND = "clusterctl:stopped-seen"
 
 
 class ResourceKind(Enum):
@@ -167,15 +167,15 @@ def stopped_at(one: Resource) -> datetime | None:
     """Return when an instance stopped, from EC2 or from the tag that `gc` set; None if neither."""
     if one.instance is None or one.made_at is None:
         return None
-    told = stopped_since(one.instance.transition_reason)
+    requested = stopped_since(one.instance.transition_reason)
     try:
-        noted = datetime.fromisoformat(one.instance.tags.get(STOPPED_SEEN, ""))
+        noted = datetime.fromisoformat(one.instance.tags.get(STOPPED_FOUND, ""))
     except ValueError:
         noted = None
     # Each start sets a new launch time, so an older time is that of an earlier stop.
     times = [
         time
-        for time in (told, noted)
+        for time in (requested, noted)
         if time is not None and time.tzinfo is not None and time >= one.made_at
     ]
     return min(times) if times else None

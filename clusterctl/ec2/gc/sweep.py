@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 # After one of these errors every other call to the region would fail too.
-_NOBODY_ANSWERS = (
+_NO_ANSWER = (
     "EndpointConnectionError",
     "ConnectTimeoutError",
     "ReadTimeoutError",
@@ -58,7 +58,7 @@ def all_regions(clients: Clients) -> tuple[str, ...]:
     return tuple(sorted(region["RegionName"] for region in found))
 
 
-def look(
+def list_region(
     clients: Clients, region: str, kinds: Iterable[ResourceKind] = tuple(ResourceKind)
 ) -> RegionResources:
     """List the resources of these kinds, with one paginated call per kind.
@@ -69,11 +69,11 @@ def look(
     failures: list[Unlisted] = []
     for kind in kinds:
         last = failures[-1].error if failures else None
-        if last and last.code in _NOBODY_ANSWERS:
+        if last and last.code in _NO_ANSWER:
             failures.append(Unlisted(kind, region, last))
             continue
         try:
-            found += look_at(clients, region, kind)
+            found += list_kind(clients, region, kind)
         except AwsError as error:
             failures.append(Unlisted(kind, region, error))
     return RegionResources(tuple(found), tuple(failures))
@@ -86,7 +86,7 @@ def unreachable_region(region: str, error: ClusterctlError | None) -> RegionReso
     return RegionResources(failures=tuple(Unlisted(kind, region, failure) for kind in ResourceKind))
 
 
-def look_at(clients: Clients, region: str, kind: ResourceKind) -> list[Resource]:
+def list_kind(clients: Clients, region: str, kind: ResourceKind) -> list[Resource]:
     """Return all resources of one kind that are not deleted. Raises AwsError."""
     way = _WAYS[kind]
     with translated():

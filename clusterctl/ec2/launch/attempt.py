@@ -54,7 +54,7 @@ class SentLaunch:
     def token(self) -> str:
         return str(self.request["ClientToken"])
 
-    def asks_for(self, request: Mapping[str, Any]) -> bool:
+    def requests(self, request: Mapping[str, Any]) -> bool:
         """Return whether `request` is the same except for its token."""
         return _without_token(self.request) == _without_token(request)
 
@@ -85,7 +85,7 @@ def read_launches(path: Path) -> tuple[SentLaunch, ...]:
         kept = read_file(
             path,
             lambda text: from_data(_Launches, _binary(from_json(Any, text))),
-            "it says which launch was under way; look at `clusterctl status`, then delete it",
+            "it names the launch that was under way: check `clusterctl status`, then delete it",
         )
     except FileNotFoundError:
         return ()
@@ -136,9 +136,9 @@ MADE_JUST_NOW = (
 DEATHS = {
     "Client.VolumeLimitExceeded": "ask for more EBS storage under Service Quotas, or give a "
     "smaller --disk-gib",
-    "Client.InternalError": "most often the KMS key that the volumes are encrypted with is not "
-    "there, or you may not use it: check --kms-key, or, where there is none, the account's key for "
-    "EBS, and what `clusterctl iam-policy operator` says of kms",
+    "Client.InternalError": "most often the KMS key of the volumes does not exist, or you may "
+    "not use it: check --kms-key, or without it the account's key for EBS, and the kms "
+    "statements of `clusterctl iam-policy operator`",
     "Client.InvalidKMSKey.InvalidState": "the KMS key that the volumes are encrypted with is "
     "disabled or about to be deleted: enable it, or choose another --kms-key",
     "Client.InvalidSnapshot.NotFound": "the image's snapshot is gone: choose another --image",
@@ -153,8 +153,8 @@ class OutcomeUnknown(AwsError):
 class Attempt:
     """Launches of one cluster. `once` is a client without retries.
 
-    `seen` has all of the cluster's instances after the last launch; terminated ones only if one of
-    the launch died.
+    `observed` has all of the cluster's instances after the last launch; terminated ones only if one
+    of the launch died.
     """
 
     client: EC2Client
@@ -162,7 +162,7 @@ class Attempt:
     cluster: str
     launch_record: Path
     on_step: Callable[[str], None]
-    seen: tuple[Instance, ...] = ()
+    observed: tuple[Instance, ...] = ()
     timeouts: Timeouts = field(default_factory=Timeouts)
 
     def launch(self, step: Step, results: dict[str, Any]) -> tuple[Instance, ...]:
@@ -176,7 +176,7 @@ class Attempt:
         request = step.resolved(results)
         answer = self._send(request)
         ids = [made["InstanceId"] for made in answer["Instances"]]
-        made = self._numbered(self._settled(ids, request["MinCount"]))
+        made = self._numbered(self._finished(ids, request["MinCount"]))
         alive = tuple(found for found in made if found.node.state in AWAKE)
         if len(alive) < len(ids):
             self._handle_deaths(request, made, alive)
@@ -201,7 +201,7 @@ class Attempt:
             tag(self.client, [one.node.instance_id], {tags.INDEX: str(index)})
             node = replace(one.node, index=index, name=f"{one.cluster}-{index}")
             numbered[node.instance_id] = replace(one, node=node)
-        self.seen = tuple(numbered.get(one.node.instance_id, one) for one in self.seen)
+        self.observed = tuple(numbered.get(one.node.instance_id, one) for one in self.observed)
         return tuple(sorted(numbered.values(), key=lambda one: one.node.index))
 
     def _send(self, request: dict[str, Any]) -> Any:
@@ -214,7 +214,7 @@ class Attempt:
         write_launches(self.launch_record, [*others, SentLaunch(request, clock.time())])
         known_by = clock.monotonic() + self.timeouts.known_s
         tries = backoff_delays(0.5, 2.0, 8.0)
-        vain, doubtful, waits = 0, False, False
+        failed_tries, doubtful, waits = 0, False, False
         for wait_s in tries:
             try:
                 with translated():
@@ -222,11 +222,11 @@ class Attempt:
             except AwsError as error:
                 failure = error
                 patient = outcome_unknown(error) or throttled(error)
-                vain += patient
+                failed_tries += patient
                 # Throttling says nothing about an earlier try of the same request that may have
                 # been carried out. Only a refusal of the request itself clears the doubt.
                 doubtful = outcome_unknown(error) or (doubtful and throttled(error))
-                again = vain < ATTEMPTS if patient else clock.monotonic() < known_by
+                again = failed_tries < ATTEMPTS if patient else clock.monotonic() < known_by
                 if not (patient or not_yet_known(error)) or not again:
                     break
                 if is_about_profile(error) and not waits:
@@ -243,7 +243,7 @@ class Attempt:
         write_launches(self.launch_record, others)
         raise unknown_profile(failure) from failure.__cause__
 
-    def _settled(self, ids: Sequence[str], least: int) -> tuple[Instance, ...]:
+    def _finished(self, ids: Sequence[str], least: int) -> tuple[Instance, ...]:
         """Wait until EC2 shows all these instances and none is pending, and return them.
 
         Returns early when so many have died that fewer than `least` can be left, and after
@@ -255,9 +255,11 @@ class Attempt:
         states: dict[str, NodeState] = {}
         known: dict[str, Instance] = {}
 
-        def ended(seen: Iterable[NodeState]) -> bool:
-            seen = tuple(seen)
-            return NodeState.PENDING not in seen or sum(one in AWAKE for one in seen) < least
+        def ended(observed: Iterable[NodeState]) -> bool:
+            observed = tuple(observed)
+            return (
+                NodeState.PENDING not in observed or sum(one in AWAKE for one in observed) < least
+            )
 
         for gap_s in backoff_delays(0.2, 1.15):
             # Merge: an instance that EC2 does not show for a moment keeps its last state.
@@ -269,8 +271,8 @@ class Attempt:
                 # EC2 shows terminated instances for about an hour. Ask for them only if one of
                 # this launch died, to read the reason.
                 dead = any(one not in AWAKE for one in states.values())
-                self.seen = find_instances(self.client, self.cluster, () if dead else PRESENT)
-                shown = {one.node.instance_id: one for one in self.seen}
+                self.observed = find_instances(self.client, self.cluster, () if dead else PRESENT)
+                shown = {one.node.instance_id: one for one in self.observed}
                 known |= {id: shown[id] for id in ids if id in shown}
                 missing = set(ids) - set(known)
                 if not missing and (late or ended(one.node.state for one in known.values())):
@@ -278,7 +280,7 @@ class Attempt:
                 if missing and waited_s > limits.visible_s:
                     raise ClusterctlError(
                         f"EC2 launched {', '.join(sorted(missing))} and does not show them",
-                        f"look again with `clusterctl status {self.cluster}`, then run `up` again",
+                        f"check `clusterctl status {self.cluster}`, then run `up` again",
                     )
             clock.sleep(gap_s)
         raise AssertionError("unreachable")

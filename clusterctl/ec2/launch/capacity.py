@@ -156,7 +156,7 @@ def out_of_capacity(tried: Sequence[Place], failure: AwsError, bound: bool = Fal
     what = "nowhere are enough machines" if scarce else "no place takes this launch"
     return AwsError(
         failure.code,
-        f"{what}: tried {where}. EC2 said: {failure.message}",
+        f"{what}: tried {where}. EC2's message: {failure.message}",
         f"nothing was launched; {_BOUND if bound else _FREE}",
     )
 

@@ -36,25 +36,25 @@ def dry_run_findings(client: EC2Client, plan: LaunchPlan) -> tuple[Finding, ...]
         with translated():
             client.run_instances(**dry_request(requests[0], plan))
     except AwsError as error:
-        return _said(error, plan.seen.group is None)
+        return _result_of(error, plan.observed.group is None)
     return ()
 
 
 def dry_request(request: Mapping[str, Any], plan: LaunchPlan) -> dict[str, Any]:
     """Return a RunInstances request as a dry run, without what does not exist yet."""
-    asked = {
+    limits = {
         name: value
         for name, value in request.items()
         if name != "ClientToken"
-        and not (name == "KeyName" and plan.seen.key_pair is None)
-        and not (name == "Placement" and plan.seen.placement_group is None)
-        and not (name == "IamInstanceProfile" and plan.seen.node_role and plan.grants)
+        and not (name == "KeyName" and plan.observed.key_pair is None)
+        and not (name == "Placement" and plan.observed.placement_group is None)
+        and not (name == "IamInstanceProfile" and plan.observed.node_role and plan.grants)
     }
     interfaces = [
         {name: value for name, value in one.items() if not _is_awaited(value)}
         for one in request["NetworkInterfaces"]
     ]
-    return {**asked, "NetworkInterfaces": interfaces, "DryRun": True}
+    return {**limits, "NetworkInterfaces": interfaces, "DryRun": True}
 
 
 def _is_awaited(value: Any) -> bool:
@@ -63,10 +63,10 @@ def _is_awaited(value: Any) -> bool:
     return any(isinstance(part, ResultOf) for part in parts)
 
 
-def _said(error: AwsError, is_new: bool) -> tuple[Finding, ...]:
+def _result_of(error: AwsError, is_new: bool) -> tuple[Finding, ...]:
     if error.code == "DryRunOperation":
-        asked = "asked without key and groups, which do not exist yet; " if is_new else ""
-        text = f"EC2 permits RunInstances; {asked}capacity and quotas are not part of the question"
+        limits = "checked without key and groups, which do not exist yet; " if is_new else ""
+        text = f"EC2 permits RunInstances; {limits}capacity and quotas are not part of the question"
         return (Finding.info("launch.permitted", text),)
     if error.code in NOT_PERMITTED:
         return (
@@ -83,6 +83,6 @@ def _said(error: AwsError, is_new: bool) -> tuple[Finding, ...]:
     text = f"RunInstances is refused: {error.message}"
     if is_new:
         # The launch itself names a key and a group, and may be taken.
-        text = f"asked without key and groups, which do not exist yet, {text}"
+        text = f"checked without key and groups, which do not exist yet: {text}"
         return (Finding.warning("launch.permitted", text, error.hint),)
     return (Finding.error("launch.permitted", text, error.hint),)

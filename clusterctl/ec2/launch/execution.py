@@ -41,7 +41,7 @@ from clusterctl.ec2.launch.capacity import (
 from clusterctl.ec2.launch.plan import LaunchPlan, place_of
 from clusterctl.ec2.launch.request import Step
 from clusterctl.ec2.network.vpcs import release_arguments
-from clusterctl.ec2.node_role import told_what_it_takes
+from clusterctl.ec2.node_role import with_policy_hint
 from clusterctl.ec2.session import without_retries
 
 if TYPE_CHECKING:
@@ -83,11 +83,11 @@ def search(
 ) -> tuple[Instance, ...]:
     """Launch the step at the first of the plan's places that has room; return the instances.
 
-    Raises AwsError for an error that no other place would mend, and when all places were tried and
+    Raises AwsError for an error that no other place would fix, and when all places were tried and
     `timeout` is up.
     """
     indices = indices_of(step)
-    place = place_of(step.arguments, plan.seen)
+    place = place_of(step.arguments, plan.observed)
     assert place, "the plan is for places that EC2 has"
     tried: list[Place] = []
     fills = True
@@ -112,7 +112,7 @@ def search(
             timeout.wait(failure, on_step)
             tried, other = [], place
         elif other is None:
-            bound = bool(members_of(plan.seen.instances))
+            bound = bool(members_of(plan.observed.instances))
             timeout.wait(out_of_capacity(tried, failure, bound), on_step)
             tried, other = [], plan.places[0]
         place = other
@@ -185,8 +185,8 @@ def carry_out(
     once = without_retries(client)
     attempt = Attempt(client, once, plan.spec.name, launch_record, on_step, timeouts=timeouts)
     capacity = CapacityTimeout(capacity_timeout_s, timeouts.clock)
-    # Keep the launches that this plan sends again. All others are settled: `check_settled` refuses
-    # a plan where they are not.
+    # Keep the launches that this plan sends again. All others are finished: `check_finished`
+    # refuses a plan where they are not.
     write_launches(launch_record, _sent_again(plan, launch_record))
     try:
         _carry_out(client, plan, work, attempt, capacity, before_start, creations, iam)
@@ -203,8 +203,8 @@ def carry_out(
     write_launches(launch_record, ())
     # After a launch as the last step its snapshot is still valid, and saves a call.
     unchanged = work.last == "run_instances" and not work.lost
-    older = [one.node.instance_id for one in plan.seen.members]
-    found = attempt.seen if unchanged else ()
+    older = [one.node.instance_id for one in plan.observed.members]
+    found = attempt.observed if unchanged else ()
     if not {*work.launched, *older} <= {one.node.instance_id for one in found}:
         found = find_with(client, plan.spec.name, work.launched, older, timeouts)
     return _members(found, work.launched)
@@ -239,8 +239,8 @@ def _carry_out(
             # AllocateAddress is not idempotent: every retry by botocore could allocate another.
             sent_by = attempt.once if step.operation == "allocate_address" else client
             sent_by = iam if step.service == "iam" else sent_by
-            told = told_what_it_takes() if step.service == "iam" else nullcontext()
-            with told, _recorded(step.operation, creations):
+            messages = with_policy_hint() if step.service == "iam" else nullcontext()
+            with messages, _recorded(step.operation, creations):
                 answer = _repeated(sent_by, step, step.resolved(work.results), timeouts.clock)
             work.results.update({key: answer[key] for key in step.gives})
 

@@ -61,7 +61,7 @@ from clusterctl.ec2.network.vpcs import (
     find_ways_out,
     parse_cidr,
 )
-from clusterctl.ec2.node_role import NodeRole, find_node_role, told_what_it_takes
+from clusterctl.ec2.node_role import NodeRole, find_node_role, with_policy_hint
 from clusterctl.ec2.policy import EVERY_BUCKET, Bounds, node_policy
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class Observed:
     are being replaced or removed. `catalogue` is None where no node is missing. `ssh_from` is the
     network to allow SSH from; empty where this machine's public address is unknown and the security
     group's existing rules must do. `unsettled` are launches that were sent a short time ago and
-    have shown no instance yet. `node_role` is the cluster's own role if the spec asks for it, and
+    have shown no instance yet. `node_role` is the cluster's own role if the spec requests it, and
     `profile_associations` has the ids of those that have to change, by instance id.
     """
 
@@ -307,7 +307,7 @@ def observe(
     # An interrupted `up` may have left a group in another VPC. That one cannot be used here, and
     # `down` removes it.
     group = next((one for one in made.groups if one.vpc_id == vpc.vpc_id), None)
-    seen = Observed(
+    observed = Observed(
         spec=spec,
         region=client.meta.region_name,
         vpc=vpc,
@@ -320,27 +320,29 @@ def observe(
         unsettled=unsettled,
     )
     if asked.instance_profile:
-        seen = _with_profile(clients, seen, creations)
+        observed = _with_profile(clients, observed, creations)
     if not lacking:
-        return seen
+        return observed
     return replace(
-        seen, catalogue=_catalogue(clients, seen, reservation, subnets, price_cache, lacking)
+        observed,
+        catalogue=_catalogue(clients, observed, reservation, subnets, price_cache, lacking),
     )
 
 
-def _with_profile(clients: Clients, seen: Observed, creations: Creations) -> Observed:
+def _with_profile(clients: Clients, observed: Observed, creations: Creations) -> Observed:
     """Add what has to be known to give the nodes the instance profile that was requested."""
-    if seen.spec.instance_profile == NEW_PROFILE:
-        spec = seen.spec
+    if observed.spec.instance_profile == NEW_PROFILE:
+        spec = observed.spec
         data = spec.data_buckets or (EVERY_BUCKET,)
-        wanted = node_policy(Bounds(seen.region), data, spec.checkpoint_prefixes)
-        with told_what_it_takes():
+        wanted = node_policy(Bounds(observed.region), data, spec.checkpoint_prefixes)
+        with with_policy_hint():
             role = find_node_role(clients, spec.name, wanted, creations)
         spec = replace(spec, instance_profile=role.name, data_buckets=(), checkpoint_prefixes=())
-        seen = replace(seen, node_role=role, spec=spec)
-    others = [one.node.instance_id for one in seen.without_profile if one.instance_profile]
+        observed = replace(observed, node_role=role, spec=spec)
+    others = [one.node.instance_id for one in observed.without_profile if one.instance_profile]
     return replace(
-        seen, profile_associations=find_profile_associations(clients.ec2, others) if others else {}
+        observed,
+        profile_associations=find_profile_associations(clients.ec2, others) if others else {},
     )
 
 
@@ -372,28 +374,28 @@ def _subnets(clients: Clients, spec: ClusterSpec) -> tuple[Subnet, ...]:
 
 def _vpc(client: EC2Client, spec: ClusterSpec, subnets: tuple[Subnet, ...]) -> Vpc:
     if not subnets and (spec.subnet_id or spec.network):
-        # The subnet or network does not exist. A finding of the preflight says so, with all others.
+        # The subnet or network does not exist. The preflight reports it, with all others.
         return Vpc("", "")
     return find_vpc(client, subnets[0].vpc_id if subnets else None)
 
 
 def _catalogue(
     clients: Clients,
-    seen: Observed,
+    observed: Observed,
     reservation: Reservation | None,
     subnets: tuple[Subnet, ...],
     price_cache: Path,
     lacking: int,
 ) -> Catalogue:
-    client, spec = clients.ec2, seen.spec
+    client, spec = clients.ec2, observed.spec
     machines = find_machine_types(client, spec.types)
     without = any(lacks_public_address(spec, one) for one in machines.values())
     most = max((interfaces_needed(one, lacking, spec) for one in machines.values()), default=0)
     image = spec.image
-    if image is None and seen.unsettled:
+    if image is None and observed.unsettled:
         # A newer default image may have appeared since the launch was sent. It can only be sent
         # again with its token if the request is the same.
-        image = str(seen.unsettled[0].request.get("ImageId", "")) or None
+        image = str(observed.unsettled[0].request.get("ImageId", "")) or None
     return Catalogue(
         machines=machines,
         images=_images(clients, image, machines),
@@ -406,9 +408,9 @@ def _catalogue(
         },
         quotas=find_quota_uses(clients, machines.values(), spec.market),
         ways_out=_ways_out(client, subnets),
-        addresses=find_address_use(clients) if without and not seen.address else None,
+        addresses=find_address_use(clients) if without and not observed.address else None,
         interfaces=find_interface_use(clients) if most >= MANY_INTERFACES else None,
-        spent_usd=_spent_usd(clients, seen.instances, price_cache),
+        spent_usd=_spent_usd(clients, observed.instances, price_cache),
     )
 
 

@@ -22,8 +22,8 @@ from clusterctl.ec2.instances import (
 from clusterctl.ec2.launch.capacity import Place, border_group, is_local_zone, places
 from clusterctl.ec2.launch.observe import Observed
 from clusterctl.ec2.launch.preflight import (
+    check_finished,
     check_request,
-    check_settled,
     cluster_estimate,
     cluster_findings,
     errors_as_warnings,
@@ -55,9 +55,9 @@ from clusterctl.ec2.node_role import TRUST
 from clusterctl.ec2.policy import Policy
 
 
-def group_steps(seen: Observed) -> Iterator[Step]:
+def group_steps(observed: Observed) -> Iterator[Step]:
     """Yield the steps that create the cluster's security group, or add the rules that it lacks."""
-    spec, group = seen.spec, seen.group
+    spec, group = observed.spec, observed.group
     name = tags.resource_name(spec.name)
     group_id: Any = group.group_id if group else ResultOf("GroupId")
     if group is None:
@@ -66,19 +66,19 @@ def group_steps(seen: Observed) -> Iterator[Step]:
             {
                 "GroupName": name,
                 "Description": f"clusterctl cluster {spec.name}",
-                "VpcId": seen.vpc.vpc_id,
+                "VpcId": observed.vpc.vpc_id,
                 "TagSpecifications": tagged(["security-group"], base_tags(spec)),
             },
-            f"{name} in {seen.vpc.vpc_id}",
+            f"{name} in {observed.vpc.vpc_id}",
             gives=("GroupId",),
         )
     members = {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}
     let_in: list[tuple[dict[str, Any], str]] = []
     # Rules that are about to be revoked do not count as allowing SSH.
-    older = _outdated(seen)
-    if group is None or (seen.ssh_from and not group.lets_in(seen.ssh_from, without=older)):
+    older = _outdated(observed)
+    if group is None or (observed.ssh_from and not group.lets_in(observed.ssh_from, without=older)):
         description = GIVEN_RULE if spec.ssh_from else FOUND_RULE
-        let_in.append((_ssh_rule(seen.ssh_from, description), f"SSH from {seen.ssh_from}"))
+        let_in.append((_ssh_rule(observed.ssh_from, description), f"SSH from {observed.ssh_from}"))
     if group is None or not group.members_in:
         let_in.append((members, "all traffic between the nodes"))
     if let_in:
@@ -97,17 +97,17 @@ def group_steps(seen: Observed) -> Iterator[Step]:
         )
 
 
-def _outdated(seen: Observed) -> list[str]:
+def _outdated(observed: Observed) -> list[str]:
     """Return the networks that earlier runs of `up` allowed SSH from and this one does not.
 
     A network given with --ssh-from stays allowed until another one is given.
     """
-    if seen.group is None or not seen.ssh_from:
+    if observed.group is None or not observed.ssh_from:
         return []
     return [
         cidr
-        for cidr, description in seen.group.ssh_rules
-        if cidr != seen.ssh_from and (seen.spec.ssh_from or description == FOUND_RULE)
+        for cidr, description in observed.group.ssh_rules
+        if cidr != observed.ssh_from and (observed.spec.ssh_from or description == FOUND_RULE)
     ]
 
 
@@ -126,28 +126,28 @@ def _ssh_rule(cidr: str, description: str = "") -> dict[str, Any]:
     return {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, key: [source]}
 
 
-def key_steps(seen: Observed, public_key: str) -> Iterator[Step]:
+def key_steps(observed: Observed, public_key: str) -> Iterator[Step]:
     """Yield the steps that make `public_key` (an OpenSSH line) the cluster's key pair in EC2."""
-    name = tags.resource_name(seen.spec.name)
-    if seen.key_pair and seen.key_pair.holds(public_key):
+    name = tags.resource_name(observed.spec.name)
+    if observed.key_pair and observed.key_pair.holds(public_key):
         return
     yield Step(
         "import_key_pair",
         {
             "KeyName": name,
             "PublicKeyMaterial": public_key.encode(),
-            "TagSpecifications": tagged(["key-pair"], base_tags(seen.spec)),
+            "TagSpecifications": tagged(["key-pair"], base_tags(observed.spec)),
         },
         f"{name}, the public half of the cluster's key",
     )
 
 
-def role_steps(seen: Observed) -> Iterator[Step]:
+def role_steps(observed: Observed) -> Iterator[Step]:
     """Yield the steps that make the cluster's own role and instance profile what they are to be."""
-    role = seen.node_role
+    role = observed.node_role
     if role is None:
         return
-    labels = tags.tag_list(base_tags(seen.spec))
+    labels = tags.tag_list(base_tags(observed.spec))
     if role.policy is None:
         yield Step(
             "create_role",
@@ -155,7 +155,7 @@ def role_steps(seen: Observed) -> Iterator[Step]:
                 "RoleName": role.name,
                 "Path": role.path,
                 "AssumeRolePolicyDocument": TRUST,
-                "Description": f"nodes of clusterctl cluster {seen.spec.name}",
+                "Description": f"nodes of clusterctl cluster {observed.spec.name}",
                 "Tags": labels,
                 **({"PermissionsBoundary": role.boundary} if role.boundary else {}),
             },
@@ -209,11 +209,11 @@ def grants(policy: Policy) -> str:
     return "; ".join(f"may {verb} {where}" for verb, where in said.items())
 
 
-def profile_steps(seen: Observed) -> Iterator[Step]:
+def profile_steps(observed: Observed) -> Iterator[Step]:
     """Yield the steps that give existing nodes the instance profile that was requested."""
-    for one in seen.without_profile:
-        node, profile = one.node, {"Name": seen.spec.instance_profile}
-        held = seen.profile_associations.get(node.instance_id)
+    for one in observed.without_profile:
+        node, profile = one.node, {"Name": observed.spec.instance_profile}
+        held = observed.profile_associations.get(node.instance_id)
         if held:
             yield Step(
                 "replace_iam_instance_profile_association",
@@ -232,35 +232,35 @@ def profile_steps(seen: Observed) -> Iterator[Step]:
             )
 
 
-def placement_steps(seen: Observed, launch: Launch) -> Iterator[Step]:
+def placement_steps(observed: Observed, launch: Launch) -> Iterator[Step]:
     """Yield the step that creates the cluster's placement group if the launch needs one."""
-    if launch.placement_group and seen.placement_group is None:
+    if launch.placement_group and observed.placement_group is None:
         yield Step(
             "create_placement_group",
             {
-                "GroupName": tags.resource_name(seen.spec.name),
+                "GroupName": tags.resource_name(observed.spec.name),
                 "Strategy": "cluster",
-                "TagSpecifications": tagged(["placement-group"], base_tags(seen.spec)),
+                "TagSpecifications": tagged(["placement-group"], base_tags(observed.spec)),
             },
-            f"{tags.resource_name(seen.spec.name)}: all nodes close to each other",
+            f"{tags.resource_name(observed.spec.name)}: all nodes close to each other",
             done_if=("InvalidPlacementGroup.Duplicate",),
         )
 
 
-def tag_steps(seen: Observed, wanted: tuple[int, ...]) -> Iterator[Step]:
+def tag_steps(observed: Observed, wanted: tuple[int, ...]) -> Iterator[Step]:
     """Yield the step that updates the tags about the whole cluster on the existing nodes.
 
     These are the wanted indices, the limits, and for `add` what it has not finished.
     """
-    limits = format_limits(seen.spec.limits)
+    limits = format_limits(observed.spec.limits)
     labels = {tags.NODES: tags.indices_text(wanted), tags.LIMITS: limits}
-    added = _added(seen, wanted) if seen.spec.by_add else None
+    added = _added(observed, wanted) if observed.spec.by_add else None
     if added:
         # An `add` that is cut off and run again finds this tag and does not add its nodes twice.
         labels[tags.UNFINISHED] = added.text
     stale = [
         one
-        for one in seen.members
+        for one in observed.members
         if one.wanted != wanted or one.limits_text != limits or (added and one.unfinished != added)
     ]
     if stale:
@@ -274,10 +274,10 @@ def tag_steps(seen: Observed, wanted: tuple[int, ...]) -> Iterator[Step]:
         )
 
 
-def _added(seen: Observed, wanted: tuple[int, ...]) -> tags.Unfinished:
+def _added(observed: Observed, wanted: tuple[int, ...]) -> tags.Unfinished:
     """Return what is unfinished once `add` has requested the missing nodes of `wanted`."""
-    before = unfinished_of(seen.instances)
-    present = {found.node.index for found in seen.members}
+    before = unfinished_of(observed.instances)
+    present = {found.node.index for found in observed.members}
     return tags.Unfinished(
         add=tuple(index for index in wanted if index in before.add or index not in present),
         remove=tuple(index for index in before.remove if index not in wanted),
@@ -285,14 +285,14 @@ def _added(seen: Observed, wanted: tuple[int, ...]) -> tags.Unfinished:
     )
 
 
-def stopped_nodes(seen: Observed) -> list[Node]:
+def stopped_nodes(observed: Observed) -> list[Node]:
     """Return the members that are stopped or stopping; the plan starts them."""
-    return [found.node for found in seen.members if found.node.state in ASLEEP]
+    return [found.node for found in observed.members if found.node.state in ASLEEP]
 
 
-def start_steps(seen: Observed) -> Iterator[Step]:
+def start_steps(observed: Observed) -> Iterator[Step]:
     """Yield the step that starts the stopped nodes, if there are any."""
-    stopped = stopped_nodes(seen)
+    stopped = stopped_nodes(observed)
     if stopped:
         yield Step(
             "start_instances",
@@ -301,36 +301,36 @@ def start_steps(seen: Observed) -> Iterator[Step]:
         )
 
 
-def needs_address(seen: Observed, launch: Launch | None = None) -> bool:
+def needs_address(observed: Observed, launch: Launch | None = None) -> bool:
     """Return whether the head node needs an elastic address.
 
     It does where EC2 gives nodes no public address: in a private cluster, or with several network
     interfaces. `launch` is needed only while there is no head node.
     """
-    head = seen.head
+    head = observed.head
     if head:
-        return seen.spec.private or head.several_interfaces or seen.address is not None
+        return observed.spec.private or head.several_interfaces or observed.address is not None
     return launch is not None and launch.without_address
 
 
-def allocate_steps(seen: Observed, zone: str) -> Iterator[Step]:
+def allocate_steps(observed: Observed, zone: str) -> Iterator[Step]:
     """Yield the step that allocates the head node's elastic address, unless there is one.
 
     `zone` is the head node's: in a Local Zone its address comes from there.
 
-    It comes before the launch: without the address nobody can log in, and the account's quota may
-    leave none.
+    It comes before the launch: without the address no login is possible, and the account's quota
+    may leave none.
     """
-    if seen.address is None:
+    if observed.address is None:
         group = _zones_group(zone)
         yield Step(
             "allocate_address",
             {
                 "Domain": "vpc",
                 **({"NetworkBorderGroup": group} if group else {}),
-                "TagSpecifications": tagged(["elastic-ip"], base_tags(seen.spec)),
+                "TagSpecifications": tagged(["elastic-ip"], base_tags(observed.spec)),
             },
-            f"{tags.resource_name(seen.spec.name)}, for the head node: the others are reached "
+            f"{tags.resource_name(observed.spec.name)}, for the head node: the others are reached "
             "through it",
             gives=("AllocationId",),
             hourly_usd=PUBLIC_IPV4_HOUR_USD,
@@ -342,18 +342,20 @@ def _zones_group(zone: str) -> str:
     return border_group(zone) if zone and is_local_zone(zone) else ""
 
 
-def associate_steps(seen: Observed, launch: Launch | None = None) -> Iterator[Step]:
+def associate_steps(observed: Observed, launch: Launch | None = None) -> Iterator[Step]:
     """Yield the step that associates the elastic address with the head node.
 
     Releases the address instead where the launch ended up with a type that needs none.
     """
-    head = seen.head
-    allocation: Any = seen.address.allocation_id if seen.address else ResultOf("AllocationId")
-    if not needs_address(seen, launch):
+    head = observed.head
+    allocation: Any = (
+        observed.address.allocation_id if observed.address else ResultOf("AllocationId")
+    )
+    if not needs_address(observed, launch):
         zone = launch.place.zone if launch else ""
-        group = seen.address.border_group if seen.address else _zones_group(zone)
+        group = observed.address.border_group if observed.address else _zones_group(zone)
         yield Step("release_address", release_arguments(allocation, group), "no node needs one")
-    elif not (head and seen.address and seen.address.interface_id == head.interface_id):
+    elif not (head and observed.address and observed.address.interface_id == head.interface_id):
         interface: Any = head.interface_id if head else ResultOf("HeadInterface")
         yield Step(
             "associate_address",
@@ -401,7 +403,7 @@ class LaunchPlan:
     is launched, and where nodes are missing there are no steps.
     """
 
-    seen: Observed
+    observed: Observed
     launch_id: str
     wanted: tuple[int, ...]
     missing: tuple[int, ...]
@@ -413,24 +415,26 @@ class LaunchPlan:
     @property
     def spec(self) -> ClusterSpec:
         """The complete spec, from the snapshot."""
-        return self.seen.spec
+        return self.observed.spec
 
     @property
     def stopped(self) -> tuple[int, ...]:
         """The indices of the stopped nodes, which the plan starts."""
-        return tuple(node.index for node in stopped_nodes(self.seen))
+        return tuple(node.index for node in stopped_nodes(self.observed))
 
     @property
     def grants(self) -> str:
         """What the plan newly allows the nodes of an own role to do; empty if nothing."""
-        role = self.seen.node_role
+        role = self.observed.node_role
         changes = any(step.service == "iam" for step in self.steps)
         return grants(role.wanted) if role and changes else ""
 
     @property
     def idle(self) -> bool:
         """Whether there are no steps, and no earlier command has left work unfinished."""
-        return not self.steps and not any(unfinished_findings(self.spec.name, self.seen.instances))
+        return not self.steps and not any(
+            unfinished_findings(self.spec.name, self.observed.instances)
+        )
 
     @property
     def refused(self) -> bool:
@@ -450,7 +454,7 @@ class LaunchPlan:
 
         `fills`: EC2 is to fill the volumes from the image.
         """
-        spec, catalogue = self.spec, self.seen.launch_catalogue
+        spec, catalogue = self.spec, self.observed.launch_catalogue
         machine = catalogue.machines[place.instance_type]
         image = catalogue.images[place.instance_type]
         assert image is not None, "a place is of a type that has an image"
@@ -463,7 +467,7 @@ class LaunchPlan:
             indices=indices,
             least=least_counts(runs(self.missing), spare).get(indices, len(indices)),
             wanted=self.wanted,
-            group_id=self.seen.group.group_id if self.seen.group else ResultOf("GroupId"),
+            group_id=self.observed.group.group_id if self.observed.group else ResultOf("GroupId"),
             placement_group=placement_wanted(spec, machine),
             fills=fills,
         )
@@ -481,12 +485,12 @@ class LaunchPlan:
         """
         first = {place.instance_type: place for place in reversed(self.places)}
         launches = [self.launch_at(first[name], self.missing) for name in instance_types]
-        if not any(needs_address(self.seen, one) for one in launches):
+        if not any(needs_address(self.observed, one) for one in launches):
             return [], []
-        after = associate_steps(self.seen, launches[0])
-        head = self.seen.head
+        after = associate_steps(self.observed, launches[0])
+        head = self.observed.head
         zone = head.node.availability_zone if head else launches[0].place.zone
-        return list(allocate_steps(self.seen, zone)), list(after)
+        return list(allocate_steps(self.observed, zone)), list(after)
 
     def step_at(
         self, place: Place, indices: tuple[int, ...], token: str, fills: bool = True
@@ -494,66 +498,72 @@ class LaunchPlan:
         """Return the RunInstances step for these nodes at a place, with `token` as ClientToken."""
         launch, nodes = self.launch_at(place, indices, fills), len(indices)
         addresses = 0 if launch.without_address else nodes
-        cost = estimate_of(self.seen, launch.machine, nodes, addresses)
+        cost = estimate_of(self.observed, launch.machine, nodes, addresses)
         return run_step(launch, token, cost.hourly_usd)
 
 
-def plan_launch(seen: Observed, public_key: str, launch_id: str) -> LaunchPlan:
+def plan_launch(observed: Observed, public_key: str, launch_id: str) -> LaunchPlan:
     """Plan the steps from the existing cluster to the requested one.
 
     `public_key` is the cluster's own key, an OpenSSH line. `launch_id` begins the client tokens of
     new launches. Raises UsageError or ClusterctlError where adding nodes cannot make the existing
     cluster the requested one.
     """
-    check_request(seen, public_key)
-    wanted = wanted_indices(seen)
-    present = {found.node.index for found in seen.members}
+    check_request(observed, public_key)
+    wanted = wanted_indices(observed)
+    present = {found.node.index for found in observed.members}
     missing = tuple(index for index in wanted if index not in present)
-    plan = LaunchPlan(seen, launch_id, wanted, missing, ())
+    plan = LaunchPlan(observed, launch_id, wanted, missing, ())
     if missing:
         plan = _with_launch(plan, public_key)
     else:
         # No node is missing: only repair the existing resources, and start stopped nodes.
         steps = [
-            *group_steps(seen),
-            *role_steps(seen),
-            *profile_steps(seen),
-            *tag_steps(seen, plan.wanted),
-            *start_steps(seen),
+            *group_steps(observed),
+            *role_steps(observed),
+            *profile_steps(observed),
+            *tag_steps(observed, plan.wanted),
+            *start_steps(observed),
         ]
-        if needs_address(seen):
-            zone = seen.head.node.availability_zone if seen.head else ""
-            steps += [*allocate_steps(seen, zone), *associate_steps(seen)]
-        plan = replace(plan, steps=tuple(steps), findings=tuple(cluster_findings(seen)))
-    said = (*kept(seen), *_tags_kept(seen), *unfinished_findings(seen.spec.name, seen.instances))
+        if needs_address(observed):
+            zone = observed.head.node.availability_zone if observed.head else ""
+            steps += [*allocate_steps(observed, zone), *associate_steps(observed)]
+        plan = replace(plan, steps=tuple(steps), findings=tuple(cluster_findings(observed)))
+    said = (
+        *kept(observed),
+        *_tags_kept(observed),
+        *unfinished_findings(observed.spec.name, observed.instances),
+    )
     plan = replace(plan, findings=(*plan.findings, *said))
     tokens = [step.arguments.get("ClientToken", "") for step in plan.steps]
     if not plan.refused:
-        check_settled(seen, tokens)
+        check_finished(observed, tokens)
     return plan
 
 
-def wanted_indices(seen: Observed) -> tuple[int, ...]:
+def wanted_indices(observed: Observed) -> tuple[int, ...]:
     """Return the indices for `spec.nodes` nodes, sorted.
 
     First those of existing nodes, then those wanted earlier but missing, lowest first, then the
     lowest free ones.
     """
-    spec, present = seen.spec, [found.node.index for found in seen.members]
-    wanted = wanted_of(seen.instances) or tuple(present)
+    spec, present = observed.spec, [found.node.index for found in observed.members]
+    wanted = wanted_of(observed.instances) or tuple(present)
     absent = sorted({*wanted} - {*present})
     there = [*present, *absent][: spec.nodes]
     # A removed node may still run. With its index taken again it would count as a member.
-    taken = {*there, *(found.node.index for found in seen.instances)}
+    taken = {*there, *(found.node.index for found in observed.instances)}
     free = (index for index in range(spec.nodes + len(taken)) if index not in taken)
     more = [next(free) for _ in range(spec.nodes - len(there))]
     return tuple(sorted((*there, *more)))
 
 
-def _tags_kept(seen: Observed) -> Iterator[Finding]:
+def _tags_kept(observed: Observed) -> Iterator[Finding]:
     """Warn about tags of the spec that existing nodes do not have: only new nodes get them."""
-    head = members_or_all(seen.instances)[:1]
-    lacking = [key for key, value in seen.spec.tags for one in head if one.tags.get(key) != value]
+    head = members_or_all(observed.instances)[:1]
+    lacking = [
+        key for key, value in observed.spec.tags for one in head if one.tags.get(key) != value
+    ]
     if lacking:
         yield Finding.warning(
             "tags.kept",
@@ -565,21 +575,23 @@ def _tags_kept(seen: Observed) -> Iterator[Finding]:
 def unfinished_findings(name: str, instances: Sequence[Instance]) -> Iterator[Finding]:
     """Report what earlier commands did not finish. The next `up` finishes it."""
     leaving = [found.node.name for found in leaving_of(instances)]
-    told = unfinished_of(instances).told(name)
+    unfinished_text = unfinished_of(instances).described(name)
     if leaving:
-        told += ("; " if told else "") + f"{fold_hosts(leaving)}: to be terminated"
-    if told:
+        unfinished_text += (
+            "; " if unfinished_text else ""
+        ) + f"{fold_hosts(leaving)}: to be terminated"
+    if unfinished_text:
         yield Finding.info(
             "cluster.unfinished",
-            f"asked for before and not finished: {told}",
+            f"requested before and not finished: {unfinished_text}",
             f"finish it, with nothing done twice: clusterctl up {name}",
         )
 
 
 def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
-    seen, spec = plan.seen, plan.spec
-    verdict = preflight(seen, len(plan.missing))
-    found = _places(seen, verdict.types, len(plan.missing))
+    observed, spec = plan.observed, plan.spec
+    verdict = preflight(observed, len(plan.missing))
+    found = _places(observed, verdict.types, len(plan.missing))
     groups = runs(plan.missing)
     resent = _resent(plan, groups)
     # Errors about a launch that was sent before become warnings: they may be caused by that very
@@ -609,13 +621,13 @@ def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
     )
     steps = [
         # First, because EC2 takes a moment until a placement group is available.
-        *placement_steps(seen, plan.launch_at(found[0], first_run)),
-        *role_steps(seen),
-        *key_steps(seen, public_key),
-        *group_steps(seen),
-        *profile_steps(seen),
-        *tag_steps(seen, plan.wanted),
-        *start_steps(seen),
+        *placement_steps(observed, plan.launch_at(found[0], first_run)),
+        *role_steps(observed),
+        *key_steps(observed, public_key),
+        *group_steps(observed),
+        *profile_steps(observed),
+        *tag_steps(observed, plan.wanted),
+        *start_steps(observed),
         *allocated,
         *run_steps,
         *associated,
@@ -623,7 +635,7 @@ def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
     launch = plan.launch_at(found[0], plan.missing)
     rate = launch.load_mib_s
     load = LoadCost(len(plan.missing), launch.image.root_gib, rate) if rate else None
-    whole = replace(cluster_estimate(seen, launch.machine), once=load)
+    whole = replace(cluster_estimate(observed, launch.machine), once=load)
     return replace(plan, steps=tuple(steps), estimate=whole)
 
 
@@ -636,11 +648,11 @@ def _no_place(spec: ClusterSpec, nodes: int) -> Finding:
     )
 
 
-def _places(seen: Observed, types: Sequence[str], nodes: int) -> tuple[Place, ...]:
-    spec, catalogue = seen.spec, seen.launch_catalogue
+def _places(observed: Observed, types: Sequence[str], nodes: int) -> tuple[Place, ...]:
+    spec, catalogue = observed.spec, observed.launch_catalogue
     reservation = catalogue.reservation
     zone = spec.zone or (reservation.zone if reservation else None)
-    return places(types, catalogue.offers, open_subnets(seen), zone, nodes)
+    return places(types, catalogue.offers, open_subnets(observed), zone, nodes)
 
 
 def _resent(
@@ -653,19 +665,19 @@ def _resent(
     """
     found = {}
     for run in groups:
-        for sent in plan.seen.unsettled:
-            place = place_of(sent.request, plan.seen)
+        for sent in plan.observed.unsettled:
+            place = place_of(sent.request, plan.observed)
             if place and any(
-                sent.asks_for(run_request(plan.launch_at(place, run, fills), sent.token))
+                sent.requests(run_request(plan.launch_at(place, run, fills), sent.token))
                 for fills in (True, False)
             ):
                 found[run] = (place, sent.token, dict(sent.request))
     return found
 
 
-def place_of(request: Mapping[str, Any], seen: Observed) -> Place | None:
+def place_of(request: Mapping[str, Any], observed: Observed) -> Place | None:
     """Return the place of a RunInstances request; None if its type, image or subnet is unknown."""
-    catalogue = seen.launch_catalogue
+    catalogue = observed.launch_catalogue
     kind = str(request.get("InstanceType"))
     interfaces = request.get("NetworkInterfaces") or [{}]
     if kind not in catalogue.machines or catalogue.images.get(kind) is None:

@@ -43,25 +43,25 @@ from clusterctl.ec2.network.vpcs import Egress, Subnet
 USER_DATA_BYTES = 16 * 1024
 
 
-def check_request(seen: Observed, public_key: str) -> None:
+def check_request(observed: Observed, public_key: str) -> None:
     """Raise if the existing cluster cannot become the requested one by adding nodes.
 
     Raises UsageError for too much user data or fewer nodes than exist, ClusterctlError for several
     instances with one index, MissingTool if the private key is not on this machine.
     """
-    spec = seen.spec
+    spec = observed.spec
     if len(spec.user_data) > USER_DATA_BYTES:
         raise UsageError(
             f"the user data has {len(spec.user_data)} bytes; EC2 takes {USER_DATA_BYTES}",
             "let it fetch the rest, for example from S3",
         )
-    _check_numbers(seen)
-    if seen.key_pair and not seen.key_pair.holds(public_key):
+    _check_numbers(observed)
+    if observed.key_pair and not observed.key_pair.holds(public_key):
         # Also without an instance: the other machine may be about to launch some with its key.
         raise anothers_key(spec.name)
 
 
-def check_twins(name: str, members: Iterable[Node]) -> None:
+def check_duplicates(name: str, members: Iterable[Node]) -> None:
     """Raise ClusterctlError if several of a cluster's members have the same index."""
     counted = Counter(node.index for node in members)
     twice = sorted(index for index, number in counted.items() if number > 1)
@@ -75,28 +75,28 @@ def check_twins(name: str, members: Iterable[Node]) -> None:
         )
 
 
-def _check_numbers(seen: Observed) -> None:
-    spec, members = seen.spec, [found.node for found in seen.members]
-    check_twins(spec.name, members)
+def _check_numbers(observed: Observed) -> None:
+    spec, members = observed.spec, [found.node for found in observed.members]
+    check_duplicates(spec.name, members)
     indices = {node.index for node in members}
     if spec.nodes < len(indices):
         raise UsageError(
-            f"cluster {spec.name} has {len(indices)} nodes, more than the {spec.nodes} asked for",
-            f"take nodes away by their index: clusterctl remove {spec.name} "
+            f"cluster {spec.name} has {len(indices)} nodes, more than the {spec.nodes} requested",
+            f"remove nodes by their index: clusterctl remove {spec.name} "
             f"{format_indices(sorted(indices)[spec.nodes :])}, or ask for --nodes {len(indices)}",
         )
 
 
-def check_settled(seen: Observed, tokens: Iterable[str]) -> None:
+def check_finished(observed: Observed, tokens: Iterable[str]) -> None:
     """Raise ClusterctlError if a launch of unknown outcome is not sent again.
 
     `tokens` are the client tokens of the planned launches.
     """
-    if {sent.token for sent in seen.unsettled} - set(tokens):
+    if {sent.token for sent in observed.unsettled} - set(tokens):
         raise ClusterctlError(
-            f"an earlier `up` of {seen.spec.name} with other settings was cut off; "
+            f"an earlier `up` of {observed.spec.name} with other settings was cut off; "
             "whether it launched anything is not known yet",
-            f"run that `up` again, or remove what there is: clusterctl down {seen.spec.name}",
+            f"run that `up` again, or remove what there is: clusterctl down {observed.spec.name}",
         )
 
 
@@ -107,16 +107,16 @@ class LaunchContext:
     Each check in CHECKS gets only this, each in TYPE_CHECKS with one of the spec's types.
     """
 
-    seen: Observed
+    observed: Observed
     missing: int
 
     @property
     def spec(self) -> ClusterSpec:
-        return self.seen.spec
+        return self.observed.spec
 
     @property
     def catalogue(self) -> Catalogue:
-        return self.seen.launch_catalogue
+        return self.observed.launch_catalogue
 
 
 # States of a reservation that will become active.
@@ -130,7 +130,7 @@ def offered(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     if not offered:
         yield Finding.error(
             "type.offered",
-            f"no zone of {context.seen.region} offers {machine.name}",
+            f"no zone of {context.observed.region} offers {machine.name}",
             "choose another --region or --instance-type",
         )
     elif context.spec.zone and context.spec.zone not in offered:
@@ -157,7 +157,7 @@ def reservation(context: LaunchContext) -> Iterator[Finding]:
         yield Finding.error(
             "reservation.none",
             f"there is no capacity reservation {spec.capacity_reservation} "
-            f"in {context.seen.region}",
+            f"in {context.observed.region}",
             "see `aws ec2 describe-capacity-reservations`",
         )
         return
@@ -237,8 +237,7 @@ def _block(context: LaunchContext) -> Iterator[Finding]:
             "reservation.end",
             f"EC2 begins to terminate the nodes at {found.machines_end_at:%Y-%m-%d %H:%M %Z}, 30 "
             "minutes before the block ends",
-            "let the last checkpoint be written by then; the nodes are told 40, 15 and 10 minutes "
-            "before",
+            "write the last checkpoint by then; each node is warned 40, 15 and 10 minutes before",
         )
 
 
@@ -247,16 +246,16 @@ def spot(context: LaunchContext) -> Iterator[Finding]:
     if context.spec.market is Market.SPOT:
         yield Finding.warning(
             "market.spot",
-            "EC2 may take spot nodes away with two minutes' notice, and one lost node ends an "
+            "EC2 may interrupt spot nodes with two minutes' notice, and one lost node ends an "
             "MPI job",
             "write checkpoints; each node notes the warning in /run/clusterctl",
         )
 
 
-def limit_findings(seen: Observed) -> Iterator[Finding]:
+def limit_findings(observed: Observed) -> Iterator[Finding]:
     """Check the cluster's limits: combinations that do not work, and earlier ones that are gone."""
-    spec = seen.spec
-    yield from _dropped(spec, seen.instances)
+    spec = observed.spec
+    yield from _dropped(spec, observed.instances)
     if not spec.limits.idle_minutes:
         return
     if spec.market is Market.SPOT:
@@ -331,7 +330,7 @@ def quotas(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     use = context.catalogue.quotas.get(machine.name)
     # Reserved capacity counts against the vCPU quota from its reservation on.
     if use and not context.spec.capacity_reservation:
-        finding = quota_finding(use, machine, context.missing, context.seen.region)
+        finding = quota_finding(use, machine, context.missing, context.observed.region)
         if finding:
             yield finding
     for finding in (_address(context, machine), _interfaces(context, machine)):
@@ -344,7 +343,7 @@ def _address(context: LaunchContext, machine: MachineType) -> Finding | None:
     if use is None or not lacks_public_address(context.spec, machine):
         return None
     wanted = "the head node, through which the others are reached, needs an elastic address"
-    return quota_exceeded_finding("quota.addresses", use, 1, wanted, context.seen.region)
+    return quota_exceeded_finding("quota.addresses", use, 1, wanted, context.observed.region)
 
 
 def _interfaces(context: LaunchContext, machine: MachineType) -> Finding | None:
@@ -354,7 +353,7 @@ def _interfaces(context: LaunchContext, machine: MachineType) -> Finding | None:
     wanted = (
         f"{count(context.missing, 'more node')} ({machine.name}) with {need} network interfaces"
     )
-    use, region = context.catalogue.interfaces, context.seen.region
+    use, region = context.catalogue.interfaces, context.observed.region
     return quota_exceeded_finding("quota.interfaces", use, need, wanted, region)
 
 
@@ -373,25 +372,25 @@ OPTIONS = {
 }
 
 
-def kept(seen: Observed) -> Iterator[Finding]:
+def kept(observed: Observed) -> Iterator[Finding]:
     """Warn if the requested disk differs from that of the existing nodes, which keep theirs.
 
     Options that the user left open have the head node's values in the spec, so they do not differ.
     """
-    spec, members = seen.spec, members_or_all(seen.instances)
+    spec, members = observed.spec, members_or_all(observed.instances)
     if not members:
         return
     head = members[0].disk
-    asked = [
+    requested = [
         option
         for name, option in OPTIONS.items()
         if getattr(spec.disk, name) != getattr(head, name)
     ]
-    if asked:
+    if requested:
         yield Finding.warning(
             "disk.kept",
-            f"{', '.join(asked)}: the nodes that are there keep their disks, new ones are launched "
-            "with it",
+            f"{', '.join(requested)}: the nodes that are there keep their disks, new ones "
+            "are launched with it",
             f"another disk for all of them takes a new cluster: clusterctl down {spec.name}",
         )
 
@@ -401,7 +400,7 @@ def disk(context: LaunchContext) -> Iterator[Finding]:
     disk = context.spec.disk
     images = {image for image in context.catalogue.images.values() if image}
     yield from _snapshot(disk.size_gib, images)
-    yield from _key(disk.kms_key or "", context.seen.region)
+    yield from _key(disk.kms_key or "", context.observed.region)
     for what, value, (least, most), option in (
         ("GiB", disk.size_gib, GP3_GIB, "--disk-gib"),
         ("IOPS", disk.iops, GP3_IOPS, "--disk-iops"),
@@ -490,14 +489,14 @@ def addresses(context: LaunchContext) -> Iterator[Finding]:
         )
 
 
-def ssh_findings(seen: Observed) -> Iterator[Finding]:
+def ssh_findings(observed: Observed) -> Iterator[Finding]:
     """Warn if SSH is allowed from much of the internet.
 
     `network up` refuses that instead, see network/plan.py.
     """
-    if not seen.ssh_from:
+    if not observed.ssh_from:
         return
-    allowed = ipaddress.ip_network(seen.ssh_from, strict=False)
+    allowed = ipaddress.ip_network(observed.ssh_from, strict=False)
     if allowed.prefixlen >= NARROW_PREFIX[allowed.version]:
         return
     whole = "the whole internet" if not allowed.prefixlen else f"much of the internet: {allowed}"
@@ -521,13 +520,13 @@ def _no_subnet(context: LaunchContext) -> Finding:
     if spec.network:
         return Finding.error(
             "subnet.none",
-            f"there is no network {spec.network} in {context.seen.region}",
+            f"there is no network {spec.network} in {context.observed.region}",
             f"make it: clusterctl network up {spec.network}",
         )
     if spec.subnet_id:
         return Finding.error(
             "subnet.none",
-            f"there is no subnet {spec.subnet_id} in {context.seen.region}",
+            f"there is no subnet {spec.subnet_id} in {context.observed.region}",
             "subnet ids are regional: check --subnet and --region, or leave --subnet out",
         )
     where = f" in {spec.zone}" if spec.zone else ""
@@ -554,34 +553,36 @@ def interfaces(context: LaunchContext, machine: MachineType) -> Iterator[Finding
         )
 
 
-def open_subnets(seen: Observed) -> tuple[Subnet, ...]:
+def open_subnets(observed: Observed) -> tuple[Subnet, ...]:
     """Return the subnets that a launch may use: where a new head node can be reached.
 
     A subnet counts as one where its routes are not known.
     """
-    ways = seen.launch_catalogue.ways_out
+    ways = observed.launch_catalogue.ways_out
     return tuple(
         subnet
-        for subnet in seen.launch_catalogue.subnets
-        if seen.head or (way := ways.get(subnet.subnet_id, Egress(""))).public or not way.table_id
+        for subnet in observed.launch_catalogue.subnets
+        if observed.head
+        or (way := ways.get(subnet.subnet_id, Egress(""))).public
+        or not way.table_id
     )
 
 
 def way_in(context: LaunchContext) -> Iterator[Finding]:
     """Check that a new head node can be reached: its subnet leads to an internet gateway.
 
-    Without one, EC2 refuses an elastic address when the nodes run already, and nobody can log in by
-    any other.
+    Without one, EC2 refuses an elastic address when the nodes run already, and no login is possible
+    by any other.
     """
     spec, subnets = context.spec, context.catalogue.subnets
     wanted = [subnet for subnet in subnets if spec.zone in (None, subnet.zone)]
-    usable = open_subnets(context.seen)
+    usable = open_subnets(context.observed)
     if wanted and not any(subnet in usable for subnet in wanted):
         ways = (context.catalogue.ways_out[subnet.subnet_id] for subnet in wanted)
         tables = ", ".join(sorted({way.table_id for way in ways}))
         yield Finding.error(
             "network.way_in",
-            f"nobody could log in: no route of {tables} leads "
+            f"no login is possible: no route of {tables} leads "
             f"{', '.join(subnet.subnet_id for subnet in wanted)} to an internet gateway",
             "choose a public --subnet, add a route for 0.0.0.0/0 to an internet gateway, or make a "
             "network that has one: clusterctl network up NAME, and --network NAME",
@@ -661,7 +662,7 @@ def single_node_growth(context: LaunchContext, machine: MachineType) -> Iterator
 
     By default a single node gets neither, and it cannot get them later.
     """
-    spec, there = context.spec, context.seen.members
+    spec, there = context.spec, context.observed.members
     if len(there) != 1 or spec.nodes < 2:
         return
     lacking = []
@@ -689,14 +690,17 @@ class PreflightResult:
     types: tuple[str, ...]
 
 
-def preflight(seen: Observed, missing: int) -> PreflightResult:
+def preflight(observed: Observed, missing: int) -> PreflightResult:
     """Run every check for a launch of `missing` nodes.
 
     Where at least one of several types is usable, an error about another type becomes a warning,
     and that type is not tried.
     """
-    context, spec = LaunchContext(seen, missing), seen.spec
-    common = [*cluster_findings(seen), *(said for check in CHECKS for said in check(context))]
+    context, spec = LaunchContext(observed, missing), observed.spec
+    common = [
+        *cluster_findings(observed),
+        *(detail for check in CHECKS for detail in check(context)),
+    ]
     by_type = {name: _of_type(context, name) for name in spec.types}
     usable = tuple(name for name, found in by_type.items() if not any(map(_is_error, found)))
     for name, found in by_type.items():
@@ -707,10 +711,10 @@ def preflight(seen: Observed, missing: int) -> PreflightResult:
     return PreflightResult(tuple(ordered), usable)
 
 
-def cluster_findings(seen: Observed) -> Iterator[Finding]:
+def cluster_findings(observed: Observed) -> Iterator[Finding]:
     """Run the checks that also concern a cluster that lacks no node."""
-    yield from limit_findings(seen)
-    yield from ssh_findings(seen)
+    yield from limit_findings(observed)
+    yield from ssh_findings(observed)
 
 
 def errors_as_warnings(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -723,7 +727,7 @@ def errors_as_warnings(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
 
 def _of_type(context: LaunchContext, name: str) -> list[Finding]:
     machine = context.catalogue.machines.get(name)
-    retired = retired_finding(name, machine is not None, context.seen.region)
+    retired = retired_finding(name, machine is not None, context.observed.region)
     if machine is None:
         return [retired or _unknown(context, name)]
     found = [finding for check in TYPE_CHECKS for finding in check(context, machine)]
@@ -742,7 +746,7 @@ def _not_tried(name: str, finding: Finding) -> Finding:
 def _unknown(context: LaunchContext, name: str) -> Finding:
     return Finding.error(
         "type.unknown",
-        f"EC2 has no instance type {name} in {context.seen.region}",
+        f"EC2 has no instance type {name} in {context.observed.region}",
         "see `aws ec2 describe-instance-types`, or choose another --region",
     )
 
@@ -753,9 +757,11 @@ def _images(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     )
 
 
-def estimate_of(seen: Observed, machine: MachineType, nodes: int, addresses: int) -> CostEstimate:
+def estimate_of(
+    observed: Observed, machine: MachineType, nodes: int, addresses: int
+) -> CostEstimate:
     """Return what so many nodes of this type with so many public addresses cost."""
-    spec, catalogue = seen.spec, seen.launch_catalogue
+    spec, catalogue = observed.spec, observed.launch_catalogue
     image = catalogue.images.get(machine.name)
     disk = root_disk(spec.disk, machine, image.root_gib if image else 0)
     return estimate(
@@ -770,17 +776,17 @@ def estimate_of(seen: Observed, machine: MachineType, nodes: int, addresses: int
     )
 
 
-def cluster_estimate(seen: Observed, machine: MachineType) -> CostEstimate:
+def cluster_estimate(observed: Observed, machine: MachineType) -> CostEstimate:
     """Return what the whole cluster costs if all its nodes are of this type."""
-    nodes = seen.spec.nodes
+    nodes = observed.spec.nodes
     # One address, the head node's elastic one, where EC2 gives nodes none.
     return estimate_of(
-        seen, machine, nodes, 1 if lacks_public_address(seen.spec, machine) else nodes
+        observed, machine, nodes, 1 if lacks_public_address(observed.spec, machine) else nodes
     )
 
 
 def _money(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
-    costs = cluster_estimate(context.seen, machine)
+    costs = cluster_estimate(context.observed, machine)
     yield from budget_findings(context.spec.limits, costs, context.catalogue.spent_usd)
 
 

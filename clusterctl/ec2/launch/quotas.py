@@ -282,7 +282,7 @@ def quota_finding(use: QuotaUse, machine: MachineType, nodes: int, region: str) 
         return Finding.info(
             "quota.vcpus",
             f"{wanted} {need} vCPUs; AWS lists no quota for {machine.name} as {use.title}, "
-            "so only the launch tells whether there is one",
+            "so only a launch shows whether there is one",
         )
     title = f"{use.title} ({use.code})"
     if use.limit is None:

@@ -19,7 +19,8 @@ from clusterctl.ec2.money.costs import format_limits
 
 @dataclass(frozen=True)
 class ResultOf:
-    """A placeholder for an argument that an earlier step brings. `key` is a key of its answer."""
+    """A placeholder for an argument that an earlier step provides. `key` is a key of its
+    response."""
 
     key: str
 
@@ -70,7 +71,7 @@ def _fill(value: Any, results: Mapping[str, Any]) -> Any:
 
 
 def efa_wanted(machine: MachineType, nodes: int, asked: bool | None) -> bool:
-    """Return whether nodes get EFAs. `asked` is the user's choice; None means the default.
+    """Return whether nodes get EFAs. `requested` is the user's choice; None means the default.
 
     By default only clusters of several nodes get them, because EFA carries traffic between nodes.
     """

@@ -298,7 +298,7 @@ def _unpriced(limits: Limits, estimate: CostEstimate) -> Finding:
     ]
     text = f"the price of {count(unknown.count, 'node')} ({unknown.what}) is not known"
     if not kept:
-        return Finding.warning("cost.price", text, "look it up before you launch")
+        return Finding.warning("cost.price", text, "check it before you launch")
     return Finding.error(
         "cost.price",
         f"{text}: {' and '.join(kept)} cannot be kept",
@@ -435,14 +435,14 @@ def node_cost(
     address = PUBLIC_IPV4_HOUR_USD if had_address else 0.0
     hourly = held + (PUBLIC_IPV4_HOUR_USD if node.public_ip else 0.0) + (machine if billed else 0.0)
     unpriced = [] if price else [f"the price of {node.instance_type} is not known"]
-    unpriced += ["no tag says how large its disk is"] if disk.size_gib is None else []
+    unpriced += ["the size of its disk is in no tag"] if disk.size_gib is None else []
     stopped = stopped_since(instance.transition_reason)
     if stopped and stopped < node.launched_at:
         stopped = None  # This is the time of an earlier stop.
     begin, why = _counted_until(instance, stopped)
     missing = [*unpriced, *why]
     if (begin - now).total_seconds() > BRIEF_S:
-        missing.append("its tag says what it has cost until a time that is still to come")
+        missing.append("its cost tag has a date in the future")
     if node.state not in (*AWAKE, *ASLEEP):
         # It is shutting down or terminated: its disk stopped costing when that was requested.
         hourly, now = 0.0, stopped or now
@@ -596,7 +596,7 @@ def _endings(
         text = f"the budget of {format_usd(limits.budget_usd)} is spent: {format_usd(spent)}"
         found.append(Finding.warning("cost.budget", text, "remove the cluster: clusterctl down"))
     elif limits.budget_usd is not None and hourly is None:
-        text = "the price is not known: nobody can say how long the budget lasts"
+        text = "price unknown: so is how long the budget lasts"
         found.append(Finding.warning("cost.price", text, "allow pricing:GetProducts"))
     if ends is not None and ends < WARN_BELOW_H:
         left = f"in {format_duration(ends * 3600)}" if ends else "any moment now"

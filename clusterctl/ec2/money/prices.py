@@ -118,7 +118,7 @@ def find_price(
     A missing price must not stop a launch: where the price list cannot be queried, the shipped
     table is used. Spot without a spot price gets the on-demand price, the most it can cost. A
     machine in a Capacity Block costs 0: the block was paid in advance. `zone` counts for spot only;
-    without it the price is that of the dearest zone. The source says so where nothing is billed.
+    without it the price is that of the dearest zone. The source shows where nothing is billed.
     """
     price = _find_price(clients, instance_type, market, zone, cache)
     if price and is_local(clients.ec2.meta.endpoint_url):

@@ -137,7 +137,7 @@ def stack_name(name: str) -> str:
     return f"clusterctl-network-{name}"
 
 
-def decide(stack: Stack | None, wish: NetworkRequest, template: str) -> Action:
+def decide(stack: Stack | None, request: NetworkRequest, template: str) -> Action:
     """Decide what changes the network to the requested state.
 
     `template` is the present version of the template. Raises UsageError for a change that an
@@ -156,35 +156,36 @@ def decide(stack: Stack | None, wish: NetworkRequest, template: str) -> Action:
         return Action.REPLACE
     if stack.status == "DELETE_FAILED":
         raise ClusterctlError(
-            f"network {wish.name} was to be removed, and something of it is left",
-            f"finish that first: clusterctl network down {wish.name}",
+            f"network {request.name} was to be removed, and something of it is left",
+            f"finish that first: clusterctl network down {request.name}",
         )
     if stack.status == "UPDATE_ROLLBACK_FAILED":
         raise ClusterctlError(
-            f"a change of network {wish.name} failed and could not be taken back",
+            f"a change of network {request.name} failed and could not be taken back",
             f"aws cloudformation continue-update-rollback --stack-name {stack.name}; "
-            f"or remove it: clusterctl network down {wish.name}",
+            f"or remove it: clusterctl network down {request.name}",
         )
-    given = settings_of(wish.name, stack.parameters)
-    _check_same(given, wish)
-    if wish.ssh_from not in (None, given.ssh_from) or stack.template != template:
+    given = settings_of(request.name, stack.parameters)
+    _check_same(given, request)
+    if request.ssh_from not in (None, given.ssh_from) or stack.template != template:
         return Action.UPDATE
     return Action.NOTHING
 
 
-def _check_same(given: NetworkSettings, wish: NetworkRequest) -> None:
+def _check_same(given: NetworkSettings, request: NetworkRequest) -> None:
     """Raise UsageError for other addresses or zones than the network has.
 
     A change of these would replace the subnets, with everything that runs in them.
     """
-    anew = f"choose another name, or remove it first: clusterctl network down {wish.name}"
-    if wish.cidr not in (None, given.cidr):
-        raise UsageError(f"network {wish.name} has {given.cidr}, not {wish.cidr}", anew)
-    asked = wish.zones or given.zones
-    if {*_full_names(asked, given.zones[0][:-1])} != {*given.zones}:
+    hint = f"choose another name, or remove it first: clusterctl network down {request.name}"
+    if request.cidr not in (None, given.cidr):
+        raise UsageError(f"network {request.name} has {given.cidr}, not {request.cidr}", hint)
+    requested = request.zones or given.zones
+    if {*_full_names(requested, given.zones[0][:-1])} != {*given.zones}:
         raise UsageError(
-            f"network {wish.name} is in {' and '.join(given.zones)}, not {' and '.join(asked)}",
-            anew,
+            f"network {request.name} is in {' and '.join(given.zones)}, not "
+            f"{' and '.join(requested)}",
+            hint,
         )
 
 

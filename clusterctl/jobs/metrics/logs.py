@@ -359,7 +359,7 @@ class MetricPoint:
     """
 
     line: int
-    epoch: int | None
+    epoch: Optional[int]
     value: float
 
 

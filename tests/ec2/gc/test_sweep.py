@@ -10,7 +10,7 @@ import pytest
 from clusterctl.ec2 import tags
 from clusterctl.ec2.gc.orphans import Rules, Verdict, judge, thing_id
 from clusterctl.ec2.gc.resources import (
-    STOPPED_SEEN,
+    STOPPED_FOUND,
     Resource,
     ResourceKind,
     read_machine,
@@ -37,7 +37,7 @@ def machine(
     limits: str = "",
     stopped: str = "",
     retired: bool = False,
-    seen: str = "",
+    observed: str = "",
 ) -> Resource:
     """Return an instance as DescribeInstances shows it."""
     labels = {tags.CLUSTER: cluster, tags.FIRST_INDEX: str(index), tags.LIMITS: limits}
@@ -52,7 +52,7 @@ def machine(
             {
                 **labels,
                 **({tags.RETIRED: "yes"} if retired else {}),
-                **({STOPPED_SEEN: seen} if seen else {}),
+                **({STOPPED_FOUND: observed} if observed else {}),
             }
         ),
     }
@@ -79,7 +79,7 @@ BLIND = {"unlisted_kinds": frozenset({(REGION, ResourceKind.INSTANCE)})}
 OLD = {"older_than_s": 3600.0}
 
 
-def seen(**span) -> dict:
+def observed(**span) -> dict:
     """The rules of a `gc` that has seen these for so long."""
     return {"first_seen_unused": {thing_id(one): ago(**span) for one in (GROUP, ADDRESS)}}
 
@@ -89,9 +89,13 @@ def spent(usd: float) -> dict:
     return {"spent": {DEMO: (usd, 10.0)}}
 
 
-def halted(since: str, limits: str = "idle-minutes=30 stopped-days=3", seen: str = "") -> Resource:
+def halted(
+    since: str, limits: str = "idle-minutes=30 stopped-days=3", observed: str = ""
+) -> Resource:
     reason = f"User initiated (2026-11-{since} GMT)" if since else ""
-    return machine(state="stopped", limits=limits, stopped=reason, made_at=ago(days=30), seen=seen)
+    return machine(
+        state="stopped", limits=limits, stopped=reason, made_at=ago(days=30), observed=observed
+    )
 
 
 # Name: the resources, the rules, and the verdict on each resource.
@@ -139,11 +143,11 @@ VERDICTS = {
         HERE,
         [IN_USE],
     ),
-    "seen 3 days ago": ([halted("", seen="2026-11-17T11:59:00+00:00")], HERE, [ORPHAN]),
-    "seen since": ([halted("", seen="2026-11-17T12:01:00+00:00")], HERE, [IN_USE]),
-    "seen, then started": ([halted("", seen="2026-09-01T12:00:00+00:00")], HERE, [KEPT]),
-    "seen nowhere": ([halted("", seen="2026-11-01T12:00:00")], HERE, [KEPT]),
-    "seen by hand": ([halted("", seen="yesterday")], HERE, [KEPT]),
+    "seen 3 days ago": ([halted("", observed="2026-11-17T11:59:00+00:00")], HERE, [ORPHAN]),
+    "seen since": ([halted("", observed="2026-11-17T12:01:00+00:00")], HERE, [IN_USE]),
+    "seen, then started": ([halted("", observed="2026-09-01T12:00:00+00:00")], HERE, [KEPT]),
+    "seen nowhere": ([halted("", observed="2026-11-01T12:00:00")], HERE, [KEPT]),
+    "seen by hand": ([halted("", observed="yesterday")], HERE, [KEPT]),
     # Replacement
     "replaced": ([machine(retired=True), machine(name="i-9")], HERE, [ORPHAN, IN_USE]),
     "replaced just now": (
@@ -208,10 +212,10 @@ VERDICTS = {
     "a network in which nothing was seen": ([NETWORK], {**BLIND, "networks": True}, [KEPT]),
     # No date
     "seen for the first time": ([GROUP, KEY], {"first_seen_unused": {}}, [KEPT, ORPHAN]),
-    "seen for a while": ([GROUP, ADDRESS], seen(minutes=14), [KEPT] * 2),
-    "seen for long enough": ([GROUP, ADDRESS], seen(minutes=15), [ORPHAN] * 2),
-    "seen for long, beside a new key": ([GROUP, NEW_KEY], seen(days=9), [KEPT] * 2),
-    "seen in the future": ([GROUP], seen(minutes=-5), [KEPT]),
+    "seen for a while": ([GROUP, ADDRESS], observed(minutes=14), [KEPT] * 2),
+    "seen for long enough": ([GROUP, ADDRESS], observed(minutes=15), [ORPHAN] * 2),
+    "seen for long, beside a new key": ([GROUP, NEW_KEY], observed(days=9), [KEPT] * 2),
+    "seen in the future": ([GROUP], observed(minutes=-5), [KEPT]),
     "first seen, asked for": ([GROUP], {"first_seen_unused": {}, "cluster": "demo"}, [ORPHAN]),
     # Networks
     "an empty network": ([NETWORK], {}, [KEPT]),

@@ -129,12 +129,12 @@ def test_when_all_were_tried(places):
         (
             "InsufficientInstanceCapacity",
             "nowhere are enough machines: tried p4d.24xlarge in us-east-1a, p4d.24xlarge in "
-            "us-east-1b, p5.48xlarge in us-east-1a. EC2 said: No.",
+            "us-east-1b, p5.48xlarge in us-east-1a. EC2's message: No.",
         ),
         (
             "Unsupported",
             "no place takes this launch: tried p4d.24xlarge in us-east-1a, p4d.24xlarge in "
-            "us-east-1b, p5.48xlarge in us-east-1a. EC2 said: No.",
+            "us-east-1b, p5.48xlarge in us-east-1a. EC2's message: No.",
         ),
     ],
 )

@@ -43,7 +43,7 @@ def test_a_permitted_launch_says_what_was_not_asked(launches):
     plan = launches.plan(SPEC)
     [found] = dry_run_findings(launches.client, plan)
     assert (found.check_id, found.severity.value) == ("launch.permitted", "info")
-    assert "asked without key and groups" in found.message
+    assert "checked without key and groups" in found.message
     assert launches.alive() == []
     launches.up(SPEC)
     assert dry_run_findings(launches.client, launches.plan(SPEC)) == (), "nothing to launch"

@@ -37,12 +37,12 @@ from tests.ec2.observed import (
 )
 
 
-def plan(seen, spec=SPEC):
-    return plan_launch(settled(spec, seen), PUBLIC_KEY, "launch")
+def plan(observed, spec=SPEC):
+    return plan_launch(settled(spec, observed), PUBLIC_KEY, "launch")
 
 
-def lines(seen, spec=SPEC):
-    return [step.describe() for step in plan(seen, spec).steps]
+def lines(observed, spec=SPEC):
+    return [step.describe() for step in plan(observed, spec).steps]
 
 
 def requests(made):
@@ -144,8 +144,8 @@ def test_only_missing_nodes_are_launched_neighbours_in_one_request(present, size
 
 
 def test_more_nodes_than_before():
-    seen = with_nodes(0, 1, 2, 3)
-    assert lines(seen, replace(SPEC, nodes=6)) == [
+    observed = with_nodes(0, 1, 2, 3)
+    assert lines(observed, replace(SPEC, nodes=6)) == [
         "CreateTags: 6 nodes wanted now",
         "RunInstances: 2 x p4d.24xlarge with 8 GPUs each, nodes demo-[4-5], image ami-1, "
         "us-east-1a",
@@ -153,9 +153,9 @@ def test_more_nodes_than_before():
 
 
 def test_a_single_node_without_gpus():
-    seen = offering(replace(PLAIN, name="c5.xlarge", gpus=0, gpu_name=""))
+    observed = offering(replace(PLAIN, name="c5.xlarge", gpus=0, gpu_name=""))
     spec = ClusterSpec("demo", 1, "c5.xlarge")
-    assert lines(seen, spec)[-1] == (
+    assert lines(observed, spec)[-1] == (
         "RunInstances: 1 x c5.xlarge without GPUs, node demo-0, image ami-1, us-east-1a"
     )
 
@@ -226,8 +226,8 @@ def test_the_key_pair_at_ec2_is_the_folders(key_pair, operations):
 
 @pytest.mark.parametrize(("snapshot_gib", "volume_gib"), [(0, 150), (75, 150), (300, 300)])
 def test_the_root_volume_holds_the_image(snapshot_gib, volume_gib):
-    seen = offering(image=replace(IMAGE, root_gib=snapshot_gib, root_device="/r"))
-    [mapping] = requests(plan(seen))[0]["BlockDeviceMappings"]
+    observed = offering(image=replace(IMAGE, root_gib=snapshot_gib, root_device="/r"))
+    [mapping] = requests(plan(observed))[0]["BlockDeviceMappings"]
     assert (mapping["DeviceName"], mapping["Ebs"]["VolumeSize"]) == ("/r", volume_gib)
 
 
@@ -236,7 +236,7 @@ REFUSED = {
         with_nodes(0, 1, 2, 3),
         replace(SPEC, nodes=2),
         UsageError,
-        "has 4 nodes, more than the 2 asked for",
+        "has 4 nodes, more than the 2 requested",
         "clusterctl remove demo 2-3, or ask for --nodes 4",
     ),
     "two of one": (
@@ -257,7 +257,7 @@ REFUSED = {
         replace(NOTHING, key_pair=replace(KEY_PAIR, public_key="ssh-ed25519 AAAAother x")),
         SPEC,
         MissingTool,
-        "another one has launched it, or begun to",
+        "another one has launched it or tried to",
         "choose another name",
     ),
     "user data too long": (
@@ -270,10 +270,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("seen", "spec", "kind", "message", "hint"), REFUSED.values(), ids=REFUSED)
-def test_refused_before_anything_is_made(seen, spec, kind, message, hint):
+@pytest.mark.parametrize(
+    ("observed", "spec", "kind", "message", "hint"), REFUSED.values(), ids=REFUSED
+)
+def test_refused_before_anything_is_made(observed, spec, kind, message, hint):
     with pytest.raises(kind) as caught:
-        plan(seen, spec)
+        plan(observed, spec)
     assert message in caught.value.message
     assert hint in caught.value.hint
 
@@ -312,10 +314,10 @@ def cluster(*members, **more):
     ],
 )
 def test_which_nodes_are_wanted(present, wanted, nodes, expected):
-    seen = cluster(*(instance(index, wanted=wanted) for index in present))
+    observed = cluster(*(instance(index, wanted=wanted) for index in present))
     spec = replace(SPEC, nodes=nodes)
-    assert wanted_indices(replace(seen, spec=spec)) == expected
-    made = plan(seen, spec)
+    assert wanted_indices(replace(observed, spec=spec)) == expected
+    made = plan(observed, spec)
     assert made.wanted == expected
     assert made.missing == tuple(index for index in expected if index not in present)
 
@@ -337,8 +339,8 @@ def test_which_nodes_are_wanted(present, wanted, nodes, expected):
 )
 def test_what_add_asks_for_is_kept_in_the_tags(present, wanted, before, nodes, written, told):
     said = {"wanted": read_indices(wanted), "unfinished": read_unfinished(before)}
-    seen = cluster(*(instance(index, **said) for index in present), catalogue=CATALOGUE)
-    made = plan(seen, replace(SPEC, nodes=nodes, by_add=True))
+    observed = cluster(*(instance(index, **said) for index in present), catalogue=CATALOGUE)
+    made = plan(observed, replace(SPEC, nodes=nodes, by_add=True))
     labels = [
         tag["Value"]
         for step in made.steps
@@ -357,8 +359,8 @@ def test_what_add_asks_for_is_kept_in_the_tags(present, wanted, before, nodes, w
     [((), False), ((("team", "nlp"),), False), ((("team", "vision"), ("cost", "7")), True)],
 )
 def test_tags_for_nodes_that_are_there_are_not_passed_over(asked, told):
-    seen = cluster(*(instance(index, tags={"team": "nlp"}) for index in range(4)))
-    found = plan(seen, replace(SPEC, tags=asked)).findings
+    observed = cluster(*(instance(index, tags={"team": "nlp"}) for index in range(4)))
+    found = plan(observed, replace(SPEC, tags=asked)).findings
     assert [one.check_id for one in found] == ["tags.kept"] * told
     assert all("--tag cost, team" in one.message for one in found)
 
@@ -369,17 +371,17 @@ def test_tags_for_nodes_that_are_there_are_not_passed_over(asked, told):
 )
 def test_what_is_not_finished_is_something_to_do(present, unfinished, idle):
     said = read_unfinished(unfinished)
-    seen = cluster(*(instance(index, unfinished=said) for index in present))
-    assert (plan(seen).steps, plan(seen).idle) == ((), idle)
+    observed = cluster(*(instance(index, unfinished=said) for index in present))
+    assert (plan(observed).steps, plan(observed).idle) == ((), idle)
 
 
 def test_after_nodes_that_never_came_the_tags_follow():
-    seen = cluster(*(instance(index, wanted=tuple(range(6))) for index in range(4)))
-    [step] = plan(seen).steps
+    observed = cluster(*(instance(index, wanted=tuple(range(6))) for index in range(4)))
+    [step] = plan(observed).steps
     assert step.describe() == "CreateTags: 4 nodes wanted now"
     assert {"Key": "clusterctl:nodes", "Value": "0-3"} in step.arguments["Tags"]
     with pytest.raises(UsageError) as caught:
-        plan(seen, replace(SPEC, nodes=3))
+        plan(observed, replace(SPEC, nodes=3))
     assert "clusterctl remove demo 3" in caught.value.hint
 
 
@@ -502,8 +504,8 @@ def test_the_head_node_gets_its_address_even_where_nothing_is_launched(
 def test_a_new_head_node_takes_the_address_over(machine):
     workers = [instance(index, several_interfaces=True, efa_interfaces=4) for index in (1, 2, 3)]
     old = instance(0, retired=True, several_interfaces=True, efa_interfaces=4)
-    seen = cluster(old, *workers, address=ADDRESS, catalogue=offering(machine).catalogue)
-    made = plan(seen)
+    observed = cluster(old, *workers, address=ADDRESS, catalogue=offering(machine).catalogue)
+    made = plan(observed)
     assert made.missing == (0,)
     if machine is MACHINE:
         assert made.steps[-1].arguments == {
@@ -513,8 +515,8 @@ def test_a_new_head_node_takes_the_address_over(machine):
         }
 
 
-def sent(seen, spec=SPEC, zone="subnet-a", **changes) -> SentLaunch:
-    [request] = requests(plan_launch(settled(spec, seen), PUBLIC_KEY, "earlier"))
+def sent(observed, spec=SPEC, zone="subnet-a", **changes) -> SentLaunch:
+    [request] = requests(plan_launch(settled(spec, observed), PUBLIC_KEY, "earlier"))
     interfaces = [{**one, "SubnetId": zone} for one in request["NetworkInterfaces"]]
     return SentLaunch({**request, "NetworkInterfaces": interfaces, **changes}, sent_at=1.0)
 
@@ -572,9 +574,9 @@ def test_a_launch_that_cannot_be_sent_again_stops_it(subnets, changes):
     earlier = sent(there(SUBNETS))
     earlier = SentLaunch({**earlier.request, **changes}, sent_at=1.0)
     # It is not forgotten if no node is missing, either.
-    for seen in (there(subnets), with_nodes(0, 1, 2, 3)):
+    for observed in (there(subnets), with_nodes(0, 1, 2, 3)):
         with pytest.raises(ClusterctlError) as caught:
-            plan(replace(seen, unsettled=(earlier,)))
+            plan(replace(observed, unsettled=(earlier,)))
         assert "cut off" in caught.value.message
 
 

@@ -41,8 +41,8 @@ BLOCK = replace(ODCR, block=True, starts_at=START, ends_at=START.replace(day=8))
 RESERVED = replace(SPEC, capacity_reservation="cr-1")
 
 
-def plan(seen=NOTHING, spec=SPEC):
-    return plan_launch(settled(spec, seen), PUBLIC_KEY, "launch")
+def plan(observed=NOTHING, spec=SPEC):
+    return plan_launch(settled(spec, observed), PUBLIC_KEY, "launch")
 
 
 def account(**catalogue):
@@ -195,9 +195,9 @@ FOUND = {
 def test_each_check(snapshot):
     """Each finding is as in __snapshots__. With an error, the plan has no steps."""
     told = []
-    for case, (seen, spec) in FOUND.items():
+    for case, (observed, spec) in FOUND.items():
         check_id = case.partition(" ")[0].rstrip(",")
-        made = plan(seen, spec)
+        made = plan(observed, spec)
         [found] = [one for one in made.findings if one.check_id == check_id]
         told += [case, f"  {found.severity.value}: {found.message}", f"  hint: {found.hint}"]
         assert made.refused is (found.severity is ERROR), case
@@ -245,14 +245,16 @@ def test_a_head_node_is_launched_only_where_it_can_be_reached():
 
 def test_more_nodes_join_a_cluster_whatever_its_routes():
     """Its head node is there, and is reached or not."""
-    seen = replace(
+    observed = replace(
         account(ways_out=dict.fromkeys(SUBNET_IDS, Egress("rtb-1"))), instances=(instance(0),)
     )
-    assert [one for one in plan(seen, asked(nodes=2)).findings if "way_in" in one.check_id] == []
+    assert [
+        one for one in plan(observed, asked(nodes=2)).findings if "way_in" in one.check_id
+    ] == []
 
 
 def test_all_of_it_is_said_at_once_errors_first():
-    seen = account(
+    observed = account(
         reservation=replace(BLOCK, state="scheduled", free=0),
         subnets=subnets(free=1),
         quotas={TYPE: QuotaUse("P", "L-417A185B", 0, 0)},
@@ -266,7 +268,7 @@ def test_all_of_it_is_said_at_once_errors_first():
         limits=Limits(max_hourly_usd=1),
         efa=True,
     )
-    findings = plan(seen, spec).findings
+    findings = plan(observed, spec).findings
     assert [one.check_id for one in findings] == [
         "subnet.addresses",
         "disk.size",
@@ -312,7 +314,7 @@ def test_the_places_by_type_as_asked_then_by_zone():
 
 
 @pytest.mark.parametrize(
-    ("seen", "check_id"),
+    ("observed", "check_id"),
     [
         (two_types(placement_strategies=("spread",)), "placement.type"),
         (account(machines={TYPE: PLAIN}), "type.unknown"),
@@ -325,8 +327,8 @@ def test_the_places_by_type_as_asked_then_by_zone():
         ),
     ],
 )
-def test_an_alternative_that_does_not_fit_is_left_out_and_that_is_said(seen, check_id):
-    made = plan(seen, asked(or_types=(OTHER,), placement_group=True))
+def test_an_alternative_that_does_not_fit_is_left_out_and_that_is_said(observed, check_id):
+    made = plan(observed, asked(or_types=(OTHER,), placement_group=True))
     [finding] = [one for one in made.findings if one.check_id == check_id]
     assert finding.severity is WARNING
     assert finding.message.startswith("p5.48xlarge is not tried: ")
@@ -383,15 +385,15 @@ def single(**changes):
 
 
 @pytest.mark.parametrize(
-    ("seen", "lacks"),
+    ("observed", "lacks"),
     [
         (single(), "without a placement group and EFA"),
         (single(efa_interfaces=4), "without a placement group,"),
         (with_nodes(0, 1), ""),
     ],
 )
-def test_a_single_node_that_grows_is_told_what_it_lacks(seen, lacks):
-    made = plan(seen)
+def test_a_single_node_that_grows_is_told_what_it_lacks(observed, lacks):
+    made = plan(observed)
     found = [one for one in made.findings if one.check_id == "network.grown"]
     assert [one.severity for one in found] == ([WARNING] if lacks else [])
     assert all(lacks in one.message and "clusterctl down demo" in one.hint for one in found)

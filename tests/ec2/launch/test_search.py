@@ -127,7 +127,7 @@ def test_without_capacity_anywhere_nothing_is_launched(launches, faults):
     assert error.code == "InsufficientInstanceCapacity"
     assert error.message.startswith(
         "nowhere are enough machines: tried p4d.24xlarge in us-east-1a, p4d.24xlarge in "
-        "us-east-1b, p4d.24xlarge in us-east-1c, p4d.24xlarge in us-east-1d. EC2 said: "
+        "us-east-1b, p4d.24xlarge in us-east-1c, p4d.24xlarge in us-east-1d. EC2's message: "
     )
     assert "nothing was launched" in error.hint
     assert (launches.alive(), read_launches(launches.record)) == ([], ())

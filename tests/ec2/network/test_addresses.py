@@ -193,7 +193,7 @@ def test_what_is_refused_is_said(client):
 )
 def test_an_address_comes_from_where_its_node_is(launches, zone, group):
     """EC2 associates no address of the region with a node in a Local Zone, nor the reverse."""
-    [step] = allocate_steps(launches.plan(SPEC).seen, zone)
+    [step] = allocate_steps(launches.plan(SPEC).observed, zone)
     assert step.arguments.get("NetworkBorderGroup") == group
 
 

@@ -148,9 +148,9 @@ def test_an_address_that_up_ran_from_is_let_in_until_it_runs_from_another(client
     group = None
     for address, given, let_in in history:
         spec = ClusterSpec("demo", 1, "c5.xlarge", ssh_from=given)
-        seen = Observed(spec, REGION, vpc, ssh_from=address, group=group)
+        observed = Observed(spec, REGION, vpc, ssh_from=address, group=group)
         results: dict[str, str] = {}
-        for step in group_steps(seen):
+        for step in group_steps(observed):
             answer = getattr(client, step.operation)(**step.resolved(results))
             results.update({key: answer[key] for key in step.gives})
         if group is None:

@@ -8,8 +8,8 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from clusterctl.ec2.lent_keys import lend_keys
 from clusterctl.ec2.session import Account, Clients
+from clusterctl.ec2.temporary_keys import temporary_keys
 from clusterctl.lab.faults.kinds import ApiError
 from tests.ec2.launching import faults
 from tests.moto_ec2 import KEY, REGION
@@ -63,7 +63,7 @@ def test_a_session_that_reads_the_buckets_and_nothing_else(clients, as_lent):
     clients.sts.meta.events.register(
         "provide-client-params.sts.*", lambda params, **_: asked.append(dict(params))
     )
-    lent = lend_keys(clients, ["train", "validation", "train"])
+    lent = temporary_keys(clients, ["train", "validation", "train"])
     [request] = asked
     assert {**request, "Policy": json.loads(request["Policy"])} == {
         "Name": "clusterctl",
@@ -113,15 +113,15 @@ def test_a_session_that_reads_the_buckets_and_nothing_else(clients, as_lent):
 
 def test_where_no_such_session_is_given_it_is_said_what_is_lent(clients, as_lent, faults):
     faults(ApiError("GetFederationToken", "AccessDenied", times=0))
-    lent = lend_keys(clients, ["train"])
+    lent = temporary_keys(clients, ["train"])
     assert lent.keys[2]
     as_lent("s3", lent.keys).put_object(Bucket="payroll", Key="b", Body=b"")
-    assert "lent keys of 12 hours with all your rights" in lent.finding.message
+    assert "get keys of 12 hours with all your rights" in lent.finding.message
     assert "have sts:GetFederationToken allowed, which was refused" in lent.finding.hint
     faults(ApiError("GetSessionToken", "AccessDenied", times=0))
-    lent = lend_keys(clients, ["train"])
+    lent = temporary_keys(clients, ["train"])
     assert lent.keys == (*OWN, "")
-    assert "lent your long-lived keys" in lent.finding.message
+    assert "get your long-lived keys" in lent.finding.message
 
 
 def test_a_session_of_ones_own_is_lent_as_it_is(clients, as_lent, monkeypatch, moto_url):
@@ -133,6 +133,6 @@ def test_a_session_of_ones_own_is_lent_as_it_is(clients, as_lent, monkeypatch, m
     # A session cannot request another session.
     asks = as_lent("sts", keys).get_federation_token
     assert refusal(asks, Name="clusterctl", Policy="{}") == ("AccessDenied", 403)
-    lent = lend_keys(Clients(Account(region=REGION, endpoint_url=moto_url)), ["train"])
+    lent = temporary_keys(Clients(Account(region=REGION, endpoint_url=moto_url)), ["train"])
     assert lent.keys == keys
-    assert "lent your session's own keys" in lent.finding.message
+    assert "get your session's own keys" in lent.finding.message

@@ -1,0 +1,156 @@
+"""`config schema`: the JSON Schema of each command's --json, and of clusterctl.yaml."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from clusterctl.cli import json_schema
+from clusterctl.cli.main import cli, run_command
+from clusterctl.cli.params import JsonOption
+from clusterctl.config import FILE_NAME
+from clusterctl.configuration.options import OPTIONS, ValueKind
+from clusterctl.configuration.specfile import parse_spec_file
+from tests.cli.test_every_command import commands, takes_json
+
+COMMANDS = dict(commands())
+# A record of a command's output: `$ LINE`, stdout, `--`.
+RECORD = re.compile(r"^  \$ (?P<line>.*--json.*)\n(?P<out>(?:  .*\n)*?)  --$", re.MULTILINE)
+SNAPSHOTS = Path(__file__).parent / "__snapshots__"
+# The commands that these programs stand for.
+PROGRAMS = {"runclust": "run", "copyclust": "copy", "copyclust verify": "data verify"}
+
+
+def result_of(name):
+    [result] = [one.result for one in COMMANDS[name].params if isinstance(one, JsonOption)]
+    return result
+
+
+def command_in(line):
+    words = line.removeprefix("clusterctl ").split()
+    known = {**PROGRAMS, **{name: name for name in COMMANDS}}
+    return next(
+        known[one] for one in (" ".join(words[:3]), " ".join(words[:2]), words[0]) if one in known
+    )
+
+
+def records():
+    for file in ("test_goldens.ambr", "test_goldens_life.ambr"):
+        for found in RECORD.finditer((SNAPSHOTS / file).read_text()):
+            values, text, decoder = [], found["out"].strip(), json.JSONDecoder()
+            while text:
+                value, end = decoder.raw_decode(text)
+                values.append(value)
+                text = text[end:].lstrip()
+            for value in values:
+                if not (isinstance(value, dict) and "error" in value and "exit_status" in value):
+                    yield found["line"], command_in(found["line"]), value
+
+
+def tolerant(schema):
+    """Return the schema with masks in place of values: a text, or the names of a subtree."""
+    if isinstance(schema, list):
+        return [tolerant(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: tolerant(one) for key, one in schema.items()}
+    return {"anyOf": [inner, {"const": "N"}]} if isinstance(schema.get("type"), str) else inner
+
+
+def test_each_command_with_json_has_a_schema():
+    for name, command in COMMANDS.items():
+        if takes_json(command):
+            jsonschema.Draft202012Validator.check_schema(json_schema.result_schema(result_of(name)))
+
+
+def test_what_was_recorded_is_as_the_schemas_describe():
+    checked = set()
+    for line, name, value in records():
+        schema = tolerant(json_schema.result_schema(result_of(name)))
+        best = jsonschema.exceptions.best_match(
+            jsonschema.Draft202012Validator(schema).iter_errors(value)
+        )
+        assert best is None, f"{line}: {best.json_path}: {best.message[:300]}"
+        checked.add(name)
+    assert len(checked) >= 40, sorted({*COMMANDS} - checked)
+
+
+def settings_of(page):
+    """Return the files that the page shows, as indented blocks."""
+    blocks = re.findall(r"^    # clusterctl\.yaml\n(?:    .*\n|\n)+", page, re.MULTILINE)
+    return [textwrap.dedent(block) for block in blocks]
+
+
+def examples():
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    yield from settings_of(page)
+    kinds = {
+        ValueKind.FLAG: (True, False),
+        ValueKind.WHOLE: (1, 4),
+        ValueKind.LOAD: (0, 100, 300),
+        ValueKind.NUMBER: (8, 0.5),
+        ValueKind.DURATION: ("30m", "2h"),
+        ValueKind.TAGS: ({}, {"team": "vision", "old": None}),
+    }
+    for option in OPTIONS.values():
+        values = kinds.get(option.kind, (option.example or "text",))
+        for value in (*values, *([[values[0]]] if option.kind is ValueKind.LIST else []), None):
+            yield yaml.safe_dump({"defaults": {option.key: value}})
+            yield yaml.safe_dump({"clusters": {"demo": {option.key: value, "extends": "base"}}})
+
+
+def errors_of(text):
+    found = jsonschema.Draft202012Validator(json_schema.file_schema()).iter_errors(
+        yaml.safe_load(text)
+    )
+    return [error.message for error in found]
+
+
+def problems_of(text):
+    """Return the problems that the loader finds, but for what no schema sees."""
+    _, problems = parse_spec_file(text.encode(), Path(FILE_NAME))
+    return [one for one in problems if "there is no cluster" not in one.message]
+
+
+def test_the_schema_of_the_file_takes_what_the_loader_takes():
+    texts = list(examples())
+    assert len(texts) > 2 * len(OPTIONS)
+    for text in texts:
+        assert (problems_of(text), errors_of(text)) == ([], []), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "default: {}",
+        "nodes: 4",
+        "defaults: {spott: true}",
+        "defaults: {extends: base}",
+        "defaults: {nodes: four}",
+        "defaults: {nodes: 0}",
+        "defaults: {spot: maybe}",
+        "defaults: {budget: 0}",
+        "defaults: {instance-type: p4d}",
+        "clusters: {demo: 4}",
+    ],
+)
+def test_the_schema_of_the_file_refuses_what_the_loader_refuses(text):
+    assert problems_of(text)
+    assert errors_of(text)
+
+
+def test_schemas_on_the_command_line(capsys):
+    def schema(*words):
+        status = run_command(cli, ["config", "schema", *words])
+        return status, json.loads(capsys.readouterr().out or "null")
+
+    assert schema() == (0, json_schema.file_schema())
+    for command in ("jobs", "env status"):
+        assert schema(*command.split()) == (0, json_schema.result_schema(result_of(command)))
+    assert schema("env") == (2, None)
