@@ -228,7 +228,7 @@ def _show_without_lead(found: Explanation) -> None:
         )
     elif found.severity is Severity.ERROR:
         _show_unknown(
-            "Something failed, and no known line of this log explains it:",
+            "Something failed, and no line of this log that is in the catalogue explains it:",
             found.failing,
         )
     else:

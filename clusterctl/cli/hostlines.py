@@ -12,7 +12,7 @@ from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.units import format_bytes
 
 if TYPE_CHECKING:
-    from clusterctl.cli.json_types import FailureData, Output
+    from clusterctl.cli.json_types import FailureData, OutputData
 
 # Bytes. A line that does not end is printed in pieces of this size.
 LONGEST_LINE = 1 << 16
@@ -105,7 +105,7 @@ def show_reasons(reasons: Iterable[tuple[str, tuple[str, str]]]) -> None:
         output.note(f"{fold_hosts(hosts)}: {message}" + (f" (hint: {hint})" if hint else ""))
 
 
-def as_data(outcome: HostOutcome[CommandResult]) -> Output | FailureData:
+def as_data(outcome: HostOutcome[CommandResult]) -> OutputData | FailureData:
     """Return one host's outcome for `--json`."""
     if outcome.value is not None:
         value = outcome.value

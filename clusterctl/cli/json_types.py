@@ -191,7 +191,7 @@ class Back(TypedDict):
 Rebooted = list[Union[Back, FailureData]]
 
 
-class Output(TypedDict):
+class OutputData(TypedDict):
     host: str
     exit_status: int
     stdout: str
@@ -200,7 +200,7 @@ class Output(TypedDict):
     truncated: bool
 
 
-Outputs = list[Union[Output, FailureData]]
+Outputs = list[Union[OutputData, FailureData]]
 
 
 class _Error(TypedDict, total=False):

@@ -76,7 +76,7 @@ WEAK_MARKS = (
     *("orrupt", "xceeded", "ejected", "rashed", "not enough", "nsufficient", "too o", "too l"),
     *("too s", "ut of memory", "ut of range", "ndefined symbol", "xpired", " fault", "imeout"),
     *("ttempting to ", "ot authori", "ot recogni", "ower than configured"),
-    *("signal", "missing ranks", "deadlock", "NVRM: "),
+    *("signal", "deadlock", "NVRM: "),
 )
 
 # What stands before a message: time stamps, `[rank]`, `host:pid`, `program[pid]:`, a file's line.
@@ -209,7 +209,7 @@ _DOUBTFUL = re.compile(
     r"|\balready (?:be )?(?:loaded|in use|running)\b|\bresult in binding more\b"
     r"|\bAttempting to (?:use|access|call) .*\b(?:before|after|uninitialized)\b"
     r"|\bnot authori[sz]ed\b|\bnot recogni[sz]ed\b|\breported lower than configured\b"
-    r"|\[missing ranks|\bdeadlock\b|NVRM: .*\b(?:No|not)\b"
+    r"|\bdeadlock\b|NVRM: .*\b(?:No|not)\b"
     r"|\bboth .{0,60}\bwere specified\b|\battempt to run as root\b"
 )
 # `E` of glog and TensorFlow, which the library prints for things that it does without, too.

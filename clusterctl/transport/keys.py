@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import paramiko
 from paramiko.agent import AgentSSH
 
-from clusterctl.domain.errors import HostKeyChanged, HostKeyUnknown, UsageError
+from clusterctl.domain.errors import HostError, HostKeyChanged, HostKeyUnknown, UsageError
 from clusterctl.transport.ssh_config import matches_list
 from clusterctl.transport.target import Target
 from clusterctl.transport.user_config import KeySources
@@ -306,15 +306,18 @@ class KnownHostKeys:
                 or "log in once with `ssh` and compare the fingerprint, or add it to known_hosts",
             )
         if shown not in known:
-            files = [option for path in self.paths[:1] for option in ("-f", str(path))]
-            drop = shlex.join(["ssh-keygen", "-R", target.known_hosts_name, *files])
-            raise HostKeyChanged(
-                target.host,
-                f"its host key is not the one in {self._files}: it shows {shown}, known is "
-                f"{known_like(shown, known)}",
-                "either its address now belongs to another machine, or someone is in between; "
-                + (self._renew or f"if you know why, drop the old key: {drop}"),
-            )
+            raise self._changed(target, shown, known_like(shown, known))
+
+    def _changed(self, target: Target, shown: HostKey, known: HostKey) -> HostError:
+        """Return the error about another key than the known one; a cluster knows more about it."""
+        files = [option for path in self.paths[:1] for option in ("-f", str(path))]
+        drop = shlex.join(["ssh-keygen", "-R", target.known_hosts_name, *files])
+        return HostKeyChanged(
+            target.host,
+            f"its host key is not the one in {self._files}: it shows {shown}, known is {known}",
+            "either its address now belongs to another machine, or someone is in between; "
+            + (self._renew or f"if you know why, drop the old key: {drop}"),
+        )
 
     def _known(self, target: Target) -> list[HostKey]:
         # As in OpenSSH, a host on another port may be known by its bare name.

@@ -56,7 +56,9 @@ def diagnosed(*options):
 
 def test_this_machine(stuck, home):
     found, on_pipe = diagnosed("--local", "--launcher", str(stuck))
-    assert (on_pipe["ranks"], found["job_id"], found["exit_status"]) == ([1], str(stuck), 2)
+    assert (on_pipe["ranks"], found["job_id"]) == ([1], str(stuck))
+    # A warning while the job is young.
+    assert found["exit_status"] in (1, 2)
     assert (found["hosts"], found["cluster"]) == ("--local", None)
     hints = [one["hint"] for one in found["findings"]]
     assert not any("clusterctl run" in hint for hint in hints)

@@ -147,7 +147,7 @@ def test_files_beside_the_table(results, tmp_path):
     ran = results("--log", "hvd_train.log", "--csv", "rows.csv", "--plot", "run é.svg")
     assert ran.status == 0, ran.err
     assert "wrote rows.csv\nwrote run é.svg\n" in ran.err
-    assert "beside the tutorial's run" in ran.out
+    assert "compared with the tutorial's run" in ran.out
     assert len((tmp_path / "rows.csv").read_text().splitlines()) == 285
     assert (tmp_path / "run é.svg").read_text().startswith("<svg")
 

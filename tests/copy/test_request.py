@@ -39,7 +39,7 @@ def test_valid_requests_are_accepted(changes):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"sources": ()}, "nothing at ''"),
+        ({"sources": ()}, "no SRC"),
         ({"sources": ("a", "")}, "nothing at ''"),
         ({"destination": ""}, "DST is empty"),
         ({"destination": "a\0b"}, "zero byte"),

@@ -189,7 +189,7 @@ def test_a_start_that_fails_costs_no_disk_of_a_cluster_with_hours_left(world):
 def warned(world: World, limits: Limits | None = None):
     """Return what `start`, or with limits `up`, warns of before it starts the stopped nodes."""
     spec = SimpleNamespace(limits=limits or world.limits)
-    plan = SimpleNamespace(spec=spec, seen=SimpleNamespace(instances=world.seen()))
+    plan = SimpleNamespace(spec=spec, observed=SimpleNamespace(instances=world.seen()))
     return [*up.ended_findings(world.launcher, plan)]
 
 

@@ -69,7 +69,7 @@ def test_a_program_of_sagemakers_and_what_it_leaves(pair, s3, tmp_path):
     with pair.access() as access:
         addresses = [node.private_ip for node in access.cluster.nodes]
     seen = [json.loads(line.partition("SEEN ")[2]) for line in out.splitlines() if "SEEN" in line]
-    base = f"/home/ubuntu/.clusterctl/code/{job['id']}"
+    base = f"/home/ubuntu/.clusterctl/code/{job['job_id']}"
     assert seen == 2 * [
         {
             "args": {"model_dir": f"{base}/model", "epochs": 3, "name": "two words"},
@@ -80,7 +80,7 @@ def test_a_program_of_sagemakers_and_what_it_leaves(pair, s3, tmp_path):
         }
     ]
     model = {"model/same", "model/1/saved_model.pb", *(f"model/of {one}" for one in addresses)}
-    place = f"models/{job['id']}/"
+    place = f"models/{job['job_id']}/"
     kept = {one["Key"] for one in s3.list_objects_v2(Bucket="channels", Prefix=place)["Contents"]}
     whole = {*model, "output/data/differs", "conflicts/pair-1/output/data/differs"}
     assert kept == {place + name for name in (*whole, "manifest.json")}
@@ -96,7 +96,7 @@ def test_a_program_of_sagemakers_and_what_it_leaves(pair, s3, tmp_path):
     assert pair.ctl("fetch", job["job_id"], str(tmp_path / "kept"), "--verify")[0] == 0
     # A folder that cannot be read is an error: it is not left out.
     pair.on(0, f"mkdir -m 0 {base}/model/closed")
-    packed = pair.on(0, f"({PACK.format(job['id'], 'model')}) 2>&1 >/dev/null || echo failed")
+    packed = pair.on(0, f"({PACK.format(job['job_id'], 'model')}) 2>&1 >/dev/null || echo failed")
     assert ("model/closed" in packed, packed.endswith("failed\n")) == (True, True)
     pair.on(0, f"rmdir {base}/model/closed")
     (tmp_path / "own" / "model").mkdir(parents=True)
@@ -134,7 +134,7 @@ def test_a_job_file(pair, tmp_path):
     assert status == 0, err + out
     assert "left to the cluster: role\n" in err
     [job] = pair.jobs()
-    assert job["variables"] == {"T": f"/home/ubuntu/.clusterctl/code/{job['id']}/output/t"}
+    assert job["variables"] == {"T": f"/home/ubuntu/.clusterctl/code/{job['job_id']}/output/t"}
     assert (tmp_path / "kept" / "model/1/saved_model.pb").read_bytes() == bytes(range(256))
     metrics = json.loads(pair.ctl("results", "--json")[1])["metrics"]
     assert [[point["value"] for point in metrics.pop("the:loss")], metrics] == [[3.0, 3.0], {}]
@@ -261,7 +261,7 @@ def test_a_disk_that_is_full_when_the_model_is_collected(pair, tmp_path):
         [job] = pair.jobs()
         assert job["state"] == "failed"
         assert (
-            pair.on(0, f"ls /data/jobs/{job['id']} | grep -c 'manifest\\|collecting' || true")
+            pair.on(0, f"ls /data/jobs/{job['job_id']} | grep -c 'manifest\\|collecting' || true")
             == "0\n"
         )
         status, _, err = pair.ctl("fetch", job["job_id"], str(tmp_path / "kept"))

@@ -256,7 +256,7 @@ def test_nodes_that_take_long_to_end_do_not_end_the_search(launches, faults, mon
     ("dies", "hint"),
     [
         ("Client.VolumeLimitExceeded", "EBS storage"),
-        ("Client.InternalError", "check --kms-key, or, where there is none, the account's key"),
+        ("Client.InternalError", "check --kms-key, or without it the account's key"),
         ("Client.InvalidKMSKey.InvalidState", "enable it, or choose another --kms-key"),
     ],
 )
