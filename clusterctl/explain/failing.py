@@ -115,11 +115,11 @@ _NOTHING = re.compile(
     r"(?<![\d.])(?<!replica )(?<!rank )(?<!node )(?<!worker )(?<!process )(?<!task )(?<!GPU )"
     r"\b(?:0|no|No|without|zero) (?:\w+ )?(?:errors?|failures?|failed|exceptions?)\b"
     r"|\b(?:errors?|failures?|failed|timeouts?)[\"']?\s*[:=]\s*(?:0\b|\[\]|[Nn]one|[Ff]alse|\"\")"
-    r"|\b[Tt]op-?\d+[ _-][Ee]rr|\b[Ee]rror[:=]? +\d+\.\d+(?:%|\b)"
-    r"|\b[Ee]rror *[:=] *[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+|\.\d+)"
-    r"|\b(?:ERRORS?|FAILED|FAILURES?): *0 *$"
+    # A figure that is named error, and nothing after it: "Error: 10.0.0.5 refused" is a failure.
+    r"|\b[Tt]op-?\d+[ _-][Ee]rr|\b[Ee]rror *[:=]? *[-+]?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)"
+    r"\s*(?:[%,;)|]|$)|\b(?:ERRORS?|FAILED|FAILURES?): *0 *$"
     r"|\b(?:residual|max(?:imum)?|min|relative|rel|abs(?:olute)?|truncation|mean|average|avg|final"
-    r"|squared|rounding|reconstruction|interpolation) [Ee]rror\b"
+    r"|squared|rounding|reconstruction|interpolation) [Ee]rror *[:=]? *[-+]?\d"
     r"|\berror (?:rate|bars?)\b|root error\(s\) found|^(?:Last )?[Ee]rrors?:$"
     r"|End of error message|^Signal: |^:::MLLOG |\bPASSED\b"
 )
