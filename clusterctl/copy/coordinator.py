@@ -16,7 +16,7 @@ from clusterctl.copy.plan import SourceSummary
 from clusterctl.copy.topology import SOURCE, CopyTimeouts, Peer, PeerState, Topology
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.node.relay.messages import (
-    NOT_TOLD,
+    UNKNOWN,
     Begin,
     Done,
     Event,
@@ -338,7 +338,7 @@ class Coordinator:
         peer.upstream, peer.linked_at, peer.ordered_at = name, self.now, self.now
         if peer.progress:
             # `behind` counts blocks of the previous upstream.
-            peer.progress = peer.progress._replace(behind=NOT_TOLD)
+            peer.progress = peer.progress._replace(behind=UNKNOWN)
         at = self.net.peers[name].at if name else Listening()
         self._order(peer, PullFrom(name, at.address, at.port))
 

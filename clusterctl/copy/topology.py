@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.node.relay.messages import NOT_TOLD, Done, Gap, Listening, Progress, printable
+from clusterctl.node.relay.messages import UNKNOWN, Done, Gap, Listening, Progress, printable
 
 # The name of the relay that has the data. No host can have this name.
 SOURCE = "the source"
@@ -234,7 +234,7 @@ class Topology:
         """
         if not peer.upstream or self.is_complete(peer):
             return 0
-        if peer.progress and peer.progress.behind != NOT_TOLD:
+        if peer.progress and peer.progress.behind != UNKNOWN:
             return peer.progress.behind
         upstream = self.peers[peer.upstream]
         has = self.blocks if self.is_complete(upstream) else upstream.blocks

@@ -11,13 +11,13 @@ from datetime import datetime, timedelta, timezone
 from clusterctl.lab.record import AccessKey
 
 # Lifetime of the temporary key that a host gets through its instance profile.
-LENT_FOR = timedelta(hours=6)
+ROLE_KEY_LASTS = timedelta(hours=6)
 # AWS's key ids are in base32.
 _LETTERS = string.ascii_uppercase + "234567"
 
 
 @dataclass(frozen=True)
-class LentKey(AccessKey):
+class TemporaryKey(AccessKey):
     """A temporary key, valid until `expires` (UTC) and only together with its token.
 
     `policy` is the IAM policy document that limits the key. An empty one allows everything.
@@ -34,7 +34,7 @@ class Keyring:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._keys: dict[str, AccessKey] = {}
-        self._lent: dict[str, LentKey] = {}
+        self._role_keys: dict[str, TemporaryKey] = {}
 
     def add(self, key: AccessKey) -> AccessKey:
         """Register a key, and return it."""
@@ -42,32 +42,32 @@ class Keyring:
             self._keys[key.id] = key
         return key
 
-    def lend(self, account: str, holder: str) -> LentKey:
+    def role_key(self, account: str, holder: str) -> TemporaryKey:
         """Return the temporary key of a holder (an instance id).
 
         It stays the same until half of its lifetime is over. Then the holder gets a new one.
         """
         now = datetime.now(timezone.utc)
         with self._lock:
-            held = self._lent.get(holder)
-            if held and held.account == account and held.expires - now > LENT_FOR / 2:
+            held = self._role_keys.get(holder)
+            if held and held.account == account and held.expires - now > ROLE_KEY_LASTS / 2:
                 return held
-            self._lent[holder] = lent = self.open_session(account, LENT_FOR)
-        return lent
+            self._role_keys[holder] = key = self.open_session(account, ROLE_KEY_LASTS)
+        return key
 
-    def open_session(self, account: str, lasts: timedelta, policy: str = "") -> LentKey:
+    def open_session(self, account: str, lasts: timedelta, policy: str = "") -> TemporaryKey:
         """Return a new temporary key that is valid for `lasts`, and drop the expired ones."""
         now, made = datetime.now(timezone.utc), new_key(account, "ASIA")
         token = secrets.token_urlsafe(96)
-        lent = LentKey(made.account, made.id, made.secret, token, now + lasts, policy)
+        key = TemporaryKey(made.account, made.id, made.secret, token, now + lasts, policy)
         with self._lock:
             self._keys = {
                 id: key
                 for id, key in self._keys.items()
-                if not (isinstance(key, LentKey) and key.expires < now)
+                if not (isinstance(key, TemporaryKey) and key.expires < now)
             }
-            self._keys[lent.id] = lent
-        return lent
+            self._keys[key.id] = key
+        return key
 
     def find(self, id: str) -> AccessKey | None:
         """Return the key with this id, which may have expired; None if the lab has no such key."""

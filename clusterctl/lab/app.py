@@ -29,7 +29,7 @@ SERVICES = (
 )
 STATUS_PATH = "/_lab/status"
 # How long a request that sets or clears a host's fault waits for the supervisor to apply it.
-SETTLED_WITHIN_S = 3.0
+HOSTS_WITHIN_S = 3.0
 # The region in the Authorization header of a request to the price list.
 SIGNED_FOR = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/pricing/")
 # An idle connection is closed after this time, as S3 does.
@@ -42,7 +42,7 @@ def make_api(listening: socket.socket, secret: str) -> BaseWSGIServer:
     port = listening.getsockname()[1]
     pages = {
         STATUS_PATH: lambda _: _instances(),
-        page.PATH: lambda environ: page.serve(environ, checks.admit, _settle),
+        page.PATH: lambda environ: page.serve(environ, checks.admit, _wait_for_hosts),
         interruptions.PATH: interruptions.serve,
     }
     return _serve(
@@ -120,8 +120,8 @@ def _serve_prices(environ: dict[str, Any], start: Callable[..., Any]) -> Iterabl
     signed = SIGNED_FOR.search(environ.get("HTTP_AUTHORIZATION", ""))
     action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
     if permits(environ[gate.IN_ENVIRON], f"pricing:{action}"):
-        asked = json.loads(wsgi.read_body(environ) or b"{}")
-        status, answer = pricing.respond(signed[1] if signed else "", action, asked)
+        request = json.loads(wsgi.read_body(environ) or b"{}")
+        status, answer = pricing.respond(signed[1] if signed else "", action, request)
     else:
         text = f"You are not authorized to perform: pricing:{action}"
         status, answer = pricing.refusal("AccessDeniedException", text)
@@ -129,9 +129,9 @@ def _serve_prices(environ: dict[str, Any], start: Callable[..., Any]) -> Iterabl
     return [json.dumps(answer).encode()]
 
 
-def _settle() -> bool:
+def _wait_for_hosts() -> bool:
     """Wait until the supervisor has checked every host. Return False if that takes too long."""
-    return TRACKER.wait(instances.LabInstance.changed.set, SETTLED_WITHIN_S)
+    return TRACKER.wait(instances.LabInstance.changed.set, HOSTS_WITHIN_S)
 
 
 def _instances() -> list[dict[str, Any]]:

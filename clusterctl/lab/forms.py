@@ -156,8 +156,8 @@ def _mistakes(call: Call, shape: Any, values: dict[str, Any], given: Any) -> Ite
     if call.service == "ec2":
         known = set(COMMON)
         for name, one in shape.members.items():
-            told = one.serialization
-            located = str(told.get("queryName") or told.get("name") or name)
+            names = one.serialization
+            located = str(names.get("queryName") or names.get("name") or name)
             known.add(located[0].upper() + located[1:])
         for name in values:
             if name.partition(".")[0] not in known:

@@ -23,7 +23,7 @@ from moto.core.request import EnvironHeaders
 from moto.iam.access_control import PermissionResult
 from moto.s3.models import s3_backends
 
-from clusterctl.lab.accounts import KEYS, LentKey
+from clusterctl.lab.accounts import KEYS, TemporaryKey
 from clusterctl.lab.data import table
 from clusterctl.lab.faults.answers import Call, error_answer, send
 from clusterctl.lab.record import AccessKey
@@ -100,12 +100,12 @@ def with_gate(
         except Refused as refused:
             return _refuse(environ, start, refused)
         if service not in services:
-            said = error_answer(
+            refusal = error_answer(
                 Call(service, "", json=not is_form(environ)),
                 "InvalidAction",
                 f"The lab has no service {service!r:.40}: it has {', '.join(services)}",
             )
-            return send(said, start)
+            return send(refusal, start)
         # moto trusts the first header and the lab the second: replace what the request had there.
         environ["HTTP_X_MOTO_ACCOUNT_ID"] = account
         environ[IN_ENVIRON] = key
@@ -122,8 +122,8 @@ def _ask_page(
     given = environ.get("HTTP_AUTHORIZATION", "")
     if hmac.compare_digest(given.encode(), f"Bearer {secret}".encode()):
         return pages(environ, start)
-    said = {"error": "the lab's own pages need its secret", "hint": "it is in lab.json"}
-    return send_json(start, "403 Forbidden", said)
+    refusal = {"error": "the lab's own pages need its secret", "hint": "it is in lab.json"}
+    return send_json(start, "403 Forbidden", refusal)
 
 
 def _admit(environ: dict[str, Any]) -> tuple[str, str, str]:
@@ -137,7 +137,7 @@ def _admit(environ: dict[str, Any]) -> tuple[str, str, str]:
     made = _signature(environ, claim, key)
     if not hmac.compare_digest(made.encode(), claim.signature.encode()):
         raise Refused(WRONG_SIGNATURE)
-    if isinstance(key, LentKey):
+    if isinstance(key, TemporaryKey):
         known = hmac.compare_digest(key.token.encode(), claim.token.encode())
         if not known or key.expires < datetime.now(timezone.utc):
             raise Refused(WRONG_TOKEN)
@@ -155,24 +155,24 @@ def read_claim(environ: dict[str, Any]) -> Claim | None:
     try:
         if header.startswith("AWS4-HMAC-SHA256 "):
             parts = header.partition(" ")[2].split(",")
-            said = dict(part.strip().partition("=")[::2] for part in parts)
-            said["Security-Token"] = environ.get("HTTP_X_AMZ_SECURITY_TOKEN", "")
-            said["Date"] = environ["HTTP_X_AMZ_DATE"]
+            fields = dict(part.strip().partition("=")[::2] for part in parts)
+            fields["Security-Token"] = environ.get("HTTP_X_AMZ_SECURITY_TOKEN", "")
+            fields["Date"] = environ["HTTP_X_AMZ_DATE"]
         elif header:
             raise Refused(NO_KEY)
         else:
-            said = {name.removeprefix("X-Amz-"): value for name, value in query.items()}
+            fields = {name.removeprefix("X-Amz-"): value for name, value in query.items()}
         if header or "X-Amz-Signature" in query:
-            key, _, region, service, _ = said["Credential"].split("/")
+            key, _, region, service, _ = fields["Credential"].split("/")
             return Claim(
                 key,
                 region,
                 service,
-                said["Signature"],
-                said.get("Security-Token", ""),
-                said["Date"],
-                None if header else int(said["Expires"]),
-                frozenset(said["SignedHeaders"].split(";")),
+                fields["Signature"],
+                fields.get("Security-Token", ""),
+                fields["Date"],
+                None if header else int(fields["Expires"]),
+                frozenset(fields["SignedHeaders"].split(";")),
             )
         if "Signature" in query:
             token, expires = query.get("x-amz-security-token", ""), query["Expires"]
@@ -213,8 +213,8 @@ def _signature(environ: dict[str, Any], claim: Claim, key: AccessKey) -> str:
     if body is None:
         raise Refused(TOO_LARGE)
     # botocore signs the hash in this header in place of the body's.
-    said = headers.get(BODY_HASH)
-    if claim.service != "s3" and said not in (None, hashlib.sha256(body).hexdigest()):
+    digest = headers.get(BODY_HASH)
+    if claim.service != "s3" and digest not in (None, hashlib.sha256(body).hexdigest()):
         raise Refused(WRONG_SIGNATURE)
     url = f"http://lab{path}?{query}"
     request = AWSRequest(environ["REQUEST_METHOD"], url, headers, body)
@@ -299,5 +299,5 @@ def _refuse(
     with contextlib.suppress(OSError):
         environ["wsgi.input"].read(min(int(length), BODY_LIMIT) if length.isdecimal() else 0)
     code, text = table("gate")[reason]["codes"][KINDS.index(kind)], table("gate")[reason]["message"]
-    said = error_answer(Call(service, "", is_json), code, text, status)
-    return send(said, start)
+    response = error_answer(Call(service, "", is_json), code, text, status)
+    return send(response, start)

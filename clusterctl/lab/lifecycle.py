@@ -95,16 +95,16 @@ def _launch(options: LabOptions, log: int) -> dict[str, str]:
     os.close(theirs)
     try:
         with os.fdopen(report, "rb") as line:
-            said = line.read()
+            content = line.read()
     except BaseException:  # after Ctrl-C, too, leave no half-started lab behind
         process.terminate()
         raise
-    if not said:
+    if not content:
         return {
             "error": "the lab's server ended while it started",
             "hint": f"see {folder_of(Path(options.home)) / 'lab.log'}",
         }
-    problem: dict[str, str] = json.loads(said)
+    problem: dict[str, str] = json.loads(content)
     return problem
 
 

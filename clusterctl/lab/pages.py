@@ -25,8 +25,8 @@ def ask(running: LabRecord, path: str, method: str = "GET", body: object = None)
             return json.load(answer)
     except urllib.error.HTTPError as refused:
         try:
-            said = json.load(refused)
-            problem: LabError | UsageError = UsageError(said["error"], said["hint"])
+            refusal = json.load(refused)
+            problem: LabError | UsageError = UsageError(refusal["error"], refusal["hint"])
         except (OSError, ValueError, KeyError, TypeError):  # it is no answer of the lab's
             problem = _no_answer(running, refused)
         raise problem from None

@@ -80,8 +80,8 @@ def check_shaping() -> None:
         [*alone, *probe], env={"PATH": SEARCH_PATH}, capture_output=True, text=True, check=False
     )
     if tried.returncode:
-        said = tried.stderr.strip() or f"exit status {tried.returncode}"
-        raise LabError(f"this kernel cannot shape links: {said}", "sudo modprobe sch_tbf")
+        reason = tried.stderr.strip() or f"exit status {tried.returncode}"
+        raise LabError(f"this kernel cannot shape links: {reason}", "sudo modprobe sch_tbf")
 
 
 def refusing_sysctl(values: Mapping[str, str], euid: int) -> str | None:

@@ -17,7 +17,7 @@ from moto.iam.models import iam_backends
 from moto.s3.exceptions import S3AccessDeniedError
 from moto.sts.responses import TokenResponse
 
-from clusterctl.lab.accounts import KEYS, LentKey
+from clusterctl.lab.accounts import KEYS, TemporaryKey
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.gate import KEY_HEADER
 
@@ -68,7 +68,7 @@ def install() -> None:
     def get_caller_identity(response: Any) -> ActionResult:
         """Name the key's holder: the user `lab`, or a session of the role `lab`."""
         account = response.current_account
-        if isinstance(KEYS.find(response.headers.get(KEY_HEADER, "")), LentKey):
+        if isinstance(KEYS.find(response.headers.get(KEY_HEADER, "")), TemporaryKey):
             arn, id = f"arn:aws:sts::{account}:assumed-role/lab/session", "AROALAB:session"
         else:
             arn, id = f"arn:aws:iam::{account}:user/lab", f"AIDALAB{account}"
@@ -85,7 +85,7 @@ def permits(key: str, action: str, resource: str = "*") -> bool:
     Only a session with a policy is limited. Every other key may do everything.
     """
     session = KEYS.find(key)
-    if not isinstance(session, LentKey) or not session.policy:
+    if not isinstance(session, TemporaryKey) or not session.policy:
         return True
     policy = IAMPolicy(session.policy)
     return policy.is_action_permitted(action, resource) == PermissionResult.PERMITTED
@@ -115,7 +115,7 @@ def _check(response: Any, resource: str, is_s3: bool) -> None:
 
 def _refuse_sessions(response: Any, action: str) -> None:
     """Raise AccessDenied for a temporary key: STS gives these sessions to long-lived keys only."""
-    if isinstance(KEYS.find(response.headers.get(KEY_HEADER, "")), LentKey):
+    if isinstance(KEYS.find(response.headers.get(KEY_HEADER, "")), TemporaryKey):
         raise AccessDeniedError(
             f"arn:aws:sts::{response.current_account}:session",
             f"sts:{action} with session credentials",

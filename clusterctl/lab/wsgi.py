@@ -39,9 +39,9 @@ def is_form(environ: dict[str, Any]) -> bool:
     return str(environ.get("CONTENT_TYPE", "")).startswith("application/x-www-form-urlencoded")
 
 
-def send_json(start: Callable[..., Any], status: str, said: object) -> Iterable[bytes]:
+def send_json(start: Callable[..., Any], status: str, content: object) -> Iterable[bytes]:
     start(status, [("Content-Type", "application/json")])
-    return [json.dumps(said).encode()]
+    return [json.dumps(content).encode()]
 
 
 def pages(served: Mapping[str, Callable[[dict[str, Any]], object]]) -> Wsgi:
@@ -53,12 +53,12 @@ def pages(served: Mapping[str, Callable[[dict[str, Any]], object]]) -> Wsgi:
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         serve = served.get(environ["PATH_INFO"])
         if serve is None:
-            said = {"error": "the lab has no such page", "hint": ""}
-            return send_json(start, "404 Not Found", said)
+            problem = {"error": "the lab has no such page", "hint": ""}
+            return send_json(start, "404 Not Found", problem)
         try:
             return send_json(start, "200 OK", serve(environ))
         except ClusterctlError as refused:
-            said = {"error": refused.message, "hint": refused.hint}
-            return send_json(start, "400 Bad Request", said)
+            problem = {"error": refused.message, "hint": refused.hint}
+            return send_json(start, "400 Bad Request", problem)
 
     return answer

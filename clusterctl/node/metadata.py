@@ -19,10 +19,10 @@ def metadata(path: str) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def ask(path: str, method: str, name: str, value: str) -> str:
-        asked = urllib.request.Request(  # noqa: S310
+        request = urllib.request.Request(  # noqa: S310
             f"{base.rstrip('/')}/latest/{path}", method=method, headers={name: value}
         )
-        with opener.open(asked, timeout=TIMEOUT_S) as answer:
+        with opener.open(request, timeout=TIMEOUT_S) as answer:
             return str(answer.read().decode())
 
     token = ask("api/token", "PUT", "X-aws-ec2-metadata-token-ttl-seconds", "300")

@@ -110,8 +110,10 @@ class ObjectReader:
             # An empty range cannot be requested.
             part = {"Range": f"bytes={begin + at}-{end - 1}"} if data else {}
             answer = self._open(key, {}, {**part, "If-Match": etag})
-            told = answer.getheader("Content-Range", "")
-            if part and (answer.status != 206 or not told.startswith(f"bytes {begin + at}-")):
+            content_range = answer.getheader("Content-Range", "")
+            if part and (
+                answer.status != 206 or not content_range.startswith(f"bytes {begin + at}-")
+            ):
                 raise NotStreamed(f"{self._url(key)}: the server does not send parts")
             if answer.getheader("ETag", etag) != etag:
                 raise NotStreamed(f"{self._url(key)} has changed since it was listed")
@@ -166,12 +168,12 @@ class ObjectReader:
         if answer.status < 300:
             return answer
         elsewhere = answer.getheader("x-amz-bucket-region")
-        said = answer.read(1 << 16).decode("utf-8", "replace")
+        body = answer.read(1 << 16).decode("utf-8", "replace")
         if elsewhere and elsewhere != self.region:  # the bucket is in another region
             self.region = elsewhere
             self._own.connection = None
             return self._open(key, query, headers)
-        found = re.search("<Code>(.*?)</Code>", said)
+        found = re.search("<Code>(.*?)</Code>", body)
         code = found[1] if found else ""
         url = self._url(key or self.prefix)
         if answer.status in TEMPORARY or code in TEMPORARY_CODES:
@@ -201,7 +203,7 @@ class ObjectReader:
         else:
             base = f"https://{self.name}.{host}"
         parts = urlsplit(base)
-        told = "&".join(
+        query_text = "&".join(
             f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}"
             for name, value in sorted(query.items())
         )
@@ -209,14 +211,14 @@ class ObjectReader:
         keys = self.keys.get() if self.keys else None
         if keys:
             now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-            sent = signed(keys, self.region, path, told, sent, now)
+            sent = signed(keys, self.region, path, query_text, sent, now)
         connection = getattr(self._own, "connection", None)
         if connection is None:
             kind = http.client.HTTPSConnection
             if parts.scheme == "http":
                 kind = http.client.HTTPConnection  # type: ignore[assignment]
             connection = self._own.connection = kind(parts.netloc, timeout=TIMEOUT_S)
-        connection.request("GET", f"{path}?{told}" if told else path, headers=sent)
+        connection.request("GET", f"{path}?{query_text}" if query_text else path, headers=sent)
         answer: http.client.HTTPResponse = connection.getresponse()
         return answer
 
@@ -247,8 +249,8 @@ def signed(
     key = f"AWS4{secret}".encode()
     for part in (*scope.split("/"), text):
         key = hmac.new(key, part.encode(), hashlib.sha256).digest()
-    told = f"Credential={access}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
-    return {**sent, "authorization": f"AWS4-HMAC-SHA256 {told}"}
+    credential = f"Credential={access}/{scope}, SignedHeaders={names}, Signature={key.hex()}"
+    return {**sent, "authorization": f"AWS4-HMAC-SHA256 {credential}"}
 
 
 @dataclass(frozen=True)
@@ -300,9 +302,9 @@ class Keys:
 
 def region_here() -> str:
     """Return the region of the environment, or of the node. S3's answer names a bucket's own."""
-    said = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if said:
-        return said
+    given = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if given:
+        return given
     try:
         return metadata("meta-data/placement/region")
     except OSError:

@@ -112,10 +112,12 @@ class Program:
         """Return the command line, quoted for a node's shell."""
         return shlex.join(self.argv(*arguments))
 
-    def stdin(self, told: bytes | Mapping[str, Any] = b"") -> bytes:
-        """Return the bytes to send on stdin: the program, then its input `told`. A mapping is sent
-        as one line of JSON."""
-        return self._sent + (told if isinstance(told, bytes) else json.dumps(told).encode() + b"\n")
+    def stdin(self, content: bytes | Mapping[str, Any] = b"") -> bytes:
+        """Return the bytes to send on stdin: the program, then its input `content`. A mapping is
+        sent as one line of JSON."""
+        return self._sent + (
+            content if isinstance(content, bytes) else json.dumps(content).encode() + b"\n"
+        )
 
     @functools.lru_cache(maxsize=4)  # noqa: B019 - programs are few, and kept by program_of
     def zipapp(self, compress: bool = False, comments: bool = True) -> bytes:

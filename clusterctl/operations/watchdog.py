@@ -23,7 +23,7 @@ from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import format_duration
 from clusterctl.jobs.deploy import HOSTS_PATH
-from clusterctl.node.jobs.folder import JOBS, JobFolder, tell
+from clusterctl.node.jobs.folder import JOBS, JobFolder, log_message
 from clusterctl.node.jobs.spec import Watchdog, WatchedHost
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import SamplingPlan, collect
@@ -69,20 +69,20 @@ def main() -> None:
     try:
         with head_access(watchdog) as access:
             evidence = collect(access, job.job_id)
-            tell(job, f"{message}: {conclude(evidence).verdict}")
+            log_message(job, f"{message}: {conclude(evidence).verdict}")
             try:
                 save(evidence, job.path / BUNDLE)
             except ClusterctlError as error:
-                tell(job, f"{message}; not all is kept: {error.message}")
+                log_message(job, f"{message}; not all is kept: {error.message}")
                 return
             bundle = f".clusterctl/jobs/{job.job_id}/{BUNDLE}"
             fetch = f"clusterctl ssh {watchdog.cluster} -- cat {bundle}"
             show = "clusterctl diagnose --from stuck.gz"
-            tell(job, f"all observations: {fetch} >stuck.gz && {show}")
+            log_message(job, f"all observations: {fetch} >stuck.gz && {show}")
     except ClusterctlError as error:
-        tell(job, f"{message}: {error.message}")
+        log_message(job, f"{message}: {error.message}")
     except Exception as error:
-        tell(job, f"{message}: {error!r}")
+        log_message(job, f"{message}: {error!r}")
 
 
 def head_access(settings: Watchdog) -> Access:

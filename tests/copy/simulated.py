@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from clusterctl.copy.coordinator import Coordinator
 from clusterctl.copy.topology import SOURCE, CopyTimeouts
 from clusterctl.node.relay.messages import (
-    NOT_TOLD,
+    UNKNOWN,
     Begin,
     Done,
     Event,
@@ -78,7 +78,7 @@ class Node:
     moves: int = 0
     arrived: int = 0
     manifest_at: float = 0.0
-    told_at: float = -9.0
+    sent_at: float = -9.0
     told: tuple = ()
     got_at: float | None = None
 
@@ -248,10 +248,10 @@ class World:
     def _tell(self, node: Node) -> None:
         figures = (count(node.have) if node.gap_told else 0, node.received + int(node.partial))
         due = 0.25 if figures != node.told else 1.0
-        if self.now - node.told_at < due:
+        if self.now - node.sent_at < due:
             return
-        node.told, node.told_at = figures, self.now
-        behind, upstream = NOT_TOLD, self.all.get(node.upstream)
+        node.told, node.sent_at = figures, self.now
+        behind, upstream = UNKNOWN, self.all.get(node.upstream)
         if node.tells_behind and upstream:
             behind = count(node.lacks_of(upstream)) if upstream.gap_told else 0
         node.moves += node.reads_slowly

@@ -32,7 +32,7 @@ def hang(*_, **__):
 """
 # What hangs: the module, how it is changed, which relays, and the step that the error names.
 HUNG = {
-    "stat at a node": ("compare", "module._look = hang", "target", "comparing"),
+    "stat at a node": ("compare", "module._lstat = hang", "target", "comparing"),
     "fsync at a node": ("publish", "module._sync_file = hang", "target", "writing to disk"),
     "rename at a node": (
         "publish",

@@ -16,7 +16,7 @@ from moto import mock_aws
 from moto.iam.models import iam_backends
 
 from clusterctl.ec2.tags import CLUSTER
-from clusterctl.lab.accounts import LENT_FOR, Keyring
+from clusterctl.lab.accounts import ROLE_KEY_LASTS, Keyring
 from clusterctl.lab.record import ACCOUNTS
 from tests import hostless
 from tests.cli.running import CommandLine
@@ -28,11 +28,11 @@ FIRST, SECOND = ACCOUNTS
 
 def test_a_holder_keeps_its_key_until_it_is_half_over(monkeypatch):
     keys = Keyring()
-    lent = keys.lend(FIRST, "i-1")
-    assert keys.lend(FIRST, "i-1") == lent == keys.find(lent.id)
-    assert keys.lend(FIRST, "i-2").id != lent.id
-    monkeypatch.setattr("clusterctl.lab.accounts.LENT_FOR", LENT_FOR * 3)
-    again = keys.lend(FIRST, "i-1")
+    lent = keys.role_key(FIRST, "i-1")
+    assert keys.role_key(FIRST, "i-1") == lent == keys.find(lent.id)
+    assert keys.role_key(FIRST, "i-2").id != lent.id
+    monkeypatch.setattr("clusterctl.lab.accounts.ROLE_KEY_LASTS", ROLE_KEY_LASTS * 3)
+    again = keys.role_key(FIRST, "i-1")
     assert (again.id != lent.id, keys.find(lent.id)) == (True, lent)
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from moto.ec2.exceptions import EC2ClientError
 
-from clusterctl.lab.ec2.interfaces import InterfaceRule, check_layout, read_wishes
+from clusterctl.lab.ec2.interfaces import InterfaceRule, check_layout, read_interfaces
 from clusterctl.lab.ec2.launch import PendingLaunch
 
 
@@ -57,10 +57,10 @@ def every_card(count, kind="efa-only"):
     ],
 )
 def test_layouts_that_are_taken(type_info, nics):
-    wishes = read_wishes(nics)
-    check_layout(wishes, "its.type", type_info or {})
+    requested = read_interfaces(nics)
+    check_layout(requested, "its.type", type_info or {})
     # An interface of this kind has no address.
-    for wish, asked in zip(wishes, nics):
+    for wish, asked in zip(requested, nics):
         assert wish.takes_address == (asked.get("InterfaceType") != "efa-only")
 
 
@@ -100,7 +100,7 @@ def test_layouts_that_are_taken(type_info, nics):
 )
 def test_layouts_that_are_refused(type_info, nics, code, text):
     with pytest.raises(EC2ClientError, match=re.escape(text)) as refused:
-        check_layout(read_wishes(nics), "its.type", type_info)
+        check_layout(read_interfaces(nics), "its.type", type_info)
     assert refused.value.code == code
 
 

@@ -49,13 +49,13 @@ def install() -> None:
         ("terminate_instances", "TerminatingInstances", "terminated"),
     ):
         override(EC2Response, _as_before(getattr(EC2Response, past), key, state))
-    create, bring = EC2Backend.create_key_pair, EC2Backend.import_key_pair
+    create, import_ = EC2Backend.create_key_pair, EC2Backend.import_key_pair
 
     def create_key_pair(backend: Any, name: str, key_type: str | None, tags: Any) -> Any:
         return _with_fingerprint(create(backend, name, key_type or "rsa", tags))
 
     def import_key_pair(backend: Any, *given: Any, **named: Any) -> Any:
-        return _with_fingerprint(bring(backend, *given, **named))
+        return _with_fingerprint(import_(backend, *given, **named))
 
     override(EC2Backend, create_key_pair, import_key_pair)
     regions = EC2Backend.describe_regions

@@ -28,9 +28,9 @@ KINDS = (INTERFACE, EFA, EFA_ONLY)
 
 @dataclass(frozen=True)
 class RequestedInterface:
-    """One network interface that a launch requests. `asked` is its entry in the request."""
+    """One network interface that a launch requests. `entry` is its entry in the request."""
 
-    asked: Any
+    entry: Any
     card: int
     device: int
     kind: str
@@ -42,15 +42,15 @@ class RequestedInterface:
     @property
     def takes_address(self) -> bool:
         """Whether it gets an address from the subnet: no EFA-only or existing interface does."""
-        return self.kind != EFA_ONLY and not self.asked.get("NetworkInterfaceId")
+        return self.kind != EFA_ONLY and not self.entry.get("NetworkInterfaceId")
 
 
-Wishes = Sequence[RequestedInterface]
+InterfaceRequests = Sequence[RequestedInterface]
 # Number of a network card -> its description.
 Cards = Mapping[int, Mapping[str, Any]]
 
 
-def read_wishes(asked: Sequence[Mapping[str, Any]]) -> Wishes:
+def read_interfaces(entry: Sequence[Mapping[str, Any]]) -> InterfaceRequests:
     """Return the interfaces of a request's NetworkInterfaces."""
     return [
         RequestedInterface(
@@ -59,7 +59,7 @@ def read_wishes(asked: Sequence[Mapping[str, Any]]) -> Wishes:
             int(one.get("DeviceIndex") or 0),
             str(one.get("InterfaceType") or INTERFACE),
         )
-        for one in asked
+        for one in entry
     ]
 
 
@@ -67,8 +67,8 @@ class InterfaceRule(Rule):
     """The requested interfaces fit together, the type, the subnets and their free addresses."""
 
     def check_request(self, request: Request) -> None:
-        wishes = read_wishes(request.get("NetworkInterfaces", []))
-        if not wishes:
+        requests = read_interfaces(request.get("NetworkInterfaces", []))
+        if not requests:
             return
         for name, what in (
             ("SubnetId", "subnet ID"),
@@ -78,15 +78,15 @@ class InterfaceRule(Rule):
         ):
             if request.get(name):
                 raise refuse("both-levels", what)
-        check_layout(wishes, request.instance_type, request.type_info)
-        for id in [id for wish in wishes for id in wish.asked.get("Groups") or []]:
+        check_layout(requests, request.instance_type, request.type_info)
+        for id in [id for requested in requests for id in requested.entry.get("Groups") or []]:
             if request.backend.get_security_group_from_id(id) is None:
                 raise refuse("group", id)
 
     def check_launch(self, launch: PendingLaunch) -> None:
-        wishes = read_wishes(launch.request.get("NetworkInterfaces", []))
-        _check_networks(launch, wishes)
-        each = sum(one.takes_address for one in wishes) if wishes else 1
+        requests = read_interfaces(launch.request.get("NetworkInterfaces", []))
+        _check_networks(launch, requests)
+        each = sum(one.takes_address for one in requests) if requests else 1
         if launch.count * each > launch.subnet.available_ip_address_count:
             raise refuse("no-addresses", launch.subnet.id)
 
@@ -104,18 +104,18 @@ def install() -> None:
     prepare, attach, end = Instance.prep_nics, Attachment.__init__, Instance.terminate
 
     def prep_nics(instance: Any, nic_spec: list[Any], **others: Any) -> None:
-        wishes = read_wishes(nic_spec if current_request() else [])
-        if not wishes:
+        requests = read_interfaces(nic_spec if current_request() else [])
+        if not requests:
             prepare(instance, nic_spec, **others)
             return
-        primary = next(one for one in wishes if one.primary)
-        prepare(instance, [primary.asked], **others)
+        primary = next(one for one in requests if one.primary)
+        prepare(instance, [primary.entry], **others)
         instance.nics[0].interface_type = primary.kind
-        for wish in wishes:
-            if wish is not primary:
-                nic: Any = _existing_or_new(instance.ec2_backend, instance, wish)
-                instance.attach_eni(nic, wish.card * KEYS_PER_CARD + wish.device)
-                nic.device_index, nic.network_card_index = wish.device, wish.card
+        for requested in requests:
+            if requested is not primary:
+                nic: Any = _existing_or_new(instance.ec2_backend, instance, requested)
+                instance.attach_eni(nic, requested.card * KEYS_PER_CARD + requested.device)
+                nic.device_index, nic.network_card_index = requested.device, requested.card
                 nic.secondary = True
 
     def __init__(attachment: Any, nic: Any) -> None:
@@ -164,68 +164,72 @@ def _groups_of_instance(nic: Any) -> list[Any]:
     return list(nic.instance.security_groups) if attached else []
 
 
-def _existing_or_new(backend: Any, instance: Any, wish: RequestedInterface) -> NetworkInterface:
-    asked = wish.asked
-    if asked.get("NetworkInterfaceId"):
-        found: NetworkInterface = backend.get_network_interface(asked["NetworkInterfaceId"])
+def _existing_or_new(
+    backend: Any, instance: Any, requested: RequestedInterface
+) -> NetworkInterface:
+    entry = requested.entry
+    if entry.get("NetworkInterfaceId"):
+        found: NetworkInterface = backend.get_network_interface(entry["NetworkInterfaceId"])
         return found
-    subnet = backend.get_subnet(asked.get("SubnetId") or instance.subnet_id)
+    subnet = backend.get_subnet(entry.get("SubnetId") or instance.subnet_id)
     made: NetworkInterface = backend.create_network_interface(
         subnet,
-        subnet.get_available_subnet_ip(instance) if wish.takes_address else None,
-        device_index=wish.device,
-        group_ids=list(asked.get("Groups") or []),
-        delete_on_termination=asked.get("DeleteOnTermination") is True,
-        description=asked.get("Description"),
+        subnet.get_available_subnet_ip(instance) if requested.takes_address else None,
+        device_index=requested.device,
+        group_ids=list(entry.get("Groups") or []),
+        delete_on_termination=entry.get("DeleteOnTermination") is True,
+        description=entry.get("Description"),
     )
-    made.interface_type = wish.kind
-    if not wish.takes_address:
+    made.interface_type = requested.kind
+    if not requested.takes_address:
         # moto gives an address to every interface.
         made.private_ip_address, made.private_ip_addresses = None, []
         made.private_dns_name = ""
     return made
 
 
-def _check_networks(launch: PendingLaunch, wishes: Wishes) -> None:
+def _check_networks(launch: PendingLaunch, requests: InterfaceRequests) -> None:
     """Check that interfaces are in the instance's zone, and groups in the VPC of their subnet."""
     named = launch.request.get("SecurityGroupIds", [])
     pairs = [(launch.subnet, id) for id in named]
-    for wish in wishes:
-        subnet_id = wish.asked.get("SubnetId")
+    for requested in requests:
+        subnet_id = requested.entry.get("SubnetId")
         subnet = launch.backend.get_subnet(subnet_id) if subnet_id else launch.subnet
         if subnet.availability_zone != launch.zone:
             raise refuse("zones-of-interfaces")
-        pairs += [(subnet, id) for id in wish.asked.get("Groups") or []]
+        pairs += [(subnet, id) for id in requested.entry.get("Groups") or []]
     for subnet, id in pairs:
         group = launch.backend.get_security_group_from_id(id)
         if group is not None and group.vpc_id != subnet.vpc_id:
             raise refuse("networks-differ", id, subnet.id)
 
 
-def check_layout(wishes: Wishes, instance_type: str, info: Mapping[str, Any]) -> None:
+def check_layout(requests: InterfaceRequests, instance_type: str, info: Mapping[str, Any]) -> None:
     """Raise EC2's error for the first of its rules that the interfaces break.
 
     `info` is the type's entry in DescribeInstanceTypes; empty for an unknown type.
     """
-    for wish in wishes:
-        if wish.kind not in KINDS:
-            raise refuse("value", wish.kind, "InterfaceType")
-        if wish.primary and wish.kind == EFA_ONLY:
+    for requested in requests:
+        if requested.kind not in KINDS:
+            raise refuse("value", requested.kind, "InterfaceType")
+        if requested.primary and requested.kind == EFA_ONLY:
             raise refuse("efa-only-primary")
-    if not any(wish.primary for wish in wishes):
+    if not any(requested.primary for requested in requests):
         raise refuse("no-primary")
-    if len({(wish.card, wish.device) for wish in wishes}) < len(wishes):
+    if len({(requested.card, requested.device) for requested in requests}) < len(requests):
         raise refuse("device-twice")
-    if len(wishes) > 1 and any(wish.asked.get("AssociatePublicIpAddress") for wish in wishes):
+    if len(requests) > 1 and any(
+        requested.entry.get("AssociatePublicIpAddress") for requested in requests
+    ):
         raise refuse("public-with-several")
     if info:
         cards = {card["NetworkCardIndex"]: card for card in info["NetworkInfo"]["NetworkCards"]}
-        _check_cards(wishes, instance_type, cards)
-        _check_fabric(wishes, instance_type, info["NetworkInfo"], cards)
+        _check_cards(requests, instance_type, cards)
+        _check_fabric(requests, instance_type, info["NetworkInfo"], cards)
 
 
-def _check_cards(wishes: Wishes, instance_type: str, cards: Cards) -> None:
-    for card, count in sorted(Counter(wish.card for wish in wishes).items()):
+def _check_cards(requests: InterfaceRequests, instance_type: str, cards: Cards) -> None:
+    for card, count in sorted(Counter(requested.card for requested in requests).items()):
         if card not in cards:
             raise refuse("card", card, instance_type, len(cards))
         if count > cards[card]["MaximumNetworkInterfaces"]:
@@ -233,15 +237,15 @@ def _check_cards(wishes: Wishes, instance_type: str, cards: Cards) -> None:
 
 
 def _check_fabric(
-    wishes: Wishes, instance_type: str, network: Mapping[str, Any], cards: Cards
+    requests: InterfaceRequests, instance_type: str, network: Mapping[str, Any], cards: Cards
 ) -> None:
-    fabric = [wish for wish in wishes if wish.kind != INTERFACE]
+    fabric = [requested for requested in requests if requested.kind != INTERFACE]
     if fabric and not network.get("EfaSupported"):
         raise refuse("no-efa", instance_type)
-    for wish in fabric:
-        if wish.kind not in cards[wish.card].get("InterfaceTypes", KINDS):
-            raise refuse("card-kind", wish.card, instance_type, wish.kind)
-    if any(count > 1 for count in Counter(wish.card for wish in fabric).values()):
+    for requested in fabric:
+        if requested.kind not in cards[requested.card].get("InterfaceTypes", KINDS):
+            raise refuse("card-kind", requested.card, instance_type, requested.kind)
+    if any(count > 1 for count in Counter(requested.card for requested in fabric).values()):
         raise refuse("efa-on-card")
     most = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0)
     if len(fabric) > most:

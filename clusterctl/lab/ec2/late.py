@@ -145,11 +145,11 @@ def _describe(name: str, attribute: str) -> Callable[..., Any]:
     describe = getattr(EC2Backend, name)
     part = "spot" if attribute.startswith("spot") else attribute
 
-    def past(backend: Any, *asked: Any, **named: Any) -> Any:
+    def past(backend: Any, *given: Any, **named: Any) -> Any:
         then = shown(part)
         then = then[0] if then and part == "addresses" else then
         seen = backend if then is None else SimpleNamespace(**{attribute: then})
-        return describe(seen, *asked, **named)
+        return describe(seen, *given, **named)
 
     past.__name__ = name
     return past

@@ -52,12 +52,11 @@ class OptionRule(Rule):
 
     def mark(self, launch: PendingLaunch, instance: Any) -> None:
         info = launch.request.type_info.get("VCpuInfo", {})
-        cores, asked = info.get("DefaultCores"), launch.request.get("CpuOptions") or {}
+        cores, cpu = info.get("DefaultCores"), launch.request.get("CpuOptions") or {}
         if cores:
             instance.cpu_options = {
-                "CoreCount": asked.get("CoreCount") or cores,
-                "ThreadsPerCore": asked.get("ThreadsPerCore")
-                or info.get("DefaultThreadsPerCore", 1),
+                "CoreCount": cpu.get("CoreCount") or cores,
+                "ThreadsPerCore": cpu.get("ThreadsPerCore") or info.get("DefaultThreadsPerCore", 1),
             }
 
 
@@ -141,7 +140,7 @@ def _check_profile(response: Any) -> None:
                 )
         known_at = utcnow() - timedelta(seconds=KNOWN_AFTER_S)
         if wanted and not (profile and profile.create_date <= known_at):
-            said = "ARN" if kind == "arn" else "name"
-            raise refuse("profile", wanted, kind, said)
+            form = "ARN" if kind == "arn" else "name"
+            raise refuse("profile", wanted, kind, form)
         if profile and not profile.roles:
             raise refuse("no-roles", profile.arn)

@@ -25,29 +25,31 @@ ON_DEMAND_USD: dict[str, float] = table("prices")["on_demand"]
 Answer = tuple[str, dict[str, Any]]
 
 
-def respond(region: str, action: str, asked: dict[str, Any]) -> Answer:
-    """Answer a request. `region` is the one that it is signed for, `asked` its parsed body."""
+def respond(region: str, action: str, request: dict[str, Any]) -> Answer:
+    """Answer a request. `region` is the one that it is signed for, `request` its parsed body."""
     if region not in SERVED_FROM:
         return refusal("AccessDeniedException", f"The price list is not served from {region}.")
     if action != "GetProducts":
         return refusal("UnknownOperationException", f"The price list has no {action}.")
-    if asked.get("ServiceCode") != "AmazonEC2":
+    if request.get("ServiceCode") != "AmazonEC2":
         return refusal("NotFoundException", "The requested service code was not found.")
-    found = [one for one in _products(asked) if _passes(one["product"], asked.get("Filters", []))]
-    first = int(asked.get("NextToken") or 0)
-    after = first + min(int(asked.get("MaxResults") or MOST_PER_PAGE), MOST_PER_PAGE)
+    found = [
+        one for one in _products(request) if _passes(one["product"], request.get("Filters", []))
+    ]
+    first = int(request.get("NextToken") or 0)
+    after = first + min(int(request.get("MaxResults") or MOST_PER_PAGE), MOST_PER_PAGE)
     page = {"FormatVersion": "aws_v1", "PriceList": [json.dumps(one) for one in found[first:after]]}
     return "200 OK", {**page, **({"NextToken": str(after)} if after < len(found) else {})}
 
 
-def _products(asked: dict[str, Any]) -> list[dict[str, Any]]:
+def _products(request: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the products of the types that the filters name, or all.
 
     Most callers name one type. So this saves making all the others, which the filters then drop.
     """
     named = [
         one.get("Value")
-        for one in asked.get("Filters", [])
+        for one in request.get("Filters", [])
         if one.get("Field") == "instanceType" and one.get("Type", "TERM_MATCH") == "TERM_MATCH"
     ]
     kinds = [kind for kind in ON_DEMAND_USD if not named or kind in named]
@@ -75,14 +77,14 @@ def _passes(one: dict[str, Any], filters: list[dict[str, str]]) -> bool:
     """Return whether a product passes all filters. Their fields and values ignore case."""
     known = {**one["attributes"], "productFamily": one["productFamily"], "sku": one["sku"]}
     folded = {key.lower(): value for key, value in known.items()}
-    return all(_matches(folded.get(wish["Field"].lower()), wish) for wish in filters)
+    return all(_matches(folded.get(criterion["Field"].lower()), criterion) for criterion in filters)
 
 
-def _matches(value: str | None, wish: dict[str, str]) -> bool:
+def _matches(value: str | None, criterion: dict[str, str]) -> bool:
     """Return whether a value passes a filter of the type TERM_MATCH, EQUALS, CONTAINS, ..."""
     if value is None:
         return False
-    wanted, kind = wish["Value"].lower(), wish.get("Type", "TERM_MATCH")
+    wanted, kind = criterion["Value"].lower(), criterion.get("Type", "TERM_MATCH")
     if kind == "CONTAINS":
         return wanted in value.lower()
     if kind in ("ANY_OF", "NONE_OF"):

@@ -110,7 +110,7 @@ def install(public: IPv4Network, changed: Callable[[], None]) -> None:
     override(EC2Backend, allocate_address, release_address, associate_address, disassociate_address)
 
 
-def settle(instance: Any) -> None:
+def update(instance: Any) -> None:
     """Give the instance its public address, or remove it, as its state requires."""
     primary = instance.nics[0]
     if instance.state in ("pending", "running"):

@@ -181,10 +181,10 @@ def list_service_quotas(response: Any) -> str:
 
 def _listed(response: Any) -> tuple[list[dict[str, Any]], str, Any]:
     """Return the quotas of a request's service with their defaults, the service and the code."""
-    asked = json.loads(response.body)
-    service = str(asked.get("ServiceCode"))
+    request = json.loads(response.body)
+    service = str(request.get("ServiceCode"))
     defaults = response.backend.list_aws_default_service_quotas(service)
-    return defaults, service, asked.get("QuotaCode")
+    return defaults, service, request.get("QuotaCode")
 
 
 def _known(code: str | None, service: str) -> Quota:

@@ -61,7 +61,7 @@ def install(rules: Sequence[Rule]) -> None:
                 if backend.get_security_group_by_name_or_id(name) is None:
                     raise refuse("group-name", name)
             least = min(request.least, count) if request else count
-            subnet = _settle_network(backend, kwargs, rules, (least, count))
+            subnet = _resolve_network(backend, kwargs, rules, (least, count))
             wanted = (kwargs["instance_type"], str(subnet.availability_zone))
             count = capacity.grant(backend.region_name, wanted, least, count)
             launch = PendingLaunch(request, backend, count, subnet) if request else None
@@ -201,7 +201,7 @@ def _check_known(backend: Any, image_id: str, user_data: Any, kwargs: dict[str, 
         raise refuse("user-data", USER_DATA_LIMIT)
 
 
-def _settle_network(
+def _resolve_network(
     backend: Any, kwargs: dict[str, Any], rules: Sequence[Rule], counts: tuple[int, int]
 ) -> Any:
     """Return the launch's subnet, and put it into moto's arguments.

@@ -64,7 +64,7 @@ class VolumeRule(Rule):
     """The instance's volumes follow EC2's rules."""
 
     def check_request(self, request: Request) -> None:
-        disks = disks_of(request.backend, request.image, _asked(request))
+        disks = disks_of(request.backend, request.image, _mappings(request))
         for disk in disks:
             check_disk(disk)
         nodes = int(request.get("MaxCount", 1))
@@ -114,7 +114,7 @@ def setup_defaults(instance: Any) -> None:
     """Make an instance's volumes. moto calls this for an instance without mappings: for all."""
     request, backend = current_request(), instance.ec2_backend
     image = backend.amis.get(instance.image_id)
-    for disk in disks_of(backend, image, _asked(request) if request else []):
+    for disk in disks_of(backend, image, _mappings(request) if request else []):
         is_gp3 = disk.type == "gp3"
         volume = backend.create_volume(
             size=disk.size_gib,
@@ -133,15 +133,15 @@ def setup_defaults(instance: Any) -> None:
         attached.delete_on_termination = disk.delete
 
 
-def disks_of(backend: Any, image: Any, asked: list[Mapping[str, Any]]) -> list[VolumeRequest]:
+def disks_of(backend: Any, image: Any, mappings: list[Mapping[str, Any]]) -> list[VolumeRequest]:
     """Return the EBS volumes of an instance, the image's first.
 
-    `asked` are the request's block device mappings. Raise EC2ClientError for an unknown snapshot
+    `mappings` are the request's block device mappings. Raise EC2ClientError for an unknown snapshot
     and for a mapping that describes no volume.
     """
-    mappings = {one["DeviceName"]: one for one in image.block_device_mappings} if image else {}
-    found = {device: dict(one["Ebs"]) for device, one in mappings.items()}
-    for one in asked:
+    of_image = {one["DeviceName"]: one for one in image.block_device_mappings} if image else {}
+    found = {device: dict(one["Ebs"]) for device, one in of_image.items()}
+    for one in mappings:
         device = one.get("DeviceName")
         if one.get("NoDevice") is not None:
             found.pop(device, None)
@@ -153,7 +153,7 @@ def disks_of(backend: Any, image: Any, asked: list[Mapping[str, Any]]) -> list[V
     return [_disk(backend, device, ebs) for device, ebs in found.items()] or [DEFAULT_DISK]
 
 
-def _asked(request: Request) -> list[Mapping[str, Any]]:
+def _mappings(request: Request) -> list[Mapping[str, Any]]:
     return list(request.get("BlockDeviceMappings", []))
 
 

@@ -71,14 +71,14 @@ def read_call(environ: dict[str, Any]) -> Call | None:
     if target:
         return Call(service, target.rpartition(".")[2], json=True)
     form = (read_body(environ) or b"").decode(errors="replace") if is_form(environ) else ""
-    asked = {**parse_qs(form), **parse_qs(environ.get("QUERY_STRING", ""))}
-    dry = asked.get("DryRun", [""])[0].lower() == "true"
-    return Call(service, asked["Action"][0], dry=dry) if "Action" in asked else None
+    fields = {**parse_qs(form), **parse_qs(environ.get("QUERY_STRING", ""))}
+    dry = fields.get("DryRun", [""])[0].lower() == "true"
+    return Call(service, fields["Action"][0], dry=dry) if "Action" in fields else None
 
 
 def _carry_out(api: Wsgi, environ: dict[str, Any]) -> None:
     """Have the API carry out the request, and drop its answer."""
-    said = api(environ, lambda *_: lambda _: None)
-    for _ in said:
+    chunks = api(environ, lambda *_: lambda _: None)
+    for _ in chunks:
         pass
-    getattr(said, "close", lambda: None)()
+    getattr(chunks, "close", lambda: None)()

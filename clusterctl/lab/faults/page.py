@@ -31,24 +31,24 @@ def shown(one: ActiveFault) -> dict[str, Any]:
 
 
 def serve(
-    environ: dict[str, Any], admit: Callable[[Fault], Fault], settle: Callable[[], object]
+    environ: dict[str, Any], admit: Callable[[Fault], Fault], wait_for_hosts: Callable[[], object]
 ) -> dict[str, Any]:
     """Carry out a request for the page, and return its answer. Raise ClusterctlError to refuse.
 
-    `admit` checks a fault against what the lab has, and completes it. `settle` waits until the
-    faults of hosts are applied.
+    `admit` checks a fault against what the lab has, and completes it. `wait_for_hosts` waits
+    until the faults of hosts are applied.
     """
     method = environ["REQUEST_METHOD"]
     if method == "POST":
         made = FAULTS.add(admit(read_fault(read_json(environ))))
         if isinstance(made.fault, HostFault):
-            settle()
+            wait_for_hosts()
         return shown(made)
     if method == "DELETE":
         id = parse_qs(environ.get("QUERY_STRING", "")).get("id", [None])[0]
         cleared = FAULTS.clear(id)
         if any(isinstance(one.fault, HostFault) for one in cleared):
-            settle()
+            wait_for_hosts()
         return {"cleared": [shown(one) for one in cleared]}
     return {
         "faults": [shown(one) for one in FAULTS.standing()],

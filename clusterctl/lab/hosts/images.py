@@ -81,8 +81,8 @@ class ArchitectureRule(Rule):
 
 def image_id(region: str, date: str, family: Family = FAMILIES[0]) -> str:
     """Return an image's id: the same in every lab, but another one in every region."""
-    told = "" if family is FAMILIES[0] else f" {family.kind} {family.architecture}"
-    return "ami-0" + hashlib.sha256(f"{region} {date}{told}".encode()).hexdigest()[:16]
+    family_text = "" if family is FAMILIES[0] else f" {family.kind} {family.architecture}"
+    return "ami-0" + hashlib.sha256(f"{region} {date}{family_text}".encode()).hexdigest()[:16]
 
 
 def install() -> None:

@@ -195,7 +195,7 @@ class LabInstance(Instance):
         return f"{tagged[CLUSTER]}-{self.node_index}" if is_node else str(tagged.get("Name", ""))
 
     @property
-    def settled(self) -> bool:
+    def is_stable(self) -> bool:
         """Whether nothing is under way on the host: no reboot, and no boot without sshd yet."""
         return not self.reboot_wanted and (self.reachable or self.state != "running")
 
@@ -289,8 +289,8 @@ class LabInstance(Instance):
             return
         if self.state == "pending" and self.boot_fault and self.boot_fault.dies:
             death = self.boot_fault.dies
-            said = DEATHS.get(death, f"{death}, set with clusterctl lab fault")
-            self.state_reason, self._reason = StateReason(f"{death}: {said}", death), death
+            reason_text = DEATHS.get(death, f"{death}, set with clusterctl lab fault")
+            self.state_reason, self._reason = StateReason(f"{death}: {reason_text}", death), death
         elif why == "poweroff":
             self.state_reason = StateReason(
                 "Client.InstanceInitiatedShutdown: Instance initiated shutdown",

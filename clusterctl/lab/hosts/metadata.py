@@ -129,15 +129,15 @@ def _profile(instance: LabInstance) -> Tree:
         "InstanceProfileArn": profile.arn,
         "InstanceProfileId": profile.id,
     }
-    lent = KEYS.lend(str(instance.owner_id), instance.id)
+    key = KEYS.role_key(str(instance.owner_id), instance.id)
     keys = {
         "Code": "Success",
         "LastUpdated": now.strftime(TIME),
         "Type": "AWS-HMAC",
-        "AccessKeyId": lent.id,
-        "SecretAccessKey": lent.secret,
-        "Token": lent.token,
-        "Expiration": lent.expires.strftime(TIME),
+        "AccessKeyId": key.id,
+        "SecretAccessKey": key.secret,
+        "Token": key.token,
+        "Expiration": key.expires.strftime(TIME),
     }
     roles: Tree = {role.name: json.dumps(keys, indent=2) for role in profile.roles}
     return {"iam": {"info": json.dumps(about, indent=2), "security-credentials": roles}}

@@ -120,8 +120,8 @@ class Daemon:
             _link(self.process.pid, plan.network, plan.public)
         self._control.sendall(b"x")
         # The last message of the start carries the sockets of the hosts' services.
-        said, descriptors, _, _ = socket.recv_fds(self._control, 65536, 3)
-        ready = json.loads(said or b"{}")
+        first_line, descriptors, _, _ = socket.recv_fds(self._control, 65536, 3)
+        ready = json.loads(first_line or b"{}")
         self._check("ready", ready)
         self.tcp: str = ready["tcp"]
         self.metadata, self.storage, self.resolver = (

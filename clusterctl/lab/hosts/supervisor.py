@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 BUSY_S, IDLE_S = 0.05, 0.25
 # Bytes: see `bound_log`.
 LOG_MOST, LOG_KEPT = 4 * 2**20, 2**20
-SETTLED = ("running", "stopped", "terminated")
+STABLE = ("running", "stopped", "terminated")
 
 
 def bound_log(file: int) -> None:
@@ -75,9 +75,9 @@ class Supervisor:
         """Make steps until the daemon ends or fails, then end this process. Never return."""
         try:
             while self._daemon.alive():
-                look = TRACKER.begin()
+                number = TRACKER.begin()
                 busy = self._step()
-                TRACKER.end(look)
+                TRACKER.end(number)
                 if self._log_file is not None:
                     bound_log(self._log_file)
                 LabInstance.changed.wait(BUSY_S if busy else IDLE_S)
@@ -104,14 +104,14 @@ class Supervisor:
             except Exception as failure:
                 # An unexpected error with one instance must not end the lab and all others.
                 self._give_up(instance, f"{type(failure).__name__}: {failure}")
-        return any(one.state not in SETTLED or not one.settled for one in instances)
+        return any(one.state not in STABLE or not one.is_stable for one in instances)
 
     def _attend(self, instance: LabInstance, view: dict[str, Any] | None) -> None:
         """Make the next step for an instance. `view` is its host as the daemon lists it."""
         seen = HostStatus(view["state"], view["why"], view["ssh"]) if view else None
         interruptions.terminate_if_due(instance)
         if view:
-            self._settle_address(instance, view)
+            self._update_address(instance, view)
             self._apply_faults(instance, view)
         with LabInstance.transition:
             instance.seen(seen, view["boots"] if view else 0)
@@ -130,10 +130,10 @@ class Supervisor:
         if decision.order:
             self._carry_out(instance, decision)
 
-    def _settle_address(self, instance: LabInstance, view: dict[str, Any]) -> None:
+    def _update_address(self, instance: LabInstance, view: dict[str, Any]) -> None:
         """Have the host's public address and its way to S3 follow the API."""
         with LabInstance.transition:
-            public_addresses.settle(instance)
+            public_addresses.update(instance)
             public = _reached_by(instance)
             reached = network.reaches_s3(instance)
         if reached != view["reaches_storage"]:
@@ -156,7 +156,7 @@ class Supervisor:
     def _carry_out(self, instance: LabInstance, decision: Decision) -> None:
         try:
             if decision.order == "create":
-                public_addresses.settle(instance)
+                public_addresses.update(instance)
                 shape = FAULTS.host_faults(instance.id)["shape"]
                 self._daemon.call("create", shape=shape, **self._spec(instance))
             elif decision.order == "start":

@@ -22,10 +22,10 @@ class ReconcileTracker:
         with self._ended:
             return self._wanted
 
-    def end(self, look: int) -> None:
+    def end(self, number: int) -> None:
         """End the step with this number, and wake those who wait for it."""
         with self._ended:
-            self._done = look
+            self._done = number
             self._ended.notify_all()
 
     def wait(self, wake: Callable[[], None], timeout_s: float) -> bool:

@@ -113,14 +113,14 @@ def summarize(data: bytes) -> FlightDump:
         sequence: Any = entry.get("collective_seq_id", entry.get("seq_id"))
         if _is_number(sequence) and entry.get("is_p2p") is not True:
             groups.setdefault(_group_of(entry), {}).setdefault(sequence, []).append(entry)
-    told = []
+    decoded = []
     for (name, description), by_sequence in list(groups.items())[:MOST_GROUPS]:
         ordered = [_collective(number, by_sequence[number]) for number in sorted(by_sequence)]
         known, ranks = members.get(name, ("", ()))
         kept, last = _telling(ordered), ordered[-1].sequence
-        told.append(FlightGroup(name, description or known, ranks, last, kept))
+        decoded.append(FlightGroup(name, description or known, ranks, last, kept))
     is_whole = len(groups) <= MOST_GROUPS and all(one.get("record_id") == 0 for one in entries[:1])
-    return FlightDump(version=_text(found.get("version")), groups=tuple(told), is_whole=is_whole)
+    return FlightDump(version=_text(found.get("version")), groups=tuple(decoded), is_whole=is_whole)
 
 
 def _is_number(value: Any) -> bool:

@@ -265,8 +265,8 @@ def _by_gdb(pid: int, until: float) -> NativeCalls:
 def _read_gdb(pid: int, bounds: list[int], within_s: float) -> NativeCalls:
     settings = [word for one in _GDB_SETTINGS for word in ("-iex", one)]
     script = _GDB.replace("PID", str(pid), 1)
-    said = _run(["gdb", "-nx", "-batch", *settings, "-ex", f"python exec({script!r})"], within_s)
-    found = re.search(r"^CALLS (\S+)$", said, re.M)
+    output = _run(["gdb", "-nx", "-batch", *settings, "-ex", f"python exec({script!r})"], within_s)
+    found = re.search(r"^CALLS (\S+)$", output, re.M)
     if not found:
         raise OSError("gdb printed no calls")
     data: dict[str, Any] = json.loads(base64.b64decode(found[1]))

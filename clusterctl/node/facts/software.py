@@ -208,15 +208,15 @@ def versions(python: str, mpirun: str) -> dict[str, str]:
     with contextlib.suppress(OSError):
         driver = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", Path(gpus.DRIVER).read_text())
         found.update({"driver": driver[1]} if driver else {})
-    said = (output([mpirun, "--version"], check=False) or "").strip()
-    if said:
-        found["mpirun"] = said.splitlines()[0]
+    version_text = (output([mpirun, "--version"], check=False) or "").strip()
+    if version_text:
+        found["mpirun"] = version_text.splitlines()[0]
     for options in ("-W", "-EW"):
         # A wrapper may print something before: only the last line counts.
-        told = output([python, options, "ignore", "-c", VERSIONS], check=False)
-        if told is None:
+        printed = output([python, options, "ignore", "-c", VERSIONS], check=False)
+        if printed is None:
             break
-        for line in told.strip().splitlines()[-1:]:
+        for line in printed.strip().splitlines()[-1:]:
             with contextlib.suppress(RecordError):
                 found.update(from_json(Dict[str, str], line))
                 if options == "-EW":

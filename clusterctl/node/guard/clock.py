@@ -26,7 +26,7 @@ class GuardFiles:
         self.used = self.kept / "guard-used.json"
         self.log_file = self.root / "var/log/clusterctl-guard.log"
         self.state = self.root / "run/clusterctl/guard-state.json"
-        self.asked = self.root / "run/clusterctl/guard-asked"
+        self.polled = self.root / "run/clusterctl/guard-asked"
         self.spot = self.root / "run/clusterctl/spot-interruption"
         self.console = self.root / "dev/console"
 

@@ -43,7 +43,7 @@ TICK_S = 1.0
 STATE_EVERY_S = 5.0
 # How long the head node tries to switch the workers off, and the pause between two attempts.
 WORKERS_OFF_TIMEOUT_S = 300.0
-TELL_AGAIN_S = 10.0
+SEND_AGAIN_S = 10.0
 NOTHING = GuardSettings("")
 
 
@@ -103,7 +103,7 @@ class IdleWatch:
         self._before: dict[str, NodeActivity] = {}
         self._idleness: decisions.Idleness | None = None
         self._role: object = None
-        self._since = self._asked_at = float("-inf")
+        self._since = self._polled_at = float("-inf")
         self._answered_at: dict[Worker, float] = {}
         self._unknown_since: dict[str, float] = {}
         self._alone = False
@@ -143,7 +143,7 @@ class IdleWatch:
         role = settings.index, settings.idle_s
         if role != self._role:
             self._role, self._since = role, self._clock()
-        asked = seconds(read_object(self._place.asked).get("at_s"))
+        asked = seconds(read_object(self._place.polled).get("at_s"))
         return self._clock() - max(self._since, asked)
 
     def _announce_alone(self, settings: GuardSettings) -> None:
@@ -159,9 +159,9 @@ class IdleWatch:
     def _busy(self, settings: GuardSettings) -> list[str]:
         self._forget(settings.workers)
         found = self._compare(settings, settings.name, look(not settings.erases_store))
-        is_due = self._clock() - self._asked_at >= decisions.ASK_AT_LEAST_S
+        is_due = self._clock() - self._polled_at >= decisions.ASK_AT_LEAST_S
         if settings.index == 0 and (not found or is_due):
-            self._asked_at = self._clock()
+            self._polled_at = self._clock()
             for worker, answer in workers.ask(settings, settings.workers):
                 if isinstance(answer, NodeActivity):
                     self._answered_at[worker] = self._clock()
@@ -327,7 +327,7 @@ class Guard:
                 announce(self._place, f"could not be told to switch off: {names}")
                 return
             if untold:
-                time.sleep(TELL_AGAIN_S)
+                time.sleep(SEND_AGAIN_S)
 
     def _watch_spot(self) -> float:
         settings = self._settings.value
@@ -336,7 +336,7 @@ class Guard:
     def _watch_workers(self) -> float:
         settings = self._settings.value
         asks = settings.spot and settings.index == 0
-        return self._spot.look_at_workers(settings) if asks else TICK_S
+        return self._spot.poll_workers(settings) if asks else TICK_S
 
     def _forever(self, name: str, step: Callable[[], float]) -> None:
         while True:
@@ -366,7 +366,7 @@ def main() -> None:
         place = GuardFiles(*arguments)
         found = look(not SettingsFile(place).value.erases_store)
         # Only now: the head node does not count one that does not answer as asked.
-        put(place.asked, json.dumps({"at_s": boot_s()}) + "\n")
+        put(place.polled, json.dumps({"at_s": boot_s()}) + "\n")
         print(json.dumps(vars(found)))
     elif command == "off":
         print("off", flush=True)

@@ -149,20 +149,20 @@ def gpus() -> tuple[list[str], list[str]]:
     program there are none."""
     style = "--format=csv,noheader,nounits"
     try:
-        status, said = run(["nvidia-smi", "--query-gpu=utilization.gpu", style], SMI_TIMEOUT_S)
+        status, output = run(["nvidia-smi", "--query-gpu=utilization.gpu", style], SMI_TIMEOUT_S)
         if status:
             # NVIDIA's image has the program also on a machine without a GPU, where it fails.
-            return [], [f"nvidia-smi fails: {_last(said)}"] if has_nvidia_card() else []
-        at = [int(word) for word in said.split() if word.isdigit()]
+            return [], [f"nvidia-smi fails: {_last(output)}"] if has_nvidia_card() else []
+        at = [int(word) for word in output.split() if word.isdigit()]
         busy = [f"a GPU is used, {max(at)} %"] if at and max(at) >= BUSY_GPU_PERCENT else []
-        status, said = run(["nvidia-smi", "--query-compute-apps=pid", style], SMI_TIMEOUT_S)
+        status, output = run(["nvidia-smi", "--query-compute-apps=pid", style], SMI_TIMEOUT_S)
     except FileNotFoundError:
         return [], []
     except OSError as hangs:
         return [], [f"nvidia-smi: {hangs}"]
     if status:
-        return busy, [f"nvidia-smi fails: {_last(said)}"]
-    if any(word.isdigit() for word in said.split()):
+        return busy, [f"nvidia-smi fails: {_last(output)}"]
+    if any(word.isdigit() for word in output.split()):
         busy.append("a process uses a GPU")
     return busy, []
 

@@ -56,11 +56,11 @@ class PowerOff:
         self._last, self._count = now_s, self._count + 1
         self._place.log(f"{' '.join(argv)} (attempt {self._count})")
         try:
-            status, said = run(argv, AGAIN_S / 2)
+            status, output = run(argv, AGAIN_S / 2)
         except OSError as failed:
-            status, said = 1, str(failed)
+            status, output = 1, str(failed)
         if status:
-            self._place.log(f"{argv[0]} failed: {said.strip()[-200:]}")
+            self._place.log(f"{argv[0]} failed: {output.strip()[-200:]}")
             self._last = float("-inf") if self._count < len(ATTEMPTS) else now_s
 
 

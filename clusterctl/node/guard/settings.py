@@ -94,8 +94,8 @@ class GuardSettings:
     def text(self) -> str:
         """Return the content of the file. Equal settings give the same text."""
         default = asdict(GuardSettings(self.cluster))
-        said = {key: value for key, value in asdict(self).items() if value != default[key]}
-        return json.dumps({"cluster": self.cluster, **said}, indent=1, sort_keys=True) + "\n"
+        changed = {key: value for key, value in asdict(self).items() if value != default[key]}
+        return json.dumps({"cluster": self.cluster, **changed}, indent=1, sort_keys=True) + "\n"
 
 
 def parse_settings(text: str) -> GuardSettings:

@@ -88,19 +88,19 @@ class Notices:
     def __init__(self, place: GuardFiles) -> None:
         self._place = place
         self._lock = threading.Lock()
-        self._said: set[str] = set()
+        self._announced: set[str] = set()
         self.notice: dict[str, Any] | None = None
 
-    def taken(self, notice: dict[str, Any], why: str, tell_rank: bool = True) -> bool:
+    def taken(self, notice: dict[str, Any], why: str, signals_rank: bool = True) -> bool:
         """Note that a machine of the cluster is taken away. Return whether that is news.
 
-        With `tell_rank`, the rank that saves the job's state is told, if it runs here.
+        With `signals_rank`, the rank that saves the job's state is told, if it runs here.
         """
         if not self._is_new(notice):
             return False
-        pids = send_term(look.all_processes()) if tell_rank else []
-        told = f"; sent SIGTERM to rank 0, which catches it ({pids[0]})" if pids else ""
-        announce(self._place, f"{why}: save your work now{told}")
+        pids = send_term(look.all_processes()) if signals_rank else []
+        rank_signalled = f"; sent SIGTERM to rank 0, which catches it ({pids[0]})" if pids else ""
+        announce(self._place, f"{why}: save your work now{rank_signalled}")
         return True
 
     def recommended(self, notice: dict[str, Any]) -> None:
@@ -114,9 +114,9 @@ class Notices:
     def _is_new(self, notice: dict[str, Any]) -> bool:
         key = json.dumps(notice)
         with self._lock:
-            if key in self._said:
+            if key in self._announced:
                 return False
-            self._said.add(key)
+            self._announced.add(key)
             self.notice = notice
             noted = ""
             with contextlib.suppress(OSError, ValueError):
@@ -159,7 +159,7 @@ class SpotWatch:
             self._notices.recommended({**notice, "node": settings.name})
         return POLL_S
 
-    def look_at_workers(self, settings: GuardSettings) -> float:
+    def poll_workers(self, settings: GuardSettings) -> float:
         """Read the workers' notices once. Return the seconds until the next time."""
         for notice in workers.notices(settings, settings.workers):
             self._taken(notice, settings)
@@ -167,7 +167,7 @@ class SpotWatch:
 
     def _taken(self, notice: dict[str, Any], settings: GuardSettings) -> None:
         is_head = settings.index == 0
-        if self._notices.taken(notice, why_taken(notice), tell_rank=is_head) and is_head:
+        if self._notices.taken(notice, why_taken(notice), signals_rank=is_head) and is_head:
             workers.pass_on(settings, settings.workers, notice)
 
 
@@ -176,7 +176,7 @@ class EventWatch:
 
     def __init__(self, place: GuardFiles) -> None:
         self._place = place
-        self._said: set[str] = set()
+        self._announced: set[str] = set()
 
     def step(self, settings: GuardSettings) -> float:
         """Ask once. Return the seconds until the next time."""
@@ -187,8 +187,8 @@ class EventWatch:
             return SCHEDULED_POLL_S
         for event in scheduled:
             what = f"{event.get('Code')} for this machine, from {event.get('NotBefore')} on"
-            if event.get("State", "active") == "active" and what not in self._said:
-                self._said.add(what)
+            if event.get("State", "active") == "active" and what not in self._announced:
+                self._announced.add(what)
                 announce(self._place, f"EC2 has scheduled {what}")
         return SCHEDULED_POLL_S
 
@@ -204,14 +204,14 @@ def send_term(processes: dict[int, look.JobProcess]) -> list[int]:
     rank's processes only the outermost gets it: the others inherit its variables, often its
     handler."""
     ranks = {pid: one for pid, one in processes.items() if is_rank_0(one.environ)}
-    told: list[int] = []
+    signalled: list[int] = []
     catching = {pid for pid in ranks if catches_term(pid)}
     for pid in sorted(catching):
         if not (look.ancestors(ranks, pid) - {pid}) & catching:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
-                told.append(pid)
-    return told
+                signalled.append(pid)
+    return signalled
 
 
 def is_rank_0(environ: tuple[bytes, ...]) -> bool:

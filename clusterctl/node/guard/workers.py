@@ -43,11 +43,11 @@ def ask(
     settings: GuardSettings, workers: Sequence[Worker]
 ) -> Iterator[tuple[Worker, NodeActivity | str]]:
     """Yield for each worker its activity, or the reason why there is none."""
-    for worker, status, said in _on_each(settings, workers, _guard("look")):
+    for worker, status, output in _on_each(settings, workers, _guard("look")):
         try:
             if status:
-                raise ValueError((said.strip().splitlines() or [f"exit status {status}"])[-1])
-            yield worker, parse_activity(object_in(said.strip().splitlines()[-1]))
+                raise ValueError((output.strip().splitlines() or [f"exit status {status}"])[-1])
+            yield worker, parse_activity(object_in(output.strip().splitlines()[-1]))
         except (ValueError, IndexError) as wrong:
             yield worker, f"does not answer: {str(wrong)[:200]}"
 
@@ -56,15 +56,15 @@ def power_off(settings: GuardSettings, workers: Sequence[Worker], why: str) -> l
     """Switch the workers off. Return those that were not reached. The exit status of ssh does not
     count: a worker may be off before ssh has ended."""
     answers = _on_each(settings, workers, _guard("off", why))
-    return [worker for worker, _, said in answers if not said.startswith("off\n")]
+    return [worker for worker, _, output in answers if not output.startswith("off\n")]
 
 
 def notices(settings: GuardSettings, workers: Sequence[Worker]) -> Iterator[dict[str, Any]]:
     """Yield each worker's notice that EC2 takes it back. Workers that do not answer have none."""
     # Without Python there, because that would take much of a worker's time every few seconds.
     read = f"cat {GuardFiles().spot} 2>/dev/null || :"
-    for worker, _, said in _on_each(settings, workers, read, NOTICE_TIMEOUT_S):
-        for found in map(parsed, said.split("\n")):
+    for worker, _, output in _on_each(settings, workers, read, NOTICE_TIMEOUT_S):
+        for found in map(parsed, output.split("\n")):
             is_taken = isinstance(found, dict) and found.get("action") != "rebalance"
             if is_taken and found.get("node") == worker.name:
                 yield {key: found.get(key) for key in ("action", "time", "node")}
@@ -97,8 +97,8 @@ def _on_each(
             ]
             for worker, running in wave:
                 try:
-                    status, said = running.end()
-                    before, begun, own = said.partition(f"\n{MARK}\n")
+                    status, output = running.end()
+                    before, begun, own = output.partition(f"\n{MARK}\n")
                     ran = (status, own) if begun else (status or 1, before)
                     answers.append((worker, *ran))
                 except TimeoutError as silent:

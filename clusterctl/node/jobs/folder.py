@@ -412,7 +412,7 @@ def cancel_requested(folder: JobFolder, by: str, why: str = "") -> None:
     folder.signal_runner(signal.SIGTERM)
 
 
-def tell(folder: JobFolder, text: str) -> None:
+def log_message(folder: JobFolder, text: str) -> None:
     """Record a message of the watchdog, and add it to the job's log."""
     now = time.gmtime()
     folder.append("message", text=f"{time.strftime('%Y-%m-%d %H:%M:%S', now)} UTC: {text}")

@@ -135,10 +135,10 @@ def write_files(draft: Path, request: Submission, program: bytes) -> None:
 
 def start_runner(draft: Path, path: Path, private: dict[str, str]) -> None:
     """Start the runner in the draft, and give the folder its name. Raises OSError."""
-    (ready, tell_ready), (go, tell_go) = os.pipe(), os.pipe()
+    (ready, ready_end), (go, go_end) = os.pipe(), os.pipe()
     secrets = os.memfd_create("private")
     os.write(secrets, json.dumps(private).encode())
-    fds = (tell_ready, go, secrets)
+    fds = (ready_end, go, secrets)
     with (draft / "log").open("ab") as log:
         runner = subprocess.Popen(
             [sys.executable, "-ISu", RUNNER_FILE, path.name, *map(str, fds)],
@@ -155,7 +155,7 @@ def start_runner(draft: Path, path: Path, private: dict[str, str]) -> None:
     if not os.read(ready, 1):
         raise OSError(0, f"the job did not start: its runner ended with {runner.wait()}")
     draft.rename(path)
-    os.write(tell_go, b"g")
+    os.write(go_end, b"g")
 
 
 def remove_draft(draft: Path) -> None:

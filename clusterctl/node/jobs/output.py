@@ -37,7 +37,7 @@ LIBC = ctypes.CDLL(None)
 LINE_BYTES = 8 << 20
 # A line that has not ended after this long is a prompt or a progress bar, and is written.
 REST_AFTER_S = 0.2
-LOOK_EVERY_S = 0.05
+POLL_S = 0.05
 # Output that waits for the disk takes at most this part of the memory that was free at the start,
 # for each of mpirun's two outputs, but at least so many bytes.
 UNREAD_PART, LEAST_UNREAD = 8, 64 << 20
@@ -179,8 +179,8 @@ class Logs:
         if not content:
             return
         lost = self._lost.pop(name, 0)
-        said = b"\nclusterctl: %d bytes of output are lost: the disk was full\n" % lost
-        left = said * bool(lost) + content
+        lost_line = b"\nclusterctl: %d bytes of output are lost: the disk was full\n" % lost
+        left = lost_line * bool(lost) + content
         try:
             # Opened for each write: there may be more ranks than a process may have open files.
             with (self._folder / name).open("ab", buffering=0) as file:
@@ -292,7 +292,7 @@ class CommandOutput:
         return self
 
     def _limit(self) -> None:
-        while not self._ended.wait(LOOK_EVERY_S):
+        while not self._ended.wait(POLL_S):
             for file in self._outputs:
                 file.limit(self._most)
 

@@ -47,7 +47,7 @@ ANSWER_WITHIN_S = 45.0
 START_WITH_FEWER_AFTER_S = 60.0
 # How long to wait for enough nodes.
 WAIT_S = 900.0
-LOOK_EVERY_S = 5.0
+POLL_S = 5.0
 # SSH connections in parallel.
 AT_ONCE = 64
 
@@ -136,11 +136,11 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
     killed = {here["name"]: len(processes.stop_processes(processes.ProcessQuery(job)))}
     silent, rebooted = [], []
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - began  # the clock may be set meanwhile
-    for node, said in zip(others, end_on(others, job)):
-        if said is None:
+    for node, ended_text in zip(others, end_on(others, job)):
+        if ended_text is None:
             silent.append(node["name"])
             continue
-        uptime, *ended = said.splitlines()
+        uptime, *ended = ended_text.splitlines()
         killed[node["name"]] = len(ended)
         if float(uptime) < age_s:
             rebooted.append(node["name"])
@@ -151,8 +151,8 @@ def end_elsewhere(spec: JobSpec) -> list[str]:
     """Stop the job's processes on its other nodes. Return the names of those that did not
     answer."""
     others = [*spec.nodes[1:]]
-    said = end_on(others, spec.job_id)
-    return [str(node["name"]) for node, text in zip(others, said) if text is None]
+    responses = end_on(others, spec.job_id)
+    return [str(node["name"]) for node, text in zip(others, responses) if text is None]
 
 
 def end_on(nodes: list[dict[str, Any]], job: str) -> list[str | None]:
@@ -206,8 +206,8 @@ def wait_for_nodes(
             {"address": host, "name": names.get(host, host)} for host in hosts if host != head
         ]
         # A node that was silent during the first sweep may still have ranks.
-        said = end_on(others, spec.job_id)
-        up = {head} | {one["address"] for one, text in zip(others, said) if text is not None}
+        responses = end_on(others, spec.job_id)
+        up = {head} | {one["address"] for one, text in zip(others, responses) if text is not None}
         slots = {host: hosts[host] for host in hosts if host in up}
         ranks = ranks_that_fit(spec, sum(slots.values()))
         now = time.monotonic()
@@ -219,7 +219,7 @@ def wait_for_nodes(
                 f"not started again: within {WAIT_S / 60:.0f} minutes only {sum(slots.values())} "
                 f"of at least {spec.min_ranks} GPUs were there"
             )
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_S)
     used = [names.get(host, host) for host in slots]
     give_code(spec, [node for node in others if node["address"] in slots])
     argv = retry_command(spec, ranks, folder, slots)
@@ -247,7 +247,7 @@ def give_code(spec: JobSpec, nodes: list[dict[str, Any]]) -> None:
     unpack += f" && (cd {place}.new && {LIST_SHIPPED}) && mv {place}.new {place}"
     script = f"umask 077; [ -e {place} ] || {{ {unpack}; }}"
     answers = ask(nodes, ["sh", "-c", script], content.getvalue())
-    lacking = [node["name"] for node, said in zip(nodes, answers) if said is None]
+    lacking = [node["name"] for node, response in zip(nodes, answers) if response is None]
     if lacking:
         say(f"the job's program could not be put on {', '.join(lacking)}: is its disk full?")
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.node.jobs import recovery
-from clusterctl.node.jobs.folder import METRICS, START_DAEMON_PATH, JobFolder, tell
+from clusterctl.node.jobs.folder import METRICS, START_DAEMON_PATH, JobFolder, log_message
 from clusterctl.node.jobs.jobs import clean_up, end_without_runner, remove_draft
 from clusterctl.node.jobs.lost_daemon import CANNOT_RUN, LOST_DAEMON, LOST_SSH
 from clusterctl.node.jobs.output import CommandOutput, Logs
@@ -79,7 +79,7 @@ class Runner:
         self.private = private
         self.codes: dict[int, int] = {}  # of ended children
         self.stop = self.last_code = 0
-        self.told: set[int] = set()  # processes that the log says cannot be ended
+        self.reported: set[int] = set()  # processes that the log says cannot be ended
         self.heartbeat_at = 0.0
         self.forget_clock()
         # What the output of the command that runs has said of lost nodes.
@@ -283,9 +283,9 @@ class Runner:
             while unread > 0 and (content := output.poll()):
                 unread -= len(content)
                 rest = self.look_for_lost_nodes(rest, content)
-        for pid in sorted(left - self.told):
+        for pid in sorted(left - self.reported):
             self.say(f"clusterctl: process {pid} of the job could not be ended")
-        self.told |= left
+        self.reported |= left
         self.last_code = self.codes.pop(child)
         return self.last_code
 
@@ -376,9 +376,9 @@ class StepWatch:
         if not self.watchdog.cancels:
             return
         if self.progress.last != self.acted_on:
-            tell(self.runner.folder, "the job makes steps again, and is not ended")
+            log_message(self.runner.folder, "the job makes steps again, and is not ended")
             return
-        tell(self.runner.folder, "the job is ended, as --watchdog-cancel asks")
+        log_message(self.runner.folder, "the job is ended, as --watchdog-cancel asks")
         self.runner.folder.append("cancel", by="watchdog", why="it made no step")
         self.runner.stop = self.runner.stop or signal.SIGTERM
 

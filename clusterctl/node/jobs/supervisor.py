@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SIGNALS = {signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD}
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 LEFT_GRACE_S = 2.0  # between TERM and KILL, of what a command has left running
-LOOK_EVERY_S = 0.1
+POLL_S = 0.1
 CANNOT_RUN = 127  # the exit status of a command that could not be started
 LIBC = ctypes.CDLL(None)
 
@@ -140,7 +140,7 @@ def supervise(act: Callable[[], object], grace_s: float, parent: int) -> int:
                 break  # what is left is the runner's, which says so
             elif now > until:
                 send(left, signal.SIGKILL)
-        found = signal.sigtimedwait(SIGNALS, LOOK_EVERY_S if phase else 60.0)
+        found = signal.sigtimedwait(SIGNALS, POLL_S if phase else 60.0)
         stop = stop or bool(found and found.si_signo != signal.SIGCHLD)
         code = reap().get(child, code)
     # A command that has ended since then is a zombie, and not among the descendants.

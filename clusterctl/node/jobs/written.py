@@ -122,8 +122,8 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
 
     if not (spec.is_training and spec.argv):
         return []
-    asked = Path(spec.output) if spec.output else None
-    output = [tree(asked, FILES, hosts=others)] if asked and code not in asked.parents else []
+    chosen = Path(spec.output) if spec.output else None
+    output = [tree(chosen, FILES, hosts=others)] if chosen and code not in chosen.parents else []
     if spec.log_dir:
         return [*output, tree(Path(spec.workdir, spec.log_dir), CHECKPOINTS)]
     if spec.model_dir is not None:

@@ -109,7 +109,7 @@ class Relay:
         self.waits = Waits()
         self._out, self._ended = threading.Lock(), threading.Lock()
         self._stopping = False
-        self._began = self._heard = time.monotonic()
+        self._began = self._last_order = time.monotonic()
 
     def listen(self, bind: str = "") -> None:
         """Accept connections of other relays, and report the address. Raises OSError.
@@ -155,7 +155,7 @@ class Relay:
         self.guarded(self._beat)
         self.guarded(self.start)
         for line in sys.stdin.buffer:
-            self._heard = time.monotonic()
+            self._last_order = time.monotonic()
             order = decode_order(line)
             if isinstance(order, Stop):
                 self._stopping = True
@@ -164,21 +164,21 @@ class Relay:
             if isinstance(order, Listen):
                 self.listen(order.bind)
             elif order:
-                self.obey(order)
+                self.handle(order)
         self.end(code=0)
 
     def _beat(self) -> None:
         """Send Progress when figures change, at least each second; end if the client is silent."""
-        every_s, last, told_at = self.config.get("report_s", 0.25), Progress(), 0.0
+        every_s, last, sent_at = self.config.get("report_s", 0.25), Progress(), 0.0
         while True:
             time.sleep(every_s)
             now = time.monotonic()
-            if now - self._heard > self.config.get("silence_s", 60):
+            if now - self._last_order > self.config.get("silence_s", 60):
                 self.end(code=1)
             figures = self.figures()
             step = ACTIVITY.longest()
-            if figures != last or now - told_at >= 1.0:
-                last, told_at = figures, now
+            if figures != last or now - sent_at >= 1.0:
+                last, sent_at = figures, now
                 self.emit(
                     figures._replace(
                         waits=self.waits.seconds(),
@@ -199,7 +199,7 @@ class Relay:
 
     def start(self) -> None: ...
 
-    def obey(self, order: Order) -> None:
+    def handle(self, order: Order) -> None:
         """Carry out an order other than Listen and Stop."""
 
     def figures(self) -> Progress:

@@ -49,7 +49,7 @@ class BlockSet:
         with self.changed:
             return [block for block, here in enumerate(self._here) if not here]
 
-    def news(self, seen: int, timeout_s: float) -> tuple[int, list[tuple[int, int]]]:
+    def added_since(self, seen: int, timeout_s: float) -> tuple[int, list[tuple[int, int]]]:
         """Return the position after the newest block, and the ranges that came since `seen`.
 
         With -1 for `seen` these are the blocks that were here from the start. Otherwise waits at
@@ -118,9 +118,9 @@ class MissingBlocks:
             if who not in self._queues:
                 return
             for block in blocks:
-                is_news = not self._has[who][block]
+                is_new = not self._has[who][block]
                 self._has[who][block] = 1
-                if is_news and self._state[block] == WANTED:
+                if is_new and self._state[block] == WANTED:
                     heapq.heappush(self._queues[who], self._turn[block])
             self._changed.notify_all()
 

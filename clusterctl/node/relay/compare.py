@@ -71,20 +71,20 @@ def compare(
     fresh = not os.path.lexists(root)
     folders = array("I")
     known = set(map(entries.path, entries.of_kind(FOLDER)))
-    anew = b"/"  # the prefix of all paths below the latest folder that has to be made
+    new_prefix = b"/"  # the prefix of all paths below the latest folder that has to be made
     for number in range(len(entries)) if among is None else among:
         entry = entries[number]
-        if fresh or entry.path.startswith(anew):
+        if fresh or entry.path.startswith(new_prefix):
             status = None
         else:
             ACTIVITY.begin(COMPARE, path := _at(root, entry))
-            status = _look(path)
+            status = _lstat(path)
         if entry.kind == FOLDER:
             if _is_folder(root, known, entry, status):
                 folders.append(number)
             else:
                 missing.append(number)
-                anew = anew if entry.path.startswith(anew) else entry.path + b"/"
+                new_prefix = new_prefix if entry.path.startswith(new_prefix) else entry.path + b"/"
         elif entry.kind == LINK:
             if not _same_link(root, entry, status):
                 missing.append(number)
@@ -142,7 +142,7 @@ def _leads_to_another(root: bytes, known: set[bytes], name: bytes) -> bool:
     return b"." in others or not others.isdisjoint(known)
 
 
-def _look(path: bytes) -> os.stat_result | None:
+def _lstat(path: bytes) -> os.stat_result | None:
     try:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):

@@ -284,7 +284,7 @@ class Destination:
             # Before the folders get their modes: they may be read-only.
             if self.staging and not refused:
                 self.staging.release(clear=True)
-            warnings = gone + refused + self.notes + self.publisher.settle(self.plan.retouch)
+            warnings = gone + refused + self.notes + self.publisher.set_metadata(self.plan.retouch)
             self.complete = True
         return Done(
             files=self.publisher.written,

@@ -77,7 +77,7 @@ class FetchRelay(Relay):
         self._download = kind(config, self.config["destination"], self.emit)
         self._download.run()
 
-    def obey(self, order: Order) -> None:
+    def handle(self, order: Order) -> None:
         if isinstance(order, Fetch):
             self._tool = order.tool
             self._ordered.set()

@@ -128,7 +128,7 @@ def missing_content(
         if entry.kind == FILE:
             left[number] = sum(length for _, length in entry.data)
     here = bytearray(b"\1") * layout.blocks
-    begun: set[int] = set()
+    started: set[int] = set()
     pieces: Sequence[tuple[int, int]] = ()
     latest = -1  # the segments of a file follow each other
     for segment, blocks in enumerate(layout.by_entry()):
@@ -140,13 +140,13 @@ def missing_content(
         if not pieces:
             here[blocks.start : blocks.stop] = bytes(len(blocks))
             continue
-        begun.add(number)
+        started.add(number)
         for block in blocks:
             if not _covered(layout, block, number, pieces):
                 here[block] = 0
-    for number, length in _in_missing_blocks(layout, here, begun).items():
+    for number, length in _in_missing_blocks(layout, here, started).items():
         left[number] = length
-    return LeftOver(here, left, begun)
+    return LeftOver(here, left, started)
 
 
 def _covered(layout: Layout, block: int, number: int, pieces: Sequence[tuple[int, int]]) -> bool:

@@ -16,7 +16,7 @@ LONGEST_TEXT = 2000
 # Warnings in one event. Further ones are only counted.
 MOST_WARNINGS = 100
 # `Progress.behind` where the relay does not know it.
-NOT_TOLD = -1
+UNKNOWN = -1
 
 
 # Events
@@ -117,7 +117,7 @@ class Progress(NamedTuple):
 
     blocks: int = 0
     bytes: int = 0
-    behind: int = NOT_TOLD
+    behind: int = UNKNOWN
     waits: dict[str, float] = {}  # shared, and never modified
     cpu: float = 0.0
     wall: float = 0.0
@@ -332,19 +332,19 @@ def decode_order(line: bytes) -> Optional[Order]:
 
 def _decode(line: bytes, key: str, kinds: dict[str, Any]) -> Any:
     try:
-        told = from_json(Any, line)
-        word = told.get(key) if isinstance(told, dict) else None
+        fields = from_json(Any, line)
+        word = fields.get(key) if isinstance(fields, dict) else None
         kind = kinds.get(word) if isinstance(word, str) else None
-        message = None if kind is None else from_data(kind, told)
+        message = None if kind is None else from_data(kind, fields)
     except RecordError:
         return None
     return None if message is None or _is_negative(message) else message
 
 
 def _is_negative(message: Any) -> bool:
-    """Return whether a number of the message is negative, which none is but NOT_TOLD."""
+    """Return whether a number of the message is negative, which none is but UNKNOWN."""
     for name, one in zip(message._fields, message):
-        least = NOT_TOLD if name == "behind" else 0
+        least = UNKNOWN if name == "behind" else 0
         for value in one.values() if isinstance(one, dict) else (one,):
             if isinstance(value, (int, float)) and value < least:
                 return True

@@ -29,7 +29,7 @@ MOST_MESSAGES = 5000
 # TCP starts slowly: this share of the time is added before counting begins.
 WARM_UP = 0.2
 # How long a relay waits for the other side.
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 # For SO_LINGER: close() resets the connection and discards what was not sent.
 NO_LINGER = struct.pack("ii", 1, 0)
 PERCENTILES = (50, 99)
@@ -40,7 +40,7 @@ class ProbeServer(Server):
 
     def _converse(self, link: Link) -> None:
         what, milliseconds = REQUEST.unpack(link.read(REQUEST.size))
-        link.patience(PATIENCE_S)
+        link.set_timeout(TIMEOUT_S)
         if what == ECHO:
             while True:  # the caller ends it
                 link.send(link.read(MESSAGE_BYTES))
@@ -48,7 +48,7 @@ class ProbeServer(Server):
             link.send(COUNTED.pack(*count(link, milliseconds / 1000)))
             drain(link)
         elif what == FLOOD:
-            flood(link, time.monotonic() + milliseconds / 1000 + 2 * PATIENCE_S)
+            flood(link, time.monotonic() + milliseconds / 1000 + 2 * TIMEOUT_S)
 
 
 class ProbeRelay(Relay):
@@ -58,7 +58,7 @@ class ProbeRelay(Relay):
         super().__init__(config)
         self.server = ProbeServer(self.secret, None)
 
-    def obey(self, order: Order) -> None:
+    def handle(self, order: Order) -> None:
         if isinstance(order, Measure):
             self.guarded(self._measure, order)
 
@@ -108,7 +108,7 @@ class ProbeRelay(Relay):
         def carry(link: Link) -> None:
             try:
                 if what == COUNT:
-                    flood(link, time.monotonic() + order.seconds + 2 * PATIENCE_S)
+                    flood(link, time.monotonic() + order.seconds + 2 * TIMEOUT_S)
                     counted.append(COUNTED.unpack(link.read(COUNTED.size)))
                 else:
                     counted.append(count(link, order.seconds))
@@ -118,7 +118,7 @@ class ProbeRelay(Relay):
         try:
             for _ in range(streams):
                 links.append(self._dial(order, what))
-                links[-1].patience(PATIENCE_S)
+                links[-1].set_timeout(TIMEOUT_S)
             threads = [threading.Thread(target=carry, args=(link,), daemon=True) for link in links]
             for thread in threads:
                 thread.start()
@@ -157,9 +157,9 @@ def count(link: Link, seconds: float) -> tuple[int, float]:
 def flood(link: Link, deadline: float) -> None:
     """Send until the other side sends its count or closes. Raises PeerError."""
     data = aligned_buffer(CHUNK)
-    said = select.poll()
-    said.register(link.socket, select.POLLIN)
-    while not said.poll(0):
+    poller = select.poll()
+    poller.register(link.socket, select.POLLIN)
+    while not poller.poll(0):
         link.send(data)
         if time.monotonic() > deadline:
             raise PeerError("it does not say what it got", "silent")

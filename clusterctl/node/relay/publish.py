@@ -180,7 +180,7 @@ class Publisher(threading.Thread):
         self._staging.check()
         # Not under `one_by_one`: a tool's file may have to be copied to its disk.
         batch = [
-            (number, self._staging.brought(self._entries[number], part), ready)
+            (number, self._staging.on_own_disk(self._entries[number], part), ready)
             for number, part, ready in batch
         ]
         for number, part, ready in batch:
@@ -285,7 +285,7 @@ class Publisher(threading.Thread):
                 raise IsADirectoryError from None
             os.rename(part, path)
 
-    def settle(self, files: Iterable[int]) -> list[str]:
+    def set_metadata(self, files: Iterable[int]) -> list[str]:
         """Set the modes and times of these files and then of all folders, the deepest first.
 
         Return a line for each failure.

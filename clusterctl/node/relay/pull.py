@@ -227,33 +227,35 @@ class Puller:
     def _work(self, upstream: Upstream) -> None:
         buffer = aligned_buffer(self._layout.block_bytes)
         link = None
-        asked: deque[int] = deque()
+        pending: deque[int] = deque()
         try:
             link = self._caller.dial(upstream)
             link.carries_data = True
-            while self._ask(link, upstream, asked):
+            while self._ask(link, upstream, pending):
                 self._caller.waits(link)
-                self._get(link, asked[0], buffer)
-                asked.popleft()
+                self._get(link, pending[0], buffer)
+                pending.popleft()
                 self._caller.answered(link)
         finally:
-            for block in asked:
+            for block in pending:
                 self._wanted.give_back(block)
             self._caller.drop(link)
 
-    def _ask(self, link: Link, upstream: Upstream, asked: deque[int]) -> bool:
+    def _ask(self, link: Link, upstream: Upstream, pending: deque[int]) -> bool:
         """Send requests, so that some are always under way. Return whether any are."""
-        if not asked:
+        if not pending:
             self._confirm(link)  # before `take`, which may wait for a long time
-        room = self._ahead - len(asked)
-        more = self._wanted.take_more(upstream, room) if asked else self._wanted.take(upstream)
-        asked.extend(more)
+        room = self._ahead - len(pending)
+        more = self._wanted.take_more(upstream, room) if pending else self._wanted.take(upstream)
+        pending.extend(more)
         self._confirm(link, b"".join(REQUEST.pack(BLOCK, block) for block in more))
-        return bool(asked)
+        return bool(pending)
 
     def _confirm(self, link: Link, requests: bytes = b"") -> None:
-        told = [REQUEST.pack(CONFIRM, link.confirmed.popleft()) for _ in range(len(link.confirmed))]
-        link.send(b"".join(told) + requests)
+        confirmations = [
+            REQUEST.pack(CONFIRM, link.confirmed.popleft()) for _ in range(len(link.confirmed))
+        ]
+        link.send(b"".join(confirmations) + requests)
 
     def _get(self, link: Link, block: int, buffer: memoryview) -> None:
         (length,) = LENGTH.unpack(link.read(LENGTH.size))

@@ -129,8 +129,8 @@ class Download:
         progress, config = self.progress, self.config
         self.emit(listed)
         dry = config.get("dry_run")
-        told = {"destination": self.given, "delete": delete, "dry_run": dry}
-        self.target = Destination({**told, "checksum": config.get("checksum")}, Waits())
+        request = {"destination": self.given, "delete": delete, "dry_run": dry}
+        self.target = Destination({**request, "checksum": config.get("checksum")}, Waits())
         try:
             gap = self.target.prepare(
                 Entries(entries), Begin(single=listed.single, left_out=listed.left_out)
@@ -303,14 +303,14 @@ class Tool:
         env = {**os.environ, "AWS_PAGER": "", "LC_ALL": "C.UTF-8"}
         if self.config.get("region"):
             env["AWS_REGION"] = env["AWS_DEFAULT_REGION"] = str(self.config["region"])
-        lent = self.config.get("credentials")
-        if isinstance(lent, dict):
+        temporary = self.config.get("credentials")
+        if isinstance(temporary, dict):
             for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_SESSION_TOKEN"):
                 env.pop(name, None)
-            env["AWS_ACCESS_KEY_ID"] = str(lent["access"])
-            env["AWS_SECRET_ACCESS_KEY"] = str(lent["secret"])
-            if lent.get("token"):
-                env["AWS_SESSION_TOKEN"] = str(lent["token"])
+            env["AWS_ACCESS_KEY_ID"] = str(temporary["access"])
+            env["AWS_SECRET_ACCESS_KEY"] = str(temporary["secret"])
+            if temporary.get("token"):
+                env["AWS_SESSION_TOKEN"] = str(temporary["token"])
         if self.endpoint and "AWS_REGION" not in env and "AWS_DEFAULT_REGION" not in env:
             # An S3 other than AWS's accepts any region. To ask it for a bucket's region may fail.
             env["AWS_REGION"] = env["AWS_DEFAULT_REGION"] = "us-east-1"
@@ -362,17 +362,17 @@ class Tool:
         # s5cmd takes patterns. `?` stands for a special character of the key; objects that do not
         # begin with the key are dropped above.
         pattern = re.sub(r"[*?\[\]{}]", "?", text) + "*"
-        told = self.run(self.line("ls", "--etag", "-s", f"s3://{bucket}/{pattern}", retries=3))
-        if told.returncode and b"no object found" not in told.stderr:
-            said = told.stderr.decode("utf-8", "replace")
+        listing = self.run(self.line("ls", "--etag", "-s", f"s3://{bucket}/{pattern}", retries=3))
+        if listing.returncode and b"no object found" not in listing.stderr:
+            stderr = listing.stderr.decode("utf-8", "replace")
             # XML has no control characters. aws has S3 encode the keys, s5cmd does not.
-            if not re.search(CONTROL_CHARACTER, said):
-                raise explained(said, self, f"s3://{bucket}/{text}")
+            if not re.search(CONTROL_CHARACTER, stderr):
+                raise explained(stderr, self, f"s3://{bucket}/{text}")
             aws = tool_at("aws")
             if aws:
                 return self._list_by_aws(aws, bucket, key)
             return self._list_signed(bucket, key)
-        objects = read_rows(_S5cmdObject, told.stdout, is_whole=True)
+        objects = read_rows(_S5cmdObject, listing.stdout, is_whole=True)
         if objects.damaged:
             raise Failure("source", f"{self.path} printed no list: {objects.damaged[0]}")
         skip = len(f"s3://{bucket}/")
@@ -383,14 +383,14 @@ class Tool:
 
     def _list_by_aws(self, aws: str, bucket: str, key: bytes) -> list[Object]:
         where = ("--bucket", bucket, "--prefix", text_of(key))
-        told = self.run(
+        listing = self.run(
             [aws, "s3api", "list-objects-v2", *where, "--output", "json", *self._options]
         )
-        if told.returncode:
-            said = told.stderr.decode("utf-8", "replace")
-            raise explained(said, self, f"s3://{bucket}/{text_of(key)}")
+        if listing.returncode:
+            stderr = listing.stderr.decode("utf-8", "replace")
+            raise explained(stderr, self, f"s3://{bucket}/{text_of(key)}")
         try:
-            contents = from_json(_AwsListing, told.stdout or b"{}").Contents or ()
+            contents = from_json(_AwsListing, listing.stdout or b"{}").Contents or ()
         except RecordError as error:
             raise Failure("source", f"{aws} printed no list: {error}") from error
         return [
@@ -429,7 +429,7 @@ class Tool:
         Raises nothing if an object does not come: its file is missing, and `errors` has messages.
         """
         for argv, fed in self._commands(wanted, everything, text_of(folder)):
-            with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as given:
+            with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as given:
                 given.write(fed)
                 given.seek(0)
                 # If this process is killed, the kernel kills the tool, too.
@@ -438,7 +438,7 @@ class Tool:
                     argv,
                     stdin=given,
                     stdout=subprocess.DEVNULL,
-                    stderr=said,
+                    stderr=output,
                     env=self.env,
                     preexec_fn=die,  # noqa: PLW1509 - two system calls, no lock
                 )
@@ -450,8 +450,8 @@ class Tool:
                 finally:
                     running.kill()
                     running.wait()
-                said.seek(0)
-                lines = said.read(1 << 20).decode("utf-8", "replace").splitlines()
+                output.seek(0)
+                lines = output.read(1 << 20).decode("utf-8", "replace").splitlines()
                 self.errors += [line for line in map(_message, lines) if line]
 
     def _commands(
@@ -531,9 +531,9 @@ def _message(line: str) -> str:
     """Return the message in a line of a tool's stderr."""
     if line.startswith("{"):
         with contextlib.suppress(RecordError):
-            told = from_json(_S5cmdError, line)
-            words = told.command.split(" s3://")[-1].split(" /")[0]
-            return f"s3://{words}: {told.error}"
+            problem = from_json(_S5cmdError, line)
+            words = problem.command.split(" s3://")[-1].split(" /")[0]
+            return f"s3://{words}: {problem.error}"
     return line.strip()
 
 
@@ -551,7 +551,7 @@ def tool_at(name: str) -> str:
 
 
 def _version(path: str, word: str) -> str:
-    told = subprocess.run(
+    done = subprocess.run(
         [path, word],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -559,7 +559,7 @@ def _version(path: str, word: str) -> str:
         timeout=TOOL_TIMEOUT_S,
         check=False,
     )
-    return told.stdout.decode("utf-8", "replace")
+    return done.stdout.decode("utf-8", "replace")
 
 
 # What the tools print if they find no credentials.
@@ -626,14 +626,14 @@ MEANINGS = (
 PRIVATE = "it is not public: leave out --credentials none, or lend your keys (--credentials mine)"
 
 
-def explained(said: str, tool: Tool, url: str) -> Failure:
+def explained(stderr: str, tool: Tool, url: str) -> Failure:
     """Return the Failure that a tool's output means."""
     unsigned = tool.config.get("credentials") == "none"
     bucket = url[5:].partition("/")[0]
-    lines = [line for line in map(_message, said.splitlines()) if line]
-    said = "\n".join(lines)
+    lines = [line for line in map(_message, stderr.splitlines()) if line]
+    stderr = "\n".join(lines)
     for pattern, why, hint in MEANINGS:
-        found = re.search(pattern, said)
+        found = re.search(pattern, stderr)
         if found:
             words = {"url": url, "bucket": bucket}
             words["unsigned"] = " to requests without credentials" if unsigned else ""
@@ -643,7 +643,9 @@ def explained(said: str, tool: Tool, url: str) -> Failure:
                 why.format(*found.groups(), **words),
                 PRIVATE * refused or hint.format(**words),
             )
-    return Failure("source", f"{tool.name}: {lines[-1] if lines else 'it failed and said nothing'}")
+    return Failure(
+        "source", f"{tool.name}: {lines[-1] if lines else 'it failed without a message'}"
+    )
 
 
 # The download

@@ -159,7 +159,7 @@ class Server:
         self._ledger.watchers += 1
         try:
             while True:
-                seen, ranges = self._ledger.news(seen, HEARTBEAT_S)
+                seen, ranges = self._ledger.added_since(seen, HEARTBEAT_S)
                 link.send(b"".join(RANGE.pack(*one) for one in ranges) or RANGE.pack(0, 0))
         finally:
             self._ledger.watchers -= 1

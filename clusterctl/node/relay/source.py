@@ -188,8 +188,8 @@ class Source:
         # Compared twice: `Publisher.retouch` changes the ctime first and the stamp after it.
         for _ in range(2):
             status = os.fstat(descriptor)
-            told = (self._entries[number].size, self._stamp(number))
-            if (status.st_size, status.st_ctime_ns) == told:
+            recorded = (self._entries[number].size, self._stamp(number))
+            if (status.st_size, status.st_ctime_ns) == recorded:
                 return True
         self._blame(number, "it changed while it was copied")
         return False
@@ -222,7 +222,7 @@ class SourceRelay(Relay):
     """The relay at the source."""
 
     def start(self) -> None:
-        sources, names, base = self._asked()
+        sources, names, base = self._requested()
         found = _without_unreadable(scan(sources, names, base))
         self._entries, self._path, single = found.entries, found.places.getter(), found.single
         warnings = found.warnings
@@ -256,7 +256,7 @@ class SourceRelay(Relay):
         dst = destination(self.config["delete_in"], os.path.expanduser("~"))
         return text_of(endangered(sources, base, dst))
 
-    def _asked(self) -> tuple[list[bytes], list[bytes] | None, bytes]:
+    def _requested(self) -> tuple[list[bytes], list[bytes] | None, bytes]:
         config = self.config
         home = os.path.expanduser("~")
         sources = [
@@ -275,7 +275,7 @@ class SourceRelay(Relay):
             for entry in self._entries
         )
 
-    def obey(self, order: Order) -> None:
+    def handle(self, order: Order) -> None:
         if not isinstance(order, Begin):
             return
         layout = Layout(self._entries, order.block_bytes)

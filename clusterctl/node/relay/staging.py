@@ -307,7 +307,7 @@ class Staging:
             sizes[self.folder_of(entry)] += entry.size
         return max(sizes, key=sizes.__getitem__).path
 
-    def brought(self, entry: Entry, part: bytes) -> bytes:
+    def on_own_disk(self, entry: Entry, part: bytes) -> bytes:
         """Return the path of a part on the disk of its entry, copied there if need be, with holes.
 
         Raises OSError.
@@ -456,9 +456,9 @@ def add_part(total: Sum, descriptor: int, offset: int, length: int) -> None:
 
 
 def _name(entry: Entry) -> bytes:
-    told = f"{entry.size} {entry.mtime_ns} {entry.changed_ns} {entry.segments}\n".encode()
-    told += entry.digest + entry.path
-    return hashlib.blake2b(told, digest_size=16).hexdigest().encode()
+    identity = f"{entry.size} {entry.mtime_ns} {entry.changed_ns} {entry.segments}\n".encode()
+    identity += entry.digest + entry.path
+    return hashlib.blake2b(identity, digest_size=16).hexdigest().encode()
 
 
 def _merged(pieces: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

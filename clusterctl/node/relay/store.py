@@ -126,11 +126,11 @@ class Store:
             total = self._staging.new_sum()
             total.update(data)
             checksum = total.value()
-        told, bad = read_trailer(link, checksum, extents)
+        checked, bad = read_trailer(link, checksum, extents)
         if checksum is None and not bad:
-            self._accept_unseen(link, block, told)
+            self._accept_spliced(link, block, checked)
             return
-        self.accept(block, extents, data, told, bad)
+        self.accept(block, extents, data, checked, bad)
         link.confirmed.append(block)
 
     def _splice(self, link: Link, extent: Extent) -> bool:
@@ -231,7 +231,7 @@ class Store:
         self._tick(extents, checksum)
         self.wanted.came(block)
 
-    def _accept_unseen(self, link: Link, block: int, checksum: int) -> None:
+    def _accept_spliced(self, link: Link, block: int, checksum: int) -> None:
         self._sums[block] = checksum + 1
         with self._lock:
             self.received += self._layout.length(block)
@@ -241,7 +241,7 @@ class Store:
 
     def confirm(self, block: int) -> None:
         """Accept a block that the next node got from here and found right."""
-        self._settle(block, good=True)
+        self._finish_check(block, good=True)
 
     def check_waiting(self, within_s: float) -> None:
         """Check the blocks that were not confirmed within `within_s` seconds.
@@ -260,7 +260,7 @@ class Store:
         """Sum a block in its file. Return whether it is right. Raises OSError."""
         [extent] = self._layout.extents(block)
         if self._left[extent.entry] == WHOLE:  # the file became bad, and its part was removed
-            return self._settle(block, good=True)
+            return self._finish_check(block, good=True)
         with contextlib.suppress(FileNotFoundError):  # removed a moment ago
             total = self._staging.new_sum()
             descriptor = os.open(self._part(extent, False), os.O_RDONLY)
@@ -268,10 +268,10 @@ class Store:
                 add_part(total, descriptor, extent.offset, extent.length)
             finally:
                 os.close(descriptor)
-            return self._settle(block, good=total.value() + 1 == self._sums[block])
-        return self._settle(block, good=True)
+            return self._finish_check(block, good=total.value() + 1 == self._sums[block])
+        return self._finish_check(block, good=True)
 
-    def _settle(self, block: int, good: bool) -> bool:
+    def _finish_check(self, block: int, good: bool) -> bool:
         """Accept a waiting block, or request it again. The first result for a block counts.
 
         Return whether the block is here.
@@ -493,10 +493,10 @@ def read_trailer(
 
     Raises PeerError if `checksum` is given and differs.
     """
-    told, count = TRAILER.unpack(link.read(TRAILER.size))
+    checked, count = TRAILER.unpack(link.read(TRAILER.size))
     if count > len(extents):
         raise PeerError("it names more bad files than there are", "corrupt")
     bad = [NUMBER.unpack(link.read(NUMBER.size))[0] for _ in range(count)]
-    if checksum not in (None, told) or not {extent.entry for extent in extents}.issuperset(bad):
+    if checksum not in (None, checked) or not {extent.entry for extent in extents}.issuperset(bad):
         raise PeerError("a block came with a wrong checksum", "corrupt")
-    return told, bad
+    return checked, bad

@@ -18,7 +18,7 @@ from clusterctl.node.relay.wire import PeerError
 
 # Seconds in which every connection to the upstream has failed, after which that is reported, and
 # seconds between two reports.
-CUT_FOR_S, TELL_AGAIN_S = 1.0, 1.0
+CUT_FOR_S, REPORT_AGAIN_S = 1.0, 1.0
 # Seconds between two checks for blocks that were not confirmed.
 CHECK_EVERY_S = 0.25
 # After so many seconds without confirmation a block is checked here: usually, and if all blocks
@@ -66,12 +66,12 @@ class TargetRelay(Relay):
         self._lock = threading.Lock()
         self._orders = 0
         self._upstream: Upstream | None = None
-        self._told: dict[tuple[int, str], float] = {}
+        self._reported: dict[tuple[int, str], float] = {}
         self._begin = Begin()
         self._manifest = Incoming("", self.server.manifest)
         self._prepared = threading.Event()
 
-    def obey(self, order: Order) -> None:
+    def handle(self, order: Order) -> None:
         if isinstance(order, Begin):
             self._begin = order
             self._manifest = Incoming(order.digest, self.server.manifest)
@@ -143,9 +143,9 @@ class TargetRelay(Relay):
             return
         now, about = time.monotonic(), (upstream.order, "corrupt" if is_corrupt else "cut")
         with self._lock:
-            if now - self._told.get(about, float("-inf")) < TELL_AGAIN_S:
+            if now - self._reported.get(about, float("-inf")) < REPORT_AGAIN_S:
                 return
-            self._told[about] = now
+            self._reported[about] = now
         worked = self.caller.worked
         self.emit(Lost(upstream.name, str(error), error.kind, round(cut_for_s, 1), worked))
 

@@ -59,10 +59,10 @@ class VerifyRelay(Relay):
     def start(self) -> None:
         began = time.monotonic()
         path = destination(self.config["path"], os.path.expanduser("~"))
-        counts, entries, problems = self._look(path)
+        counts, entries, problems = self._compare(path)
         manifest = as_stream(encode(entries))
-        told = json.dumps(problems[:MOST_PROBLEMS]).encode()
-        self._blobs = {"manifest": manifest, "problems": zlib.compress(told)}
+        encoded = json.dumps(problems[:MOST_PROBLEMS]).encode()
+        self._blobs = {"manifest": manifest, "problems": zlib.compress(encoded)}
         self.emit(
             Looked(
                 digest=digest_of(manifest),
@@ -73,7 +73,7 @@ class VerifyRelay(Relay):
             )
         )
 
-    def obey(self, order: Order) -> None:
+    def handle(self, order: Order) -> None:
         if isinstance(order, GetPiece):
             piece = self._blobs[order.blob][order.at : order.at + PIECE]
             self.emit(Piece(base64.b64encode(piece).decode()))
@@ -81,7 +81,7 @@ class VerifyRelay(Relay):
     def figures(self) -> Progress:
         return Progress(files=self._files, bytes=self._bytes)
 
-    def _look(self, path: bytes) -> tuple[dict[str, int], Entries, list[tuple[str, str, str]]]:
+    def _compare(self, path: bytes) -> tuple[dict[str, int], Entries, list[tuple[str, str, str]]]:
         """Return counts, the manifest's entries and the problems (path, kind, reason).
 
         Raises Failure, OSError.

@@ -72,7 +72,7 @@ class WebFile(Download):
 
     def run(self) -> None:
         self.progress.path = self._path()
-        size, self._mtime, self._version = self._look()
+        size, self._mtime, self._version = self._probe()
         # The server's name of the version (ETag) takes the place of a ctime: a part of another
         # version is not resumed.
         version = hashlib.sha256(f"{self._url}\n{self._version}".encode("utf-8", "surrogateescape"))
@@ -101,7 +101,7 @@ class WebFile(Download):
             self.target.entries.set_time(number, time.time_ns())
         self.put(number, part)
 
-    def _look(self) -> tuple[int, int, str]:
+    def _probe(self) -> tuple[int, int, str]:
         """Return the file's size, its time in seconds or 0, and its strong ETag or "".
 
         Only a strong ETag can be used with If-Range.
@@ -110,8 +110,8 @@ class WebFile(Download):
         def ask() -> tuple[int, int, str]:
             with self._open({"Range": "bytes=0-0"}) as answer:
                 headers = answer.headers
-            told = headers.get("Content-Range", "").rpartition("/")[2]
-            size = told if answer.status == 206 else headers.get("Content-Length", "")
+            total = headers.get("Content-Range", "").rpartition("/")[2]
+            size = total if answer.status == 206 else headers.get("Content-Length", "")
             if not (size.isascii() and size.isdecimal()):
                 raise Failure("source", f"the server does not say how large {self._url} is")
             when = parsedate(headers.get("Last-Modified", ""))
@@ -131,14 +131,14 @@ class WebFile(Download):
             headers = {"Range": f"bytes={at}-", "If-Range": version} if at and version else {}
             with self._open(headers) as answer:
                 flags = os.O_WRONLY | os.O_CREAT | (0 if answer.status == 206 else os.O_TRUNC)
-                told = answer.headers.get("ETag")
+                etag = answer.headers.get("ETag")
                 if answer.status == 206:
                     begin = answer.headers.get("Content-Range", "")
                     if not begin.startswith(f"bytes {at}-"):
                         raise Failure("source", f"the server sends another part of {self._url}", "")
                     # Some servers ignore If-Range and send parts of another version.
-                    told = told or version
-                if version and told != version:
+                    etag = etag or version
+                if version and etag != version:
                     raise Failure(
                         "source", f"{self._url} has changed since it was looked at", "copy it again"
                     )
@@ -170,10 +170,10 @@ class WebFile(Download):
             if error.code == 416 and headers.get("Range") == "bytes=0-0":
                 # 416 means that the range is not in the file: it is empty.
                 return self._open({})
-            said = {401: "refuses", 403: "refuses", 404: "has no", 410: "has no"}.get(error.code)
+            refusal = {401: "refuses", 403: "refuses", 404: "has no", 410: "has no"}.get(error.code)
             raise Failure(
                 "source",
-                f"the server {said or 'does not send'} {self._url} ({error.code})",
+                f"the server {refusal or 'does not send'} {self._url} ({error.code})",
                 "check the URL",
             ) from error
 

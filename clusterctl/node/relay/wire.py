@@ -167,7 +167,7 @@ class Link:
                 raise PeerError(TOO_LONG, "silent")
             self.socket.settimeout(left_s)
 
-    def patience(self, seconds: float) -> None:
+    def set_timeout(self, seconds: float) -> None:
         """Set how long reads and writes wait for the peer. Not for TLS: its reads would repeat."""
         # As an option of the socket: with Python's own timeout each call costs a poll, too.
         limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))

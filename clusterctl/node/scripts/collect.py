@@ -81,7 +81,7 @@ def collect(folder: Path) -> str:
     staging.mkdir()
     try:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(lambda node: bring(node, nodes[0], folder.name, staging), nodes))
+            list(pool.map(lambda node: fetch_results(node, nodes[0], folder.name, staging), nodes))
         manifest = merge(folder, staging, [node["name"] for node in nodes])
     finally:
         # Frees the disk, so that the job's exit status can be written.
@@ -93,13 +93,13 @@ def collect(folder: Path) -> str:
         name: f"{len(files)} files of {name} ({sum(one['bytes'] for one in files)} bytes)"
         for name, files in manifest.items()
     }
-    told = f"collected {amounts[MODEL]} and {amounts[OUTPUT]}"
+    message = f"collected {amounts[MODEL]} and {amounts[OUTPUT]}"
     if manifest[CONFLICTS]:
-        told += f"; {len(manifest[CONFLICTS])} differ between nodes: see {CONFLICTS}"
-    return told
+        message += f"; {len(manifest[CONFLICTS])} differ between nodes: see {CONFLICTS}"
+    return message
 
 
-def bring(node: dict[str, Any], head: dict[str, Any], job_id: str, staging: Path) -> None:
+def fetch_results(node: dict[str, Any], head: dict[str, Any], job_id: str, staging: Path) -> None:
     """Copy one node's files into a folder with its name. Raises NotCollected."""
     place = staging / node["name"]
     place.mkdir()
@@ -143,8 +143,8 @@ def merge(folder: Path, staging: Path, hosts: list[str]) -> dict[str, list[dict[
             target.parent.mkdir(parents=True, exist_ok=True)
             size = path.stat().st_size
             path.replace(target)
-            told = {"path": name, "bytes": size, "sha256": digest, "host": host}
-            manifest[kind].append(told)
+            row = {"path": name, "bytes": size, "sha256": digest, "host": host}
+            manifest[kind].append(row)
     return manifest
 
 

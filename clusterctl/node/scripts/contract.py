@@ -133,8 +133,8 @@ def environment(contract: dict[str, Any], host: dict[str, Any], base: str) -> di
         **{f"hp_{name}": value for name, value in hyperparameters.items()},
     }
     # As in the toolkit, names are only upper-cased. No shell can use `SM_HP_BATCH-SIZE`.
-    told = {f"SM_{name.upper()}": _text(value) for name, value in values.items()}
-    return {**told, "TRAINING_JOB_NAME": contract["job_id"], "TRAINING_JOB_ARN": ""}
+    toolkit = {f"SM_{name.upper()}": _text(value) for name, value in values.items()}
+    return {**toolkit, "TRAINING_JOB_NAME": contract["job_id"], "TRAINING_JOB_ARN": ""}
 
 
 def configuration(contract: dict[str, Any], host: dict[str, Any]) -> dict[str, Any]:

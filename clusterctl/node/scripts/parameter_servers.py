@@ -43,7 +43,7 @@ tf.distribute.Server(here.cluster_spec(), "ps", here.task_id, protocol="grpc").j
 # Timeout until all nodes have connected. They may first install their requirements.txt.
 MEET_S = 600.0
 TERM_GRACE_S = 5.0
-LOOK_EVERY_S = 0.1
+POLL_S = 0.1
 
 
 def are_in(distribution: str, hosts: Sized) -> bool:
@@ -144,7 +144,7 @@ def meet(addresses: Sequence[str], port: int, rank: int) -> list[socket.socket]:
                 if time.monotonic() > deadline:
                     where = f"port {port} of {addresses[0]}, where the chief is"
                     raise OSError(f"cannot reach {where}: {error}") from None
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_S)
     there: dict[str, socket.socket] = {}
     with listener(addresses[0], port) as listens:
         while set(addresses[1:]) - set(there):
@@ -162,13 +162,13 @@ def watch(processes: Processes, chief: list[socket.socket]) -> int:
     """Wait until the job ends. Return the exit status of this node. `chief`: the connection to the
     chief's node; empty on that node itself."""
     # select() cannot take descriptors above 1023.
-    news = select.poll()
+    poller = select.poll()
     for connection in chief:
-        news.register(connection, select.POLLIN)
+        poller.register(connection, select.POLLIN)
     while True:
         ended = {role: one.poll() for role, one in processes.items()}
         # Nothing is ever sent, so any event means that the connection was closed.
-        if news.poll(0):
+        if poller.poll(0):
             return 0
         for role, status in ended.items():
             if status == 0 and role == CHIEF:
@@ -177,7 +177,7 @@ def watch(processes: Processes, chief: list[socket.socket]) -> int:
                 del processes[role]  # a worker may end before the chief
             elif status is not None:
                 return say(f"the {role} {how_it_ended(status)}", exit_status(status))
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_S)
 
 
 def exit_status(status: int) -> int:

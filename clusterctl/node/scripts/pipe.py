@@ -349,12 +349,12 @@ class Feeder:
         die_with(self.program.pid)
         epoch = 0
         while True:
-            told, tells = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            receiving, sending = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
             writer = os.fork()
             if writer == 0:
-                tells.close()
-                self.write(epoch, told)
-            told.close()
+                sending.close()
+                self.write(epoch, receiving)
+            receiving.close()
             path = self.folder / f"{self.name}_{epoch}"
             # The next FIFO exists before the program can open it.
             os.mkfifo(self.folder / f"{self.name}_{epoch + 1}")
@@ -365,17 +365,17 @@ class Feeder:
             # The writer was forked before the FIFO was open: send it the descriptor.
             with contextlib.suppress(OSError):  # the writer is dead: see its status below
                 fds = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", held))]
-                tells.sendmsg([b"."], fds)
+                sending.sendmsg([b"."], fds)
             _, status = os.waitpid(writer, 0)
             if os.WIFSIGNALED(status) or os.WEXITSTATUS(status) not in (DONE, CLOSED_EARLY):
                 how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else str(status)
                 self.program.fail(f"channel {self.name}: its writer died ({how})")
-            tells.close()
+            sending.close()
             path.unlink()
             os.close(held)
             epoch += 1
 
-    def write(self, epoch: int, told: socket.socket) -> NoReturn:
+    def write(self, epoch: int, reader: socket.socket) -> NoReturn:
         """Write one epoch, in a process of its own. If the feeder dies, kill the program."""
 
         def orphaned(*_: object) -> None:
@@ -387,7 +387,7 @@ class Feeder:
             os._exit(0)
         try:
             parts = stream(self.source, order(self.channel, epoch, *self.place))
-            _, passed, _, _ = told.recvmsg(1, socket.CMSG_LEN(4))
+            _, passed, _, _ = reader.recvmsg(1, socket.CMSG_LEN(4))
             [fifo] = struct.unpack("i", passed[0][2])
             for data in epoch_of(self.channel, parts):
                 rest = memoryview(data)

@@ -88,11 +88,11 @@ def this_host(contract: dict[str, Any]) -> dict[str, Any]:
 def interface_addresses() -> dict[str, str]:
     """Return the interface of each IPv4 address of this node. Raises OSError."""
     found = {}
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
             try:
-                answer = fcntl.ioctl(asked.fileno(), GET_ADDRESS, request)
+                answer = fcntl.ioctl(probe.fileno(), GET_ADDRESS, request)
             except OSError:  # it has no IPv4 address
                 continue
             found[socket.inet_ntoa(answer[20:24])] = name

@@ -9,7 +9,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from clusterctl.ec2.launch.request import efa_cards, efa_wanted, network_interfaces, several
 from clusterctl.ec2.machines import MachineType, read_machine_type
-from clusterctl.lab.ec2.interfaces import check_layout, read_wishes
+from clusterctl.lab.ec2.interfaces import check_layout, read_interfaces
 from tests.ec2.observed import MACHINE, PLAIN
 from tests.hostless import complete_moto
 
@@ -127,7 +127,7 @@ def test_ec2_takes_the_layout_of_every_gpu_type(name, efa):
     machine, described = GPU_TYPES[name], INSTANCE_TYPES[name]
     efa = efa_wanted(machine, 2, efa)
     asked = laid_out(machine, efa)
-    check_layout(read_wishes(asked), name, described)
+    check_layout(read_interfaces(asked), name, described)
     fabric = [one for one in asked if one.get("InterfaceType", "").startswith("efa")]
     assert len(fabric) == (machine.efa_interfaces if efa else 0)
     assert efa or len(asked) == 1

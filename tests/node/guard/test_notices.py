@@ -15,8 +15,8 @@ def test_the_notices_of_several_nodes_are_kept(tmp_path, monkeypatch):
     notices.recommended({"action": "rebalance", "time": "t0", "node": "demo-1"})
     for node in ("demo-2", "demo-1", "demo-0"):
         notice = {"action": "terminate", "time": "t1", "node": node}
-        assert notices.taken(notice, node, tell_rank=False)
-        assert not notices.taken(notice, node, tell_rank=False)
+        assert notices.taken(notice, node, signals_rank=False)
+        assert not notices.taken(notice, node, signals_rank=False)
     lines = [json.loads(line) for line in place.spot.read_text().splitlines()]
     taken = [one["node"] for one in lines if one["action"] != "rebalance"]
     assert taken == ["demo-2", "demo-1", "demo-0"]

@@ -109,7 +109,7 @@ def test_noise_from_strangers_does_not_harm(relays, data, tmp_path, seed):
             else:
                 link = Link(socket.create_connection((source.address, source.port)))
             link.send(noise.randbytes(noise.choice([0, 1, 4, 5, 17, 5000, 100_000])))
-            link.patience(0.02)
+            link.set_timeout(0.02)
             with contextlib.suppress(PeerError):
                 link.read(noise.choice([1, 50, 100_000]))
             link.close()

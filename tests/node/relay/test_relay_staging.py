@@ -333,13 +333,13 @@ def test_a_tools_file_is_copied_to_its_disk_with_its_holes(linked, other_disk):
         file.write(b"end")
         file.truncate(9 * MIB)
     [entry] = (entry for entry in entries if entry.path == b"big/a")
-    brought = os.fsdecode(staging.brought(entry, os.fsencode(come)))
+    brought = os.fsdecode(staging.on_own_disk(entry, os.fsencode(come)))
     status = os.stat(brought)
     assert status.st_dev == other_disk.stat().st_dev
     assert status.st_blocks * 512 < MIB
     assert Path(brought).read_bytes() == bytes(8 * MIB) + b"end" + bytes(MIB - 3)
     assert not come.exists()
-    assert staging.brought(entry, os.fsencode(brought)) == os.fsencode(brought)
+    assert staging.on_own_disk(entry, os.fsencode(brought)) == os.fsencode(brought)
     staging.release(clear=True)
 
 

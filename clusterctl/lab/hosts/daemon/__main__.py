@@ -74,14 +74,14 @@ def _step(control: socket.socket, what: str, act: Callable[[], None]) -> None:
     try:
         act()
     except OSError as refused:
-        _tell(control, {"refused": what, "errno": refused.errno, "text": str(refused)})
+        _send(control, {"refused": what, "errno": refused.errno, "text": str(refused)})
         sys.exit(1)
-    _tell(control, {"done": what})
+    _send(control, {"done": what})
     if not control.recv(1):
         sys.exit(1)
 
 
-def _tell(control: socket.socket, message: dict[str, object]) -> None:
+def _send(control: socket.socket, message: dict[str, object]) -> None:
     control.sendall(json.dumps(message).encode() + b"\n")
 
 

@@ -177,7 +177,7 @@ class Hosts:
     def list(self) -> list[dict[str, Any]]:
         """Update the state of all hosts, and return their views."""
         for host in self._hosts.values():
-            _look(host)
+            _poll(host)
             volumes.bound_console(boot.console_of(host.folder))
         return [host.view for host in self._hosts.values()]
 
@@ -190,7 +190,7 @@ class Hosts:
         """Handle the end of a child process. If it was a host's PID 1, the host is off."""
         for host in self._hosts.values():
             if host.pid == pid:
-                _look(host)  # reads the reason, if it could not boot
+                _poll(host)  # reads the reason, if it could not boot
                 network.ip_batch([f"link delete {host.link}"], check=False)
                 host.why = host.why or boot.ended_by(status)
                 host.state, host.pid, host.ssh = "off", 0, False
@@ -250,7 +250,7 @@ class Hosts:
                 os.chown(path, UBUNTU_UID, UBUNTU_UID, follow_symlinks=False)
 
 
-def _look(host: Host) -> None:
+def _poll(host: Host) -> None:
     """Update a host's state: its report pipe closes when init runs, and later sshd listens."""
     if host.report >= 0:
         try:

@@ -64,8 +64,8 @@ def run(setup: Setup) -> NoReturn:
         status = 0
     except (OSError, subprocess.CalledProcessError) as refused:
         number = getattr(refused, "errno", None)
-        told = {"refused": "set-up", "errno": number, "text": str(refused)}
-        setup.control.sendall(json.dumps(told).encode() + b"\n")
+        refusal = {"refused": "set-up", "errno": number, "text": str(refused)}
+        setup.control.sendall(json.dumps(refusal).encode() + b"\n")
     finally:
         os._exit(status)
 
@@ -86,8 +86,8 @@ def _hand_over(setup: Setup) -> None:
     with contextlib.ExitStack() as stack:
         sockets = network.service_sockets(setup.network)
         descriptors = [stack.enter_context(one).fileno() for one in sockets]
-        told = json.dumps({"ready": True, "tcp": network.tcp_of_hosts()})
-        socket.send_fds(setup.control, [f"{told}\n".encode()], descriptors)
+        ready_line = json.dumps({"ready": True, "tcp": network.tcp_of_hosts()})
+        socket.send_fds(setup.control, [f"{ready_line}\n".encode()], descriptors)
 
 
 def _serve(control: socket.socket, hosts: Hosts, dial_pid: int) -> None:

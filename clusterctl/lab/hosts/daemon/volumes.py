@@ -78,9 +78,9 @@ def fill(volume: Path, left: int | None) -> None:
     filler.unlink(missing_ok=True)
     if left is None:
         return
-    told = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    assert told  # Linux has it since 3.14
-    missing, available = _free(volume) - left, int(told[1]) * 1024
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    assert found  # Linux has it since 3.14
+    missing, available = _free(volume) - left, int(found[1]) * 1024
     if missing > available // 2:
         raise MemoryError(
             f"a full /data would take {missing / 2**30:.1f} GiB of this machine's memory, and "
