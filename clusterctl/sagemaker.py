@@ -197,8 +197,8 @@ class Estimator:
             file.write(yaml_tree.dump(said))
             file.flush()
             words = ("train", cluster, "--job-file", file.name, "--json", "--detach")
-            lent = ("--credentials", self._credentials)
-            job = _run(_argv(*words, *lent), self._environ, logs)
+            credentials = ("--credentials", self._credentials)
+            job = _run(_argv(*words, *credentials), self._environ, logs)
         self.latest_training_job = TrainingJob(job["job_id"], cluster, self._environ)
         if wait:
             following = _argv("logs", cluster, job["job_id"], "-f")
@@ -234,8 +234,8 @@ class Estimator:
         job.wait()
         name = endpoint_name or job.name
         words = ("serve", job.cluster, model, "--model", name, "--json")
-        lent = ("--credentials", self._credentials)
-        _run(_argv(*words, *lent), self._environ, logs=True)
+        credentials = ("--credentials", self._credentials)
+        _run(_argv(*words, *credentials), self._environ, logs=True)
         return Predictor(name, job.cluster, self._environ)
 
 

@@ -284,7 +284,7 @@ def _shares_and_prices(benchmark: Benchmark) -> str:
         "on synthetic data; allreduce is what the step grows by with more GPUs, so it holds only "
         "what does not hide behind the backward pass, and waiting for the slowest rank; input is "
         "what real data adds at the same size. A difference below zero is noise, and none. "
-        f"{NONE}: the runs that would tell it were not made. {dollars} Times and dollars are for "
+        f"{NONE}: the runs that would show it were not made. {dollars} Times and dollars are for "
         "training alone: launch, data, checkpoints and evaluation come on top."
     )
 
@@ -400,7 +400,7 @@ def _what_is_known(model: Model) -> str:
                 "Only one node was measured: nothing is said of several. Measure one size on two "
                 "nodes."
             )
-        return "Only one node was measured: what is said of several is from the network alone."
+        return "Only one node was measured: figures for several come from the network alone."
     network = "" if model.network else " So does a measured network (bench --network)."
     if model.exposed < EXPOSED_FROM:
         return (
@@ -487,7 +487,7 @@ def _published(benchmark: Benchmark) -> list[Block]:
         Text("Published runs on this GPU", 2),
         Text(
             "GPUs and images/s, as they were published: with other software, batches and networks. "
-            "They tell whether yours are of the right size, no more."
+            "They show whether yours are of the right size, no more."
         ),
         ReportTable(("run", "images/s", "source"), rows, numbers=False),
     ]

@@ -63,7 +63,7 @@ def temporary_keys(clients: Clients, buckets: Sequence[str]) -> TemporaryKeys:
 
 def _warning(what: str, instead: str) -> Finding:
     return Finding.warning(
-        "s3.lent",
+        "s3.temporary_keys",
         f"the nodes get {what}: root on each of them may do all that you may",
         "let the nodes read by a role of their own: clusterctl up NAME --instance-profile new; "
         f"or {instead}",

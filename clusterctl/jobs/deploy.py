@@ -362,7 +362,7 @@ def _data_hint(source: str, files: Sequence[str]) -> str:
     """Return how to bring a channel's data to the nodes. `files` are those shipped with the
     program."""
     place = shlex.quote(f"{source.rstrip('/')}/")
-    hint = f"bring the data there: clusterctl copy NAME FOLDER/ {place}"
+    hint = f"copy the data there: clusterctl copy NAME FOLDER/ {place}"
     makers = [name for name in files if Path(name).name.startswith("make_sample_")]
     if makers:
         copy = f"clusterctl copy NAME --from 0 {place} {place}"

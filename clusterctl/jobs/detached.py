@@ -146,12 +146,12 @@ def job_running_error(job_id: str, cluster: str, destination: str = "") -> JobRu
         return JobRunning(
             f"job {job_id} copies to {destination} on {cluster} already",
             f"follow it (clusterctl logs {cluster} {job_id} -f), or end it "
-            f"(clusterctl cancel {cluster} {job_id}): what it has brought is kept",
+            f"(clusterctl cancel {cluster} {job_id}): what it has copied is kept",
         )
     return JobRunning(
         f"job {job_id} is running on {cluster}",
         f"follow it (clusterctl logs {cluster} -f), end it (clusterctl cancel {cluster}), "
-        "start this one after it (--queue) or beside it (--force)",
+        "start this one after it (--queue) or alongside it (--force)",
     )
 
 
@@ -219,7 +219,7 @@ def follow_job(
     delays. Raises ConnectionLost or HostUnreachable, with the last known state of the job, if the
     head node is off or if all attempts in a row fail. Raises UsageError if there is no such job.
     """
-    failures, offset, known = 0, 0, f"of job {job_id} nothing was heard"
+    failures, offset, known = 0, 0, f"of job {job_id} no message arrived"
     looked_again = False
     while True:
         received = _Counter(sink or (lambda chunk: None))

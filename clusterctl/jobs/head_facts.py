@@ -93,9 +93,11 @@ def facts_of_head(report: FactReport) -> HeadFacts:
     host = report.host or "this node"
     for reading in report.failed(*map(function_of, facts_to_read())):
         if reading not in report.failed(gpus, capabilities):
-            raise CommandFailed(host, f"cannot look at it: {reading.label}: {reading.error}")
+            raise CommandFailed(host, f"cannot read its state: {reading.label}: {reading.error}")
     if not machine or not user:
-        raise CommandFailed(host, "cannot look at it: its report has neither home nor processors")
+        raise CommandFailed(
+            host, "cannot read its state: its report has neither home nor processors"
+        )
     cards = found.gpus if found else ()
     memory = cards[0].memory_total_mib if cards else None
     return HeadFacts(

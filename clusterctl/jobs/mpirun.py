@@ -33,7 +33,7 @@ SECRET_WORDS = {"KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASS"
 # Options of mpirun that users may not give, and why: the argument GPUS, the hosts file or an option
 # of clusterctl sets them.
 OWN_OPTIONS = {
-    **dict.fromkeys(("np", "n", "c"), "GPUS says how many ranks there are"),
+    **dict.fromkeys(("np", "n", "c"), "GPUS is the number of ranks"),
     **dict.fromkeys(("host", "H", "hostfile", "machinefile"), "the ranks run on the cluster"),
     "x": "variables are given with -x",
 }

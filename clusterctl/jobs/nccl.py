@@ -38,7 +38,7 @@ _CAUSES = (
     (
         r"NET/Plugin ?: Failed to find ncclNetPlugin\w* symbol|NET/OFI .*NCCL .*too old",
         "this NCCL does not know the interface of the node's aws-ofi-nccl",
-        "a newer TensorFlow brings a newer NCCL: clusterctl env install NAME --tensorflow NEWEST",
+        "a newer TensorFlow has a newer NCCL: clusterctl env install NAME --tensorflow NEWEST",
     ),
     (
         r"No plugin found|libnccl-net\.so: cannot open shared object file"

@@ -524,7 +524,7 @@ def _validation(context: JobContext) -> list[Finding]:
         if not node.validation and not node.data_error and (node.training or run.evaluates_only)
     ]
     text = f"there is nothing to evaluate with in {run.data_dir} (no file named validation-*)"
-    hint = "put the validation files beside the training files, or train only: --no-eval"
+    hint = "put the validation files next to the training files, or train only: --no-eval"
     if run.evaluates_only:
         hint = _copy_hint(context)
     return findings_by_message("data.validation", [(host, text) for host in without], hint)
@@ -582,7 +582,7 @@ def _uneven(node: PreflightFacts) -> Iterable[Finding]:
         Severity.WARNING,
         f"{least} has {count(counted[least], 'record')} and {most} {counted[most]}: all files but "
         "the last should have as many, or epochs are counted wrong",
-        hint="make the files anew with utils/preprocess_imagenet.py",
+        hint="make the files again with utils/preprocess_imagenet.py",
     )
 
 
@@ -627,7 +627,7 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
         # Rank 0 runs on the head node. It finds no checkpoint there, and would begin at step 0.
         hosts = fold_hosts([node.host for node in holders])
         text = f"there is no checkpoint in {folder}, but on {hosts}: only rank 0's are gone on from"
-        hint = f"copy that folder to {context.head.host}, or train anew: --clear"
+        hint = f"copy that folder to {context.head.host}, or start over: --clear"
         yield Finding("log.elsewhere", Severity.ERROR, text, context.head.host, hint)
         return
     if not run.clears and context.head.images_per_step not in (None, run.global_batch):
@@ -646,7 +646,7 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
     elif is_final:
         what = f"the final step, {last}" if last == steps else _longer(last, steps)
         text = f"{folder} holds {what}: nothing is left to train"
-        hint = "train longer (--epochs), or anew: --clear"
+        hint = "train longer (--epochs), or start over: --clear"
         yield Finding("log.nothing_left", Severity.WARNING, text, context.head.host, hint)
     else:
         of = f" of {steps}" if steps is not None else ""
@@ -687,7 +687,7 @@ def _offer(is_final: bool, is_synthetic: bool) -> str:
         return "leave --log_dir out: a synthetic run has a folder of its own; --clear deletes it"
     beside = "or keep it and write elsewhere: the trainer's --log_dir NAME"
     resume = "--resume only evaluates it" if is_final else "--resume goes on from it"
-    return f"--clear deletes it and trains anew; {resume}; {beside}"
+    return f"--clear deletes it and starts over; {resume}; {beside}"
 
 
 def _nothing_to_evaluate(context: JobContext) -> Iterable[Finding]:

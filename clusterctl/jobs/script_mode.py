@@ -79,7 +79,7 @@ class Channel:
             if not self.source.startswith("s3://"):
                 raise UsageError(
                     f"channel {self.name}: {self.source} is neither s3:// nor file://",
-                    "bring it to the nodes (clusterctl copy) and name the folder there",
+                    "copy it to the nodes (clusterctl copy) and name the folder there",
                 )
             parse_source(self.source)
 
@@ -215,5 +215,5 @@ def _check_hyperparameter(name: str, value: Any) -> None:
     if len(text) > LONGEST_VALUE or "\0" in text:
         raise UsageError(
             f"hyperparameter {name}: its value has {len(text)} characters",
-            f"at most {LONGEST_VALUE}, without a zero byte: put it into a file beside the program",
+            f"at most {LONGEST_VALUE}, without a zero byte: put it into a file next to the program",
         )

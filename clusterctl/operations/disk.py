@@ -124,7 +124,7 @@ fi
 case $kind in
 ext*) said=$($as_root resize2fs "$source" 2>&1 </dev/null) || fail "resize2fs $source: $said" ;;
 xfs) said=$($as_root xfs_growfs "$mount" 2>&1 </dev/null) || fail "xfs_growfs $mount: $said" ;;
-*) fail "a file system of the type $kind, which nobody here knows how to grow" ;;
+*) fail "a file system of the type $kind, which clusterctl cannot grow" ;;
 esac
 echo "grown: $source"
 """

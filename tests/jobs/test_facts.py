@@ -74,7 +74,7 @@ def test_a_broken_gpu_is_no_obstacle_here_and_other_facts_are():
         return FactReport(0.0, 0.0, (*report.readings, late), "demo-0")
 
     assert facts_of_head(failing(gpus)).gpus == 0
-    with pytest.raises(CommandFailed, match="cannot look at it: environments: no answer"):
+    with pytest.raises(CommandFailed, match="cannot read its state: environments: no answer"):
         facts_of_head(failing(environments))
 
 

@@ -78,7 +78,7 @@ def test_from_raw_images_to_the_result(imagenet, tmp_path):
     status, _, err = imagenet.ctl("train", "2", "--", *FLAGS)
     assert status == 1
     assert f"{job['log_dir']} holds a finished run: step 6 of 6 (1 checkpoint, " in err
-    assert "--clear deletes it and trains anew; --resume only evaluates it" in err
+    assert "--clear deletes it and starts over; --resume only evaluates it" in err
     assert "model.ckpt-6.index" in imagenet.on(0, f"ls {job['log_dir']}")
     status, out, err = imagenet.ctl("train", "2", "--resume", "--dry-run", "--", *FLAGS)
     assert status == 0, err

@@ -103,4 +103,4 @@ def test_a_job_is_ended_where_the_diagnosis_cannot_be_kept(hanging):
     eventually(lambda: job(hanging)["state"] == "cancelled", "the job's end")
     said = "\n".join(job(hanging)["watchdog"])
     assert "not all is kept: cannot write the bundle" in said
-    assert said.endswith("the job is ended, as --watchdog-cancel asks")
+    assert said.endswith("the job is ended, by --watchdog-cancel")

@@ -210,10 +210,10 @@ def credentials_of(
     account = clients()
     from clusterctl.ec2.temporary_keys import temporary_keys
 
-    lent = temporary_keys(account, buckets)
-    if lent.finding:
-        output.findings([lent.finding])
-    return AccessKeys(*lent.keys)
+    temporary = temporary_keys(account, buckets)
+    if temporary.finding:
+        output.findings([temporary.finding])
+    return AccessKeys(*temporary.keys)
 
 
 def _names(options: CopyOptions) -> tuple[bytes, ...] | None:

@@ -131,7 +131,7 @@ def _fill_one(pid: int, sample: dict[str, Any], spy: PySpy) -> None:
     if sample["state"] == "D":
         # Reading its memory may wait for the lock that it waits for, and such a wait cannot be
         # interrupted.
-        sample["stack_error"] = "it waits in the kernel (state D): not looked into"
+        sample["stack_error"] = "it waits in the kernel (state D): its stack was not read"
         return
     refused: list[str] = []
 

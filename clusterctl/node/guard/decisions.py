@@ -135,6 +135,6 @@ def reasons(name: str, before: NodeActivity | None, now: NodeActivity) -> list[s
     if now.busy:
         return [f"{name}: {reason}" for reason in now.busy]
     if before is None or now.at_s <= before.at_s or now.cpu_s < before.cpu_s:
-        return [f"{name}: looked at for the first time"]
+        return [f"{name}: first reading"]
     cores = (now.cpu_s - before.cpu_s) / (now.at_s - before.at_s)
     return [f"{name}: {cores:.1f} cores are used"] if cores > BUSY_CORES else []

@@ -324,7 +324,7 @@ class Guard:
             untold = workers.power_off(settings, untold, why)
             if untold and time.monotonic() > deadline_s:
                 names = " ".join(worker.name for worker in untold)
-                announce(self._place, f"could not be told to switch off: {names}")
+                announce(self._place, f"could not be ordered to switch off: {names}")
                 return
             if untold:
                 time.sleep(SEND_AGAIN_S)

@@ -107,7 +107,7 @@ def recover(folder: Path, spec: JobSpec, attempt: FailedAttempt) -> dict[str, An
         if not lost:
             why = "not started again: no node was lost, the failure is the job's own"
         elif attempt.earlier >= spec.retries:
-            why = f"not started again: it was {attempt.earlier} times, as --retries says"
+            why = f"not started again: it was {attempt.earlier} times, by --retries"
         else:
             again, why = wait_for_nodes(spec, nodes, folder)
     if why:

@@ -378,7 +378,7 @@ class StepWatch:
         if self.progress.last != self.acted_on:
             log_message(self.runner.folder, "the job makes steps again, and is not ended")
             return
-        log_message(self.runner.folder, "the job is ended, as --watchdog-cancel asks")
+        log_message(self.runner.folder, "the job is ended, by --watchdog-cancel")
         self.runner.folder.append("cancel", by="watchdog", why="it made no step")
         self.runner.stop = self.runner.stop or signal.SIGTERM
 

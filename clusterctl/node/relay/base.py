@@ -45,7 +45,7 @@ _KINDS = {
     errno.ENOTDIR: ("usage", "a part of the path is no folder"),
     errno.EEXIST: ("usage", "something that is no folder is in the way: name another place"),
     errno.ENOENT: ("usage", "no folder can be made there: name another place"),
-    errno.EIO: ("disk", "the disk may be failing: look at dmesg"),
+    errno.EIO: ("disk", "the disk may be failing: read dmesg"),
 }
 # `Progress.moves` stays a small number.
 MOST_MOVES = 1 << 53
@@ -70,7 +70,7 @@ def failure_of(error: BaseException, place: str = "") -> Failure:
         hint = "wait for it to end, then run this again"
         return Failure("busy", f"another copy to this destination is running ({error})", hint)
     if isinstance(error, Removed):
-        return Failure("lost", f"{error}: somebody has removed what had come")
+        return Failure("lost", f"{error}: what had come was removed by another program")
     if isinstance(error, Untrusted):
         hint = "see what it is and remove it, or choose a folder that only this user may write to"
         return Failure("permission", f"{error}: files that are not whole are kept there", hint)

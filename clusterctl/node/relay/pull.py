@@ -88,7 +88,7 @@ class Caller:
         """Connect to an upstream. Raises PeerError, also if it is not the current one any more."""
         with self._dialing:
             if self.current != upstream:
-                raise PeerError("another one is to be asked")
+                raise PeerError("the next request goes to another peer")
             link = dial(upstream.address, upstream.port, self._secret, self._tls)
         with self._lock:
             if self.current == upstream:
@@ -96,7 +96,7 @@ class Caller:
                 self.worked = True
                 return link
         link.close()
-        raise PeerError("another one is to be asked")
+        raise PeerError("the next request goes to another peer")
 
     def waits(self, link: Link) -> None:
         """Record that an answer is to come over a connection."""

@@ -299,7 +299,7 @@ class Tool:
         self.errors: list[str] = []
 
     def _environment(self) -> dict[str, str]:
-        """Return the tool's environment. Only this process and the tool's have lent keys."""
+        """Return the tool's environment. Only this process and the tool's have the temporary keys."""
         env = {**os.environ, "AWS_PAGER": "", "LC_ALL": "C.UTF-8"}
         if self.config.get("region"):
             env["AWS_REGION"] = env["AWS_DEFAULT_REGION"] = str(self.config["region"])
@@ -589,8 +589,8 @@ MEANINGS = (
     (
         NO_KEYS,
         "there are no credentials for S3: no instance profile",
-        "lend the nodes your keys for this command: --credentials mine; for a public bucket: "
-        "--credentials none; or give them a role: clusterctl up NAME --instance-profile new",
+        "send the nodes credentials of yours for this command: --credentials mine; for a public "
+        "bucket: --credentials none; or give them a role: clusterctl up NAME --instance-profile new",
     ),
     (
         r"NoSuchBucket",
@@ -623,7 +623,7 @@ MEANINGS = (
 
 
 # What to do if a bucket refuses requests without credentials.
-PRIVATE = "it is not public: leave out --credentials none, or lend your keys (--credentials mine)"
+PRIVATE = "it is not public: leave out --credentials none, or send yours (--credentials mine)"
 
 
 def explained(stderr: str, tool: Tool, url: str) -> Failure:

@@ -130,7 +130,7 @@ class Server:
             elif what == WATCH:
                 self._tell(link)
             else:
-                raise PeerError("it asks for what nobody has")
+                raise PeerError("it requested a block that no peer has")
 
     def _send_manifest(self, link: Link, number: int) -> None:
         """Send the manifest from part `number` on, each part when it is here."""

@@ -140,7 +140,9 @@ class WebFile(Download):
                     etag = etag or version
                 if version and etag != version:
                     raise Failure(
-                        "source", f"{self._url} has changed since it was looked at", "copy it again"
+                        "source",
+                        f"{self._url} has changed since its size was read",
+                        "copy it again",
                     )
                 with os.fdopen(os.open(part, flags, 0o600), "r+b", buffering=0) as file:
                     file.seek(0, os.SEEK_END)
@@ -152,7 +154,7 @@ class WebFile(Download):
             if _size(part) > size:
                 os.unlink(part)  # a later run cannot use it
                 raise Failure(
-                    "source", f"{self._url} has changed since it was looked at", "copy it again"
+                    "source", f"{self._url} has changed since its size was read", "copy it again"
                 )
 
         self._persist(go_on)

@@ -62,14 +62,14 @@ def main() -> None:
     except (NotCollected, OSError) as error:
         sys.exit(
             f"clusterctl: the model was not collected: {error}; what the job left is still on the "
-            f"nodes, in ~/.clusterctl/code/{folder.name}: clusterctl fetch brings it"
+            f"nodes, in ~/.clusterctl/code/{folder.name}: fetch it with clusterctl fetch"
         )
     url = JobFolder(folder).spec().model_dir or ""
     try:
         if url:
             print(f"clusterctl: all of it is at {upload(folder, url.rstrip('/'))}")
     except (NotCollected, OSError) as error:
-        sys.exit(f"clusterctl: it did not get to {url}: {error}; clusterctl fetch brings it")
+        sys.exit(f"clusterctl: it did not get to {url}: {error}; fetch it with clusterctl fetch")
 
 
 def collect(folder: Path) -> str:

@@ -129,7 +129,7 @@ def test_whose_keys_the_nodes_use(argv, credentials, asked, capsys):
     options = [word for word in argv if "://" not in word]
     options = parsed(*options, "--s3-endpoint", "http://s3", "--s3-region", "x-1")
     found = url_access(options, sources, make, Path("/home"))
-    assert capsys.readouterr().err.count("[s3.lent]") == asked
+    assert capsys.readouterr().err.count("[s3.temporary_keys]") == asked
     assert (found.credentials, found.endpoint, found.region) == (credentials, "http://s3", "x-1")
     assert len(clients) == asked
 
