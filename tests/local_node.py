@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import threading
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError
@@ -41,26 +40,25 @@ class LocalNode:
         self.commands.append(command)
         if self.trouble:
             raise self.trouble.pop(0)
-        began = time.monotonic()
         frame = FramedCommand(command)
         environ = {**os.environ, "HOME": str(self.home), **self.environ}
         argv = ["/bin/bash", "-c", frame.line]
-        status, out, err = run_here(target, argv, frame.stdin + stdin, timeout_s, environ)
-        out, err = (
-            frame.take("stdout", self.greeting + out) + frame.rest("stdout"),
-            frame.take("stderr", err),
+        raw = {"stdout": bytearray(self.greeting), "stderr": bytearray()}
+        done = run_here(
+            target,
+            argv,
+            frame.stdin + stdin,
+            timeout_s,
+            environ,
+            lambda name, part: raw[name].extend(part),
         )
+        out = frame.take("stdout", bytes(raw["stdout"])) + frame.rest("stdout")
+        err = frame.take("stderr", bytes(raw["stderr"]))
         if sink:
             sink("stdout", out)
             sink("stderr", err)
-        return CommandResult(
-            target.host,
-            command,
-            status,
-            out.decode(errors="replace"),
-            err.decode(errors="replace"),
-            time.monotonic() - began,
-        )
+        texts = {"stdout": out.decode(errors="replace"), "stderr": err.decode(errors="replace")}
+        return replace(done, command=command, **texts)
 
     def run_all(self, targets, command, *, timeout_s=None, stdin=b"", **_):
         outcomes = []

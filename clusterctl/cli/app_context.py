@@ -212,7 +212,9 @@ class ClusterCommand(click.Command):
         fewest = sum(one.required for one in rest)
         fits = len(words) <= len(rest) or any(one.nargs < 0 for one in rest)
         may_name = not fits or (len(words) > fewest and _could_be_name(words[0]))
-        if any(map(given.get, self.instead)) or (words and (may_name or launched_here(words[0]))):
+        if any(given.get(one) not in (None, False) for one in self.instead) or (
+            words and (may_name or launched_here(words[0]))
+        ):
             return args
         here = clusters_here(given)
         named = shlex.join([here[0] if len(here) == 1 else "NAME", *args])

@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.host_options import SOURCES, host_options
+from clusterctl.cli.host_options import SOURCES, host_options, one_of
 from clusterctl.cli.params import OutputFile, job_argument, json_option, refuse_overwriting
 from clusterctl.domain.errors import ClusterctlError, UsageError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.diagnosis.case import Cause
     from clusterctl.diagnosis.evidence import Evidence
     from clusterctl.diagnosis.verdict import Diagnosis
-    from clusterctl.operations.diagnose_hosts import HostSource
+    from clusterctl.operations.hosts_access import HostSource
 
 # Columns of the text.
 WIDTH = 98
@@ -50,7 +50,7 @@ SHOWN = 12
     metavar="FILE",
     help="Read what --save has packed, and no cluster.",
 )
-@host_options
+@host_options()
 @click.option(
     "--launcher",
     metavar="PID|JOB",
@@ -87,10 +87,7 @@ def diagnose(
     from clusterctl.diagnosis.verdict import diagnose as conclude
 
     refuse_overwriting([path for path in (save, page) if path], [bundle] if bundle else [])
-    named = [f"cluster {name}"] * bool(name) + [f"--from {bundle}"] * bool(bundle)
-    named += [source.options] if source else []
-    if len(named) > 1:
-        raise UsageError(f"two are named: {' and '.join(named)}", "leave one of them out")
+    one_of(name, source, *[f"--from {bundle}"] * bool(bundle))
     if launcher and not source:
         raise UsageError(
             "--launcher is for hosts without a cluster",

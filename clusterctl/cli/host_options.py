@@ -15,7 +15,8 @@ from clusterctl.cli.params import together
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
-    from clusterctl.operations.diagnose_hosts import HostSource
+    from clusterctl.operations.hosts_access import HostSource
+    from clusterctl.transport.target import Target
 
 # The parameters of the options that name hosts.
 SOURCES = ("hosts", "nodes", "slurm", "is_local")
@@ -44,7 +45,7 @@ class HostsCommand(click.Command):
         nodes = None
         with contextlib.suppress(click.UsageError):  # which the next line raises again
             nodes = parser.parse_args([*args])[0].get("nodes")
-        return super().parse_args(ctx, [nodes, *args] if nodes else args)
+        return super().parse_args(ctx, args if nodes is None else [nodes, *args])
 
 
 def hosts_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,49 +55,46 @@ def hosts_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     def wired(*args: Any, hosts: Path, nodes: str | None, **kwargs: Any) -> Any:
         from clusterctl.operations.hosts_access import hosts_in
 
-        return command(*args, hosts=hosts_in(nodes) if nodes else hosts, **kwargs)
+        return command(*args, hosts=hosts if nodes is None else hosts_in(nodes), **kwargs)
 
     return _hosts_arguments(wired)
 
 
-_source_options = together(
-    click.option(
+_options = {
+    "hosts": click.option(
         "--hosts",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Diagnose the hosts of a hosts file, as ssh reaches them.",
+        help="The hosts of a hosts file, as ssh reaches them.",
     ),
-    _nodes_option,
-    click.option("--slurm", metavar="JOBID", help="Diagnose the hosts of a Slurm job."),
-    click.option("--local", "is_local", is_flag=True, help="Diagnose this machine only."),
-    click.option("--sudo", "as_root", is_flag=True, help="On these hosts: jobs of all users."),
-    click.option("-u", "--user", help="Log in to these hosts as this user."),
-)
+    "nodes": _nodes_option,
+    "slurm": click.option("--slurm", metavar="JOBID", help="The hosts of a job of Slurm."),
+    "is_local": click.option("--local", "is_local", is_flag=True, help="This machine only."),
+    "as_root": click.option(
+        "--sudo", "as_root", is_flag=True, help="On these hosts: jobs of all users."
+    ),
+    "user": click.option("-u", "--user", help="Log in to these hosts as this user."),
+}
 
 
-def host_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that name hosts, and those about the login there; pass `source`, a HostSource
-    or None, and close its connections at the end."""
+def host_options(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds the options that name hosts, and those about the login there,
+    but for the parameters that are left out; pass `source`, a HostSource or None, and close its
+    connections at the end."""
 
-    @functools.wraps(command)
-    def wired(
-        *args: Any,
-        hosts: Path | None,
-        nodes: str | None,
-        slurm: str | None,
-        is_local: bool,
-        as_root: bool,
-        user: str | None,
-        **kwargs: Any,
-    ) -> Any:
-        source = host_source(hosts, nodes, slurm, is_local, as_root, user)
-        try:
-            return command(*args, source=source, **kwargs)
-        finally:
-            if source:
-                source.connections.close()
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def wired(*args: Any, **kwargs: Any) -> Any:
+            source = host_source(**{name: kwargs.pop(name, None) for name in _options})
+            try:
+                return command(*args, source=source, **kwargs)
+            finally:
+                if source:
+                    source.connections.close()
 
-    return _source_options(wired)
+        return together(*(one for name, one in _options.items() if name not in left_out))(wired)
+
+    return decorate
 
 
 def host_source(
@@ -110,32 +108,55 @@ def host_source(
     """Return the hosts that the options name; None if they name none. Raise UsageError."""
     texts = {"--hosts": str(hosts) if hosts else None, "-w": nodes, "--slurm": slurm}
     given = [f"{name} {shlex.quote(value)}" for name, value in texts.items() if value is not None]
-    given += ["--local"] * is_local
+    given += ["--local"] * bool(is_local)
     if len(given) > 1:
         raise UsageError(f"hosts are named twice: {', '.join(given)}", "give one of these options")
     if not given:
         if as_root or user:
             raise UsageError(
                 "--sudo and --user are for hosts without a cluster",
-                "name them with --hosts, -w, --slurm or --local",
+                "name them with --hosts, -w or --local",
             )
         return None
     if is_local and user:
         raise UsageError("there is no login with --local", "leave out --user")
     from clusterctl.config import home_folder
     from clusterctl.operations.diagnose import CONNECT_WITHIN_S
-    from clusterctl.operations.diagnose_hosts import HostSource, hosts_of_slurm, this_machine
-    from clusterctl.operations.hosts_access import hosts_in, open_hosts
+    from clusterctl.operations.hosts_access import (
+        AsRoot,
+        HostSource,
+        hosts_in,
+        hosts_of_slurm,
+        open_hosts,
+        this_machine,
+    )
+    from clusterctl.transport.call import HostConnections
     from clusterctl.transport.local import LocalConnections
 
-    login = [f"-u {shlex.quote(user)}"] if user else []
-    words = " ".join([*given, *["--sudo"] * as_root, *login])
-    if is_local:
-        return HostSource(words, (this_machine(),), LocalConnections(), as_root=as_root)
-    access = open_hosts(
-        hosts or hosts_in(nodes or hosts_of_slurm(slurm or "")),
-        user=user,
-        home=home_folder(),
-        connect_timeout_s=CONNECT_WITHIN_S,
+    connections: HostConnections = LocalConnections()
+    targets: tuple[Target, ...] = (this_machine(),)
+    if not is_local:
+        named = nodes if slurm is None else hosts_of_slurm(slurm)
+        access = open_hosts(
+            hosts or hosts_in(named or ""),
+            user=user,
+            home=home_folder(),
+            connect_timeout_s=CONNECT_WITHIN_S,
+        )
+        connections, targets = access.connections, access.targets
+    words = [*given, *["--sudo"] * bool(as_root), *([f"-u {shlex.quote(user)}"] if user else [])]
+    return HostSource(
+        " ".join(words),
+        targets,
+        AsRoot(connections) if as_root else connections,
+        user or "",
+        slurm or "",
     )
-    return HostSource(words, access.targets, access.connections, user or "", slurm or "", as_root)
+
+
+def one_of(name: str | None, source: HostSource | None, *more: str) -> None:
+    """Raise UsageError if both a cluster and hosts are named, or `more` options in their place."""
+    named = [f"cluster {name}"] * bool(name) + [*more]
+    named += [source.options] if source else []
+    if len(named) > 1:
+        raise UsageError(f"two are named: {' and '.join(named)}", "leave one of them out")

@@ -177,12 +177,29 @@ class Indices(click.ParamType):
         )
 
 
-class OutputFile(click.Path):
+def refuse_blank(param_type: click.ParamType, value: Any, param: Any, ctx: Any) -> None:
+    """Refuse the empty word that an unset variable of a shell leaves. Raises BadParameter."""
+    if isinstance(value, str) and not value.strip():
+        param_type.fail(f"{value!r} is empty: is a variable of your shell unset?", param, ctx)
+
+
+class LocalPath(click.Path):
+    """A path on this machine. An empty word is refused: it would mean the current folder."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(path_type=Path, **how)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        refuse_blank(self, value, param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class OutputFile(LocalPath):
     """A file here that a command writes. What is there and is no regular file is refused: a device
     or a pipe would be replaced, since most files are renamed into place."""
 
     def __init__(self) -> None:
-        super().__init__(dir_okay=False, path_type=Path)
+        super().__init__(dir_okay=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path: Any = super().convert(value, param, ctx)

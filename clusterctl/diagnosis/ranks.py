@@ -249,7 +249,12 @@ def called(host: HostEvidence) -> str:
 
 def sees_nothing(host: HostEvidence) -> bool:
     """Return whether the processes of a host that answered could not be read."""
-    return any(text.startswith("processes:") for text in host.problems)
+    return any(map(says_nothing, host.problems))
+
+
+def says_nothing(problem: str) -> bool:
+    """Return whether a problem of a host is that its processes could not be read."""
+    return problem.startswith("processes:")
 
 
 def ranks_in_words(ranks: Sequence[Rank]) -> str:

@@ -260,6 +260,10 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
         missing = f"a part of the evidence is missing or damaged: {scene.evidence.holes[0]}"
         return UNKNOWN, f"what {name} does is not known: {missing}{beside}"
     if scene.evidence.job is None:
+        if scene.silent and not rest:
+            host = scene.silent[0]
+            why = f"{called(host)} gave no evidence: {host.error}"
+            return UNKNOWN, f"whether a job runs is not known: {why}"
         if scene.evidence.source:
             return IDLE, f"no job was seen on these hosts ({scene.evidence.source}){beside}"
         return IDLE, f"no job runs on {scene.evidence.cluster}, and none has run{beside}"

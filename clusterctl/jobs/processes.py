@@ -11,8 +11,7 @@ from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.facts.processes import job_processes
 from clusterctl.node.facts.report import FactReport
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery, stop_processes
-from clusterctl.transport.call import call_all
-from clusterctl.transport.connections import Connections
+from clusterctl.transport.call import HostConnections, call_all
 from clusterctl.transport.reports import facts_of, read_reports
 from clusterctl.transport.target import Target
 
@@ -22,7 +21,7 @@ DOING = "looking at the processes"
 
 
 def list_processes(
-    connections: Connections,
+    connections: HostConnections,
     targets: Sequence[Target],
     query: ProcessQuery,
     timeout_s: float = TIMEOUT_S,
@@ -41,7 +40,7 @@ def processes_in(reports: FanoutResult[FactReport]) -> Processes:
 
 
 def end_processes(
-    connections: Connections, targets: Sequence[Target], query: ProcessQuery
+    connections: HostConnections, targets: Sequence[Target], query: ProcessQuery
 ) -> Processes:
     """End the selected processes on each node, with TERM and then KILL; return what was ended."""
     return _with_hosts(

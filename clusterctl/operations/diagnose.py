@@ -30,14 +30,13 @@ from clusterctl.bootstrap.wheels import program_in_wheel
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence
 from clusterctl.domain.errors import ClusterctlError, CommandNotRun, HostError, UsageError
 from clusterctl.domain.hostsfile import HostSlots, parse_hosts_file
-from clusterctl.domain.results import CommandResult
 from clusterctl.node.diagnosis.job import JobOnHead, JobOutput
 from clusterctl.node.diagnosis.sampler import SamplerRequest, sample
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.record import salvage
 from clusterctl.operations.access import Access
 from clusterctl.operations.native_frames import with_native_frames, with_rendezvous
-from clusterctl.transport.call import HostLogin, KeepsLogins, RunsCommands, call
+from clusterctl.transport.call import HostConnections, HostLogin, call
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
 
@@ -49,8 +48,6 @@ GREETING = (
 CONNECT_WITHIN_S = 4.0
 # How long a kept connection may take to start a command before it is opened again.
 DOUBT_AFTER_S = 3.0
-# Time beyond the samples: for the stacks of the last sample, and the facts of a slow node.
-BESIDE_S = 3.0
 # Time beyond the sampler's own deadline, for its output to arrive.
 ENDING_S = 1.5
 # Time to send py-spy to a node that lacks it: a home uplink is slow.
@@ -58,21 +55,7 @@ SEND_WITHIN_S = 30.0
 # A node has a slow link if its round trip takes at least 0.2 s and 10 times as long as the quickest
 # node's.
 SLOW_S, TIMES_SLOWER = 0.2, 10
-LOG_LINES = 2000
 DOWNLOAD_WITHIN_S = 60.0
-
-
-@dataclass(frozen=True)
-class SamplingPlan:
-    """How many samples are taken of each process, and the seconds between them."""
-
-    samples: int = 3
-    spacing_s: float = 1.5
-
-    @property
-    def within_s(self) -> float:
-        """Seconds that the sampler may take on a node."""
-        return (self.samples - 1) * self.spacing_s + BESIDE_S
 
 
 @dataclass(frozen=True)
@@ -177,7 +160,7 @@ def download_py_spy(machine: str, path: Path) -> None:
 def collect(
     access: Access,
     job_id: str | None = None,
-    looking: SamplingPlan = SamplingPlan(),  # noqa: B008 - frozen
+    looking: SamplerRequest = SamplerRequest(),  # noqa: B008 - frozen
 ) -> Evidence:
     """Collect the evidence on job `job_id`. With None: on the running job, else one that was
     started by hand, else the latest.
@@ -192,8 +175,8 @@ def collect(
     spies = PySpies(access.folder.path.parent)
 
     def one(target: Target) -> tuple[HostEvidence, JobOnHead | None]:
-        asked = Asked(job_id, looking, is_head=target.host == access.head_name)
-        return ask(access.connections, target, asked, spies)
+        request = replace(looking, job=job_id, head=target.host == access.head_name)
+        return ask(access.connections, target, request, spies)
 
     outcomes = fan_out(one, access.all_targets).outcomes
     nodes = {node.name: node for node in access.cluster.nodes}
@@ -262,66 +245,26 @@ def relevant_hosts(job: JobEvidence | None, hosts: list[HostEvidence]) -> list[H
     ]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What one host is asked for: the job, and on its head node the job's record.
-
-    `as_root`: the processes of all users are looked at, by sudo. Unless the host `keeps_py_spy`,
-    nothing is left there.
-    """
-
-    job_id: str | None
-    looking: SamplingPlan
-    is_head: bool = True
-    keeps_py_spy: bool = True
-    as_root: bool = False
-
-
-@dataclass(frozen=True)
-class AsRoot:
-    """Connections whose commands sudo runs, without asking for a password."""
-
-    connections: RunsCommands
-
-    def run(
-        self, target: Target, command: str, *, timeout_s: float | None, stdin: bytes
-    ) -> CommandResult:
-        line = f"sudo -n /bin/sh -c {shlex.quote(command)}"
-        return self.connections.run(target, line, timeout_s=timeout_s, stdin=stdin)
-
-
 def ask(
-    connections: KeepsLogins, target: Target, asked: Asked, spies: PySpies
+    connections: HostConnections, target: Target, request: SamplerRequest, spies: PySpies
 ) -> tuple[HostEvidence, JobOnHead | None]:
     """Run the sampler on one node. Return the node's evidence and, from the head node, what it has
     of the job (else None). Raise HostError."""
     # Log in first: the greeting's time bounds the error of the clock's offset and must not include
     # the login.
-    session, looking = _logged_in(connections, target), asked.looking
+    session = _logged_in(connections, target)
     asked_at = time.time()
     result = connections.run(target, GREETING, timeout_s=CONNECT_WITHIN_S, stdin=b"")
     answered_at = time.time()
     words = [*result.stdout.split(), "", ""]
     spy, why, send = spies.for_node(words[1], words[2:], session.round_trip_s)
-    request = SamplerRequest(
-        looking.samples,
-        looking.spacing_s,
-        looking.within_s,
-        py_spy=spy.name if spy else "",
-        py_spy_missing=why,
-        head=asked.is_head,
-        job=asked.job_id,
-        log_lines=LOG_LINES,
-        keeps_py_spy=asked.keeps_py_spy,
-        everyone=asked.as_root,
-    )
     response = call(
-        AsRoot(connections) if asked.as_root else connections,
+        connections,
         target,
         sample,
-        request,
+        replace(request, py_spy=spy.name if spy else "", py_spy_missing=why),
         doing="looking at it",
-        timeout_s=looking.within_s + ENDING_S + (SEND_WITHIN_S if send else 0),
+        timeout_s=request.within_s + ENDING_S + (SEND_WITHIN_S if send else 0),
         attachment=send,
     )
     host, problems = salvage(HostEvidence, response.host)
@@ -349,7 +292,7 @@ def _damaged(*problems: str) -> list[str]:
     return [f"unexpected value: {problem}" for problem in problems]
 
 
-def _logged_in(connections: KeepsLogins, target: Target) -> HostLogin:
+def _logged_in(connections: HostConnections, target: Target) -> HostLogin:
     """Return the session with a node. A refusal is tried again: sshd refuses logins while too many
     others are under way (MaxStartups of sshd_config(5)). Raise HostError."""
     deadline = time.monotonic() + CONNECT_WITHIN_S

@@ -6,96 +6,27 @@ what runs is found from the processes, and a job is named by the process ID of i
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 import clusterctl
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
-from clusterctl.diagnosis.ranks import sees_nothing
-from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
+from clusterctl.diagnosis.ranks import says_nothing
+from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.node.diagnosis.job import JobOnHead
-from clusterctl.operations.diagnose import (
-    Asked,
-    AsRoot,
-    PySpies,
-    SamplingPlan,
-    ask,
-    job_of,
-    silent,
-)
+from clusterctl.node.diagnosis.sampler import SamplerRequest
+from clusterctl.operations.diagnose import PySpies, ask, job_of, silent
+from clusterctl.operations.hosts_access import HostSource
 from clusterctl.operations.native_frames import with_native_frames, with_rendezvous
-from clusterctl.transport.call import KeepsLogins
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
 
-SLURM_WITHIN_S = 20.0
 
-
-@dataclass(frozen=True)
-class HostSource:
-    """Hosts to look at, and the connections to them. `options` are those that name them, and `user`
-    is the login there if they name one.
-
-    With `slurm_job` only the processes of that job of Slurm are looked at.
-    """
-
-    options: str
-    targets: tuple[Target, ...]
-    connections: KeepsLogins
-    user: str = ""
-    slurm_job: str = ""
-    as_root: bool = False
-
-
-def this_machine() -> Target:
-    """Return this machine as a host."""
-    return Target(os.uname().nodename, "", "")
-
-
-def hosts_of_slurm(job_id: str) -> str:
-    """Return the hosts of a running job, as Slurm writes them: `node[1-4,7]`. Raise
-    ClusterctlError."""
-    if not re.fullmatch(r"\d+", job_id):
-        raise UsageError(
-            f"{job_id!r} is not the ID of a job of Slurm",
-            "a task of a job array has its own, too: squeue --format '%i %A'",
-        )
-    if not shutil.which("squeue"):
-        raise MissingTool(
-            "squeue is not on this machine: Slurm cannot be asked for the job's hosts",
-            "run this where Slurm's commands are, or name the hosts with --hosts or -w",
-        )
-    argv = ["squeue", "--noheader", "--jobs", job_id, "--states", "all", "--format", "%T %N"]
-    try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=SLURM_WITHIN_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise ClusterctlError(f"squeue did not end within {SLURM_WITHIN_S:g} s") from None
-    if done.returncode:
-        raise ClusterctlError(f"squeue failed: {done.stderr.strip()[:200]}")
-    lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
-    hosts = ",".join(words[1] for words in lines if len(words) > 1)
-    if not hosts:
-        state = lines[0][0].lower() if lines else "not known to squeue"
-        raise UsageError(f"job {job_id} of Slurm has no hosts: it is {state}", "squeue lists jobs")
-    return hosts
-
-
-def collect_from(
-    source: HostSource,
-    job_name: str | None,
-    cache: Path,
-    looking: SamplingPlan = SamplingPlan(),  # noqa: B008 - frozen
-) -> Evidence:
+def collect_from(source: HostSource, job_name: str | None, cache: Path) -> Evidence:
     """Collect the evidence of these hosts, on the job that `job_name` names, or on the one with
     most ranks. `cache` keeps py-spy for other architectures.
 
@@ -103,10 +34,10 @@ def collect_from(
     """
     began, taken_at = time.monotonic(), datetime.now(timezone.utc)
     spies = PySpies(cache)
-    asked = Asked(job_name, looking, keeps_py_spy=False, as_root=source.as_root)
+    request = SamplerRequest(job=job_name, head=True, keeps_py_spy=False)
 
     def one(target: Target) -> tuple[HostEvidence, JobOnHead | None]:
-        return ask(source.connections, target, asked, spies)
+        return ask(source.connections, target, request, spies)
 
     hosts: list[HostEvidence] = []
     records: dict[str, JobOnHead] = {}
@@ -131,9 +62,8 @@ def collect_from(
         job=job,
         hosts=tuple(hosts),
     )
-    commands = AsRoot(source.connections) if source.as_root else source.connections
-    evidence = with_native_frames(commands, source.targets, evidence)
-    evidence = with_rendezvous(commands, source.targets, evidence)
+    evidence = with_native_frames(source.connections, source.targets, evidence)
+    evidence = with_rendezvous(source.connections, source.targets, evidence)
     return replace(evidence, took_s=round(time.monotonic() - began, 2))
 
 
@@ -213,14 +143,16 @@ def _job(
     every = dict.fromkeys(
         one.job_id or "" for host in hosts for one in host.processes if one.role in roles
     )
-    unread = [host for host in hosts if host.error or sees_nothing(host)]
-    if job_name is not None and job_name not in every and unread:
-        why = unread[0].error or next(one for one in unread[0].problems if "processes:" in one)
-        raise ClusterctlError(
-            f"job {job_name} was not seen, and not all processes were: {unread[0].host}: {why}",
-            "look again; on a busy host it may take several tries",
-        )
     if job_name is not None and job_name not in every:
+        for host in hosts:
+            why = host.error or next(filter(says_nothing, host.problems), "")
+            if why:
+                raise ClusterctlError(
+                    f"job {job_name} was not seen, and not all processes were: {host.host}: {why}",
+                    f"see whether you can log in there: ssh {host.host}"
+                    if host.error
+                    else "look again; on a busy host it may take several tries",
+                )
         running = ", ".join(filter(None, every))
         raise UsageError(
             f"no job {job_name} runs on these hosts",

@@ -5,15 +5,20 @@ Hosts are reached as the user's own `ssh` would reach them, or as nodes of a clu
 
 from __future__ import annotations
 
+import os
+import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from clusterctl.domain.errors import HostError, MissingTool, UsageError
+from clusterctl.domain.errors import ClusterctlError, HostError, MissingTool, UsageError
 from clusterctl.domain.hostsfile import HostsFile, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport import dial
 from clusterctl.transport.target import Target
@@ -25,7 +30,13 @@ from clusterctl.transport.user_config import (
 )
 
 if TYPE_CHECKING:
+    from clusterctl.transport.call import HostConnections, HostLogin
     from clusterctl.transport.connections import Connections
+    from clusterctl.transport.execute import Sink
+    from clusterctl.transport.stdin import Stdin
+
+T = TypeVar("T")
+SLURM_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,91 @@ class HostsAccess:
 
     def __exit__(self, *exception: object) -> None:
         self.connections.close()
+
+
+@dataclass(frozen=True)
+class AsRoot:
+    """Connections whose commands sudo runs, without asking for a password."""
+
+    connections: HostConnections
+
+    def session(self, target: Target) -> HostLogin:
+        return self.connections.session(target)
+
+    def run(
+        self,
+        target: Target,
+        command: str,
+        *,
+        timeout_s: float | None = None,
+        stdin: Stdin | bytes = b"",
+        sink: Sink | None = None,
+    ) -> CommandResult:
+        line = f"sudo -n /bin/sh -c {shlex.quote(command)}"
+        return self.connections.run(target, line, timeout_s=timeout_s, stdin=stdin, sink=sink)
+
+    def each(self, targets: Sequence[Target], work: Callable[[Target], T]) -> FanoutResult[T]:
+        return self.connections.each(targets, work)
+
+    def interrupt(self, for_good: bool = False) -> dict[str, str]:
+        return self.connections.interrupt(for_good)
+
+    def close(self) -> None:
+        self.connections.close()
+
+
+@dataclass(frozen=True)
+class HostSource:
+    """Hosts of no cluster, and the connections to them. `options` are those that name them, and
+    `user` is the login there if they name one.
+
+    With `slurm_job` only the processes of that job of Slurm are looked at.
+    """
+
+    options: str
+    targets: tuple[Target, ...]
+    connections: HostConnections
+    user: str = ""
+    slurm_job: str = ""
+
+    @property
+    def as_root(self) -> bool:
+        return isinstance(self.connections, AsRoot)
+
+
+def this_machine() -> Target:
+    """Return this machine as a host."""
+    return Target(os.uname().nodename, "", "")
+
+
+def hosts_of_slurm(job_id: str) -> str:
+    """Return the hosts of a running job, as Slurm writes them: `node[1-4,7]`. Raise
+    ClusterctlError."""
+    if not re.fullmatch(r"\d+", job_id):
+        raise UsageError(
+            f"{job_id!r} is not the ID of a job of Slurm",
+            "a task of a job array has its own, too: squeue --format '%i %A'",
+        )
+    if not shutil.which("squeue"):
+        raise MissingTool(
+            "squeue is not on this machine: Slurm cannot be asked for the job's hosts",
+            "run this where Slurm's commands are, or name the hosts with --hosts or -w",
+        )
+    argv = ["squeue", "--noheader", "--jobs", job_id, "--states", "all", "--format", "%T %N"]
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=SLURM_WITHIN_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ClusterctlError(f"squeue did not end within {SLURM_WITHIN_S:g} s") from None
+    if done.returncode:
+        raise ClusterctlError(f"squeue failed: {done.stderr.strip()[:200]}")
+    lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
+    hosts = ",".join(words[1] for words in lines if len(words) > 1)
+    if not hosts:
+        state = lines[0][0].lower() if lines else "not known to squeue"
+        raise UsageError(f"job {job_id} of Slurm has no hosts: it is {state}", "squeue lists jobs")
+    return hosts
 
 
 def read_hosts_file(path: Path) -> HostsFile:
@@ -143,7 +239,9 @@ def hosts_in(nodes: str) -> list[str]:
             "write them as node[1-9,12] or @GROUP; `nodeset --list` lists ClusterShell's groups",
         ) from None
     if not found:
-        raise UsageError(f"{nodes} names no host", "write them as node[1-9,12] or @GROUP")
+        raise UsageError(
+            f"{shlex.quote(nodes)} names no host", "write them as node[1-9,12] or @GROUP"
+        )
     return found
 
 

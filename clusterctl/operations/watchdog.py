@@ -23,10 +23,11 @@ from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import format_duration
 from clusterctl.jobs.deploy import HOSTS_PATH
+from clusterctl.node.diagnosis.sampler import SamplerRequest
 from clusterctl.node.jobs.folder import JOBS, JobFolder, log_message
 from clusterctl.node.jobs.spec import Watchdog, WatchedHost
 from clusterctl.operations.access import Access
-from clusterctl.operations.diagnose import SamplingPlan, collect
+from clusterctl.operations.diagnose import collect
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.keys import KnownHostKeys, load_key
@@ -50,7 +51,7 @@ def prepare(access: Access, after_s: float, cancels: bool, cache: Path, offline:
             f"give it {LEAST_S:g}s or more, such as 5m",
         )
     put_programs(access.connections, access.head, HOSTS_PATH, cache, offline)
-    collect(access, looking=SamplingPlan(samples=1))
+    collect(access, looking=SamplerRequest(samples=1, within_s=3.0))
     hosts = tuple(
         WatchedHost(node.index, node.name, node.private_ip, node.gpus)
         for node in access.cluster.in_service

@@ -10,21 +10,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from clusterctl.domain.errors import CommandNotRun, CommandTimeout
 from clusterctl.domain.results import CommandResult, FanoutResult, program_failure
 from clusterctl.node import agent
 from clusterctl.node.packer import program_of
 from clusterctl.node.record import RecordError, from_json, hints_of, to_json
-from clusterctl.transport.connections import Connections
+from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.target import Target
+
+if TYPE_CHECKING:
+    from clusterctl.transport.execute import Sink
 
 R = TypeVar("R")
 
 
 class RunsCommands(Protocol):
-    """What runs commands on nodes: Connections, or what makes a new connection for each."""
+    """What runs commands on nodes: HostConnections, or what makes a new connection for each."""
 
     def run(
         self, target: Target, command: str, *, timeout_s: float | None, stdin: bytes
@@ -38,10 +41,24 @@ class HostLogin(Protocol):
     def round_trip_s(self) -> float | None: ...
 
 
-class KeepsLogins(RunsCommands, Protocol):
-    """Connections, or this machine in the place of a host."""
+class HostConnections(RunsCommands, Protocol):
+    """Connections, or what takes their place: this machine, or connections that use sudo."""
 
     def session(self, target: Target) -> HostLogin: ...
+
+    def run(
+        self,
+        target: Target,
+        command: str,
+        *,
+        timeout_s: float | None = None,
+        stdin: Stdin | bytes = b"",
+        sink: Sink | None = None,
+    ) -> CommandResult: ...
+
+    def each(self, targets: Sequence[Target], work: Callable[[Target], R]) -> FanoutResult[R]: ...
+
+    def interrupt(self, for_good: bool = False) -> dict[str, str]: ...
 
     def close(self) -> None: ...
 
@@ -118,7 +135,7 @@ def record_in(kind: type[R], result: CommandResult, doing: str) -> R:
 
 
 def call_all(
-    connections: Connections,
+    connections: HostConnections,
     targets: Sequence[Target],
     function: Callable[..., R],
     request: Any,

@@ -16,8 +16,7 @@ from clusterctl.node.facts.report import (
     function_of,
     request_of,
 )
-from clusterctl.transport.call import RunsCommands, timed_call
-from clusterctl.transport.connections import Connections
+from clusterctl.transport.call import HostConnections, RunsCommands, timed_call
 from clusterctl.transport.target import Target
 
 T = TypeVar("T")
@@ -26,7 +25,7 @@ START_S = 25.0
 
 
 def read_reports(
-    connections: Connections,
+    connections: HostConnections,
     targets: Sequence[Target],
     facts: Callable[[Target], Sequence[Fact]] | Sequence[Fact],
     doing: str,
@@ -77,7 +76,7 @@ def read_report(
 
 
 def read_fact(
-    connections: Connections, targets: Sequence[Target], fact: Callable[..., T], doing: str
+    connections: HostConnections, targets: Sequence[Target], fact: Callable[..., T], doing: str
 ) -> FanoutResult[T]:
     """Read one fact on every node. If it cannot be read, that is the error of its node. The value
     of an outcome is None, too, if that is the fact."""

@@ -94,6 +94,7 @@ def test_a_job_that_does_not_run(home):
         (("demo", "--sudo"), "--sudo and --user are for hosts without a cluster"),
         (("demo", "--launcher", "7"), "--launcher is for hosts without a cluster"),
         (("-w", "n[1-"), "cannot read the hosts n[1-"),
+        (("-w", ""), "'' names no host"),
     ],
 )
 def test_options_that_make_no_sense(home, options, message):

@@ -11,7 +11,7 @@ from clusterctl.diagnosis.evidence import Evidence, Frame
 from clusterctl.diagnosis.selection import to_connect
 from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.node.facts.network import REFUSED, ConnectAttempt, connect_attempts
-from clusterctl.operations.diagnose_hosts import this_machine
+from clusterctl.operations.hosts_access import this_machine
 from clusterctl.operations.native_frames import with_rendezvous
 from clusterctl.transport.local import LocalConnections
 from tests.diagnosis.made_up import ENV, IMPORTS, MAIN, job_of, own, samples, with_rank

@@ -16,9 +16,8 @@ from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, UsageError
 from clusterctl.domain.results import CommandResult
 from clusterctl.operations import diagnose_hosts
-from clusterctl.operations.diagnose import AsRoot
-from clusterctl.operations.diagnose_hosts import hosts_of_slurm, named, of_slurm_job, this_machine
-from clusterctl.operations.hosts_access import hosts_in
+from clusterctl.operations.diagnose_hosts import named, of_slurm_job
+from clusterctl.operations.hosts_access import AsRoot, hosts_in, hosts_of_slurm, this_machine
 from clusterctl.transport import local
 from clusterctl.transport.local import LocalConnections
 from tests.diagnosis.made_up import (
@@ -193,7 +192,7 @@ def test_as_root():
     ran = []
 
     class Recorder:
-        def run(self, target, command, *, timeout_s, stdin):
+        def run(self, target, command, **options):
             ran.append(command)
             return CommandResult(target.host, command, 0, "", "", 0.0)
 
@@ -261,3 +260,26 @@ def test_a_job_that_is_named_is_not_called_absent_if_not_all_processes_were_read
     for unread in (busy, HostEvidence(host="n1", error="did not answer in time")):
         with pytest.raises(ClusterctlError, match="job 7 was not seen.*n1: "):
             diagnose_hosts._job([idle, unread], {}, "7")
+
+
+BUSY = "did not end within 7.5 s: python3 -c x"
+
+
+def test_a_host_that_is_too_busy_to_look_at_is_not_known():
+    """Unless a job waits for its ranks."""
+    alone = Evidence(source="--local", hosts=(HostEvidence(host="n1", error=BUSY),))
+    found = diagnose(alone)
+    assert (found.exit_status, found.check_id) == (3, "unknown")
+    assert found.verdict == f"whether a job runs is not known: n1 gave no evidence: {BUSY}"
+    waiting = with_host(job_of(), 1, error=BUSY, processes=())
+    assert diagnose(waiting).check_id == "host.silent"
+
+
+def test_the_hint_for_a_host_that_was_not_seen_fits_it():
+    for host, hint in (
+        (HostEvidence(host="n1", error="refused every key"), "see whether you can log in there"),
+        (HostEvidence(host="n1", problems=("processes: no answer",)), "look again"),
+    ):
+        with pytest.raises(ClusterctlError) as found:
+            diagnose_hosts._job([host], {}, "7")
+        assert found.value.hint.startswith(hint)

@@ -9,11 +9,11 @@ import pytest
 
 from clusterctl.domain.errors import CommandNotRun
 from clusterctl.domain.results import CommandResult
-from clusterctl.node.diagnosis.sampler import SamplerResponse
+from clusterctl.node.diagnosis.sampler import SamplerRequest, SamplerResponse
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobStatus
 from clusterctl.node.record import to_data
 from clusterctl.operations import diagnose
-from clusterctl.operations.diagnose import Asked, PySpies, SamplingPlan, ask
+from clusterctl.operations.diagnose import PySpies, ask
 
 RECORD = to_data(JobRecord(JobSpec("20261123-004105-3f2a"), JobStatus()))
 
@@ -28,7 +28,7 @@ def asked(tmp_path, host, job, greeting="1764000000.5 x86_64 py-spy-1"):
         mock.patch.object(PySpies, "of", return_value=(None, "none")),
     ):
         target = SimpleNamespace(host="demo-0")
-        return ask(connections, target, Asked(None, SamplingPlan()), PySpies(tmp_path))
+        return ask(connections, target, SamplerRequest(), PySpies(tmp_path))
 
 
 def test_a_damaged_part_is_told_and_the_others_count(tmp_path):

@@ -45,6 +45,8 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
             continue  # it did not answer in time because of its link, which slow_links reports
         matters = scene.is_running and (host.host in used or bool(host.quarantined))
         ranks = tuple(sorted(one for one, at in scene.host_of.items() if at.host == host.host))
+        if ENDED_NOTHING in host.error and not (scene.advances or scene.others_wait(ranks)):
+            continue  # it may only be too busy: nothing shows that a job waits for it
         what, shown = _silence(scene, host)
         is_off = what.startswith(("is off", "is gone"))
         are = _are(ranks) if scene.is_running and not is_off else were(ranks)
@@ -101,6 +103,8 @@ OFF = re.compile(
     r"\b(?P<state>stopped|stopping|terminated|shutting-down|gone)\b(: (?P<why>.+))?"
     r"|no such instance"
 )
+# The errors of CommandTimeout: the host lets the login in.
+ENDED_NOTHING = "did not end"
 # The errors of CommandNotRun: the host is up, and a new machine would not help.
 RUNS_NOTHING = re.compile(r"its login (files|shell ended)|the output .*(broke off|is disturbed)")
 
@@ -191,7 +195,7 @@ def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
         return "lets the login in, and sudo refuses it", tuple(shown)
     if "there is no key to offer" in host.error:
         return "was not contacted: there is no key to log in with", tuple(shown)
-    if "did not end" in host.error:
+    if ENDED_NOTHING in host.error:
         text = "lets the login in and ended no command in time: a disk hangs, or it is too busy"
         return text, tuple(shown)
     if "answers none in time" in host.error:

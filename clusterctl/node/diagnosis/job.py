@@ -71,17 +71,15 @@ MOST_BYTES = 2 << 20  # read at the end of a log
 LOGS = (".log", ".out", ".txt", "log")
 
 
-def look(
-    job_id: str | None, log_lines: int, watched_s: float = 0.0, everyone: bool = False
-) -> dict[str, Any]:
+def look(job_id: str | None, log_lines: int, watched_s: float = 0.0) -> dict[str, Any]:
     """Return the evidence about job `job_id`, as the data of a JobOnHead. Without an ID: about the
     running job, else about an mpirun started by hand, else about the latest job.
 
     It takes `watched_s`, and `log_added` is what was written meanwhile.
     """
-    before = _look(job_id, 0, everyone) if watched_s else {}
+    before = _look(job_id, 0) if watched_s else {}
     time.sleep(watched_s)
-    found = _look(job_id, log_lines, everyone)
+    found = _look(job_id, log_lines)
     path, path_before = found.pop("log_path", ""), before.get("log_path", "")
     if path and path == path_before:
         found["log_added"] = _added(path, before["log_bytes"])
@@ -98,10 +96,11 @@ def _added(path: str, start: int) -> list[str]:
         return []
 
 
-def _look(job_id: str | None, log_lines: int, everyone: bool) -> dict[str, Any]:
+def _look(job_id: str | None, log_lines: int) -> dict[str, Any]:
     trainings = [one for one in [job.record() for job in all_jobs()] if one.spec.is_training]
     running = [one for one in trainings if one.state is JobState.RUNNING]
-    launchers = [one for one in processes.find_any(everyone) if one.role == "launcher"]
+    found = processes.find_any()
+    launchers = [one for one in found if one.role == "launcher"]
     by_hand = [one for one in launchers if processes.JOB not in one.environ]
     named = [one for one in trainings if one.job_id == job_id]
     chosen = named if job_id else (running or ([] if by_hand else trainings))[-1:]
@@ -110,7 +109,7 @@ def _look(job_id: str | None, log_lines: int, everyone: bool) -> dict[str, Any]:
     if chosen:
         return {**_of_record(chosen[0], log_lines), "others": others}
     by_hand = [one for one in by_hand if str(one.pid) == job_id] or by_hand
-    ranks = [one for one in processes.find_any(everyone) if one.role == "rank"]
+    ranks = [one for one in found if one.role == "rank"]
     shown = _by_hand(by_hand[0], ranks, log_lines) if by_hand else {}
     return {**shown, "found": None, "others": []}
 

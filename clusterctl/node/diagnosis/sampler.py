@@ -122,20 +122,18 @@ class SamplerRequest:
     `py_spy` is the name of the py-spy to use; empty if there is none, for the reason
     `py_spy_missing`. On the `head` node also the record of `job` (None: the running or the latest),
     with the last `log_lines` lines of its log. Unless the node `keeps_py_spy`, it is only in
-    memory. With `everyone` the processes of all users are looked at, which takes root; root
-    always does.
+    memory. Root looks at the processes of all users.
     """
 
-    samples: int
-    spacing_s: float
-    within_s: float
+    samples: int = 3
+    spacing_s: float = 1.5
+    within_s: float = 6.0  # time for the stacks of the last sample, and the facts of a slow node
     py_spy: str = ""
     py_spy_missing: str = ""
     head: bool = False
     job: Optional[str] = None
-    log_lines: int = 0
+    log_lines: int = 2000
     keeps_py_spy: bool = True
-    everyone: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,23 +160,20 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
     if attachment:
         spy.put(zlib.decompress(attachment), request.keeps_py_spy)
     within_s, began_s = request.within_s, time.time()
-    everyone = request.everyone or os.geteuid() == 0
 
     def looks() -> dict[str, Any]:
-        seen, others, problems = look(request.samples, request.spacing_s, spy, everyone)
+        seen, others, problems = look(request.samples, request.spacing_s, spy)
         return {"processes": seen, "others": others, "problems": problems}
 
     watched_s = (request.samples - 1) * request.spacing_s
     parts: dict[str, Callable[[], Any]] = {
         "processes": looks,
         "EFA's counters": lambda: [to_data(one) for one in network.efa_cards(watched_s)],
-        "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(everyone), min(3.0, within_s - 0.5)),
-        "jobs of other users": lambda: [] if everyone else hidden_users(),
+        "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(), min(3.0, within_s - 0.5)),
+        "jobs of other users": hidden_users,
     }
     if request.head:
-        parts["the job's record"] = lambda: job.look(
-            request.job, request.log_lines, watched_s, everyone
-        )
+        parts["the job's record"] = lambda: job.look(request.job, request.log_lines, watched_s)
     own = [Question("", name, part, within_s) for name, part in parts.items()]
     asked = questions_of(request_of(HOST_FACTS, within_s - 0.5))
     readings = read([*own, *asked])
@@ -197,15 +192,15 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
     return SamplerResponse(host, said.get("the job's record"))
 
 
-def ras_addresses(everyone: bool) -> list[str]:
+def ras_addresses() -> list[str]:
     """Return the addresses of NCCL's RAS here: those of the ranks' variable, or NCCL's default."""
-    ranks = [one for one in processes.find_any(everyone) if one.role == "rank"]
+    ranks = [one for one in processes.find_any() if one.role == "rank"]
     told = {one.environ.get(b"NCCL_RAS_ADDR", b"localhost:28028") for one in ranks}
     return sorted(map(processes.text, told))
 
 
 def look(
-    samples: int, spacing_s: float, spy: stacks.PySpy, everyone: bool = False
+    samples: int, spacing_s: float, spy: stacks.PySpy
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
     """Sample the processes of jobs, including those that come or go meanwhile. Return each process
     with its samples, the busiest processes of other users, and the reason if TCP connections
@@ -221,7 +216,7 @@ def look(
         glance(known, began + number * spacing_s)
         if os.getppid() != parent:
             break  # the program that waits for this process has ended
-        listed = processes.all_processes(everyone)
+        listed = processes.all_processes(everyone=os.geteuid() == 0)
         found = processes.job_processes(listed, parent, any_launcher=True)
         mark_jobs(found)
         mark_ranks(found)
@@ -285,8 +280,11 @@ def busier(
 
 def hidden_users() -> list[str]:
     """Return the users who may have a job here whose processes this user may not read: they have a
-    launcher or a daemon of one, a task of Slurm, or, unless it is a system's account, Python."""
+    launcher or a daemon of one, a task of Slurm, or, unless it is a system's account, Python.
+    Root may read all."""
     found: set[int] = set()
+    if os.geteuid() == 0:
+        return []
     others: dict[int, tuple[int, processes.Process]] = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
         with contextlib.suppress(OSError, ValueError, IndexError):

@@ -288,9 +288,10 @@ def job_processes(
     return [processes[pid] for pid in sorted(wanted - ancestors(processes, own))]
 
 
-def find_any(everyone: bool = False) -> list[Process]:
-    """Return this user's, or every user's, processes of jobs of any launcher on this node."""
-    return job_processes(all_processes(everyone), os.getpid(), any_launcher=True)
+def find_any() -> list[Process]:
+    """Return this user's processes of jobs of any launcher on this node; as root every user's."""
+    processes = all_processes(everyone=os.geteuid() == 0)
+    return job_processes(processes, os.getpid(), any_launcher=True)
 
 
 def find(query: ProcessQuery = EVERY_JOB, agent: int | None = None) -> list[Process]:

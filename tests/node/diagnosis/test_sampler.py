@@ -127,7 +127,7 @@ def test_a_container_that_does_not_permit_netlink(monkeypatch):
         environ = Path(f"/proc/{job_of.pid}/environ")
         wait_until(lambda: b"CLUSTERCTL_JOB=j" in environ.read_bytes(), "the program")
         one = {job_of.pid: read_process(job_of.pid)}
-        monkeypatch.setattr(sampler.processes, "all_processes", lambda *_: one)
+        monkeypatch.setattr(sampler.processes, "all_processes", lambda **_: one)
         found = sampler.sample(request).host
         job_of.kill()
     assert [len(one["samples"]) for one in found["processes"]] == [2]
