@@ -24,7 +24,7 @@ from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
     from clusterctl.cli.json_types import Explained, LogFindingData, UnknownLine
-    from clusterctl.explain.engine import Explanation, LogFinding, UnknownError
+    from clusterctl.explain.explanation import Explanation, LogFinding, UnknownError
 
 # Characters of each piece that are looked at, and the share of them that text has at most of those
 # that no text has.
@@ -55,7 +55,7 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
     neither, and 3 if a log has nothing to read, and no line of the others reports a failure.
     """
     from clusterctl.explain.engine import explain as explained
-    from clusterctl.explain.engine import merge
+    from clusterctl.explain.explanation import merge
 
     if not files and sys.stdin.isatty():
         raise UsageError("no log was given", "name a file: clusterctl explain FILE")

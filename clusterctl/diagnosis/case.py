@@ -30,7 +30,8 @@ from clusterctl.diagnosis.ranks import (
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
-from clusterctl.explain.engine import Explanation, explain
+from clusterctl.explain.engine import explain
+from clusterctl.explain.explanation import Explanation
 from clusterctl.explain.stalls import place_in_model, stalls
 
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO

@@ -224,8 +224,11 @@ _PROGRESS = re.compile(
 )
 
 
-def kind_of(line: str) -> LineKind | None:
-    """Return what a line without tags says about a failure, or None if it says nothing."""
+def kind_of(line: str, below: str = "") -> LineKind | None:
+    """Return what a line without tags says about a failure, or None if it says nothing.
+
+    `below` is the line after it, which may say that the program tries again.
+    """
     text = line.strip()
     prefix = _PREFIX.match(text)
     message = text[prefix.end() :] if prefix else text
@@ -236,7 +239,7 @@ def kind_of(line: str) -> LineKind | None:
         kind = LineKind.DOUBTFUL
     if kind is LineKind.COMPLAINT:
         return kind
-    if kind is LineKind.FAILING and _LEFT_OUT.search(message):
+    if kind is LineKind.FAILING and (_LEFT_OUT.search(message) or tries_again(below)):
         kind = LineKind.DOUBTFUL
     if _TRIES.search(text) or (kind is LineKind.DOUBTFUL and _is_advice(message)):
         return None

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.domain.findings import Severity
-from clusterctl.explain.engine import Explanation, explain
+from clusterctl.explain.engine import explain
+from clusterctl.explain.explanation import Explanation
 
 CORPUS = Path(__file__).parents[2] / "tests" / "explain" / "corpus"
 FOLDERS = ("develop", "held")

@@ -8,8 +8,8 @@ import pytest
 
 from clusterctl.cli.main import cli, run_command
 from clusterctl.explain.catalogue import catalogue
-from clusterctl.explain.engine import table
 from clusterctl.explain.signature import literals
+from clusterctl.explain.table import table
 
 OWN = """
 [texts]

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 
 from clusterctl.domain.findings import Severity
-from clusterctl.explain import engine
+from clusterctl.explain import table
 from clusterctl.explain.catalogue import catalogue
 from clusterctl.explain.engine import explain
 from clusterctl.explain.signature import Role
@@ -63,11 +63,11 @@ def test_the_logs_that_signatures_are_written_for_are_explained_rightly():
 
 def test_a_log_that_failed_is_not_called_healthy_even_if_no_signature_knows_it(monkeypatch):
     kept = tuple(one for one in catalogue() if one.role is Role.HARMLESS or one.id in FORMS)
-    monkeypatch.setattr(engine, "catalogue", lambda: kept)
-    engine.table.cache_clear()
+    monkeypatch.setattr(table, "catalogue", lambda: kept)
+    table.table.cache_clear()
     try:
         failed = [log for log in LOGS if corpus.HEALTHY not in log.expected]
         silent = [log.path.name for log in failed if explain([log.text]).severity is Severity.INFO]
     finally:
-        engine.table.cache_clear()
+        table.table.cache_clear()
     assert len(silent) <= MOST_SILENT, silent

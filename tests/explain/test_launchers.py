@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.explain.catalogue import catalogue
-from clusterctl.explain.engine import LogFinding, explain
+from clusterctl.explain.engine import explain
+from clusterctl.explain.explanation import LogFinding
 
 BLOCK = (
     "mpirun was unable to find the specified executable file, and therefore\n"

@@ -38,7 +38,7 @@ from clusterctl.diagnosis.rules.logs import NO_ROOM, first_error, root_error
 from clusterctl.diagnosis.tree import label, main_thread, others
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
-from clusterctl.explain.engine import LogFinding
+from clusterctl.explain.explanation import LogFinding
 
 
 def ended_ranks(scene: Scene) -> Iterator[Cause]:

@@ -10,7 +10,8 @@ from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.diagnosis.ranks import called, format_ranks
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.units import format_duration
-from clusterctl.explain.engine import Explanation, LogFinding, explain
+from clusterctl.explain.engine import explain
+from clusterctl.explain.explanation import Explanation, LogFinding
 from clusterctl.explain.failing import LineKind
 from clusterctl.explain.signature import Role
 from clusterctl.node.jobs.spec import AT_SHUTDOWN, JobState

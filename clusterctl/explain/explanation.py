@@ -1,0 +1,296 @@
+"""What was found in logs: the known lines, the unknown ones, and which of them leads."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from clusterctl.domain.findings import Severity
+from clusterctl.explain.failing import LineKind
+from clusterctl.explain.lines import NEAR
+from clusterctl.explain.signature import Role, Signature
+
+_ROLES = list(Role)
+_SEVERITIES = [Severity.ERROR, Severity.WARNING, Severity.INFO]
+# Words for values that the log does not have.
+_WORDS = {"rank": "a rank", "host": "that rank's host", "gpu": "a GPU"}
+
+
+@dataclass(frozen=True)
+class LogFinding:
+    """A signature that was found in a log.
+
+    `line` (from 1), `text` and `values` are those of the first matching line. `count` is the number
+    of matching lines. `ranks` and `hosts` are those that the lines name. `origin` names the log,
+    and `part` the file in it that a line `==> file <==` begins. `time` is the line's time stamp or
+    the last one before it, `MM-DD hh:mm:ss`, or empty. `lines` are the first matching lines.
+    `raised_at` is where Python raised the exception: `file:line, in function`, or empty.
+    """
+
+    signature: Signature
+    line: int
+    text: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    count: int = 1
+    ranks: frozenset[int] = frozenset()
+    hosts: frozenset[str] = frozenset()
+    origin: str = ""
+    part: str = ""
+    time: str = ""
+    lines: tuple[int, ...] = ()
+    raised_at: str = ""
+
+    @property
+    def cause(self) -> str:
+        """The signature's cause, with the values from the log."""
+        return self._filled(self.signature.cause)
+
+    @property
+    def remedies(self) -> tuple[tuple[str, str], ...]:
+        """Alternatives of the cause, each with its remedy; one without a name if it is alone."""
+        return tuple((self._filled(when), self._filled(do)) for when, do in self.signature.remedies)
+
+    @property
+    def remedy(self) -> str:
+        """The remedies as text, a line for each alternative."""
+        return "\n".join(f"{when}: {do}" if when else do for when, do in self.remedies)
+
+    def _filled(self, template: str) -> str:
+        words = _Words({**self.signature.defaults, **self.values})
+        if "rank" in self.values:
+            words["rank"] = f"rank {self.values['rank']}"
+        return template.format_map(words)
+
+
+@dataclass(frozen=True)
+class UnknownError:
+    """A line that reports a failure and is not in the catalogue.
+
+    `ends_log` is set for a doubtful line at the end of its log, with no sign of progress after it.
+    `raised_at` is where Python raised the exception: `file:line, in function`, or empty.
+    """
+
+    line: int
+    text: str
+    rank: str = ""
+    origin: str = ""
+    kind: LineKind = LineKind.EXCEPTION
+    ends_log: bool = False
+    part: str = ""
+    time: str = ""
+    raised_at: str = ""
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the line may be the cause of a failure by itself."""
+        return self.kind in (LineKind.EXCEPTION, LineKind.FAILING) or (
+            self.kind is LineKind.DOUBTFUL and self.ends_log
+        )
+
+
+# What mpirun prints when a rank ends with an exit status, whatever the reason.
+_MPIRUN_ENDS = {"mpi.primary-job", "mpi.child-ended", "mpi.exit-code"}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The result for one or several logs.
+
+    `findings` are in the order of their first lines, log by log. `failing` are the lines that
+    report a failure and are not in the catalogue, the first of each kind. `lines` counts the lines
+    read.
+    """
+
+    findings: tuple[LogFinding, ...] = ()
+    failing: tuple[UnknownError, ...] = ()
+    lines: int = 0
+
+    def of(self, role: Role) -> tuple[LogFinding, ...]:
+        """Return the findings of a role, errors before warnings, each in the order of the log."""
+        found = [finding for finding in self.findings if finding.signature.role is role]
+        return tuple(sorted(found, key=lambda one: _SEVERITIES.index(one.signature.severity)))
+
+    @functools.cached_property
+    def _first(self) -> LogFinding | None:
+        """The finding that leads if no unknown line has to."""
+        ranked = [one for role in _ROLES[:3] for one in self.of(role)]
+        ranked.sort(key=lambda one: _SEVERITIES.index(one.signature.severity))
+        if not ranked:
+            return None
+        peers = [
+            one
+            for one in ranked
+            if (one.signature.role, one.signature.severity)
+            == (ranked[0].signature.role, ranked[0].signature.severity)
+        ]
+        if len({log_of(one) for one in peers}) > 1 and all(one.time for one in peers):
+            peers.sort(key=lambda one: one.time)
+        first = next((one for one in peers if not _yields(one, peers)), peers[0])
+        named = (one for one in self.of(Role.ROOT) if _names(first, one))
+        return next(named, first)
+
+    @functools.cached_property
+    def lead(self) -> LogFinding | None:
+        """The finding to begin with, or None.
+
+        It is the earliest root that does not yield to another, else the earliest symptom, else the
+        earliest consequence; a warning only if there is no error. Of several logs the earliest by
+        time stamps counts, or that of the first log if one has no time stamps. It is None if
+        nothing is known to be wrong. It is also None if there is no root that is an error, and the
+        log has an exception that is not in the catalogue, or another unknown failing line before
+        that finding: then the unknown line is the most likely cause.
+        """
+        first = self._first
+        if first is None or is_cause(first):
+            return first
+        hides = [LineKind.EXCEPTION, LineKind.FAILING]
+        if first.signature.role is not Role.SYMPTOM:
+            hides.append(LineKind.DOUBTFUL)
+        hidden = any(
+            one.kind is LineKind.EXCEPTION
+            or (one.kind in hides and one.fatal and _is_before(one, first))
+            for one in self.failing
+        )
+        return None if hidden else first
+
+    @property
+    def unknown(self) -> tuple[UnknownError, ...]:
+        """The lines of `failing` to look at: with a known cause only those that may precede it."""
+        cause = self._first if self._first and is_cause(self._first) else None
+        return tuple(
+            one
+            for one in self.failing
+            if one.kind in (LineKind.EXCEPTION, LineKind.COMPLAINT)
+            or (one.fatal and (cause is None or _is_before(one, cause)))
+        )
+
+    @property
+    def unknown_before(self) -> tuple[UnknownError, ...]:
+        """The unknown lines of the lead's log that stand before it. Any may be the cause."""
+        lead = self.lead
+        return tuple(
+            one
+            for one in self.failing
+            if lead
+            and _is_before(one, lead)
+            and (one.fatal or (one.kind is LineKind.DOUBTFUL and lead.line - one.line <= NEAR))
+        )
+
+    @property
+    def symptoms_before(self) -> tuple[LogFinding, ...]:
+        """The symptoms before the lead of which one may be the cause: it or they are generic."""
+        lead = self.lead
+        return tuple(
+            one
+            for one in self.of(Role.SYMPTOM)
+            if lead
+            and is_cause(lead)
+            and (lead.signature.generic or one.signature.generic)
+            and one.signature.severity is Severity.ERROR
+            and log_of(one) == log_of(lead)
+            and one.line < lead.line
+        )
+
+    @functools.cached_property
+    def firsts(self) -> tuple[LogFinding | UnknownError, ...]:
+        """The first failure of each log that has one: its lead, or its first unknown line.
+
+        They are sorted by their time stamps if all have one.
+        """
+        found: list[LogFinding | UnknownError] = []
+        logs = [*map(log_of, self.findings), *map(log_of, self.failing)]
+        for log in dict.fromkeys(logs):
+            alone = Explanation(
+                tuple(one for one in self.findings if log_of(one) == log),
+                tuple(one for one in self.failing if log_of(one) == log),
+            )
+            if alone.severity is Severity.ERROR:
+                found += [alone.lead] if alone.lead else (alone.unknown or alone.failing)[:1]
+        if all(one.time for one in found):
+            found.sort(key=lambda one: one.time)
+        return tuple(found)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the lead is a cause by itself, and no other error may be the cause of it."""
+        lead = self.lead
+        is_root = lead is not None and lead.signature.role is Role.ROOT
+        return is_root and not self.unknown_before and not self.symptoms_before
+
+    @property
+    def exit_without_error(self) -> str:
+        """The rank that ended by itself, and its status; empty if anything else is reported.
+
+        mpirun names the first rank that ended. It may be a victim only if another failed.
+        """
+        bad = [one for one in self.findings if one.signature.role is not Role.HARMLESS]
+        if self.failing or not {one.signature.id for one in bad} <= _MPIRUN_ENDS:
+            return ""
+        ended = [one.values for one in bad if "code" in one.values]
+        if not ended:
+            return ""
+        rank, code = ended[0]["first"], ended[0]["code"]
+        return f"rank {rank} ended with exit status {code} by itself, without an error message"
+
+    @property
+    def severity(self) -> Severity:
+        """ERROR, WARNING, or INFO if no line reports a failure."""
+        if any(one.fatal or one.kind is LineKind.END for one in self.failing):
+            return Severity.ERROR
+        bad = (
+            one.signature.severity
+            for one in self.findings
+            if one.signature.role is not Role.HARMLESS
+        )
+        least = Severity.WARNING if self.failing else Severity.INFO
+        return min((*bad, least), key=_SEVERITIES.index)
+
+
+def is_cause(one: LogFinding) -> bool:
+    return one.signature.role is Role.ROOT and one.signature.severity is Severity.ERROR
+
+
+def _is_before(one: UnknownError, finding: LogFinding) -> bool:
+    if log_of(one) == log_of(finding):
+        return one.line < finding.line
+    return "" < one.time < finding.time
+
+
+def log_of(one: LogFinding | UnknownError) -> tuple[str, str]:
+    """Return the name of a finding's log, and of the file in it."""
+    return one.origin, one.part
+
+
+def _yields(one: LogFinding, peers: Sequence[LogFinding]) -> bool:
+    """Return whether a finding gives way to another of its log, wherever that stands."""
+    return any(
+        (one.signature.generic and not other.signature.generic and log_of(other) == log_of(one))
+        or _names(one, other)
+        for other in peers
+        if other is not one
+    )
+
+
+def _names(one: LogFinding, other: LogFinding) -> bool:
+    """Return whether a finding's signature names another of its log as one to which it yields."""
+    return log_of(other) == log_of(one) and any(
+        fnmatchcase(other.signature.id, name) for name in one.signature.yields_to
+    )
+
+
+def merge(parts: Sequence[Explanation]) -> Explanation:
+    """Return one explanation of several logs, in the order given."""
+    return Explanation(
+        tuple(finding for part in parts for finding in part.findings),
+        tuple(one for part in parts for one in part.failing),
+        sum(part.lines for part in parts),
+    )
+
+
+class _Words(dict[str, str]):
+    """Values for a template, with a replacement for each value that the log does not have."""
+
+    def __missing__(self, name: str) -> str:
+        return _WORDS.get(name, f"({name} not in the log)")

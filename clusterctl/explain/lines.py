@@ -1,0 +1,153 @@
+"""A line of a log: its tag, its time stamp, the host and rank that it names, and its traceback."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+# Lines after a line that may belong to it, as in tracebacks and stall reports.
+FOLLOWING = 400
+# Bytes of a line that are matched. Of a longer line these are around the first known text.
+LONGEST_LINE = 4000
+TRACEBACK = "Traceback (most recent call last)"
+# Python prints one of these between two tracebacks of a chain of exceptions.
+CHAINED = ("During handling of the above exception", "was the direct cause of the following")
+# Lines before the lead in which a doubtful line makes it uncertain.
+NEAR = 40
+# `tail` and `head` print this before each of several files.
+FILE = re.compile(r"^==> (?P<name>.+) <==$")
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
+# Tags with the rank: mpirun's `[1,6]<stderr>:` and `[prterun-demo-0-17@1,6]<stderr>:`, horovodrun's
+# `[6]<stderr>:`, all with or without a time stamp; PyTorch's `[rank6]:`, torchrun's `[default6]:`.
+_TAG = re.compile(
+    r"(?:\w{3} \w{3} +\d+ [\d:]{8} \d{4})?\[(?:[\w.@-]+,)?(?P<rank>\d+)\](?:\[[\w.:-]+\])?<std"
+    r"(?:out|err|diag)>: ?"
+    r"|\[(?:rank|default)(?P<torch>\d+)\]: ?"
+)
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+_MONTH = "[A-Z][a-z]{2}"
+# Time stamps: 2026-11-22T10:07:44.5 | Sun Nov 22 10:07:44 2026 | I1122 10:07:44.5
+_STAMP = re.compile(
+    rf"(?:\b\d{{4}}[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T ]|\b(?P<name>{_MONTH}) +(?P<day2>\d+) "
+    rf"|\b(?P<day3>\d\d) (?P<name2>{_MONTH}) \d{{4}} )(?P<time>\d\d:\d\d:\d\d(?:[.,]\d+)?)"
+)
+# Prefixes of log lines that tell host, pid or rank, and the characters in which they are searched.
+_PREFIX = 600
+_PLACES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # [demo-1][[20817,1],5][btl_tcp_frag.c:242:mca_btl_tcp_frag_recv]
+        r"\[(?P<host>[\w.-]+)\]\[\[\d+,\d+\],(?P<rank>\d+)\]\[",
+        # demo-1:3063:3066 [0] misc/socket.cc:49 NCCL WARN
+        r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[-?\d+\].*NCCL",
+        # [demo-1:03063] *** An error occurred in MPI_Init
+        r"^\[(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+)\]",
+        # Jun  1 12:00:00 demo-1 kernel: | 2026-11-22T10:07:44+00:00 demo-1 kernel:
+        r"^(?:\w{3} +\d+ [\d:]{8}|\d{4}-\d\d-\d\dT\S+) (?P<host>[\w.-]+) [\w.-]+(?:\[\d+\])?:",
+    )
+)
+# The last line of a traceback: `tensorflow.python.framework.errors_impl.NotFoundError: ...`
+EXCEPTION = re.compile(
+    r"[A-Za-z_][\w.]*(?:\.[A-Z]\w*|Error|Exception|Interrupt|Exit|Warning)\b|[A-Z]\w*:"
+)
+# A frame of a traceback, and the folders of Python and of installed packages.
+_FRAME_OF = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]+/|^<")
+# Lines of a traceback that are read for where its exception was raised.
+_FRAMES = 120
+
+
+def clean(text: str) -> str:
+    """Return the line without colours and without the tag of mpirun, horovodrun or PyTorch."""
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    if "<std" in text or "]:" in text:
+        text = _TAG.sub("", text)
+    return text.rstrip()
+
+
+def tag_of(raw: str) -> str:
+    """Return the rank in a line's tag, or "" if the line has no tag."""
+    tag = _TAG.search(raw)
+    return tag["rank"] or tag["torch"] if tag else ""
+
+
+def following(lines: Sequence[bytes], number: int, count: int) -> list[tuple[int, str]]:
+    """Return a line and up to `count` - 1 lines after it with the same tag, without tags.
+
+    Each comes with its distance from the first one. Lines of other ranks in between are left out.
+    """
+    found: list[tuple[int, str]] = []
+    own: str | None = None
+    for distance, line in enumerate(lines[number : number + min(4 * count, FOLLOWING)]):
+        raw = line[:LONGEST_LINE].decode(errors="replace")
+        tag = tag_of(raw)
+        own = tag if own is None else own
+        if tag == own:
+            if found and b" <==" in line and FILE.match(clean(raw)):
+                break
+            found.append((distance, clean(raw)))
+            if len(found) == count:
+                break
+    return found
+
+
+def raised_at(lines: Sequence[bytes], number: int) -> str:
+    """Return where Python raised the exception of a line: `file:line, in function`, or "".
+
+    It is the last frame of the traceback outside of installed packages, else the last one.
+    """
+    frames = [frame for line in _frames(lines, number) if (frame := _FRAME_OF.match(line))]
+    own = [frame for frame in frames if not _INSTALLED.search(frame["file"])]
+    return "{file}:{line}, in {name}".format(**(own or frames)[0].groupdict()) if frames else ""
+
+
+def _frames(lines: Sequence[bytes], number: int) -> Iterator[str]:
+    """Yield the lines of a traceback from the one before its exception to its first one."""
+    if number >= len(lines) or not EXCEPTION.match(text_of(lines[number]).strip()):
+        return
+    for line in reversed(lines[max(0, number - _FRAMES) : number]):
+        text = text_of(line)
+        yield text
+        if TRACEBACK in text or not text.strip():
+            return
+
+
+def is_beside(lines: Sequence[bytes], number: int) -> bool:
+    """Return whether Python ignored the exception of a line, or raised another one handling it."""
+    above = list(_frames(lines, number))
+    first = number - len(above)
+    ignored = above and first and b"Exception ignored in" in lines[first - 1]
+    return bool(ignored) or any(
+        CHAINED[0].encode() in line for line in lines[number + 1 : number + 4]
+    )
+
+
+def text_of(line: bytes) -> str:
+    return clean(line[:LONGEST_LINE].decode(errors="replace"))
+
+
+def time_of(lines: Sequence[bytes], number: int) -> str:
+    """Return the time stamp of a line or the last one before it, `MM-DD hh:mm:ss`, or ""."""
+    for line in reversed(lines[max(0, number - NEAR) : number + 1]):
+        found = _STAMP.search(line[:200].decode(errors="replace"))
+        if found:
+            name = found["name"] or found["name2"]
+            month = found["month"] or f"{_MONTHS.find(name) // 3 + 1:02}"
+            day = int(found["day"] or found["day2"] or found["day3"])
+            return f"{month}-{day:02} {found['time']}".replace(",", ".")
+    return ""
+
+
+def place_of(text: str) -> dict[str, str]:
+    """Return rank, host and pid, if the line's tag or its program's prefix tells them."""
+    found: dict[str, str] = {}
+    tag = _TAG.search(text)
+    if tag:
+        found["rank"] = tag["rank"] or tag["torch"]
+        text = text[: tag.start()] + text[tag.end() :]
+    for pattern in _PLACES:
+        match = pattern.search(text, 0, _PREFIX)
+        if match:
+            return {**match.groupdict(), **found}
+    return found
