@@ -17,6 +17,7 @@ from clusterctl.cli import output
 from clusterctl.cli.params import (
     NAMED_CLUSTERS_KEY,
     NODE_PATHS_KEY,
+    LocalPath,
     clusters_here,
     clusters_launched,
     completions,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 config_option = click.option(
     "--config",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     metavar="FILE",
     help="Settings to use in place of clusterctl.yaml.",
 )

@@ -11,7 +11,13 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.host_options import SOURCES, host_options, one_of
-from clusterctl.cli.params import OutputFile, job_argument, json_option, refuse_overwriting
+from clusterctl.cli.params import (
+    LocalPath,
+    OutputFile,
+    job_argument,
+    json_option,
+    refuse_overwriting,
+)
 from clusterctl.domain.errors import ClusterctlError, UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +52,7 @@ SHOWN = 12
 @click.option(
     "--from",
     "bundle",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=LocalPath(exists=True, dir_okay=False),
     metavar="FILE",
     help="Read what --save has packed, and no cluster.",
 )

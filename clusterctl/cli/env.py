@@ -11,6 +11,7 @@ from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.params import (
     Group,
+    LocalPath,
     NodePath,
     dry_run_option,
     force_option,
@@ -70,7 +71,7 @@ def _request(prefix: str, preset: str, python: str, tensorflow: str | None) -> E
 @cluster_command(group=env)
 @click.option(
     "--wheelhouse",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=LocalPath(exists=True, file_okay=False),
     metavar="DIR",
     help="Take the packages from this folder here: no package index is used.",
 )

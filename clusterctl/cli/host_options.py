@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterctl.cli.params import together
+from clusterctl.cli.params import LocalPath, together
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ _nodes_option = click.option(
 
 
 _hosts_arguments = together(
-    click.argument("hosts", type=click.Path(path_type=Path)),
+    click.argument("hosts", type=LocalPath()),
     _nodes_option,
     click.option("-u", "--user", help="Log in as this user."),
-    click.option("-i", "--key", type=click.Path(path_type=Path), help="Log in with this key file."),
+    click.option("-i", "--key", type=LocalPath(), help="Log in with this key file."),
 )
 
 
@@ -63,7 +63,7 @@ def hosts_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 _options = {
     "hosts": click.option(
         "--hosts",
-        type=click.Path(path_type=Path),
+        type=LocalPath(),
         metavar="FILE",
         help="The hosts of a hosts file, as ssh reaches them.",
     ),

@@ -16,6 +16,7 @@ from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.params import (
     Duration,
+    LocalPath,
     NodePath,
     Size,
     credentials_option,
@@ -324,7 +325,7 @@ class TrainCommand(ProgramCommand):
 )
 @click.option(
     "--job-file",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     metavar="YAML",
     help="All of that in a file, in the words of SageMaker's estimator; GPUS is left out.",
 )
