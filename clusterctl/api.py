@@ -172,6 +172,8 @@ def run(
     these. `stdin` as a str is sent as UTF-8. A status other than 0 is a result, a node that was not
     reached is one of the `failures`.
     """
+    if not command.strip():
+        raise UsageError("the command is empty", "an empty one would succeed on every node")
     indices = _indices(name, nodes)
     data = stdin.encode() if isinstance(stdin, str) else stdin
     with _app(name, account).open(name) as access:

@@ -177,6 +177,8 @@ def job_and_folder(words: Sequence[str]) -> tuple[str | None, Path | None]:
     """Return the job id and the folder among the words, in any order. Raises UsageError."""
     from clusterctl.jobs.plan import JOB_ID
 
+    if any(not word.strip() for word in words):
+        raise UsageError("a word is empty", "is a variable of your shell unset?")
     ids = [word for word in words if JOB_ID.fullmatch(word)]
     folders = [word for word in words if not JOB_ID.fullmatch(word)]
     if len(ids) > 1 or len(folders) > 1:

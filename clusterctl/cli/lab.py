@@ -128,7 +128,7 @@ def stop(yes: bool) -> None:
     Example:
       clusterctl lab stop
 
-    On a terminal it asks first if it would end clusters.
+    It asks first if it would end clusters; a script has to give --yes.
     """
     from clusterctl.operations.local_state import delete_folder
 

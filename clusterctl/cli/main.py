@@ -123,16 +123,8 @@ COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in sect
 # Commands that go on where they were interrupted if they are run again. Others print themselves
 # which command continues, or change nothing.
 CONTINUED = {
-    "copy",
-    "copyclust",
-    "data",
-    "env",
-    "fetch",
-    "logs",
-    "s3sync",
-    "serve",
-    "train",
-    "wait",
+    *("cancel", "clean-logs", "copy", "copyclust", "data", "disk", "down", "env", "fetch", "gc"),
+    *("logs", "quarantine", "release", "s3sync", "serve", "train", "wait"),
 }
 
 # Commands for monitoring: 1 and 2 are findings, a warning and an error. A failure of the command

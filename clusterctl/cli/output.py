@@ -65,13 +65,15 @@ class _Outputs:
 
     `typed` is the command line after `program`. `as_json`: JSON is wanted; `has_json`: some was
     printed. `failed` is the exit status of every failure of the command; None: that of the error.
-    `lost` has the first error of each stream that could not be written.
+    `lost` has the first error of each stream that could not be written. `has_resume_command`: the
+    command that continues was printed.
     """
 
     program: str = ""
     typed: Sequence[str] = ()
     as_json: bool = False
     has_json: bool = False
+    has_resume_command: bool = False
     failed: int | None = None
     lost: dict[str, OSError] = field(default_factory=dict)
 
@@ -166,7 +168,10 @@ def note(text: str) -> None:
 
 
 def note_resume_command() -> None:
-    """Print that the same command line continues what an interrupt has cut off."""
+    """Print once that the same command line continues what an interrupt has cut off."""
+    if _outputs.has_resume_command:
+        return
+    _outputs.has_resume_command = True
     name = program if _outputs.program == "clusterctl" else _outputs.program
     # The name may be three words, `python -m clusterctl`, which are not quoted.
     _print(" ".join(["to go on:", name, *map(shlex.quote, _outputs.typed)]), "stderr")

@@ -239,6 +239,14 @@ class NodePath(click.ParamType):
         return value
 
 
+class CommandText(NodePath):
+    """A command for the nodes' shell. An empty one is refused: it would succeed on every host."""
+
+    def convert(self, value: str, param: Any, ctx: Any) -> str:
+        refuse_blank(self, value, param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def note_node_path(ctx: click.Context, word: str, option: str = "") -> None:
     """Note a word of the command line with a path on the nodes, as NodePath does."""
     ctx.meta.setdefault(NODE_PATHS_KEY, []).append((option, word))

@@ -10,7 +10,7 @@ import click
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
 from clusterctl.cli.fanout_options import fanout_options, piped_stdin
 from clusterctl.cli.node_options import node_options, selected
-from clusterctl.cli.params import NodePath, clusters_here, launched_here
+from clusterctl.cli.params import CommandText, clusters_here, launched_here
 from clusterctl.cli.run_on import QuotedCommand, run_on
 
 
@@ -22,7 +22,7 @@ class _Run(QuotedCommand, ClusterCommand):
 
 @click.command(cls=_Run)
 @click.argument("name")
-@click.argument("command", type=NodePath())
+@click.argument("command", type=CommandText())
 @node_options
 @click.option("-b", "--gather", is_flag=True, help="Fold nodes with identical output together.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Give the command no standard input.")

@@ -11,7 +11,7 @@ import click
 from clusterctl.cli.fanout_options import fanout_options, piped_stdin
 from clusterctl.cli.host_options import HostsCommand, hosts_argument
 from clusterctl.cli.main import run_program
-from clusterctl.cli.params import Duration
+from clusterctl.cli.params import CommandText, Duration
 from clusterctl.cli.run_on import QuotedCommand, run_on
 
 
@@ -24,7 +24,7 @@ class RunclustCommand(QuotedCommand, HostsCommand):
 
 @click.command(cls=RunclustCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @hosts_argument
-@click.argument("command")
+@click.argument("command", type=CommandText())
 @click.argument("verbose", required=False, type=click.Choice(["verbose"]))
 @click.option("-b", "--gather", is_flag=True, help="Fold hosts with identical output together.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Give the command no standard input.")

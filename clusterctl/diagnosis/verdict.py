@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterctl.diagnosis.case import ERROR, INFO, QUEUED, Cause, Scene, gdb_command
-from clusterctl.diagnosis.evidence import Evidence
+from clusterctl.diagnosis.evidence import Evidence, HostEvidence
 from clusterctl.diagnosis.frames import Activity
 from clusterctl.diagnosis.progress import SILENT_STEPS
 from clusterctl.diagnosis.ranks import Rank, called, format_ranks, sees_nothing
@@ -62,6 +62,7 @@ from clusterctl.diagnosis.rules.slowness import (
 from clusterctl.diagnosis.rules.torch import recorded
 from clusterctl.diagnosis.tree import label, rank_set
 from clusterctl.domain.findings import NOT_KNOWN, STATUSES, Severity
+from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
 
 # Findings whose message says who waits for whom.
@@ -414,28 +415,37 @@ def _clean(scene: Scene, found: list[Cause]) -> Iterator[str]:
     checks = {one.check_id for one in found}
     hosts = scene.evidence.hosts
     answered = [host for host in hosts if not host.error]
+
+    def on(read: list[HostEvidence]) -> str:
+        """Name the hosts of which something is known, unless these are all."""
+        return f" on {fold_hosts([host.host for host in read])}" * (len(read) < len(hosts))
+
     if answered and len(answered) == len(hosts):
         yield f"{count(len(hosts), 'host')} answered"
     if scene.is_running and scene.ranks and not checks & {"rank.missing", "ranks.none"}:
         if len(scene.ranks) == scene.size:
             yield f"ranks {rank_set(scene.by_number)}: all there"
         if not any(check.startswith("rank.") for check in checks):
-            yield "no rank is stopped or dead"
+            is_whole = len(scene.ranks) == scene.size
+            some = f"ranks {rank_set(scene.by_number)}: none is stopped or dead"
+            yield "no rank is stopped or dead" if is_whole else some
     launched = any(one.role == "launcher" for host in hosts for one in host.processes)
     if launched and not any(check.startswith(("launcher", "daemon")) for check in checks):
-        yield "mpirun and its daemons"
+        yield "mpirun and its daemons" + on([host for host in answered if not sees_nothing(host)])
     if scene.is_running and scene.job.log and not scene.stall:
         yield "no stall report of Horovod is open"
-    told = (
+    facts = (
         ("filesystems", ("disk.full", "shm.full", "mount.dead"), "disks, /dev/shm and mounts"),
         ("gpus", ("gpu.broken", "gpu.throttled"), "GPUs"),
         ("system", ("host.name",), "hostnames"),
     )
-    for fact, bad, words in told:
-        if any(host.facts.get(fact) for host in answered) and not checks & set(bad):
-            yield words
-    if any(host.clock_offset_s is not None for host in answered) and "clock.skew" not in checks:
-        yield "clocks"
+    for fact, bad, words in facts:
+        read = [host for host in answered if host.facts.get(fact)]
+        if read and not checks & set(bad):
+            yield words + on(read)
+    read = [host for host in answered if host.clock_offset_s is not None]
+    if read and "clock.skew" not in checks:
+        yield "clocks" + on(read)
     if any(sees_nothing(host) or host.hidden for host in hosts):
         return
     if answered and len(answered) == len(hosts) and not scene.left_over:

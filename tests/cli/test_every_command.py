@@ -8,7 +8,9 @@ import shutil
 import click
 import pytest
 
+from clusterctl.cli.jobs import job_and_folder
 from clusterctl.cli.main import cli, run_command
+from clusterctl.domain.errors import UsageError
 from clusterctl.lab import pages
 from tests.cli import forks
 from tests.lab.running import client
@@ -159,3 +161,14 @@ def test_a_request_that_makes_no_sense_is_an_object(words, capsys):
     told = json.loads(capsys.readouterr().out)
     assert (told["error"], told["exit_status"]) == ("UsageError", usage)
     assert "--no-such-option" in told["message"]
+
+
+def test_no_path_here_may_be_empty_as_an_unset_variable_leaves_it():
+    paths = [one for _, command in commands() for one in command.params]
+    paths = [one for one in paths if isinstance(one.type, click.Path)]
+    assert len(paths) > 10
+    for one in paths:
+        with pytest.raises(click.BadParameter, match="is a variable of your shell unset"):
+            one.type.convert("", one, None)
+    with pytest.raises(UsageError, match="a word is empty"):
+        job_and_folder(["20261120-154501-3f2a", ""])

@@ -244,12 +244,18 @@ def interrupted(as_json):
         ("clusterctl", ["copy"], "clusterctl copy"),
         ("clusterctl", ["logs", "demo"], "clusterctl logs demo"),
         ("copyclust", ["hosts"], "copyclust hosts"),
+        ("clusterctl", ["down", "demo", "--yes"], "clusterctl down demo --yes"),
         ("clusterctl", ["run", "demo"], ""),
     ],
 )
 def test_after_an_interrupt_the_command_that_continues_is_shown(program, words, continues, capsys):
-    argument = click.Argument(["words"], nargs=-1)
-    command = click.Command(words[0], params=[argument], callback=lambda words: interrupted(False))
+    argument = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+    command = click.Command(
+        words[0],
+        params=[argument],
+        callback=lambda words: interrupted(False),
+        context_settings={"ignore_unknown_options": True},
+    )
     if program == "clusterctl":
         command = click.Group("cli", {words[0]: command})
     else:

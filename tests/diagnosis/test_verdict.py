@@ -989,6 +989,19 @@ def test_beside_a_job_that_runs_one_in_the_queue_and_one_that_ended_leave_nothin
         assert not any("no rank of another job" in text for text in found.clean)
 
 
+def test_what_is_clean_names_the_hosts_if_some_were_not_read():
+    cut = {"error": "did not answer in time", "clock_offset_s": None}
+    found = diagnose(with_host(STUCK, 3, processes=(), facts={}, **cut))
+    assert found.clean == (
+        "ranks 0-5 (6): none is stopped or dead",
+        "mpirun and its daemons on demo-[0-2]",
+        "no stall report of Horovod is open",
+        "disks, /dev/shm and mounts on demo-[0-2]",
+        "hostnames on demo-[0-2]",
+        "clocks on demo-[0-2]",
+    )
+
+
 def test_without_stacks_what_the_kernel_says_is_enough():
     waits = with_rank(STUCK, *range(8), argv=("python", "train.py"), samples=samples(()))
     opens = samples((), syscall="openat /data/fifo", wait_channel="wait_for_partner")

@@ -299,7 +299,7 @@ class Tool:
         self.errors: list[str] = []
 
     def _environment(self) -> dict[str, str]:
-        """Return the tool's environment. Only this process and the tool's have the temporary keys."""
+        """Return the tool's environment. Only this process and the tool have the temporary keys."""
         env = {**os.environ, "AWS_PAGER": "", "LC_ALL": "C.UTF-8"}
         if self.config.get("region"):
             env["AWS_REGION"] = env["AWS_DEFAULT_REGION"] = str(self.config["region"])
@@ -590,7 +590,7 @@ MEANINGS = (
         NO_KEYS,
         "there are no credentials for S3: no instance profile",
         "send the nodes credentials of yours for this command: --credentials mine; for a public "
-        "bucket: --credentials none; or give them a role: clusterctl up NAME --instance-profile new",
+        "bucket: --credentials none; or add a role: clusterctl up NAME --instance-profile new",
     ),
     (
         r"NoSuchBucket",
