@@ -21,7 +21,7 @@ from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.results import last_line
 from clusterctl.jobs.detached import JOBS, find_job
 from clusterctl.node.jobs import written
-from clusterctl.node.jobs.jobs import COLLECTED
+from clusterctl.node.jobs.folder import COLLECTED
 from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.node.jobs.written import OutputFiles, Trees, list_trees, look, note_fetched
 from clusterctl.node.record import RecordError, from_json

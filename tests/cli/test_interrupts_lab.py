@@ -94,7 +94,7 @@ def way_on(cut: Cut, said: str | None) -> list[str]:
     if cut.way == GO_ON:
         assert words == [*cut.command.split(), "--lab"]
     words.remove("--lab")
-    return words
+    return words if "--yes" in words or words[0] != "remove" else [*words, "--yes"]
 
 
 @pytest.mark.all

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterctl.node.jobs.folder import (
+    CHECKPOINT,
     CODE,
     JOB_IDS,
     JOBS,
@@ -28,7 +29,6 @@ from clusterctl.node.jobs.folder import (
     mtime_of,
 )
 
-CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 OF_STEP = re.compile(r"model\.ckpt-(\d+)\..*")
 # Files of the trainer, and of the tutorial's trainer for TensorFlow 1.
 OURS = re.compile(r"\.?model\.ckpt-\d+\..*|events\.out\.tfevents\..*")

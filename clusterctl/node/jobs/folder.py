@@ -27,12 +27,10 @@ starts, and its end can always be recorded.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import os
 import re
-import shutil
 import signal
 import struct
 import time
@@ -68,6 +66,10 @@ JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
 SPEC_FILE, EVENTS, METRICS = "spec.json", "events.jsonl", "metrics.jsonl"
 COPIED = "copied.json"
 RUNNER_FILE = "runner.py"
+# Files and folders of a script-mode program (node/scripts/collect.py).
+MANIFEST = "manifest.json"
+COLLECTED = ("model", "output", "conflicts")
+CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 RESERVED_BYTES = 64 << 10  # of events.jsonl
 END_BYTES = 4 << 10  # of these, only `ended` may use the last ones
 HEARTBEAT_BYTES, LOCK_BYTES = 64, 64
@@ -83,7 +85,6 @@ CLEANER_LOCK = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, LOCK_BYTES, 0)
 # this one.
 SHARED_LOCK = struct.pack(FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, LOCK_BYTES, 0)
 KEEP_SIZE = 1  # of fallocate(2): `tail -f` and `wc` see the real end of the file
-LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def is_of_job(process: str | Path, job_id: str) -> bool:
@@ -346,6 +347,8 @@ class JobFolder:
         """Copy the trainer's rows at the end of the job, since a later job may delete them."""
         path = self.metrics(spec, status)
         if path and path.parent != self.path:
+            import shutil
+
             try:
                 shutil.copyfile(path, self.path / METRICS)
             except OSError:
@@ -400,7 +403,10 @@ def last_row(path: Path | None) -> Row:
 
 def reserve(fd: int, size: int) -> None:
     """Allocate blocks for a file of this size. Raises OSError."""
-    if LIBC.fallocate(fd, KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(size)):
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fallocate(fd, KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(size)):
         number = ctypes.get_errno()
         if number != errno.EOPNOTSUPP:  # NFS: events are written as long as there is room
             raise OSError(number, os.strerror(number))

@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from clusterctl.node.jobs import processes, recovery
 from clusterctl.node.jobs.folder import (
     EVENTS,
     JOBS,
+    MANIFEST,
     METRICS,
     RUNNER_FILE,
     SPEC_FILE,
@@ -39,9 +39,6 @@ from clusterctl.node.jobs.supervisor import SIGNALS
 
 # What `pack` takes first, in this order.
 KEPT = (SPEC_FILE, EVENTS, "command", "diagnosis.gz")
-# Files and folders of a script-mode program (node/scripts/collect.py).
-MANIFEST = "manifest.json"
-COLLECTED = ("model", "output", "conflicts")
 CANCEL_TIMEOUT_S = 45.0  # for mpirun, supervisors and the clean-up of the other nodes
 KILL_TIMEOUT_S = 10.0  # for a runner that the kernel cannot end at once
 ROUNDS = 3  # of ending processes and looking again: one may be started meanwhile
@@ -226,6 +223,8 @@ def clean_up(job_id: str, supervisor_s: float = 0.0) -> dict[str, Any]:
 
 def pack(job: JobFolder) -> None:
     """Write the record of a job to stdout; growing files as far as they are. Raises OSError."""
+    import tarfile
+
     folder = job.path
     spec, _ = job.known_spec()
     paths: list[Path | None] = [folder / name for name in KEPT]

@@ -16,7 +16,6 @@ import io
 import re
 import shlex
 import subprocess
-import tarfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,6 +233,8 @@ def give_code(spec: JobSpec, nodes: list[dict[str, Any]]) -> None:
     # A script-mode program has another layout, and its data are not on a new instance either.
     if not files or (code / "contract.json").exists():
         return
+    import tarfile
+
     content = io.BytesIO()
     try:
         with tarfile.open(fileobj=content, mode="w:gz") as archive:

@@ -10,16 +10,23 @@ the two, is the only change that is not seen.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import stat
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Dict, Optional
 
-from clusterctl.node.jobs.clean import CHECKPOINT
-from clusterctl.node.jobs.folder import CODE, JOBS, SHIPPED, JobFolder, all_jobs, text_in
-from clusterctl.node.jobs.jobs import COLLECTED, MANIFEST
+from clusterctl.node.jobs.folder import (
+    CHECKPOINT,
+    CODE,
+    COLLECTED,
+    JOBS,
+    MANIFEST,
+    SHIPPED,
+    JobFolder,
+    all_jobs,
+    text_in,
+)
 from clusterctl.node.jobs.spec import SERVE, JobState
 from clusterctl.node.record import RecordError, from_json, to_json
 
@@ -209,6 +216,8 @@ def found_in(tree: OutputFolder, named: bool = False) -> OutputFiles | None:
         return None
     if not files:
         return None
+    import hashlib
+
     content = hashlib.sha256()
     for name, seen in files:
         about = (seen.st_size, seen.st_ctime_ns, seen.st_ino)

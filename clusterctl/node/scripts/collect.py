@@ -27,8 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from clusterctl.node.framed import FramedCommand
-from clusterctl.node.jobs.folder import JobFolder
-from clusterctl.node.jobs.jobs import COLLECTED, MANIFEST
+from clusterctl.node.jobs.folder import COLLECTED, MANIFEST, JobFolder
 from clusterctl.node.jobs.recovery import AT_ONCE, SSH
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.s3files import TOOLS, Tool, explained, tool_at
