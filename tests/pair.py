@@ -43,15 +43,22 @@ class LabCluster:
 
     lab: LabRecord
     name: str = NAME
+    by_hosts_file: bool = False
 
     @property
     def environ(self) -> dict[str, str]:
         return {**os.environ, "CLUSTERCTL_HOME": str(self.lab.home), "CLUSTERCTL_LAB": "1"}
 
+    @property
+    def words(self) -> list[str]:
+        """What names the cluster, or its hosts as those of no cluster."""
+        hosts = ["--hosts", f"{self.lab.home}/{self.name}/hosts"]
+        return hosts if self.by_hosts_file else [self.name]
+
     def start(self, command: str, *arguments: str) -> subprocess.Popen[str]:
         """Start `clusterctl COMMAND NAME ARGUMENTS...`. COMMAND may be two words."""
         return subprocess.Popen(
-            [sys.executable, "-m", "clusterctl", *command.split(), self.name, *arguments],
+            [sys.executable, "-m", "clusterctl", *command.split(), *self.words, *arguments],
             env=self.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -61,7 +68,7 @@ class LabCluster:
 
     def ctl(self, command: str, *arguments: str):
         """Run a command as `start` does, to its end. Return (exit status, stdout, stderr)."""
-        status, out, err = run_one([*command.split(), self.name, *arguments], self.environ)
+        status, out, err = run_one([*command.split(), *self.words, *arguments], self.environ)
         assert "Traceback" not in err, err
         return status, out, err
 

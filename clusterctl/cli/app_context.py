@@ -284,7 +284,9 @@ def _complete_suggestions(context: click.Context) -> Callable[[str], str]:
         if isinstance(command, click.Group) or words[0] == "lab":
             return output.program + found[1]
         # NAME of `network up` is a network's, of all others a cluster's: never mix them.
-        needs = any(one.name == "name" and one.required for one in command.params)
+        needs = isinstance(command, ClusterCommand) or any(
+            one.name == "name" and one.required for one in command.params
+        )
         if needs and given.get("name") and of_network == (words[0] == "network"):
             if words[at : at + 1] in ([], ["NAME"]):
                 words[at : at + 1] = [given["name"]]

@@ -1,4 +1,4 @@
-"""`clusterctl doctor NAME`: how the nodes differ, and what is wrong with each."""
+"""`clusterctl doctor [NAME]`: how the nodes differ, and what is wrong with each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.host_options import SOURCES, for_clusters, host_options, one_of
 from clusterctl.cli.node_options import nodes_option
 from clusterctl.cli.params import json_option
 from clusterctl.domain.ranges import fold_hosts
@@ -17,24 +18,27 @@ if TYPE_CHECKING:
     from clusterctl.cli.json_types import Checked
     from clusterctl.diagnosis.drift import NodeComparison
     from clusterctl.operations.doctor import DoctorReport
+    from clusterctl.operations.hosts_access import HostSource
 
 
-@cluster_command()
+@cluster_command(required=False, instead=SOURCES)
 @nodes_option
 @click.option("--all", "all_columns", is_flag=True, help="Also the columns that are all the same.")
 @click.option("--all-to-all", is_flag=True, help="Does each node reach each other one, too?")
 @click.option("--data-dir", metavar="DIR", default="", help="Where the training data are.")
 @click.option("--fix", is_flag=True, help="End leftover ranks, restore hostnames; check again.")
 @json_option("Checked")
+@host_options()
 def doctor(
     app: AppContext,
-    name: str,
+    name: str | None,
     indices: tuple[int, ...] | None,
     all_columns: bool,
     all_to_all: bool,
     data_dir: str,
     fix: bool,
     as_json: bool,
+    source: HostSource | None,
 ) -> int:
     """Check every node of cluster NAME: what differs from the others, and what is wrong.
 
@@ -42,12 +46,42 @@ def doctor(
     clusterctl doctor demo
     clusterctl doctor demo --all
     clusterctl doctor demo --fix
+    clusterctl doctor --hosts hosts
 
     One row a node, with the columns that are not the same on all; a value that few nodes have is
-    marked with *. Exit status 0: all is well, 1: warnings, 2: errors,
+    marked with *. Of hosts without a cluster, named by --hosts, -w, --slurm or --local, what needs
+    EC2 is left out. Exit status 0: all is well, 1: warnings, 2: errors,
     3: no error, and something could not be checked.
     """
     from clusterctl.diagnosis.drift import measures
+    from clusterctl.operations.doctor import doctor_of_hosts
+
+    one_of(name, source)
+    for_clusters(source, fix=fix, nodes=indices)
+    if source:
+        report = doctor_of_hosts(source, data_dir, all_to_all)
+    else:
+        report = _of_cluster(app, name or "", indices, data_dir, all_to_all, fix)
+    if as_json:
+        output.data(_as_data(report))
+        return report.exit_status
+    if report.nodes:
+        _show(report.table, all_columns)
+    output.findings(report.findings)
+    if not report.exit_status:
+        hosts = fold_hosts([node.host for node in report.nodes])
+        output.line(f"nothing is wrong with {hosts}: {measures(report.nodes)}")
+    return report.exit_status
+
+
+def _of_cluster(
+    app: AppContext,
+    name: str,
+    indices: tuple[int, ...] | None,
+    data_dir: str,
+    all_to_all: bool,
+    fix: bool,
+) -> DoctorReport:
     from clusterctl.domain.errors import HostError
     from clusterctl.ec2.health import health_findings
     from clusterctl.jobs.detached import JobRunning
@@ -74,16 +108,7 @@ def doctor(
         report = look(access, *request)
         if fix and repair(access, report, output.note):
             report = look(access, *request)
-    if as_json:
-        output.data(_as_data(report))
-        return report.exit_status
-    if report.nodes:
-        _show(report.table, all_columns)
-    output.findings(report.findings)
-    if not report.exit_status:
-        hosts = fold_hosts([node.host for node in report.nodes])
-        output.line(f"nothing is wrong with {hosts}: {measures(report.nodes)}")
-    return report.exit_status
+    return report
 
 
 def _show(table: NodeComparison, all_columns: bool) -> None:

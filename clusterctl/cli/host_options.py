@@ -154,6 +154,12 @@ def host_source(
     )
 
 
+def for_clusters(source: HostSource | None, **given: object) -> None:
+    """Raise UsageError for an option that is given with hosts of no cluster, and needs one."""
+    for option in (name for name, value in given.items() if source and value):
+        raise UsageError(f"--{option} is for nodes of a cluster", "leave it out")
+
+
 def one_of(name: str | None, source: HostSource | None, *more: str) -> None:
     """Raise UsageError if both a cluster and hosts are named, or `more` options in their place."""
     named = [f"cluster {name}"] * bool(name) + [*more]

@@ -771,7 +771,8 @@ class Checked(TypedDict):
 class Watched(TypedDict):
     """One a line and interval; `stuck` is null if that is not known."""
 
-    cluster: str
+    cluster: Optional[str]
+    hosts: Optional[str]
     job: Optional[Mapping[str, Any]]
     last_stall: str
     stuck: Optional[bool]

@@ -1,4 +1,4 @@
-"""`clusterctl kill NAME`: end what a crashed job left. `cancel NAME`: end a job on all nodes."""
+"""`clusterctl kill [NAME]`: end what a crashed job left. `cancel NAME`: end a job on all nodes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.host_options import SOURCES, for_clusters, host_options, one_of
 from clusterctl.cli.node_options import nodes_option
 from clusterctl.cli.params import dry_run_option, job_argument, json_option
 from clusterctl.cli.train import how_it_ended
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from clusterctl.cli.json_types import Killed
     from clusterctl.jobs.processes import Processes
     from clusterctl.node.jobs.processes import NodeProcess
+    from clusterctl.operations.hosts_access import HostSource
     from clusterctl.operations.kill import HeldMemory, KillReport
 
 
@@ -41,33 +43,39 @@ def show_processes(processes: Sequence[NodeProcess]) -> None:
     )
 
 
-def show_left(processes: Sequence[NodeProcess]) -> None:
-    """Print an error for each process that could not be ended, and a hint."""
+def show_left(processes: Sequence[NodeProcess], name: str | None) -> None:
+    """Print an error for each process that could not be ended, and a hint. `name` is the cluster's;
+    None for other hosts."""
     for process in processes:
         what = f": {process.short_command}" if process.argv else ", which the job has left"
         output.note(f"error: {process.host}: process {process.pid} is still there{what}")
     if processes:
-        name = processes[0].host.rpartition("-")[0]
-        hosts = dict.fromkeys(process.host.rpartition("-")[2] for process in processes)
         # While a job or a launcher lives, it counts as running: `reboot` then needs --force.
         runs = any(process.role in ("job", "launcher") for process in processes)
         output.note(
             "  hint: a process that survives KILL waits for a device or a disk: "
-            f"clusterctl reboot {name} {' '.join(hosts)}{' --force' if runs else ''}"
+            f"{_reboot(name, processes)}{' --force' if name and runs else ''}"
         )
 
 
+def _reboot(name: str | None, found: Sequence[NodeProcess | HeldMemory]) -> str:
+    hosts = list(dict.fromkeys(one.host for one in found))
+    if name is None:
+        return f"reboot {fold_hosts(hosts)}"
+    return f"clusterctl reboot {name} {' '.join(host.rpartition('-')[2] for host in hosts)}"
+
+
 @contextmanager
-def hint_after_interrupt(name: str) -> Iterator[None]:
+def hint_after_interrupt(where: str) -> Iterator[None]:
     """After Ctrl-C, print the command that shows what is left: some processes have ended."""
     try:
         yield
     except KeyboardInterrupt:
-        output.note(f"see what is left: clusterctl kill {name} --dry-run")
+        output.note(f"see what is left: clusterctl kill {where} --dry-run")
         raise
 
 
-@cluster_command()
+@cluster_command(required=False, instead=SOURCES)
 @job_argument
 @nodes_option
 @click.option(
@@ -75,14 +83,16 @@ def hint_after_interrupt(name: str) -> Iterator[None]:
 )
 @dry_run_option
 @json_option("Killed")
+@host_options("slurm")
 def kill(
     app: AppContext,
-    name: str,
+    name: str | None,
     job_id: str | None,
     indices: tuple[int, ...] | None,
     all_python: bool,
     dry_run: bool,
     as_json: bool,
+    source: HostSource | None,
 ) -> int:
     """End what jobs left on the nodes of cluster NAME: ranks, mpirun, its daemons; with JOB, only
     that job's.
@@ -91,9 +101,11 @@ def kill(
     clusterctl kill demo --dry-run
     clusterctl kill demo --nodes 1-3
     clusterctl kill demo 20261120-154501-3f2a --dry-run
+    clusterctl kill --hosts hosts --dry-run
 
     Shells, notebooks and other Python programs stay. Processes get TERM, and KILL after 5 s. Then a
-    second check has to find none of them, and the GPUs' memory free.
+    second check has to find none of them, and the GPUs' memory free. On hosts of no cluster, named
+    by --hosts, -w or --local, all jobs of the login end, of any launcher.
     """
     from clusterctl.node.jobs.processes import ProcessQuery
     from clusterctl.operations.kill import kill as kill_processes
@@ -103,15 +115,22 @@ def kill(
         if processes and not as_json:
             show_processes(processes)
 
-    query = ProcessQuery(job_id, all_python)
-    with hint_after_interrupt(name), app.open(name) as access:
-        report = kill_processes(access, query, indices, dry_run, found)
+    one_of(name, source)
+    for_clusters(source, nodes=indices)
+    query = ProcessQuery(job_id, all_python, any_launcher=source is not None)
+    with hint_after_interrupt(source.options if source else name or ""):
+        if source:
+            report = kill_processes(source.connections, source.targets, query, dry_run, found)
+        else:
+            with app.open(name or "") as access:
+                chosen = access.select(indices)
+                report = kill_processes(access.connections, chosen, query, dry_run, found)
     if as_json:
         output.data(_report_data(report))
     elif report.found or report.answered:
         output.line(how_they_ended(report, dry_run))
-    show_left(report.left)
-    show_held(report.held or ())
+    show_left(report.left, name)
+    show_held(report.held or (), name)
     hostlines.show_failures(report.failures)
     return report.exit_status
 
@@ -131,7 +150,7 @@ def _process_data(process: NodeProcess) -> Any:
     return {**data, "ended": process.ended or None}
 
 
-def show_held(held: Sequence[HeldMemory]) -> None:
+def show_held(held: Sequence[HeldMemory], name: str | None) -> None:
     """Print an error for each GPU whose memory is not free, with a hint, and a warning for each of
     which that is not known."""
     for one in held:
@@ -145,11 +164,9 @@ def show_held(held: Sequence[HeldMemory]) -> None:
         who = f"process {', '.join(map(str, one.pids))}" if one.pids else "no process that is there"
         output.note(f"error: {one.host}: GPU {one.gpu} still holds {one.mib} MiB, of {who}")
     if held:
-        name = held[0].host.rpartition("-")[0]
-        hosts = dict.fromkeys(one.host.rpartition("-")[2] for one in held)
         output.note(
             "  hint: end the processes of other users on it; else the driver has lost count: "
-            f"clusterctl reboot {name} {' '.join(hosts)}"
+            f"{_reboot(name, held)}"
         )
 
 
@@ -207,7 +224,7 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
     if cancelled.silent:
         hosts = fold_hosts(cancelled.silent)
         output.note(f"warning: {hosts} did not answer: what the job left there is not known")
-    show_left(others.left)
-    show_held(others.held or ())
+    show_left(others.left, name)
+    show_held(others.held or (), name)
     hostlines.show_failures(others.failures)
     return others.exit_status

@@ -1,7 +1,9 @@
-"""`clusterctl watch NAME`: the state of nodes and ranks, redrawn at intervals."""
+"""`clusterctl watch [NAME]`: the state of nodes and ranks, redrawn at intervals."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import re
 import textwrap
 import time
@@ -13,6 +15,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.host_options import SOURCES, host_options, one_of
 from clusterctl.cli.params import Duration, job_argument, json_option
 from clusterctl.diagnosis.hostchecks import told_by_cards
 from clusterctl.domain.ranges import fold_hosts, format_indices
@@ -23,8 +26,9 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
     from clusterctl.cli.json_types import Watched
-    from clusterctl.diagnosis.evidence import JobEvidence
+    from clusterctl.diagnosis.evidence import Evidence, JobEvidence
     from clusterctl.operations.access import Access
+    from clusterctl.operations.hosts_access import HostSource
     from clusterctl.operations.watch import Watch, WatchedNode
 
 COLUMNS = ("NODE", "RANKS", "CPU", "GPU", "MEMORY", "NET IN/OUT", "DISK IN/OUT", "FULLEST", "SEEN")
@@ -47,6 +51,7 @@ class LiveView:
     """The screen of a watch: lines on the job, and a row for each node."""
 
     def __init__(self, name: str, watch: Watch, interval_s: float) -> None:
+        """`name` is the cluster's, or the options that name the hosts."""
         self.name, self.watch, self.interval_s = name, watch, interval_s
         self.finding = "none yet"
 
@@ -208,11 +213,14 @@ def _share(system: dict[str, Any]) -> float:
 
 
 def what_job(view: LiveView) -> str:
-    """Return job_line, or that the head node reports no job, and why."""
+    """Return job_line, or that the head node, or no host, reports a job, and why."""
     watch = view.watch
     head = watch.head
     if watch.job:
         return job_line(watch.job, watch.nodes)
+    if head is None:
+        ranks = sum(len(node.facts.get("ranks", ())) for node in watch.nodes)
+        return f"{count(ranks, 'rank')}, and no mpirun" if ranks else "no job was seen"
     if is_silent(head, time.monotonic(), view.interval_s):
         return f"its job is not known: the head node {head.host} does not answer"
     if head.at is None:
@@ -243,7 +251,7 @@ def last_stall(job: JobEvidence | None) -> str:
     return parts[-1] if parts else "none"
 
 
-@cluster_command()
+@cluster_command(required=False, instead=SOURCES)
 @job_argument
 @click.option(
     "--interval",
@@ -254,23 +262,42 @@ def last_stall(job: JobEvidence | None) -> str:
     help="Between two polls.",
 )
 @json_option("Watched", "One JSON object a line and interval.")
-def watch(app: AppContext, name: str, job_id: str | None, interval_s: float, as_json: bool) -> int:
+@host_options()
+def watch(
+    app: AppContext,
+    name: str | None,
+    job_id: str | None,
+    interval_s: float,
+    as_json: bool,
+    source: HostSource | None,
+) -> int:
     """Watch the nodes and ranks of cluster NAME, and JOB, or the job that runs on them.
 
     \b
     clusterctl watch demo
     clusterctl watch demo --interval 10s
     clusterctl watch demo --interval 30s >>watch.log
+    clusterctl watch --hosts hosts
 
     On a terminal the screen is drawn again and again until q is pressed; d diagnoses the job as
     `clusterctl diagnose` does, and shows the verdict. Elsewhere each interval has a line. A node
     that is frozen or gone keeps its row, with the time of its last response.
     """
-    from clusterctl.operations.watch import watching
+    from clusterctl.operations.watch import Watch, watch_cluster
 
+    one_of(name, source)
     interval_s = max(SHORTEST_S, interval_s)
-    with app.open(name) as access, watching(access, interval_s, job_id) as watching_nodes:
-        view = LiveView(name, watching_nodes, interval_s)
+    with contextlib.ExitStack() as opened:
+        if source:
+            watched = Watch(source.connections, source.targets, None, interval_s)
+            look = functools.partial(_of_hosts, source)
+        else:
+            access = opened.enter_context(app.open(name or ""))
+            watched = watch_cluster(access, interval_s, job_id)
+            look = functools.partial(_of_cluster, access, job_id)
+        view = LiveView(
+            source.options if source else name or "", opened.enter_context(watched), interval_s
+        )
         if not as_json and output.has_screen():
             with output.screen(view) as key:
                 while (pressed := key(REDRAWN_S)) != "q":
@@ -278,28 +305,40 @@ def watch(app: AppContext, name: str, job_id: str | None, interval_s: float, as_
                         view.finding = "looking at all nodes, for some seconds"
                         if key(0) == "q":  # draws that text
                             break
-                        view.finding = verdict_now(access, job_id)
+                        view.finding = verdict_of(look())
             return 0
         while True:
             time.sleep(interval_s)
             if as_json:
-                output.event(event_of(view))
+                output.event(event_of(view, is_cluster=not source))
             else:
                 output.line(line_of(view))
 
 
-def verdict_now(access: Access, job_id: str | None) -> str:
-    """Diagnose now, and return `00:41:05 rank 5 on … hint: …`. Nothing is redrawn meanwhile."""
-    from clusterctl.diagnosis.verdict import diagnose
+def _of_cluster(access: Access, job_id: str | None) -> Evidence:
     from clusterctl.operations.diagnose import collect
 
-    found = diagnose(collect(access, job_id))
+    return collect(access, job_id)
+
+
+def _of_hosts(source: HostSource) -> Evidence:
+    from clusterctl.config import home_folder
+    from clusterctl.operations.diagnose_hosts import collect_from
+
+    return collect_from(source, None, home_folder())
+
+
+def verdict_of(evidence: Evidence) -> str:
+    """Return `00:41:05 rank 5 on … hint: …`. Nothing is redrawn meanwhile."""
+    from clusterctl.diagnosis.verdict import diagnose
+
+    found = diagnose(evidence)
     lead = found.findings[0] if found.findings else None
     hint = f"\nhint: {output.suggested(lead.hint)}" if lead and lead.hint else ""
     return f"{datetime.now():%H:%M:%S} {found.verdict}{hint}"
 
 
-def event_of(view: LiveView) -> Watched:
+def event_of(view: LiveView, is_cluster: bool = True) -> Watched:
     """Return the data of one line of --json. `stuck`: whether the job stands still, by its log and
     metrics; null if that is unknown."""
     from clusterctl.diagnosis.case import Scene
@@ -326,7 +365,8 @@ def event_of(view: LiveView) -> Watched:
         }
     )
     return {
-        "cluster": view.name,
+        "cluster": view.name if is_cluster else None,
+        "hosts": None if is_cluster else view.name,
         "job": about,
         "last_stall": last_stall(job),
         "stuck": Scene(Evidence(job=job)).is_stuck,

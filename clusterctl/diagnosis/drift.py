@@ -60,7 +60,10 @@ NOT_CHECKED, HANGS = "fact.unknown", "fact.hangs"
 
 @dataclass(frozen=True)
 class Examined:
-    """A node as EC2 describes it, and its report. `efa` is the number of EFA devices requested."""
+    """A node as EC2 describes it, and its report. `efa` is the number of EFA devices requested.
+
+    A host of no cluster is a node without an instance, of which only the address is known.
+    """
 
     node: Node
     report: FactReport
@@ -93,7 +96,7 @@ class Examined:
         """The interface with the node's own address, which mpirun uses."""
         found = self.report.get(interfaces) or ()
         own = self.node.private_ip
-        return next((one for one in found if one.address.split("/")[0] == own), None)
+        return next((one for one in found if own and one.address.split("/")[0] == own), None)
 
     @property
     def nccl_interface(self) -> str:
@@ -351,7 +354,7 @@ def _again(one: Examined) -> str:
 
 
 def _gpus(one: Examined) -> Findings:
-    if not one.node.gpus or not one.report.has(gpus):
+    if not one.report.has(gpus):
         return
     if len(one.cards) < one.node.gpus:
         seen = f"nvidia-smi sees {count(len(one.cards), 'GPU')}, its type has {one.node.gpus}"
@@ -455,6 +458,8 @@ def _network(one: Examined) -> Findings:
     if not one.report.has(interfaces):
         return
     own, nccl = one.interface, one.nccl_interface
+    if not one.node.instance_id:
+        return
     if not own:
         message = f"no interface has its address, {one.node.private_ip}"
         hint = f"clusterctl reboot NAME {one.index}"
@@ -523,7 +528,8 @@ def _disks(one: Examined) -> Findings:
 def _software(one: Examined) -> Findings:
     if not one.report.has(versions):
         return
-    if "mpirun" not in one.versions or "horovod" not in one.versions:
+    lacking = one.node.instance_id and not {"mpirun", "horovod"} <= {*one.versions}
+    if lacking:
         lacks = "Horovod" if "mpirun" in one.versions else "Open MPI"
         hint = "make it: clusterctl env install NAME"
         message = f"no {lacks} to train with (clusterctl's own is in {FOLDER})"

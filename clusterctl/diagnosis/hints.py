@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence
+
+ON_NODE = re.compile(r"clusterctl run NAME --nodes \d+ ('[^']*')")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,16 @@ class Hints:
     @property
     def cancel(self) -> str:
         return self.cluster("clusterctl cancel NAME") or "end the job"
+
+    def without_cluster(self, host: str, hint: str) -> str:
+        """Return a hint for a node of cluster NAME as one for a host without one: with commands as
+        the user would run them there, and without the steps that need a cluster."""
+
+        def there(found: re.Match[str]) -> str:
+            return self.on(HostEvidence(host=host), shlex.split(found[1])[0])
+
+        steps = ON_NODE.sub(there, hint).split("; ")
+        return self.steps(*(one for one in steps if "clusterctl" not in one))
 
     def on(self, host: HostEvidence, command: str) -> str:
         """Return the line that runs a shell command on one host, as the user would reach it."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
 from clusterctl.bootstrap.training import FOLDER
 from clusterctl.diagnosis.drift import HANGS, NOT_CHECKED, Examined, NodeComparison, check, compare
+from clusterctl.diagnosis.evidence import Evidence
+from clusterctl.diagnosis.hints import Hints
+from clusterctl.domain.cluster import Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.results import HostOutcome, last_line
@@ -27,6 +31,7 @@ from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versio
 from clusterctl.node.facts.system import kernel_log, limits, memory, system
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.operations.access import Access
+from clusterctl.operations.hosts_access import HostSource
 from clusterctl.operations.kill import kill
 from clusterctl.operations.logs import running_work, work_facts
 from clusterctl.operations.train import head_facts, leftovers
@@ -39,6 +44,7 @@ FACTS: Sequence[Fact] = (
     *(efa_cards, mpirun_on_path, scripts, dcgm),
 )
 FIX_TIMEOUT_S = 30.0
+DOING = "looking at it"
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ def doctor(
             partial(unreached, peers=tested, over_ssh=is_head),
         )
 
-    result = read_reports(access.connections, targets, facts, "looking at it")
+    result = read_reports(access.connections, targets, facts, DOING)
     requested_efa = {one.node.name: one.efa_interfaces for one in instances}
     nodes = {node.name: node for node in access.cluster.nodes}
     examined = tuple(
@@ -115,6 +121,56 @@ def doctor(
     found += leftovers(access.cluster.name, running)
     found += _of_unknown_jobs(access, running.of_unknown_jobs)
     return DoctorReport(examined, tuple(result.failures), in_order(folded(found)))
+
+
+def doctor_of_hosts(
+    source: HostSource, data_dir: str = "", all_to_all: bool = False
+) -> DoctorReport:
+    """Examine hosts of no cluster, without what needs EC2 or jobs of clusterctl."""
+    addresses = {target.host: _address(target) for target in source.targets}
+
+    def facts(target: Target) -> Sequence[Fact]:
+        peers = tuple(ip for host, ip in addresses.items() if all_to_all and host != target.host)
+        return (
+            *(fact for fact in FACTS if fact is not scripts),
+            partial(versions, python="python3", mpirun="mpirun", keeps=False),
+            *([partial(data, folder=data_dir)] if data_dir else []),
+            partial(unreached, peers=peers, over_ssh=False),
+        )
+
+    result = read_reports(source.connections, source.targets, facts, DOING)
+    index = {target.host: number for number, target in enumerate(source.targets)}
+    began = datetime.now(timezone.utc)
+    examined = tuple(
+        Examined(
+            Node(
+                index[one.host],
+                one.host,
+                "",
+                NodeState.RUNNING,
+                "",
+                0,
+                addresses[one.host],
+                None,
+                "",
+                began,
+            ),
+            one,
+        )
+        for one in result.values
+    )
+    hints = Hints(Evidence(source=source.options, user=source.user, as_root=source.as_root))
+    found = [
+        replace(one, hint=hints.without_cluster(one.host or "", one.hint))
+        for one in (*_unreachable(result.failures), *check(examined))
+    ]
+    return DoctorReport(examined, tuple(result.failures), in_order(folded(found)))
+
+
+def _address(target: Target) -> str:
+    """Return the address by which other hosts know a host: if it is named by one, it is that."""
+    is_address = ":" in target.host or target.host.replace(".", "").isdigit()
+    return target.host if is_address else target.address
 
 
 def _environment(access: Access) -> tuple[str, str]:
@@ -190,7 +246,7 @@ def _end_leftovers(access: Access) -> tuple[int, tuple[NodeProcess, ...]]:
         jobs = {one.job_id for one in left if one.job_id}
         queries = [ProcessQuery(job_id) for job_id in sorted(jobs)]
         kept = tuple(one for one in left if not one.job_id)
-    reports = [kill(access, query) for query in queries]
+    reports = [kill(access.connections, access.targets, query) for query in queries]
     ended = sum(bool(process.ended) for report in reports for process in report.ended)
     return ended, kept
 

@@ -17,6 +17,7 @@ from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import running_jobs
+from clusterctl.transport.call import HostConnections
 from clusterctl.transport.reports import read_fact
 from clusterctl.transport.target import Target
 
@@ -108,19 +109,18 @@ class KillReport:
 
 
 def kill(
-    access: Access,
+    connections: HostConnections,
+    targets: Sequence[Target],
     query: ProcessQuery,
-    indices: Sequence[int] | None = None,
     dry_run: bool = False,
     on_found: Callable[[Processes], None] = lambda found: None,
 ) -> KillReport:
-    """End the processes that `query` selects on these nodes (None: on all in service).
+    """End the processes that `query` selects on these nodes.
 
     With `dry_run`, only find them. `on_found` receives the processes before they are ended. A node
     that does not answer is in the report's `failures`.
     """
-    targets = access.select(indices)
-    listed = list_processes(access.connections, targets, query)
+    listed = list_processes(connections, targets, query)
     on_found(listed)
     found = all_of(listed)
     query = query.after(found)
@@ -132,11 +132,11 @@ def kill(
         if not new:
             break
         busy = {process.host for process in new}
-        result = end_processes(access.connections, [t for t in targets if t.host in busy], query)
+        result = end_processes(connections, [t for t in targets if t.host in busy], query)
         ended.update({(process.host, process.pid): process for process in all_of(result)})
         # Verify by listing the processes again, instead of relying on the signals that were sent.
         reached = [target for target in targets if target.host not in failures]
-        listed = list_processes(access.connections, reached, query)
+        listed = list_processes(connections, reached, query)
         left = all_of(listed)
         query = query.after(left)
         new = tuple(process for process in left if (process.host, process.pid) not in ended)
@@ -146,12 +146,14 @@ def kill(
     held = None
     if ended:
         busy = {process.host for process in ended.values()}
-        held = _held(access, [t for t in targets if t.host in busy - failures.keys()], failures)
+        held = _held(
+            connections, [t for t in targets if t.host in busy - failures.keys()], failures
+        )
     return KillReport(found, tuple(ended.values()), left, answered, tuple(failures.values()), held)
 
 
 def _held(
-    access: Access, targets: Sequence[Target], failures: dict[str, HostOutcome[Any]]
+    connections: HostConnections, targets: Sequence[Target], failures: dict[str, HostOutcome[Any]]
 ) -> tuple[HeldMemory, ...] | None:
     """Return the GPU memory not known to be free on these nodes after up to FREED_WITHIN_S seconds,
     or None if none of them has a GPU. Add nodes that fail to `failures`.
@@ -160,7 +162,7 @@ def _held(
     """
     deadline = time.monotonic() + FREED_WITHIN_S
     while True:
-        listed = read_fact(access.connections, targets, gpus, "reading the GPUs' memory")
+        listed = read_fact(connections, targets, gpus, "reading the GPUs' memory")
         found = listed.by_host
         held = tuple(one for host, value in found.items() for one in held_memory(host, value))
         if all(one.mib is None for one in held) or time.monotonic() > deadline:
@@ -236,13 +238,13 @@ def cancel(access: Access, job_id: str | None = None) -> CancelReport:
             end_job(access.connections, access.head, job.job_id)
     hosts = {target.host for target in access.targets}
     unseen = [_not_listed(one) for one in before.failures if one.host in hosts]
-    others = kill(access, query.after(found)).with_failures(unseen)
+    others = kill(access.connections, access.targets, query.after(found)).with_failures(unseen)
     checked = {*others.answered}
     # End these jobs' processes on nodes in quarantine, too. A quarantined node that does not answer
     # is no failure.
     for job in jobs if quarantined else ():
         own = ProcessQuery(job.job_id).after(one for one in found if one.job_id == job.job_id)
-        there = kill(access, own, quarantined)
+        there = kill(access.connections, aside, own)
         others, checked = others.merged_with(there), checked | {*there.answered}
     if lost:
         others = others.with_failures([HostOutcome(lost.host, error=lost)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from clusterctl.node.record import from_json, salvage
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import job_of
 from clusterctl.operations.logs import find
+from clusterctl.transport.call import HostConnections
 from clusterctl.transport.target import Target
 
 WATCH = program_of("clusterctl.node.diagnosis.watch")
@@ -42,31 +43,64 @@ class WatchedNode:
 
 
 class Watch:
-    """The last reports of the nodes, updated by threads. All properties may be read at any time."""
+    """The last reports of the nodes, updated by threads. All properties may be read at any time.
 
-    def __init__(self, access: Access, interval_s: float, job_id: str | None = None) -> None:
-        self._access, self._job_id = access, job_id
-        self._interval_s = interval_s
+    Use as a context manager: it watches within the block. `head` is the name of the head node; None
+    for hosts without a cluster.
+    """
+
+    def __init__(
+        self,
+        connections: HostConnections,
+        targets: Sequence[Target],
+        head: str | None,
+        interval_s: float,
+        job_id: str | None = None,
+    ) -> None:
+        self._connections, self._targets, self._head = connections, targets, head
+        self._interval_s, self._job_id = interval_s, job_id
         self._ended = threading.Event()
         now = time.monotonic()
-        self._nodes = {one.host: WatchedNode(one.host, since=now) for one in access.targets}
+        self._nodes = {one.host: WatchedNode(one.host, since=now) for one in targets}
+        # Daemon threads, so that one that waits for a frozen node does not keep the command alive.
+        self._threads = [
+            threading.Thread(target=self._follow, args=(target,), daemon=True) for target in targets
+        ]
+
+    def __enter__(self) -> Watch:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._ended.set()
+        self._connections.interrupt(for_good=True)
+        # Threads that still run while the interpreter exits may crash inside native libraries.
+        until = time.monotonic() + ENDS_WITHIN_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
     @property
     def nodes(self) -> list[WatchedNode]:
         return list(self._nodes.values())
 
     @property
-    def head(self) -> WatchedNode:
-        """The head node, which alone knows the job."""
-        name = self._access.head_name
-        return self._nodes.get(name) or WatchedNode(name, error="it is gone")
+    def head(self) -> WatchedNode | None:
+        """The head node, which alone knows the job; None without a cluster."""
+        if self._head is None:
+            return None
+        return self._nodes.get(self._head) or WatchedNode(self._head, error="it is gone")
 
     @property
     def job(self) -> JobEvidence | None:
         """The job that is watched, or else the running or the latest job, by the head node's last
-        report; None without."""
-        report = self.head.facts.get("job")
-        return job_of(salvage(JobOnHead, report)[0], [], None) if report else None
+        report, or that of the first host with an mpirun; None without."""
+        for node in [self.head] if self.head else self.nodes:
+            report = node.facts.get("job")
+            job = job_of(salvage(JobOnHead, report)[0], [], None) if report else None
+            if job:
+                return job
+        return None
 
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
         """Give each node its program as standard input (see transport.stdin.Stdin), and end the
@@ -78,7 +112,7 @@ class Watch:
 
     def _follow(self, target: Target) -> None:
         """Run the program on one node, again whenever it ends, until the watch ends."""
-        is_head = target.host == self._access.head_name
+        is_head = self._head in (None, target.host)
         command = WATCH.command(str(self._interval_s), str(int(is_head)), self._job_id or "")
         while not self._ended.is_set():
             hear = _Lines(
@@ -86,7 +120,7 @@ class Watch:
             )
             why = "its program ended"
             try:
-                result = self._access.connections.run(target, command, stdin=self, sink=hear)
+                result = self._connections.run(target, command, stdin=self, sink=hear)
                 why = hear.complaint or f"its program ended with {result.exit_status}"
             except ClusterctlError as error:
                 why = error.message
@@ -118,28 +152,12 @@ class _Lines:
                 self._take(from_json(dict, line))
 
 
-@contextlib.contextmanager
-def watching(access: Access, interval_s: float, job_id: str | None = None) -> Iterator[Watch]:
-    """Watch all nodes in service during the block, with a report every `interval_s` seconds.
+def watch_cluster(access: Access, interval_s: float, job_id: str | None = None) -> Watch:
+    """Return the watch of all nodes in service, with a report every `interval_s` seconds: it lasts
+    for a `with` block.
 
     Raise UsageError if the head node has no job `job_id`, and HostError.
     """
     if job_id:
         find(access, job_id)
-    watch = Watch(access, interval_s, job_id)
-    # Daemon threads, so that one that waits for a frozen node does not keep the command alive.
-    threads = [
-        threading.Thread(target=watch._follow, args=(target,), daemon=True)
-        for target in access.targets
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield watch
-    finally:
-        watch._ended.set()
-        access.connections.interrupt(for_good=True)
-        # Threads that still run while the interpreter exits may crash inside native libraries.
-        until = time.monotonic() + ENDS_WITHIN_S
-        for thread in threads:
-            thread.join(max(0.0, until - time.monotonic()))
+    return Watch(access.connections, access.targets, access.head_name, interval_s, job_id)

@@ -15,6 +15,7 @@ import sys
 import termios
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -178,13 +179,20 @@ def test_the_terminal_is_as_it_was(terminal, how, status):
 def test_lines_where_there_is_no_terminal(ranks, as_json):
     ranks.on(1, "kill -STOP $(pgrep -f '[r]ank.py')")
     options = ("--interval", "1s", *(("--json",) if as_json else ()))
-    process = ranks.start("watch", *options)
+    process = replace(ranks, by_hosts_file=as_json).start("watch", *options)
     try:
         if as_json:
             stopped = lambda node: [one["state"] for one in node.get("ranks", ())] == ["T"]  # noqa: E731
-            eventually(
-                lambda: stopped(json.loads(process.stdout.readline())["nodes"][1]), "the stopped"
+            line = eventually(
+                lambda: (
+                    (said := json.loads(process.stdout.readline()))
+                    and stopped(said["nodes"][1])
+                    and said["job"]
+                    and said
+                ),
+                "the stopped rank",
             )
+            assert (line["cluster"], line["hosts"].startswith("--hosts ")) == (None, True)
         else:
             line = eventually(
                 lambda: (

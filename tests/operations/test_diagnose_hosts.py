@@ -283,3 +283,14 @@ def test_the_hint_for_a_host_that_was_not_seen_fits_it():
         with pytest.raises(ClusterctlError) as found:
             diagnose_hosts._job([host], {}, "7")
         assert found.value.hint.startswith(hint)
+
+
+def test_hints_for_nodes_as_those_for_hosts():
+    hints = Hints(Evidence(source="-w n1 -u eve", user="eve"))
+    of_node = "set it: clusterctl run NAME --nodes 1 'sudo chronyc makestep'"
+    assert hints.without_cluster("n1", f"{of_node}; see `dmesg` there") == (
+        "set it: ssh eve@n1 'sudo chronyc makestep'; see `dmesg` there"
+    )
+    assert hints.without_cluster("n1", "see `dmesg` there; clusterctl reboot NAME 1") == (
+        "see `dmesg` there"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -30,6 +31,17 @@ def test_a_sound_cluster_is_sound_and_its_nodes_are_alike(pair):
     values = report["nodes"][1]["values"]
     assert (values["TYPE"], values["GPUS"], values["MPI IF"]) == ("p3.2xlarge", "1", "eth0")
     assert len(report["nodes"][0]["values"]["SCRIPTS"]) == 8
+
+
+def test_the_same_hosts_without_a_cluster(pair):
+    hosts = replace(pair, by_hosts_file=True)
+    report, found = look(hosts, "--all-to-all", status=0)
+    assert found == set()
+    first, other = report["nodes"]
+    assert first["host"].startswith("10.")
+    assert (first["values"]["TYPE"], other["values"]["MPI IF"]) == ("", "eth0")
+    status, _, err = hosts.ctl("doctor", "--fix")
+    assert (status, "--fix is for nodes of a cluster" in err) == (3, True), err
 
 
 # Volumes are made small before they are filled, because they use this machine's memory.

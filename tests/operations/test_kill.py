@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -91,12 +92,16 @@ def test_the_jobs_own_end_by_force_and_the_users_stay(deaf):
 
 
 def test_a_hostile_name_stays_on_its_line(deaf):
-    status, out, _ = deaf.ctl("kill")
-    assert status == 0
+    """Of hosts without a cluster, named by a hosts file."""
+    hosts = replace(deaf, by_hosts_file=True)
+    status, out, err = hosts.ctl("kill")
+    assert status == 0, err
     table = out.splitlines()
-    assert [row for row in table if row.startswith("pair-1") and "rank" in row]
-    assert all(row.startswith(("NODE", "pair-", "ended")) for row in table), out
+    assert len([row for row in table if row.startswith("10.") and "rank" in row]) >= 2, out
+    assert all(row.startswith(("NODE", "10.", "ended")) for row in table), out
     assert "\x1b" not in out
+    status, _, err = hosts.ctl("kill", "--nodes", "1")
+    assert (status, "--nodes is for nodes of a cluster" in err) == (2, True), err
 
 
 @pytest.mark.all

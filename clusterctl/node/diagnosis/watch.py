@@ -73,7 +73,7 @@ def counters() -> dict[str, Any]:
         if not words[2].startswith(MADE_OF_OTHERS) and Path("/sys/block", words[2]).exists():
             disk = [disk[0] + int(words[5]) * SECTOR, disk[1] + int(words[9]) * SECTOR]
     ranks = {}
-    found = processes.find()
+    found = processes.find_any()
     sampler.mark_ranks(found)
     for one in found:
         rank = processes.rank_of(one)

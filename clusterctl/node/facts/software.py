@@ -165,11 +165,12 @@ try:
         with open("/proc/self/maps") as file:
             mapped = {line.strip().partition("/")[2] for line in file if "/" in line}
         files = identities([tensorflow, "/etc/ld.so.cache", *("/" + path for path in mapped)])
-        os.makedirs(os.path.dirname(kept), exist_ok=True)
-        part = "%s.%d" % (kept, os.getpid())
-        with open(part, "w") as file:
-            json.dump({"paths": paths, "has": found["horovod_has"], "files": files}, file)
-        os.replace(part, kept)
+        if sys.argv[1:]:
+            os.makedirs(os.path.dirname(kept), exist_ok=True)
+            part = "%s.%d" % (kept, os.getpid())
+            with open(part, "w") as file:
+                json.dump({"paths": paths, "has": found["horovod_has"], "files": files}, file)
+            os.replace(part, kept)
 except Exception as failure:
     if "undefined symbol" in str(failure):
         found["horovod_error"] = str(failure)
@@ -198,8 +199,8 @@ print(json.dumps(found))
 
 
 @deadline(60.0)
-def versions(python: str, mpirun: str) -> dict[str, str]:
-    """Return the versions of what a job uses.
+def versions(python: str, mpirun: str, keeps: bool = True) -> dict[str, str]:
+    """Return the versions of what a job uses. With `keeps`, what Horovod has is kept in a file.
 
     A program that does not start is left out. Has Python not started because of variables in the
     environment, they are `python_variables`.
@@ -213,7 +214,9 @@ def versions(python: str, mpirun: str) -> dict[str, str]:
         found["mpirun"] = version_text.splitlines()[0]
     for options in ("-W", "-EW"):
         # A wrapper may print something before: only the last line counts.
-        printed = output([python, options, "ignore", "-c", VERSIONS], check=False)
+        printed = output(
+            [python, options, "ignore", "-c", VERSIONS, *["keep"] * keeps], check=False
+        )
         if printed is None:
             break
         for line in printed.strip().splitlines()[-1:]:

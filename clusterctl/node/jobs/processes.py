@@ -32,7 +32,7 @@ JOB = b"CLUSTERCTL_JOB"
 RANKS = (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper", "mpiexec.hydra")
 DAEMONS = ("orted", "prted", "ompi_prted", "hydra_pmi_proxy")
-# Those that only `diagnose` looks at: `kill` ends nothing because of them.
+# On nodes of a cluster, only `diagnose` looks at those: `kill` ends nothing because of them.
 OTHER_LAUNCHERS = ("srun", "mpirun.mpich", "mpiexec.mpich", "mpirun.openmpi", "mpiexec.openmpi")
 OTHER_DAEMONS = ("hydra_bstrap_proxy",)
 # The modules by which Python starts ranks, and the programs of the same names.
@@ -87,12 +87,14 @@ class ProcessQuery:
     """A selection of processes: those of one job, or of all jobs for None.
 
     `all_python` adds every Python process of the SSH user, as the tutorial's `pkill -9 python`.
-    `sessions` are those of processes that were found before, each with its host.
+    `sessions` are those of processes that were found before, each with its host. With
+    `any_launcher` also jobs of launchers that no cluster of clusterctl has; as root, every user's.
     """
 
     job_id: Optional[str] = None
     all_python: bool = False
     sessions: frozenset[tuple[str, str]] = frozenset()
+    any_launcher: bool = False
 
     def after(self, found: Iterable[NodeProcess]) -> ProcessQuery:
         """Return the query that also finds what is in the sessions of these processes."""
@@ -298,7 +300,8 @@ def find(query: ProcessQuery = EVERY_JOB, agent: int | None = None) -> list[Proc
     """Return this user's processes of MPI jobs on this node; see `job_processes`. `agent` is the
     process whose children read facts, this one among them. Raises ValueError for a session that is
     none."""
-    processes, boot = all_processes(), boot_id()
+    everyone = query.any_launcher and os.geteuid() == 0
+    processes, boot = all_processes(everyone), boot_id()
     for reader in descendants({agent}, processes) if agent else ():
         del processes[reader]
     known = [JobSession.of_text(one) for _, one in query.sessions]
@@ -306,7 +309,17 @@ def find(query: ProcessQuery = EVERY_JOB, agent: int | None = None) -> list[Proc
         one.number for one in known if one.boot == boot and one.is_still(start_of(one.number))
     }
     sessions |= recorded_sessions(processes, query.job_id, boot)
-    return job_processes(processes, agent or os.getpid(), query.job_id, query.all_python, sessions)
+    own = agent or os.getpid()
+    jobs = (query.job_id, query.all_python, sessions, query.any_launcher)
+    found = job_processes(processes, own, *jobs)
+    if query.any_launcher:
+        # torchrun and the like would start their ranks again.
+        above = {pid for one in found for pid in ancestors(processes, one.pid)}
+        above -= {*ancestors(processes, own), *(one.pid for one in found)}
+        for one in (processes[pid] for pid in sorted(above) if is_starter(processes[pid])):
+            one.role = "launcher"
+            found.append(one)
+    return found
 
 
 def recorded_sessions(processes: dict[int, Process], job: str | None, boot: str) -> set[int]:

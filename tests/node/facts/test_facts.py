@@ -266,5 +266,5 @@ def test_memory_of_a_gpu_that_is_not_known_is_not_called_free(programs, capsys):
     report = KillReport(ended, ended, (), ("demo-0",), (), held)
     assert "free" not in how_they_ended(report)
     assert report.exit_status == 0
-    show_held(held)
+    show_held(held, "demo")
     assert "the memory of GPU 0 is free is not known" in capsys.readouterr().err

@@ -422,9 +422,11 @@ def test_an_interrupt_before_the_first_listing_says_how_to_go_on(capsys, monkeyp
 def test_what_is_left_is_said_with_what_helps(capsys, role, ending):
     two = [NodeProcess(f"d-e-{index}", 7, None, role, None, 1.0, ("x",)) for index in (3, 0)]
     output.begin("", (), False)  # or else suggestions would repeat options of an earlier test
-    show_left(two)
+    show_left(two, "d-e")
     with pytest.raises(KeyboardInterrupt), hint_after_interrupt("d-e"):
         raise KeyboardInterrupt
     *_, hint, after = capsys.readouterr().err.splitlines()
     assert hint.endswith(f": clusterctl reboot d-e 3 0{ending}")
     assert after.endswith(": clusterctl kill d-e --dry-run")
+    show_left(two, None)
+    assert capsys.readouterr().err.endswith(": reboot d-e-[0,3]\n")
