@@ -225,6 +225,7 @@ def _show_without_lead(found: Explanation) -> None:
         _show_unknown(
             "These lines report a failure that is not in the catalogue. Begin with the first:",
             found.unknown,
+            is_answer=True,
         )
     elif found.severity is Severity.ERROR:
         _show_unknown(
@@ -237,7 +238,8 @@ def _show_without_lead(found: Explanation) -> None:
         _show_unknown("Not in the catalogue, and perhaps a failure:", found.failing)
 
 
-def _show_unknown(title: str, rows: Sequence[UnknownError]) -> None:
+def _show_unknown(title: str, rows: Sequence[UnknownError], is_answer: bool = False) -> None:
+    """Show unknown lines; if they are the answer, the first one with what its words say."""
     if rows:
         output.line(title)
         for one in rows[:SHOWN]:
@@ -245,6 +247,9 @@ def _show_unknown(title: str, rows: Sequence[UnknownError]) -> None:
             output.line(f"  {_where(one)}{rank}: {one.text[:300]}")
             if one.raised_at:
                 output.line(f"      raised at {one.raised_at}")
+            kind = one.by_words if is_answer and one is rows[0] else None
+            if kind:
+                _show_texts(6, ("kind", kind.cause), ("do", kind.remedy))
         output.line()
 
 
@@ -276,17 +281,23 @@ def _show_finding(one: LogFinding) -> None:
     output.line(f"  | {one.text[:200]}")
     if one.raised_at:
         output.line(f"  raised at {one.raised_at}")
-    for title, text in (
+    _show_texts(
+        2,
         ("cause", one.cause),
         *(("do", f"{when}: {do}" if when else do) for when, do in one.remedies),
         ("not", known.mistaken_for),
         ("source", known.source),
-    ):
+    )
+
+
+def _show_texts(indent: int, *texts: tuple[str, str]) -> None:
+    for title, text in texts:
         for at, part in enumerate(text.splitlines()):
-            head = f"  {title + ':' if not at else '':8}"
+            head = f"{' ' * indent}{title + ':' if not at else '':8}"
             # A text of several lines has commands to copy: its lines are not wrapped.
             width = 98 if len(text.splitlines()) == 1 else 10_000
-            output.line(textwrap.fill(part, width, initial_indent=head, subsequent_indent=" " * 10))
+            below = " " * (indent + 8)
+            output.line(textwrap.fill(part, width, initial_indent=head, subsequent_indent=below))
 
 
 def _where(one: LogFinding | UnknownError) -> str:
@@ -320,6 +331,9 @@ def _unknown_data(one: UnknownError) -> UnknownLine:
         "kind": one.kind.value,
         "time": one.time,
         "raised_at": one.raised_at,
+        "by_words": one.by_words.signature.id if one.by_words else "",
+        "cause": one.by_words.cause if one.by_words else "",
+        "hint": one.by_words.remedy if one.by_words else "",
     }
 
 

@@ -730,6 +730,9 @@ class UnknownLine(TypedDict):
     kind: str
     time: str
     raised_at: str
+    by_words: str
+    cause: str
+    hint: str
 
 
 class FirstLine(TypedDict):

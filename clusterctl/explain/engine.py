@@ -11,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, takewhile
 
 from clusterctl.domain.findings import Severity
 from clusterctl.explain.explanation import Explanation, LogFinding, UnknownError, is_cause
@@ -21,6 +21,7 @@ from clusterctl.explain.failing import (
     is_frame,
     is_python_frame,
     kind_of,
+    message_of,
     tries_again,
 )
 from clusterctl.explain.lines import (
@@ -382,7 +383,8 @@ class _Reader:
             return
         rank = place_of(raw).get("rank", "")
         text = shown(said, first_text(said) if len(said) > SHOWN else 0)
-        one = UnknownError(line, text, rank, self._origin, kind, part=self._part)
+        message = _message(said, lines, number)
+        one = UnknownError(line, text, rank, self._origin, kind, part=self._part, message=message)
         many = 1 if kind is LineKind.END else MOST_UNKNOWN
         if sum(other.kind is kind for other in self._unknown) < many:
             self._unknown.append(
@@ -506,3 +508,12 @@ class _Reader:
         number += said[after][0]
         line_number = self._line + 1 + said[after][0]
         self._note_unknown(line_number, message[1], text, LineKind.EXCEPTION, lines, number)
+
+
+def _message(said: str, lines: Sequence[bytes], number: int) -> str:
+    """Return the message of a line, and of the lines after it if it only announces them."""
+    message = message_of(said.strip())
+    if " " in message and not message.endswith(":"):
+        return message[:LONGEST_LINE]
+    below = (text.strip() for _, text in following(lines, number, 4)[1:])
+    return " ".join([message, *takewhile(lambda text: text and not is_python_frame(text), below)])

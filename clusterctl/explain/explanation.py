@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from clusterctl.domain.findings import Severity
-from clusterctl.explain.failing import LineKind
+from clusterctl.explain.catalogue import wordings
+from clusterctl.explain.failing import LineKind, is_wrapper, object_of
 from clusterctl.explain.lines import NEAR
 from clusterctl.explain.signature import Role, Signature
+from clusterctl.explain.table import SHOWN, compiled, named
 
 _ROLES = list(Role)
 _SEVERITIES = [Severity.ERROR, Severity.WARNING, Severity.INFO]
 # Words for values that the log does not have.
-_WORDS = {"rank": "a rank", "host": "that rank's host", "gpu": "a GPU"}
+_WORDS = {"rank": "a rank", "host": "that rank's host", "gpu": "a GPU", "object": "what it names"}
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,14 @@ class LogFinding:
 
     @property
     def remedies(self) -> tuple[tuple[str, str], ...]:
-        """Alternatives of the cause, each with its remedy; one without a name if it is alone."""
-        return tuple((self._filled(when), self._filled(do)) for when, do in self.signature.remedies)
+        """Alternatives of the cause, each with its remedy; one without a name if it is alone.
+
+        A program's own message that is known by its form only has that of its words, too.
+        """
+        own = tuple((self._filled(when), self._filled(do)) for when, do in self.signature.remedies)
+        is_form = self.signature.generic and "error" in self.values
+        kind = by_words(self.values["error"]) if is_form else None
+        return (*own, *kind.remedies) if kind else own
 
     @property
     def remedy(self) -> str:
@@ -69,7 +77,8 @@ class UnknownError:
     """A line that reports a failure and is not in the catalogue.
 
     `ends_log` is set for a doubtful line at the end of its log, with no sign of progress after it.
-    `raised_at` is where Python raised the exception: `file:line, in function`, or empty.
+    `raised_at` is where Python raised the exception: `file:line, in function`, or empty. `message`
+    is the line's message, with the lines after it if it only announces them.
     """
 
     line: int
@@ -81,6 +90,7 @@ class UnknownError:
     part: str = ""
     time: str = ""
     raised_at: str = ""
+    message: str = ""
 
     @property
     def fatal(self) -> bool:
@@ -88,6 +98,21 @@ class UnknownError:
         return self.kind in (LineKind.EXCEPTION, LineKind.FAILING) or (
             self.kind is LineKind.DOUBTFUL and self.ends_log
         )
+
+    @functools.cached_property
+    def by_words(self) -> LogFinding | None:
+        """The kind of failure that the words of the message name, or None."""
+        return by_words(self.message, self.line, self.text)
+
+
+def by_words(message: str, line: int = 0, text: str = "") -> LogFinding | None:
+    """Return the kind of failure that the words of a message name, or None."""
+    for one in wordings():
+        match = compiled(one.pattern).search(message)
+        if match:
+            values = {"said": message[:SHOWN], **object_of(message), **named(match)}
+            return LogFinding(one, line, text, values)
+    return None
 
 
 # What mpirun prints when a rank ends with an exit status, whatever the reason.
@@ -157,14 +182,18 @@ class Explanation:
 
     @property
     def unknown(self) -> tuple[UnknownError, ...]:
-        """The lines of `failing` to look at: with a known cause only those that may precede it."""
+        """The lines of `failing` to look at: with a known cause only those that may precede it.
+
+        Those that report only that something else failed come last.
+        """
         cause = self._first if self._first and is_cause(self._first) else None
-        return tuple(
+        found = (
             one
             for one in self.failing
             if one.kind in (LineKind.EXCEPTION, LineKind.COMPLAINT)
             or (one.fatal and (cause is None or _is_before(one, cause)))
         )
+        return tuple(sorted(found, key=lambda one: is_wrapper(one.message)))
 
     @property
     def unknown_before(self) -> tuple[UnknownError, ...]:

@@ -230,8 +230,7 @@ def kind_of(line: str, below: str = "") -> LineKind | None:
     `below` is the line after it, which may say that the program tries again.
     """
     text = line.strip()
-    prefix = _PREFIX.match(text)
-    message = text[prefix.end() :] if prefix else text
+    message = message_of(text)
     kind = _form(text, message)
     if kind is None or _NOTHING.search(message):
         return None
@@ -245,6 +244,12 @@ def kind_of(line: str, below: str = "") -> LineKind | None:
         return None
     is_mild = _MILD.search(text) or (kind is not LineKind.FAILING and _GOES_ON.search(text))
     return LineKind.REMARK if is_mild else kind
+
+
+def message_of(text: str) -> str:
+    """Return a line without the time stamps and names that stand before its message."""
+    prefix = _PREFIX.match(text)
+    return text[prefix.end() :] if prefix else text
 
 
 def _is_advice(message: str) -> bool:
@@ -269,6 +274,35 @@ def _form(text: str, message: str) -> LineKind | None:
     ):
         return LineKind.FAILING
     return LineKind.DOUBTFUL if _DOUBTFUL.search(message) or _ERROR_LEVEL.search(text) else None
+
+
+# What a message names: in quotes, an address, a path, a host with its port.
+_OBJECT = re.compile(
+    r"""(?<!\w)["'`‘“](?P<object>[^"'`’”\n]{2,120})["'`’”](?! ?:)"""
+    r"|(?P<object2>[a-z]\w+://[^\s,;)]+)|(?P<object3>(?<![\w.)<])~?/[\w@.+=/-]{2,}\w)"
+    r"|(?<![\w:.])(?P<object4>(?:[a-zA-Z][\w-]*(?:\.[\w-]+)*(?<!\.cc|\.py|\.go|\.cu)(?<!\.cpp)"
+    r"(?<!\.[chf])|\d+\.\d+\.\d+\.\d+|\[[\da-f:]+\]):\d{2,5}\b(?![:.\d]))"
+)
+
+
+def object_of(message: str) -> dict[str, str]:
+    """Return `object`, the first thing that a message names, if it names one."""
+    found = _OBJECT.search(message)
+    return {"object": next(filter(None, found.groups()))} if found else {}
+
+
+# Lines that report only that something else failed.
+_WRAPPER = re.compile(
+    r"CalledProcessError|returned non-?zero|ChildFailedError|RayTaskError|Exception in thread"
+    r"|Error walking|\b400 Bad Request|Unexpected error while running command|^\s*raise \w"
+    r"|\"(?:level|severity|levelname)\": ?\"\w+\",?$|could not be loaded|^FAILED \("
+    r"|Exception while "
+)
+
+
+def is_wrapper(line: str) -> bool:
+    """Return whether a line reports only that something else failed."""
+    return bool(_WRAPPER.search(line)) or line.rstrip().endswith((":", "failed", ","))
 
 
 def is_frame(line: str) -> bool:

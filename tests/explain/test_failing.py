@@ -10,7 +10,9 @@ import pytest
 
 from clusterctl.cli.main import cli, run_command
 from clusterctl.domain.findings import Severity
+from clusterctl.explain.catalogue import wordings
 from clusterctl.explain.engine import explain
+from clusterctl.explain.failing import object_of
 from clusterctl.explain.signature import Role
 
 HEALTHY = sorted((Path(__file__).parent / "healthy").glob("*.log"))
@@ -72,6 +74,49 @@ def test_an_unknown_line_of_a_failing_form_is_shown(tmp_path, capsys, line):
     shown = capsys.readouterr().out
     assert "in the catalogue" in shown and "nothing that" not in shown
     assert "  line 2" in shown or "  line 3" in shown
+
+
+def test_an_unknown_line_is_shown_with_the_kind_of_failure_that_its_words_name(tmp_path, capsys):
+    log = tmp_path / "log"
+    log.write_text("quux: error: widget 'w-7' not found\n")
+    assert run_command(cli, ["explain", str(log)]) == 2
+    shown = capsys.readouterr().out
+    assert "kind:   something that the program needs is not there (w-7)" in shown
+    assert "do:     its spelling, and where it is looked for" in shown
+    run_command(cli, ["explain", str(log), "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["lead"] is None and not told["is_certain"]
+    assert told["unknown"][0]["by_words"] == "words.missing" and told["unknown"][0]["hint"]
+
+
+def test_each_kind_of_failure_is_named_by_the_words_of_its_samples():
+    for one in wordings():
+        assert one.samples, one.id
+        for text in one.samples:
+            failing = explain([f"{text}\n"]).failing
+            assert failing and failing[0].by_words, text
+            assert failing[0].by_words.signature.id == one.id, text
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ("can't open `widget` of 'x'", "widget"),
+        ("open /dev/quux: no handle", "/dev/quux"),
+        ("quux.cc:12: call to quux.example:8080 at 10:07:44", "quux.example:8080"),
+        ("call of [::1]:29500", "[::1]:29500"),
+        ('{"msg": 7} at 12:09:51 of 10.0.0.5', ""),
+    ],
+)
+def test_what_a_message_names(message, named):
+    assert object_of(message).get("object", "") == named
+
+
+def test_a_line_that_reports_only_another_failure_comes_last():
+    called = "CalledProcessError: Command 'quux' returned non-zero exit status 1."
+    trace = f'Traceback (most recent call last):\n  File "a.py", line 7, in f\n{called}\n'
+    found = explain([f"{trace}quux: fatal: no handle\n"])
+    assert [one.line for one in found.unknown] == [4, 3]
 
 
 def test_that_only_a_status_is_reported_is_told_as_that(tmp_path, capsys):

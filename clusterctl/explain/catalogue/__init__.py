@@ -23,6 +23,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+# Kinds of failures for lines that no signature knows.
+_WORDS_FILE = Path(__file__).parent / "words.toml"
 # The user's files come first, then the shipped ones by their key `order`.
 _USERS_ORDER = 0
 # The keys of a signature with their types.
@@ -69,7 +71,14 @@ def catalogue() -> tuple[Signature, ...]:
     The user's files are `signatures/*.toml` in clusterctl's home folder. Raises UsageError with
     file and key if one of them is wrong.
     """
-    return load(Path(__file__).parent.glob("*.toml"), own(home_folder() / "signatures"))
+    shipped = set(_WORDS_FILE.parent.glob("*.toml")) - {_WORDS_FILE}
+    return load(shipped, own(home_folder() / "signatures"))
+
+
+@functools.lru_cache(maxsize=1)
+def wordings() -> tuple[Signature, ...]:
+    """Return the kinds of failures by the words of their messages, in the order of trying."""
+    return tuple(_read(_WORDS_FILE)[1])
 
 
 def own(folder: Path) -> list[Path]:
