@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Scene
-from clusterctl.diagnosis.ranks import Rank, called, rank_lines
+from clusterctl.diagnosis.native import MOST
+from clusterctl.diagnosis.ranks import (
+    Rank,
+    called,
+    format_ranks,
+    is_saving,
+    only,
+    rank_lines,
+    ranks_in_words,
+)
+from clusterctl.diagnosis.rules.activity import POLLING, different_calls, signature
+
+# Calls of MPI in which all ranks of a communicator wait for each other.
+COLLECTIVE = re.compile(
+    r"(?i)MPI_I?(barrier|bcast|(ex)?scan|alltoall[vw]?|(all)?gatherv?|scatterv?|(all)?reduce"
+    r"|reduce_scatter(_block)?)_?"
+)
 
 
 def _waits(scene: Scene) -> dict[int, int]:
@@ -73,3 +90,37 @@ def awaited(scene: Scene) -> Iterator[Cause]:
             ranks=(peer,),
             evidence=(*rank_lines(late), *rank_lines(waiting)),
         )
+
+
+def collectives(scene: Scene) -> Iterator[Cause]:
+    """Ranks of a job that stands still while they wait in different collectives, or while the
+    others wait in one and they are in no call of MPI.
+
+    Which ranks have to meet in a collective is not known: that depends on the communicator.
+    """
+    read = [one for one in scene.ranks if one.native.frames and not one.is_python]
+    inside = [one for one in read if COLLECTIVE.fullmatch(one.native.mpi)]
+    outside = [one for one in read if not one.native.mpi]
+    if not scene.is_stuck or scene.moves or len(inside) + len(outside) < len(scene.ranks[:MOST]):
+        return
+    groups: dict[str, list[Rank]] = {}
+    for one in inside:
+        groups.setdefault(one.native.where.removeprefix("in "), []).append(one)
+    if not outside and len(groups) > 1:
+        yield different_calls(scene, groups)
+    # Where a system call or the processor tells them apart, another rule names them.
+    hidden = [one for one in outside if signature(one) == POLLING and one not in scene.computing]
+    if not inside or not hidden or hidden != outside or any(map(is_saving, hidden)):
+        return
+    where = {one.native.where for one in hidden}
+    does = f"{'is' if len(hidden) == 1 else 'are'} {' or '.join(sorted(where))}, not in MPI"
+    rest = f"{format_ranks([one.number for one in inside])} wait in {' and '.join(groups)}"
+    yield Cause(
+        "mpi.awaited",
+        ERROR,
+        f"{ranks_in_words(hidden)} {does}{scene.since}: {rest}",
+        only({one.host.host for one in hidden}),
+        f"{scene.hints.look} --tree shows the calls",
+        tuple(one.number for one in hidden),
+        tuple(line for one in (*hidden[:2], inside[0]) for line in rank_lines(one)),
+    )
