@@ -205,6 +205,10 @@ def test_a_rank_in_another_collective():
     assert diagnose(other).check_id == "unknown", "a moment later all may be in another one"
     same = in_c(3, **all_of("MPI_Allreduce", (0, 1, 2)))
     assert diagnose(standing_still(same)).check_id == "unknown"
+    waits = in_c(3, **all_of("MPI_Allreduce", (0, 2), r1=calls("MPI_Wait")))
+    assert diagnose(standing_still(waits)).findings[0].ranks == (1,)
+    each = in_c(3, **all_of("MPI_Recv", (0, 2), r1=calls("MPI_Send")))
+    assert diagnose(standing_still(each)).check_id == "unknown", "no collective"
     unread = in_c(3, **all_of("MPI_Allreduce", (0,), r1=calls("MPI_Bcast")))
     assert diagnose(standing_still(unread)).check_id == "unknown"
 

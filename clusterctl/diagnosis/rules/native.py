@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Scene
 from clusterctl.diagnosis.native import MOST
@@ -23,6 +24,9 @@ COLLECTIVE = re.compile(
     r"(?i)MPI_I?(barrier|bcast|(ex)?scan|alltoall[vw]?|(all)?gatherv?|scatterv?|(all)?reduce"
     r"|reduce_scatter(_block)?)_?"
 )
+# Those that a rank may leave before the others have come.
+LEAVES_EARLY = re.compile(r"(?i)MPI_I?(bcast|scan|exscan|gather|scatter|reduce_?(\W|$))")
+AHEAD = "one may be a call ahead: not every collective waits for all ranks"
 
 
 def _waits(scene: Scene) -> dict[int, int]:
@@ -93,34 +97,38 @@ def awaited(scene: Scene) -> Iterator[Cause]:
 
 
 def collectives(scene: Scene) -> Iterator[Cause]:
-    """Ranks of a job that stands still while they wait in different collectives, or while the
-    others wait in one and they are in no call of MPI.
+    """Ranks of a job that stands still: some wait in a collective, and others in another one, or in
+    another call of MPI, or in none.
 
     Which ranks have to meet in a collective is not known: that depends on the communicator.
     """
     read = [one for one in scene.ranks if one.native.frames and not one.is_python]
-    inside = [one for one in read if COLLECTIVE.fullmatch(one.native.mpi)]
-    outside = [one for one in read if not one.native.mpi]
-    if not scene.is_stuck or scene.moves or len(inside) + len(outside) < len(scene.ranks[:MOST]):
-        return
     groups: dict[str, list[Rank]] = {}
-    for one in inside:
-        groups.setdefault(one.native.where.removeprefix("in "), []).append(one)
-    if not outside and len(groups) > 1:
-        yield different_calls(scene, groups)
-    # Where a system call or the processor tells them apart, another rule names them.
-    hidden = [one for one in outside if signature(one) == POLLING and one not in scene.computing]
-    if not inside or not hidden or hidden != outside or any(map(is_saving, hidden)):
+    for one in read:
+        if one.native.mpi:
+            groups.setdefault(one.native.where.removeprefix("in "), []).append(one)
+    is_one = any(COLLECTIVE.fullmatch(several[0].native.mpi) for several in groups.values())
+    if not scene.is_stuck or scene.moves or not is_one or len(read) < len(scene.ranks[:MOST]):
         return
-    where = {one.native.where for one in hidden}
-    does = f"{'is' if len(hidden) == 1 else 'are'} {' or '.join(sorted(where))}, not in MPI"
+    outside = [one for one in read if not one.native.mpi]
+    if not outside and len(groups) > 1:
+        found = different_calls(scene, groups)
+        ahead = any(map(LEAVES_EARLY.match, groups))
+        yield replace(found, hint=f"{found.hint}; {AHEAD}") if ahead else found
+    # Where a system call or the processor tells them apart, another rule names them.
+    apart = any(signature(one) != POLLING or one in scene.computing for one in outside)
+    if not outside or apart or any(map(is_saving, outside)):
+        return
+    where = " or ".join(sorted({one.native.where for one in outside}))
+    does = f"{'is' if len(outside) == 1 else 'are'} {where}, not in MPI"
+    inside = [one for one in read if one.native.mpi]
     rest = f"{format_ranks([one.number for one in inside])} wait in {' and '.join(groups)}"
     yield Cause(
         "mpi.awaited",
         ERROR,
-        f"{ranks_in_words(hidden)} {does}{scene.since}: {rest}",
-        only({one.host.host for one in hidden}),
+        f"{ranks_in_words(outside)} {does}{scene.since}: {rest}",
+        only({one.host.host for one in outside}),
         f"{scene.hints.look} --tree shows the calls",
-        tuple(one.number for one in hidden),
-        tuple(line for one in (*hidden[:2], inside[0]) for line in rank_lines(one)),
+        tuple(one.number for one in outside),
+        tuple(line for one in (*outside[:2], inside[0]) for line in rank_lines(one)),
     )
