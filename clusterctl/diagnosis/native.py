@@ -16,6 +16,8 @@ PEERS = {
     "MPI_Probe": (0, 2),
 }
 WORLD = "MPI_COMM_WORLD"
+# Of so many ranks of a job the calls are read.
+MOST = 8
 
 
 @dataclass(frozen=True)

@@ -314,7 +314,8 @@ _EVALUATES = re.compile(
 
 
 def _was_in(rank: Rank, names: re.Pattern[str]) -> bool:
-    return any(names.search(name_of(frame)) for one in rank.samples for frame in main_thread(one))
+    calls = (*(frame for one in rank.samples for frame in main_thread(one)), *rank.native.frames)
+    return any(names.search(name_of(frame)) for frame in calls)
 
 
 def is_saving(rank: Rank) -> bool:

@@ -1,7 +1,7 @@
 """Which ranks are stopped for a moment, so that their calls in C can be read.
 
 As in LLNL's STAT, ranks that do the same form a group. One of each is read, then those for whom
-these wait; the outliers first, and never many.
+these wait, or if that is not known, others; the outliers first, and never many.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from clusterctl.diagnosis.case import Scene
 from clusterctl.diagnosis.evidence import Evidence
 from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.native import MOST
 from clusterctl.diagnosis.ranks import Rank
 from clusterctl.diagnosis.rules.activity import signature
 from clusterctl.diagnosis.verdict import UNKNOWN, diagnose
 
-MOST = 8
 # Verdicts that calls in C may explain. Others name the cause already.
 OPEN = (UNKNOWN, "rank.apart", "rank.busy")
 
@@ -29,8 +29,8 @@ def to_read(evidence: Evidence) -> list[Rank]:
         peers = {one.native.peer for one in read}
         chosen = [one for one in left if one.number in peers]
         if not chosen and not any(one.native.peer is not None for one in read):
-            # All that were read wait for all: one of the others may not. Never more than half.
-            chosen = left[-1:] if 2 * len(read) < len(scene.ranks) and _have_frames(read) else []
+            # All that were read wait for all: any of the others may not, or in another collective.
+            chosen = left if any(one.native.frames for one in read) else []
         return chosen[: MOST - len(read)]
     groups: dict[str, list[Rank]] = {}
     for one in left:
@@ -57,10 +57,6 @@ def to_connect(evidence: Evidence) -> dict[str, tuple[Rank, str]]:
         if meet and one.place is Activity.INIT:
             found.setdefault(one.host.host, (one, ":".join(variables[name] for name in meet)))
     return dict([*found.items()][:MOST])
-
-
-def _have_frames(read: list[Rank]) -> bool:
-    return any(one.native.frames for one in read)
 
 
 def _ends_outside_python(rank: Rank) -> bool:

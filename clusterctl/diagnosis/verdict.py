@@ -50,7 +50,7 @@ from clusterctl.diagnosis.rules.logs import (
     kernels,
     logged,
 )
-from clusterctl.diagnosis.rules.native import awaited, cycles
+from clusterctl.diagnosis.rules.native import awaited, collectives, cycles
 from clusterctl.diagnosis.rules.network import broken_links, unreached
 from clusterctl.diagnosis.rules.slowness import (
     idle_cards,
@@ -386,6 +386,7 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     held_up,
     cycles,
     awaited,
+    collectives,
     differing,
     scripts,
     stalled,

@@ -16,6 +16,7 @@ from pathlib import Path
 import clusterctl
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
 from clusterctl.diagnosis.ranks import says_nothing
+from clusterctl.diagnosis.rules.liveness import ENDED_NOTHING
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.node.diagnosis.job import JobOnHead
 from clusterctl.node.diagnosis.sampler import SamplerRequest
@@ -150,7 +151,7 @@ def _job(
                 raise ClusterctlError(
                     f"job {job_name} was not seen, and not all processes were: {host.host}: {why}",
                     f"see whether you can log in there: ssh {host.host}"
-                    if host.error
+                    if host.error and ENDED_NOTHING not in host.error
                     else "look again; on a busy host it may take several tries",
                 )
         running = ", ".join(filter(None, every))

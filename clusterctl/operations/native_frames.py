@@ -18,7 +18,7 @@ from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.reports import facts_of, read_report
 from clusterctl.transport.target import Target
 
-# The first ranks, then those for whom they wait, or others of a large group.
+# The first ranks, then those for whom they wait, or others.
 ROUNDS = 3
 DOING = "reading calls in C"
 MEETING = "connecting to where the ranks meet"

@@ -9,7 +9,9 @@ import pytest
 from clusterctl.diagnosis.bundle import load, save
 from clusterctl.diagnosis.case import Scene
 from clusterctl.diagnosis.evidence import Evidence, Socket
-from clusterctl.diagnosis.selection import MOST, to_read
+from clusterctl.diagnosis.native import MOST
+from clusterctl.diagnosis.rules.native import COLLECTIVE
+from clusterctl.diagnosis.selection import to_read
 from clusterctl.diagnosis.tree import merge, tree_lines
 from clusterctl.diagnosis.verdict import diagnose, not_seen
 from clusterctl.domain.errors import HostError
@@ -130,7 +132,8 @@ def test_few_ranks_are_stopped():
     assert len(read) == MOST
     follows = to_read(in_c(r0=calls("MPI_Recv", 3)))
     assert [one.number for one in follows] == [3]
-    assert not to_read(in_c(2, r0=calls("MPI_Barrier"))), "never all"
+    rest = to_read(in_c(3, r0=calls("MPI_Barrier")))
+    assert [one.number for one in rest] == [1, 2], "any of them may be in another collective"
     assert not to_read(job_of()), "Python's calls say what these ranks do"
 
 
@@ -181,3 +184,50 @@ def test_a_rank_in_a_call_of_mpi_is_not_called_computing():
     assert "computing" not in diagnose(evidence).verdict
     alone = with_rank(evidence, 1, native=None)
     assert "rank 1 on demo-1 (10.0.0.6) is alone computing" in diagnose(alone).verdict
+
+
+def standing_still(evidence: Evidence) -> Evidence:
+    """Return the evidence with a step in each second, and none for a minute."""
+    rows = tuple({"kind": "train", "step": at, "time": float(at)} for at in range(20))
+    job = replace(evidence.job, metrics=rows, metrics_silent_s=60.0, log_silent_s=60.0, age_s=90.0)
+    return replace(evidence, job=job)
+
+
+def all_of(mpi, ranks, **more):
+    return {**{f"r{rank}": calls(mpi) for rank in ranks}, **more}
+
+
+def test_a_rank_in_another_collective():
+    other = in_c(3, **all_of("MPI_Allreduce", (0, 2), r1=calls("MPI_Bcast")))
+    found = diagnose(standing_still(other))
+    assert (found.check_id, found.findings[0].ranks) == ("ranks.differ", (1,))
+    assert "rank 1 on demo-1 (10.0.0.6) in MPI_Bcast, called at trade ring.c:7; " in found.verdict
+    assert diagnose(other).check_id == "unknown", "a moment later all may be in another one"
+    same = in_c(3, **all_of("MPI_Allreduce", (0, 1, 2)))
+    assert diagnose(standing_still(same)).check_id == "unknown"
+    waits = in_c(3, **all_of("MPI_Allreduce", (0, 2), r1=calls("MPI_Wait")))
+    assert diagnose(standing_still(waits)).findings[0].ranks == (1,)
+    each = in_c(3, **all_of("MPI_Recv", (0, 2), r1=calls("MPI_Send")))
+    assert diagnose(standing_still(each)).check_id == "unknown", "no collective"
+    unread = in_c(3, **all_of("MPI_Allreduce", (0,), r1=calls("MPI_Bcast")))
+    assert diagnose(standing_still(unread)).check_id == "unknown"
+
+
+def test_a_rank_that_polls_outside_of_mpi_while_the_others_wait_in_a_collective():
+    """Over shared memory nobody asks the kernel: neither who waits nor who computes."""
+    found = diagnose(standing_still(in_c(3, **all_of("MPI_Allreduce", (0, 2), r1=calls("")))))
+    assert (found.check_id, found.findings[0].ranks) == ("mpi.awaited", (1,))
+    assert "is in trade ring.c:7, not in MPI for " in found.verdict
+    assert "ranks 0,2 wait in MPI_Allreduce, called at trade ring.c:7" in found.verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        *[(f"MPI_{name}", True) for name in ("Bcast", "Iallreduce", "Alltoallw", "Reduce_scatter")],
+        ("mpi_allgatherv_", True),
+        *[(f"MPI_{name}", False) for name in ("Recv", "Wait", "Sendrecv", "Reduce_local")],
+    ],
+)
+def test_collectives_of_mpi(name, is_one):
+    assert bool(COLLECTIVE.fullmatch(name)) == is_one

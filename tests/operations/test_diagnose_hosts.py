@@ -279,6 +279,7 @@ def test_the_hint_for_a_host_that_was_not_seen_fits_it():
     for host, hint in (
         (HostEvidence(host="n1", error="refused every key"), "see whether you can log in there"),
         (HostEvidence(host="n1", problems=("processes: no answer",)), "look again"),
+        (HostEvidence(host="n1", error=BUSY), "look again"),
     ):
         with pytest.raises(ClusterctlError) as found:
             diagnose_hosts._job([host], {}, "7")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from clusterctl.diagnosis.case import (
     ERROR,
@@ -292,10 +292,15 @@ def differing(scene: Scene) -> Iterator[Cause]:
         if known == WAITING:
             yield from _by_another_way(scene)
         return
+    yield different_calls(scene, groups)
+
+
+def different_calls(scene: Scene, groups: Mapping[str, list[Rank]]) -> Cause:
+    """Return the finding about ranks that wait in different calls, by what they wait in."""
     listed = sorted(groups.items(), key=lambda item: len(item[1]))
     few = listed[0][1] if len(listed[0][1]) < len(listed[1][1]) else []
     said = "; ".join(f"{ranks_in_words(ranks)} in {where}" for where, ranks in listed[:4])
-    yield Cause(
+    return Cause(
         "ranks.differ",
         ERROR if scene.is_quiet else WARNING,
         f"ranks wait for each other in different calls{scene.since}: {said}",

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Scene
-from clusterctl.diagnosis.ranks import Rank, called, rank_lines
+from clusterctl.diagnosis.native import MOST
+from clusterctl.diagnosis.ranks import (
+    Rank,
+    called,
+    format_ranks,
+    is_saving,
+    only,
+    rank_lines,
+    ranks_in_words,
+)
+from clusterctl.diagnosis.rules.activity import POLLING, different_calls, signature
+
+# Calls of MPI in which all ranks of a communicator wait for each other.
+COLLECTIVE = re.compile(
+    r"(?i)MPI_I?(barrier|bcast|(ex)?scan|alltoall[vw]?|(all)?gatherv?|scatterv?|(all)?reduce"
+    r"|reduce_scatter(_block)?)_?"
+)
+# Those that a rank may leave before the others have come.
+LEAVES_EARLY = re.compile(r"(?i)MPI_I?(bcast|scan|exscan|gather|scatter|reduce_?(\W|$))")
+AHEAD = "one may be a call ahead: not every collective waits for all ranks"
 
 
 def _waits(scene: Scene) -> dict[int, int]:
@@ -73,3 +94,41 @@ def awaited(scene: Scene) -> Iterator[Cause]:
             ranks=(peer,),
             evidence=(*rank_lines(late), *rank_lines(waiting)),
         )
+
+
+def collectives(scene: Scene) -> Iterator[Cause]:
+    """Ranks of a job that stands still: some wait in a collective, and others in another one, or in
+    another call of MPI, or in none.
+
+    Which ranks have to meet in a collective is not known: that depends on the communicator.
+    """
+    read = [one for one in scene.ranks if one.native.frames and not one.is_python]
+    groups: dict[str, list[Rank]] = {}
+    for one in read:
+        if one.native.mpi:
+            groups.setdefault(one.native.where.removeprefix("in "), []).append(one)
+    is_one = any(COLLECTIVE.fullmatch(several[0].native.mpi) for several in groups.values())
+    if not scene.is_stuck or scene.moves or not is_one or len(read) < len(scene.ranks[:MOST]):
+        return
+    outside = [one for one in read if not one.native.mpi]
+    if not outside and len(groups) > 1:
+        found = different_calls(scene, groups)
+        ahead = any(map(LEAVES_EARLY.match, groups))
+        yield replace(found, hint=f"{found.hint}; {AHEAD}") if ahead else found
+    # Where a system call or the processor tells them apart, another rule names them.
+    apart = any(signature(one) != POLLING or one in scene.computing for one in outside)
+    if not outside or apart or any(map(is_saving, outside)):
+        return
+    where = " or ".join(sorted({one.native.where for one in outside}))
+    does = f"{'is' if len(outside) == 1 else 'are'} {where}, not in MPI"
+    inside = [one for one in read if one.native.mpi]
+    rest = f"{format_ranks([one.number for one in inside])} wait in {' and '.join(groups)}"
+    yield Cause(
+        "mpi.awaited",
+        ERROR,
+        f"{ranks_in_words(outside)} {does}{scene.since}: {rest}",
+        only({one.host.host for one in outside}),
+        f"{scene.hints.look} --tree shows the calls",
+        tuple(one.number for one in outside),
+        tuple(line for one in (*outside[:2], inside[0]) for line in rank_lines(one)),
+    )
