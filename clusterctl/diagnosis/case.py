@@ -67,7 +67,7 @@ class RankFinding(NamedTuple):
     ranks.
     """
 
-    check_id: str
+    check: str
     severity: Severity
     rank: Rank
     what: str
