@@ -347,7 +347,7 @@ def down(
     discard_results: bool = False,
     launched_elsewhere: bool = False,
     **account: Unpack[AccountOptions],
-) -> removal.Leftovers:
+) -> removal.RemovedCluster:
     """Remove cluster NAME and all that was made for it, as `down --yes` does.
 
     Raises ResultsAtRisk, with its findings, if something would be lost (not with

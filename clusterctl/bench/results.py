@@ -19,7 +19,7 @@ from clusterctl.jobs.metrics.flops import utilization
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.metrics.runs import Run, throughput
 from clusterctl.jobs.trainer import EPOCHS, PARAMETERS
-from clusterctl.node.record import RecordError, from_data, to_data
+from clusterctl.node.record import RecordError, from_data
 
 
 @dataclass(frozen=True)
@@ -389,9 +389,12 @@ class Difference:
     base: Estimate
     other: Estimate
     percent: float
-    chance: float | None
+    chance: Optional[float]
     beyond: bool
     same_types: bool = True
+    json_names = (
+        *("gpus", "data", "base", "other", "percent", "chance", "beyond", "same_types", "verdict"),
+    )
 
     @property
     def is_regression(self) -> bool:
@@ -404,9 +407,6 @@ class Difference:
         if not self.beyond:
             return "within the noise"
         return "REGRESSION" if self.is_regression else "faster" if self.percent > 0 else "slower"
-
-    def as_data(self) -> dict[str, Any]:
-        return {**to_data(self), "verdict": self.verdict}
 
 
 # Seconds of GPU time per image, by size and data, with a value for each run.

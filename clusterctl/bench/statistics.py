@@ -12,6 +12,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Optional
 
 LEVEL = 0.95  # confidence level of all intervals
 FEWEST_BATCHES, MOST_BATCHES = 5, 20
@@ -26,8 +27,8 @@ class Estimate:
     """
 
     value: float
-    low: float | None = None
-    high: float | None = None
+    low: Optional[float] = None
+    high: Optional[float] = None
 
     @property
     def percent(self) -> float | None:

@@ -92,6 +92,7 @@ class NodeEnv:
     capabilities: tuple[int, ...] = ()
     remembered: bool = False
     no_toolkit: str = ""
+    json_names = ("host", "state", "key", "python", "installed")
 
     @property
     def without_kernels(self) -> tuple[int, ...]:

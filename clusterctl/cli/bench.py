@@ -256,10 +256,9 @@ def _show_plan(plan: BenchPlan, asked: _BenchOptions) -> None:
     hourly = hourly_usd(benchmark.about)
     usd = None if seconds is None or hourly is None else seconds / 3600 * hourly
     if asked.dry_run and asked.as_json:
-        told = [{"gpus": key.gpus, "data": key.data, "repeat": key.repeat} for key in keys]
         lines = {kind: largest.job.line for kind, largest in plans.items()}
         cost = {"estimate_s": seconds, "estimate_usd": usd, "hourly_usd": hourly}
-        output.data({"runs": told, "seed": benchmark.seed, **cost, "lines": lines})
+        output.data({"runs": keys, "seed": benchmark.seed, **cost, "lines": lines})
         return
     if asked.dry_run:
         output.table(("GPUS", "DATA", "REPEAT"), [(k.gpus, k.data, k.repeat) for k in keys])
@@ -354,8 +353,7 @@ def print_comparison(
     """
     if as_json:
         told: list[dict[str, Any]] = [
-            {"base": base, "other": other, "unlike": unlike}
-            | {"sizes": [each.as_data() for each in differences]}
+            {"base": base, "other": other, "unlike": unlike} | {"sizes": differences}
             for other, differences, unlike in found
         ]
         for one, choice in zip(told, choices):

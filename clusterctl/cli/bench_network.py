@@ -65,7 +65,7 @@ def bench_network(
         write_network(Path(out), report)
         output.note(f"kept in {out}: the scaling model takes it")
     if as_json:
-        shown = output.findings_data(found)
+        shown = found
         output.data({**report.as_data(), "findings": shown})
     else:
         show(report)

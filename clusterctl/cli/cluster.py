@@ -6,6 +6,7 @@ import functools
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +24,7 @@ from clusterctl.cli.params import (
     yes_option,
 )
 from clusterctl.cli.spec_options import click_option, flags_of, layers, spec_options
-from clusterctl.cli.status import cluster_data, print_nodes
+from clusterctl.cli.status import print_nodes, with_counts
 from clusterctl.configuration.effective import SpecDraft
 from clusterctl.configuration.options import OPTIONS
 from clusterctl.domain.cluster import Cluster, ClusterSpec, Market, NodeState
@@ -34,7 +35,6 @@ from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.ec2.money.costs import LEAST_LEFT_S, format_usd
 
 if TYPE_CHECKING:
-    from clusterctl.cli.json_types import PlanData
     from clusterctl.ec2.instances import Instance
     from clusterctl.ec2.launch.observe import Request
     from clusterctl.ec2.launch.plan import LaunchPlan
@@ -43,6 +43,29 @@ if TYPE_CHECKING:
     from clusterctl.operations.launcher import Launcher
     from clusterctl.operations.losses import Losses
     from clusterctl.operations.up import UpReport
+
+
+@dataclass(frozen=True)
+class ReadyCluster(Cluster):
+    """What `up`, `add`, `replace` and `start` report: with the indices of the nodes that they
+    launched."""
+
+    launched: tuple[int, ...] = ()
+    hosts_file: str = ""
+
+
+@dataclass(frozen=True)
+class ReducedCluster(Cluster):
+    """What `remove` reports: the nodes that are left, and the names of those that are not."""
+
+    removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StoppedCluster(Cluster):
+    """What `stop` reports: with the names of the nodes that it stopped."""
+
+    stopped: tuple[str, ...] = ()
 
 
 def print_plan(plan: LaunchPlan) -> None:
@@ -69,50 +92,6 @@ def print_plan(plan: LaunchPlan) -> None:
             output.note(f"price: {plan.estimate.price_source}")
     if not plan.refused:
         output.note("nothing to do" if plan.idle else "nothing was done")
-
-
-def plan_data(plan: LaunchPlan) -> PlanData:
-    """Return the plan as data for `--json`."""
-    costs = plan.estimate
-    return {
-        "launch_id": plan.launch_id,
-        "wanted": plan.wanted,
-        "missing": plan.missing,
-        "findings": output.findings_data(plan.findings),
-        "steps": [
-            {
-                "operation": step.operation,
-                "arguments": readable(step.arguments),
-                "summary": step.summary,
-                "hourly_usd": step.hourly_usd,
-            }
-            for step in plan.steps
-        ],
-        "places": plan.places,
-        "hourly_usd": costs.hourly_usd if costs else None,
-        "cost": [
-            {
-                "what": each.what,
-                "count": each.count,
-                "hourly_usd_each": each.hourly_usd_each,
-                "hourly_usd": each.hourly_usd,
-            }
-            for each in (costs.lines if costs else ())
-        ],
-        "once_usd": costs.once.nodes * costs.once.usd_each if costs and costs.once else 0.0,
-        "price_source": costs.price_source if costs else "",
-    }
-
-
-def readable(value: Any) -> Any:
-    """Return the arguments of a request in JSON's types: bytes become text."""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, dict):
-        return {key: readable(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [readable(part) for part in value]
-    return value if isinstance(value, (str, int, float, type(None))) else str(value)
 
 
 trust_option = click.option(
@@ -241,11 +220,10 @@ def _running_words(cost: RunningCost) -> str:
 
 def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
     """Print a cluster that is ready, and the commands to use it."""
-    cluster = report.cluster
+    cluster = with_counts(report.cluster, report.gpus)
     if as_json:
         hosts_file = str(app.folder(cluster.name).hosts)
-        data = cluster_data(cluster, report.gpus)
-        output.data({**data, "launched": report.launched, "hosts_file": hosts_file})
+        output.data(ReadyCluster(**vars(cluster), launched=report.launched, hosts_file=hosts_file))
         return
     if report.finished:
         output.note(
@@ -254,7 +232,7 @@ def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
     elif not report.launched and not report.started:
         done = "; ".join(report.changed)
         output.note(f"{done or 'nothing to do'}: {cluster.name} is up and ready")
-    print_nodes(cluster, report.gpus)
+    print_nodes(cluster)
     name = cluster.name
     install = "" if report.can_train else f"install:  clusterctl env install {name}\n"
     output.note(
@@ -271,7 +249,7 @@ def show_plan(plan: LaunchPlan, as_json: bool) -> None:
     from clusterctl.operations.launcher import LaunchRefused
 
     if as_json:
-        output.data(plan_data(plan))
+        output.data(plan)
     else:
         print_plan(plan)
     if plan.refused:
@@ -489,7 +467,7 @@ def add(
 @indices_argument
 @yes_option
 @force_option
-@json_option("RemovedData")
+@json_option("Reduced")
 def remove(
     app: AppContext,
     name: str,
@@ -520,7 +498,7 @@ def remove(
     with launcher_of(app, name) as launcher:
         removed = take_away(launcher, name, chosen)
     if as_json:
-        output.data({**cluster_data(removed.cluster), "removed": removed.removed})
+        output.data(ReducedCluster(**vars(removed.cluster), removed=removed.removed))
         return
     output.line(f"removed {fold_hosts(removed.removed)}")
     if not removed.is_finished:
@@ -536,7 +514,7 @@ def remove(
 @click.option("--with-data", "data", metavar="DIR", help="Then copy DIR from the nearest node.")
 @yes_option
 @force_option
-@json_option("ReadyData")
+@json_option("ReadyCluster")
 def replace(
     app: AppContext,
     name: str,
@@ -604,7 +582,7 @@ def _copy_data(
 @cluster_command()
 @waiting_options
 @yes_option
-@json_option("ReadyData")
+@json_option("ReadyCluster")
 def start(
     app: AppContext,
     name: str,
@@ -633,7 +611,7 @@ def start(
 @click.option(
     "--force", is_flag=True, help="Also while a job runs, and whatever is on instance stores."
 )
-@json_option("StoppedData")
+@json_option("Stopped")
 def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
     """Stop all nodes of cluster NAME, and wait until they are.
 
@@ -654,7 +632,7 @@ def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
         )
     _note_reservations(found.reservations, app.ec2.meta.region_name)
     if as_json:
-        output.data({**cluster_data(found.cluster), "stopped": found.stopped})
+        output.data(StoppedCluster(**vars(found.cluster), stopped=found.stopped))
     elif not found.stopped:
         output.note(f"nothing to do: {name} is stopped")
     else:
@@ -810,18 +788,7 @@ def down(
             raise
     _note_reservations(removed.reservations, app.ec2.meta.region_name)
     if as_json:
-        output.data(
-            {
-                "name": name,
-                "nodes": removed.nodes,
-                "addresses": removed.addresses,
-                "security_groups": removed.groups,
-                "placement_groups": removed.placement_groups,
-                "key_pairs": removed.key_pairs,
-                "roles": removed.roles,
-                "folder": removed.folder,
-            }
-        )
+        output.data(removed)
     elif removed.nothing:
         meant = did_you_mean(folder).strip()
         also = f"; {meant}" if meant else ""

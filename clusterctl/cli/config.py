@@ -136,8 +136,7 @@ def check(config: Path | None, as_json: bool) -> int:
     for text in misspelt(os.environ):
         output.note(f"warning: {text}")
     if as_json:
-        found = [vars(problem) for problem in problems]
-        output.data({"file": str(path), "clusters": list(file.clusters), "problems": found})
+        output.data({"file": str(path), "clusters": list(file.clusters), "problems": problems})
     elif problems:
         for problem in problems:
             output.line(problem.at(str(path)))

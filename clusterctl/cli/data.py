@@ -51,4 +51,4 @@ def verify(
     with app.open(name) as access, checking() as watch:
         targets = selected(access, head, indices)
         report = verify(access.connections, targets, path, depth, watch=watch, timeout_s=timeout_s)
-    return show(report, depth, as_json)
+    return show(report, as_json)

@@ -163,7 +163,7 @@ def screen(evidence: Evidence, found: Diagnosis) -> list[str]:
     for one in lead:
         lines += [*_details(one), ""]
     for one in shown[:SHOWN]:
-        head = f"{one.severity.value}: {one.message} [{one.check_id}]"
+        head = f"{one.severity.value}: {one.message} [{one.check}]"
         lines += [*_wrapped(head, "  "), *_details(one)]
     if len(shown) > SHOWN:
         lines.append(f"and {len(shown) - SHOWN} more findings (--json has all)")

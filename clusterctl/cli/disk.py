@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,14 +15,11 @@ from clusterctl.cli.params import dry_run_option, json_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes, format_duration
-from clusterctl.node.record import to_data
+from clusterctl.node.jobs.clean import NodeLogs
 
 if TYPE_CHECKING:
-    from clusterctl.cli.json_types import DiskReportData
     from clusterctl.domain.results import FanoutResult
-    from clusterctl.node.facts.parts import CopyParts
-    from clusterctl.node.jobs.clean import NodeLogs
-    from clusterctl.operations.disk import DiskReport
+    from clusterctl.operations.disk import DiskReport, PartsOnHost
 
 
 @cluster_command()
@@ -61,7 +59,7 @@ def disk(
     with app.open(name) as access:
         report = read_disks(access, indices)
     if as_json:
-        output.data(_as_data(report))
+        output.data(report)
     else:
         output.table(
             ("NODE", "MOUNT", "SIZE", "FREE", "USED", "INODES", "FULL IN"),
@@ -75,12 +73,12 @@ def disk(
                     f"{usage.inodes_percent} %",
                     "-" if usage.full_in_s is None else format_duration(usage.full_in_s),
                 )
-                for usage in report.usages
+                for usage in report.disks
             ],
         )
         _show_fills(report)
         show_copies(report.copies)
-        if any(not one.in_use for _, one in report.copies):
+        if any(not one.in_use for one in report.copies):
             output.note(f"run the same copies again, or: clusterctl clean-logs {name} --copies")
         output.findings(report.findings)
     hostlines.show_failures(report.failures)
@@ -109,8 +107,7 @@ def _grow(
     with app.open(name) as access:
         result = grow_disks(access, app.ec2, indices, gib, confirm_cost)
     if as_json:
-        failures = hostlines.failures_data(result.failures)
-        output.data({"grown": [vars(one) for one in result.values], "failures": failures})
+        output.data([one if one.error else one.value for one in result.outcomes])
     else:
         for one in result.values:
             output.line(f"{one.host}: {one.before_gib} GiB, now {one.gib}; {one.message}")
@@ -122,40 +119,34 @@ def _show_fills(report: DiskReport) -> None:
     """Print the largest folders of nearly full disks."""
     rows = [
         (usage.host, path, format_bytes(size) + ("" if usage.whole else " at least"))
-        for usage in report.usages
+        for usage in report.disks
         for path, size in usage.fills
     ]
     if rows:
         output.table(("NODE", "FOLDER", "SIZE"), rows)
 
 
-def show_copies(copies: Sequence[tuple[str, CopyParts]]) -> None:
+def show_copies(copies: Sequence[PartsOnHost]) -> None:
     """Print what interrupted copies have left on each host, if anything."""
     rows = [
         (
-            host,
+            one.host,
             one.path,
             format_bytes(one.size_bytes),
             "in use" if one.in_use else f"{format_duration(one.age_s)} ago",
         )
-        for host, one in copies
+        for one in copies
     ]
     if rows:
         output.table(("NODE", "PARTS OF A COPY TO", "SIZE", "LAST WRITTEN"), rows)
 
 
-def _copies_data(copies: Sequence[tuple[str, CopyParts]]) -> list[Any]:
-    return [{"host": host, **to_data(one)} for host, one in copies]
+@dataclass(frozen=True)
+class CleanedNode(NodeLogs):
+    """What was removed on a node, or would be."""
 
-
-def _as_data(report: DiskReport) -> DiskReportData:
-    disks: list[Any] = [{**to_data(usage), "full_in_s": usage.full_in_s} for usage in report.usages]
-    return {
-        "disks": disks,
-        "copies": _copies_data(report.copies),
-        "findings": output.findings_data(report.findings),
-        "failures": hostlines.failures_data(report.failures),
-    }
+    host: str = ""
+    json_names = ("host", "size_bytes", "folders", "failed", "links", "busy")
 
 
 @cluster_command("clean-logs", explicit=True)
@@ -210,22 +201,8 @@ def clean_logs(
             _confirm(result, yes)
             result = clean(access, cleaning)
     if as_json:
-        output.data(
-            [
-                {
-                    "host": host,
-                    "freed_bytes": node.size_bytes,
-                    "folders": {folder.path: folder.size_bytes for folder in node.folders},
-                    "checkpoints": {
-                        folder.path: folder.checkpoints
-                        for folder in node.folders
-                        if folder.checkpoints
-                    },
-                }
-                for host, node in result.by_host.items()
-            ]
-            + hostlines.failures_data(result.failures)
-        )
+        nodes = [CleanedNode(**vars(node), host=host) for host, node in result.by_host.items()]
+        output.data([*nodes, *result.failures])
     verb = "would free" if dry_run else "freed"
     for host, node in result.by_host.items():
         if not as_json:
@@ -243,24 +220,27 @@ def clean_logs(
 
 def _discard_copies(app: AppContext, name: str, dry_run: bool, as_json: bool) -> int:
     """Remove what interrupted copies have left; return the exit status."""
-    from clusterctl.operations.disk import discard_copies
+    from clusterctl.operations.disk import PartsOnHost, discard_copies
 
     with app.open(name) as access:
         result = discard_copies(access, dry_run=dry_run)
-    found = [(host, one) for host, parts in result.by_host.items() for one in parts]
+    found = [
+        PartsOnHost(**vars(one), host=host)
+        for host, parts in result.by_host.items()
+        for one in parts
+    ]
     if as_json:
-        failures = hostlines.failures_data(result.failures)
-        output.data(_copies_data(found) + failures)
+        output.data([*found, *result.failures])
     else:
         show_copies(found)
-        gone = [one for _, one in found if not (one.in_use or one.failed)]
+        gone = [one for one in found if not (one.in_use or one.failed)]
         size = format_bytes(sum(one.size_bytes for one in gone))
         output.line(f"{'would free' if dry_run else 'freed'} {size} ({count(len(gone), 'folder')})")
-    for host, one in found:
+    for one in found:
         if one.failed:
-            output.note(f"error: {host}: not removed: {one.path}: {one.failed}")
+            output.note(f"error: {one.host}: not removed: {one.path}: {one.failed}")
     hostlines.show_failures(result.failures)
-    return 255 if result.failures else int(any(one.failed for _, one in found))
+    return 255 if result.failures else int(any(one.failed for one in found))
 
 
 def _show(found: FanoutResult[NodeLogs]) -> None:

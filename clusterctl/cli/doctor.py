@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.cli import hostlines, output
+from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.host_options import SOURCES, for_clusters, host_options, one_of
 from clusterctl.cli.node_options import nodes_option
@@ -145,6 +145,6 @@ def _as_data(report: DoctorReport) -> Checked:
             for row, one in enumerate(table.nodes)
         ],
         "norms": table.norms,
-        "findings": output.findings_data(report.findings),
-        "failures": hostlines.failures_data(report.failures),
+        "findings": report.findings,
+        "failures": report.failures,
     }

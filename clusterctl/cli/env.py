@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ from clusterctl.cli.params import (
 
 if TYPE_CHECKING:
     from clusterctl.bootstrap.training import EnvRequest, NodeEnv
-    from clusterctl.cli.json_types import NodeEnvironment
     from clusterctl.operations.environment import EnvReport
 
 
@@ -120,7 +120,7 @@ def install(
 
 @cluster_command(group=env)
 @_request_options
-@json_option("Environments")
+@json_option("EnvReport")
 def status(
     app: AppContext,
     name: str,
@@ -154,24 +154,17 @@ def _show_steps(steps: list[str], as_json: bool) -> None:
 
 
 def _show(report: EnvReport, as_json: bool) -> int:
-    nodes = report.nodes.values
+    nodes = report.nodes
     if as_json:
-        output.data(
-            {
-                "folder": report.folder,
-                "nodes": [_as_data(node) for node in nodes],
-                "findings": output.findings_data(report.findings),
-                "failures": hostlines.failures_data(report.nodes.failures),
-            }
-        )
+        output.data(report)
     elif nodes:
         output.table(("NODE", "STATE", "PYTHON", "TENSORFLOW", "HOROVOD", "OPEN MPI"), _rows(nodes))
     output.findings(report.findings)
-    hostlines.show_failures(report.nodes.failures)
+    hostlines.show_failures(report.failures)
     return report.exit_status
 
 
-def _rows(nodes: list[NodeEnv]) -> list[tuple[str, ...]]:
+def _rows(nodes: Sequence[NodeEnv]) -> list[tuple[str, ...]]:
     """Return a row per node."""
     return [
         (
@@ -182,13 +175,3 @@ def _rows(nodes: list[NodeEnv]) -> list[tuple[str, ...]]:
         )
         for node in nodes
     ]
-
-
-def _as_data(node: NodeEnv) -> NodeEnvironment:
-    return {
-        "host": node.host,
-        "state": node.state.value,
-        "key": node.key,
-        "python": node.python,
-        "installed": dict(node.installed),
-    }

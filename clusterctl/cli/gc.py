@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -14,8 +15,7 @@ from clusterctl.cli.orphan_table import (
     print_orphans,
     print_removal,
     print_total,
-    removal_data,
-    sweep_data,
+    sweep_report,
     warn_not_recorded,
 )
 from clusterctl.cli.params import Duration, json_option, yes_option
@@ -68,7 +68,7 @@ def gc(
     clusterctl gc --cluster demo --regions us-east-1,us-west-2 --delete --yes
     """
     from clusterctl.operations.costs import price_cache
-    from clusterctl.operations.gc import GarbageCollector, GcOptions, HourlyCosts
+    from clusterctl.operations.gc import GarbageCollector, GcOptions, GcReport, HourlyCosts
 
     # An empty name, of a shell's unset variable, must not mean all clusters.
     if cluster is not None and not cluster.strip():
@@ -87,7 +87,7 @@ def gc(
     warn_not_recorded(sweep)
     _note_stops(collector, sweep)
     if as_json and not delete:
-        output.data(sweep_data(sweep, costs, list(places)))
+        output.data(sweep_report(sweep, costs, list(places)))
     elif not as_json:
         print_orphans(sweep, costs, everything)
     if not delete or not sweep.orphans:
@@ -96,12 +96,13 @@ def gc(
         elif not as_json:
             print_total(sweep, costs, delete)
         if as_json and delete:
-            output.data(removal_data(sweep, None))
+            output.data(GcReport((), (), sweep.failures))
         return 1 if sweep.failures else 0
     output.confirm(f"Remove {count(len(sweep.orphans), 'thing')}?", yes)
     removed = _remove(collector, sweep)
     if as_json:
-        output.data(removal_data(sweep, removed))
+        failures = tuple(dict.fromkeys((*sweep.failures, *removed.failures)))
+        output.data(replace(removed, failures=failures))
     print_failures(removed.failures)
     print_removal(removed)
     return 1 if removed.left or removed.failures or sweep.failures else 0

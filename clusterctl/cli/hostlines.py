@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from clusterctl.cli import output
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.units import format_bytes
-
-if TYPE_CHECKING:
-    from clusterctl.cli.json_types import FailureData, OutputData
 
 # Bytes. A line that does not end is printed in pieces of this size.
 LONGEST_LINE = 1 << 16
@@ -103,35 +100,3 @@ def show_reasons(reasons: Iterable[tuple[str, tuple[str, str]]]) -> None:
         groups.setdefault(reason, []).append(host)
     for (message, hint), hosts in groups.items():
         output.note(f"{fold_hosts(hosts)}: {message}" + (f" (hint: {hint})" if hint else ""))
-
-
-def as_data(outcome: HostOutcome[CommandResult]) -> OutputData | FailureData:
-    """Return one host's outcome for `--json`."""
-    if outcome.value is not None:
-        value = outcome.value
-        return {
-            "host": value.host,
-            "exit_status": value.exit_status,
-            "stdout": value.stdout,
-            "stderr": value.stderr,
-            "duration_s": round(value.duration_s, 3),
-            "truncated": value.truncated,
-        }
-    return failure_data(outcome)
-
-
-def failure_data(outcome: HostOutcome[Any]) -> FailureData:
-    """Return a host without a result for `--json`; after a timeout with the output so far."""
-    error = outcome.error
-    described: FailureData = {"host": outcome.host, "exit_status": None}
-    if error:
-        reason = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
-        names = ("stdout", "stderr")
-        so_far = {name: getattr(error, name) for name in names if hasattr(error, name)}
-        described = cast("FailureData", {**described, **reason, **so_far})
-    return described
-
-
-def failures_data(outcomes: Iterable[HostOutcome[Any]]) -> list[FailureData]:
-    """Return hosts without a result for `--json`."""
-    return [failure_data(outcome) for outcome in outcomes]

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Union
 
 from clusterctl.configuration.options import OPTIONS, Option, ValueKind
-from clusterctl.node.record import hints_of
+from clusterctl.node.record import hints_of, written_names
 
 DRAFT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 _PLAIN: Mapping[Any, str] = {
@@ -50,12 +50,14 @@ def schema_of(kind: Any) -> dict[str, Any]:
         return {"enum": [one.value for one in kind]}
     if kind is datetime:
         return {"type": "string", "format": "date-time"}
-    hints = hints_of(kind)
-    required = (
-        [one.name for one in dataclasses.fields(kind) if one.init]
-        if dataclasses.is_dataclass(kind)
-        else [name for name in hints if name in kind.__required_keys__]
-    )
+    if hasattr(kind, "as_record"):
+        return schema_of(hints_of(kind.as_record)["return"])
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
+        hints = {name: _type_of(kind, name) for name in written_names(kind)}
+        required = list(hints)
+    else:
+        hints = hints_of(kind)
+        required = [name for name in hints if name in kind.__required_keys__]
     about = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
     return {
         **({"description": about} if about else {}),
@@ -64,6 +66,12 @@ def schema_of(kind: Any) -> dict[str, Any]:
         "required": required,
         "additionalProperties": False,
     }
+
+
+def _type_of(kind: Any, name: str) -> Any:
+    """Return the type of a field or property of a record."""
+    own: Any = getattr(kind, name, None)
+    return hints_of(own.fget)["return"] if isinstance(own, property) else hints_of(kind)[name]
 
 
 def result_schema(name: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """What each command prints with `--json`, as types: mypy checks the commands against them, and
 `clusterctl config schema COMMAND` prints their JSON Schema. docs/exit-status.md has the errors.
 
-A type's name is that of the option's `result` (`json_option` in params.py). A dataclass is printed
-as it is: `clusterctl.node.record.to_data`.
+The name of a type here is that of an option's `result` (`json_option` in params.py). A dataclass is
+printed as it is (`clusterctl.node.record.to_data`).
 """
 
 from __future__ import annotations
@@ -10,216 +10,59 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Optional, TypedDict, Union
 
-from clusterctl.bench.plan import BenchSettings
-from clusterctl.bench.results import MeasuredRun
+from clusterctl.bench.plan import BenchSettings, RunKey
+from clusterctl.bench.results import Difference, MeasuredRun
+from clusterctl.cli.cluster import ReadyCluster, ReducedCluster, StoppedCluster
+from clusterctl.cli.copy.view import NodeEvent, ProgressEvent
+from clusterctl.cli.disk import CleanedNode
+from clusterctl.cli.orphan_table import SweepReport
+from clusterctl.cli.quarantine import Service
+from clusterctl.cli.status import Status
 from clusterctl.configuration.yaml_tree import Problem
 from clusterctl.copy.plan import SourceSummary
-from clusterctl.ec2.launch.capacity import Place
-from clusterctl.ec2.network.stack import Network
-from clusterctl.ec2.tags import Unfinished
+from clusterctl.domain.cluster import Cluster
+from clusterctl.domain.findings import Finding
+from clusterctl.domain.hostsfile import HostSlots
+from clusterctl.domain.results import CommandResult, HostFailure, HostOutcome
+from clusterctl.ec2.launch.plan import LaunchPlan
+from clusterctl.jobs.horovod import Timeline, Tuned
 from clusterctl.jobs.metrics.logs import EvaluationRow, MetricPoint, TrainingRow
 from clusterctl.jobs.metrics.reference import ComparedRow
-from clusterctl.operations.disk import GrownDisk
+from clusterctl.node.relay.messages import Gap
+from clusterctl.operations.costs import CostReport
+from clusterctl.operations.disk import DiskReport, GrownDisk, PartsOnHost
+from clusterctl.operations.down import RemovedCluster
+from clusterctl.operations.environment import EnvReport
+from clusterctl.operations.gc import GcReport
 from clusterctl.operations.kill import HeldMemory
+from clusterctl.operations.network import NetworkPlan, NetworkReport, NetworkStatus
+from clusterctl.operations.reboot import Rebooted
+from clusterctl.operations.s3sync import SyncNode
+from clusterctl.operations.selftest import SelftestStep
+from clusterctl.operations.selftest_report import SelftestReport
+from clusterctl.operations.serving import Served
+from clusterctl.operations.verify import VerifyReport
 
-
-class FindingData(TypedDict):
-    check: str
-    severity: str
-    host: Optional[str]
-    message: str
-    hint: str
-
-
-class FailureData(TypedDict, total=False):
-    """A host without a result. After a timeout it has the output so far."""
-
-    host: str
-    exit_status: None
-    error: str
-    message: str
-    hint: str
-    stdout: str
-    stderr: str
-
-
-class NodeData(TypedDict):
-    index: int
-    name: str
-    instance_id: str
-    state: str
-    quarantined: Optional[str]
-    instance_type: str
-    gpus: int
-    private_ip: Optional[str]
-    public_ip: Optional[str]
-    availability_zone: str
-    launched_at: str
-
-
-class ClusterData(TypedDict):
-    name: str
-    region: str
-    ssh_user: str
-    nodes: Sequence[NodeData]
-
-
-Clusters = list[ClusterData]
-
-
-class ReadyData(ClusterData):
-    launched: Sequence[int]
-    hosts_file: str
-
-
-class StepData(TypedDict):
-    operation: str
-    arguments: Mapping[str, Any]
-    summary: str
-    hourly_usd: Optional[float]
-
-
-class CostPart(TypedDict):
-    what: str
-    count: int
-    hourly_usd_each: Optional[float]
-    hourly_usd: Optional[float]
-
-
-class PlanData(TypedDict):
-    """With --dry-run."""
-
-    launch_id: str
-    wanted: Sequence[int]
-    missing: Sequence[int]
-    findings: Sequence[FindingData]
-    steps: Sequence[StepData]
-    places: Sequence[Place]
-    hourly_usd: Optional[float]
-    cost: Sequence[CostPart]
-    once_usd: float
-    price_source: str
-
-
-Launch = Union[ReadyData, PlanData]
-
-
-class RemovedData(ClusterData):
-    removed: Sequence[str]
-
-
-class StoppedData(ClusterData):
-    stopped: Sequence[str]
-
-
-class Down(TypedDict):
-    name: str
-    nodes: Sequence[str]
-    addresses: Sequence[str]
-    security_groups: Sequence[str]
-    placement_groups: Sequence[str]
-    key_pairs: Sequence[str]
-    roles: Sequence[str]
-    folder: bool
-
-
-class Quarantine(ClusterData):
-    """`job_id`: the training that runs on these nodes, too."""
-
-    slots: int
-    job_id: Optional[str]
-
-
-class ReachedNode(NodeData):
-    reachable: Optional[bool]
-    unreachable_because: Optional[str]
-
-
-class GoneNode(TypedDict):
-    index: int
-    name: str
-    instance_id: Optional[str]
-    by: Optional[str]
-    at: Optional[str]
-    ec2_reason: Optional[str]
-
-
-class SpendingData(TypedDict):
-    """`spent_usd` is exact if `complete`, else a lower bound."""
-
-    hourly_usd: Optional[float]
-    spent_usd: Optional[float]
-    complete: bool
-    price_source: str
-    since: str
-    limits: Mapping[str, Any]
-    ends_in_s: Optional[int]
-    ended_by: Optional[str]
-    findings: Sequence[FindingData]
-
-
-class Status(TypedDict):
-    name: str
-    region: str
-    ssh_user: str
-    nodes: Sequence[ReachedNode]
-    state: str
-    missing: Sequence[int]
-    gone: Sequence[GoneNode]
-    leaving: Sequence[str]
-    unfinished: Unfinished
-    instance_profiles: Mapping[str, Optional[str]]
-    findings: Sequence[FindingData]
-    costs: SpendingData
-
-
-class HostSlotsData(TypedDict):
-    host: str
-    slots: int
-
-
-HostsFile = list[HostSlotsData]
-
-
-class Back(TypedDict):
-    """`back_after_s` is null with --no-wait."""
-
-    host: str
-    back_after_s: Optional[float]
-
-
-Rebooted = list[Union[Back, FailureData]]
-
-
-class OutputData(TypedDict):
-    host: str
-    exit_status: int
-    stdout: str
-    stderr: str
-    duration_s: float
-    truncated: bool
-
-
-Outputs = list[Union[OutputData, FailureData]]
+Costs = CostReport
+ClusterStatus = Status
+Down = RemovedCluster
+InNetwork = NetworkStatus
+InService = Service
+Reduced = ReducedCluster
+Stopped = StoppedCluster
+Verified = VerifyReport
+Clusters = list[Cluster]
+# The second with --dry-run.
+Launch = Union[ReadyCluster, LaunchPlan]
+HostsFile = list[HostSlots]
+Reboots = list[Union[Rebooted, HostFailure]]
+Outputs = list[Union[CommandResult, HostFailure]]
 
 
 class _Error(TypedDict, total=False):
     error: str
     message: str
     hint: str
-
-
-class CopyGap(TypedDict):
-    files: int
-    bytes: int
-    delete: int
-    delete_names: Sequence[str]
-    free_bytes: int
-    writable: bool
-    missing: int
-    missing_names: Sequence[str]
-    elsewhere: int
-    full: str
 
 
 class _CopiedNode(TypedDict):
@@ -230,7 +73,7 @@ class _CopiedNode(TypedDict):
     deleted: int
     duration_s: float
     rate: int
-    gap: Optional[CopyGap]
+    gap: Optional[Gap]
     warnings: Sequence[str]
     moves: Sequence[str]
     limits: Mapping[str, float]
@@ -253,39 +96,11 @@ class _CopyReport(TypedDict):
     nodes: Sequence[CopiedNode]
     plan: Mapping[str, Any]
     missing: Sequence[str]
-    findings: Sequence[FindingData]
+    findings: Sequence[Finding]
 
 
 class CopyReport(_CopyReport, _Error):
     """The last event. It has an error only if the copy failed."""
-
-
-class CopyingNode(TypedDict):
-    host: str
-    stage: str
-    bytes: int
-    needed_bytes: int
-    rate: int
-    upstream: str
-    note: str
-    silent: bool
-    slow: bool
-    files: Optional[int]
-    needed_files: Optional[int]
-
-
-class NodeEvent(CopyingNode):
-    event: Literal["node"]
-    elapsed_s: float
-
-
-class ProgressEvent(TypedDict):
-    event: Literal["progress"]
-    elapsed_s: float
-    left_s: Optional[float]
-    slowest_link: Optional[float]
-    source: Optional[Mapping[str, Any]]
-    nodes: Sequence[CopyingNode]
 
 
 class JobEventData(TypedDict):
@@ -307,119 +122,10 @@ class SyncStarted(TypedDict):
     hosts: Sequence[str]
 
 
-class SyncOnNode(TypedDict):
-    host: str
-    job_id: str
-    state: str
-    sources: Sequence[str]
-    destination: str
-    how: str
-    duration_s: float
-    exit_status: Optional[int]
-    files: Optional[int]
-    total_files: Optional[int]
-    bytes: Optional[int]
-    total_bytes: Optional[int]
-    present_files: Optional[int]
-    left_out: int
-    message: str
-    hint: str
-
-
-Sync = Union[SyncStarted, list[SyncOnNode]]
-
-
-class GroupData(TypedDict):
-    hosts: Sequence[str]
-    digest: str
-    files: int
-    folders: int
-    links: int
-    others: int
-    bytes: int
-    read_bytes: int
-    duration_s: float
-
-
-class DiscrepancyData(TypedDict):
-    kind: str
-    path: str
-    message: str
-    hosts: Sequence[str]
-
-
-class Verified(TypedDict):
-    path: str
-    same: bool
-    compared: Mapping[str, bool]
-    groups: Sequence[GroupData]
-    findings: Sequence[DiscrepancyData]
-    findings_left_out: int
-    failures: Sequence[FailureData]
-
-
-class DiskData(TypedDict):
-    host: str
-    mount: str
-    size_bytes: int
-    free_bytes: int
-    used_percent: int
-    inodes_percent: int
-    grows: float
-    fills: Sequence[tuple[str, int]]
-    whole: bool
-    full_in_s: Optional[float]
-
-
-class PartsOnHost(TypedDict):
-    host: str
-    path: str
-    size_bytes: int
-    age_s: float
-    in_use: bool
-    failed: str
-
-
-class DiskReportData(TypedDict):
-    disks: Sequence[DiskData]
-    copies: Sequence[PartsOnHost]
-    findings: Sequence[FindingData]
-    failures: Sequence[FailureData]
-
-
-class Grown(TypedDict):
-    """With --grow."""
-
-    grown: Sequence[GrownDisk]
-    failures: Sequence[FailureData]
-
-
-Disks = Union[DiskReportData, Grown]
-
-
-class Cleaned(TypedDict):
-    host: str
-    freed_bytes: int
-    folders: Mapping[str, int]
-    checkpoints: Mapping[str, int]
-
-
-Cleanings = list[Union[Cleaned, PartsOnHost, FailureData]]
-
-
-class NodeEnvironment(TypedDict):
-    host: str
-    state: str
-    key: Optional[str]
-    python: Optional[str]
-    installed: Mapping[str, str]
-
-
-class Environments(TypedDict):
-    folder: str
-    nodes: Sequence[NodeEnvironment]
-    findings: Sequence[FindingData]
-    failures: Sequence[FailureData]
+Sync = Union[SyncStarted, list[SyncNode]]
+# The second with --grow.
+Disks = Union[DiskReport, list[Union[GrownDisk, HostFailure]]]
+Cleanings = list[Union[CleanedNode, PartsOnHost, HostFailure]]
 
 
 class InstallationSteps(TypedDict):
@@ -428,7 +134,7 @@ class InstallationSteps(TypedDict):
     steps: Sequence[str]
 
 
-Installed = Union[Environments, InstallationSteps]
+Installed = Union[EnvReport, InstallationSteps]
 
 
 class _Job(TypedDict):
@@ -486,7 +192,7 @@ class _TrainingPlan(LinesData):
     workdir: str
     preset: str
     gpus: int
-    findings: Sequence[FindingData]
+    findings: Sequence[Finding]
 
 
 class TrainingPlanData(_TrainingPlan, total=False):
@@ -514,7 +220,7 @@ class Killed(TypedDict):
     processes: Sequence[ProcessData]
     left: Sequence[ProcessData]
     gpu_memory_held: Optional[Sequence[HeldMemory]]
-    failures: Sequence[FailureData]
+    failures: Sequence[HostOutcome[Any]]
 
 
 class CancelledData(Killed):
@@ -563,7 +269,7 @@ class ResultsData(TypedDict):
     job: Optional[Job]
     runs: Sequence[RunData]
     metrics: Mapping[str, Sequence[MetricPoint]]
-    findings: Sequence[FindingData]
+    findings: Sequence[Finding]
 
 
 # With --follow, one a line: `kind` is train, eval or metric, and the rest that of the row.
@@ -574,7 +280,7 @@ class _SpeedComparison(TypedDict):
     base: str
     other: str
     unlike: Sequence[str]
-    sizes: Sequence[Mapping[str, Any]]
+    sizes: Sequence[Difference]
 
 
 class SpeedComparison(_SpeedComparison, total=False):
@@ -589,9 +295,9 @@ RunResults = Union[ResultsData, LogRow, list[SpeedComparison]]
 class TuningData(TypedDict):
     job_id: str
     files: Sequence[str]
-    timeline: Optional[Mapping[str, Any]]
-    autotune: Optional[Mapping[str, Any]]
-    findings: Sequence[FindingData]
+    timeline: Optional[Timeline]
+    autotune: Optional[Tuned]
+    findings: Sequence[Finding]
 
 
 class BenchReport(TypedDict):
@@ -607,16 +313,10 @@ class BenchReport(TypedDict):
     runs: Sequence[MeasuredRun]
 
 
-class PlannedRun(TypedDict):
-    gpus: int
-    data: str
-    repeat: int
-
-
 class BenchPlanData(TypedDict):
     """With --dry-run."""
 
-    runs: Sequence[PlannedRun]
+    runs: Sequence[RunKey]
     seed: int
     estimate_s: Optional[float]
     estimate_usd: Optional[float]
@@ -639,33 +339,11 @@ class NetworkReportData(TypedDict):
     not_measured: Sequence[Mapping[str, Any]]
     allreduce: Sequence[Mapping[str, Any]]
     collectives: Sequence[Mapping[str, Any]]
-    findings: Sequence[FindingData]
+    findings: Sequence[Finding]
 
 
 Benchmarks = Union[BenchReport, BenchPlanData, NetworkReportData, list[SpeedComparison]]
-
-
-class ServedModel(TypedDict):
-    model: str
-    node: str
-    port: int
-    public: bool
-    folder: str
-    job_id: str
-    duration_s: float
-
-
-class ReadyModel(ServedModel):
-    server: str
-    version: int
-
-
-class ModelState(ServedModel):
-    state: str
-    version: Any
-
-
-Serving = Union[list[ModelState], ReadyModel, ServedModel]
+Serving = Union[list[Served], Served]
 
 
 class CauseData(TypedDict):
@@ -767,8 +445,8 @@ class CheckedNode(TypedDict):
 class Checked(TypedDict):
     nodes: Sequence[CheckedNode]
     norms: Mapping[str, str]
-    findings: Sequence[FindingData]
-    failures: Sequence[FailureData]
+    findings: Sequence[Finding]
+    failures: Sequence[HostOutcome[Any]]
 
 
 class Watched(TypedDict):
@@ -782,157 +460,23 @@ class Watched(TypedDict):
     nodes: Sequence[Mapping[str, Any]]
 
 
-class SelftestStepData(TypedDict):
-    name: str
-    title: str
-    needs: Sequence[str]
-
-
 class SelftestPlan(TypedDict):
     """With --dry-run."""
 
     estimate: str
-    steps: Sequence[SelftestStepData]
+    steps: Sequence[SelftestStep]
 
 
-class SelftestResult(TypedDict):
-    version: str
-    machine: str
-    began: str
-    place: str
-    estimate: str
-    spent: str
-    summary: str
-    versions: Mapping[str, str]
-    steps: Sequence[Mapping[str, Any]]
-    file: str
-
-
-Selftested = Union[SelftestResult, SelftestPlan]
-
-
-class _RunningCosts(SpendingData):
-    name: str
-    region: str
-    nodes: int
-    states: str
-    type: str
-    market: str
-
-
-class EndedCosts(TypedDict):
-    name: str
-    region: str
-    nodes: int
-    type: str
-    market: str
-    since: str
-    ended_at: str
-    spent_usd: float
-    complete: bool
-
-
-class TotalCosts(TypedDict):
-    hourly_usd: float
-    spent_usd: float
-    complete: bool
-
-
-class EndedByLimit(TypedDict):
-    name: str
-    message: str
-
-
-class FailedRegion(TypedDict):
-    region: str
-    message: str
-    hint: str
-
-
-class Costs(TypedDict):
-    clusters: Sequence[_RunningCosts]
-    ended: Sequence[EndedCosts]
-    total: TotalCosts
-    ended_by_limit: Sequence[EndedByLimit]
-    failures: Sequence[FailedRegion]
-
-
-class ResourceData(TypedDict):
-    kind: str
-    id: str
-    name: str
-    cluster: Optional[str]
-    network: Optional[str]
-    region: str
-    state: str
-    made_at: Optional[str]
-
-
-class FoundResource(ResourceData):
-    age_s: Optional[float]
-    hourly_usd: Optional[float]
-    verdict: str
-    reason: str
-
-
-class LeftResource(ResourceData):
-    message: str
-    hint: str
-
-
-class FailedListing(FailedRegion):
-    kind: str
-
-
-class SweepData(TypedDict):
-    regions: Sequence[str]
-    found: Sequence[FoundResource]
-    orphans: int
-    orphans_hourly_usd: Optional[float]
-    failures: Sequence[FailedListing]
-
-
-class RemovalData(TypedDict):
-    """With --delete."""
-
-    removed: Sequence[ResourceData]
-    left: Sequence[LeftResource]
-    failures: Sequence[FailedListing]
-
-
-Leftovers = Union[SweepData, RemovalData]
-
-
-class MadeNetwork(TypedDict):
-    network: Network
-    done: str
-
-
-class NetworkPlanData(TypedDict):
-    """With --dry-run."""
-
-    name: str
-    action: str
-    parameters: Mapping[str, Any]
-
-
-NetworkUp = Union[MadeNetwork, NetworkPlanData]
+Selftested = Union[SelftestReport, SelftestPlan]
+# The second with --delete.
+Leftovers = Union[SweepReport, GcReport]
+# The second with --dry-run.
+NetworkUp = Union[NetworkReport, NetworkPlan]
 
 
 class NetworkDown(TypedDict):
     name: str
     removed: bool
-
-
-class NetworkStatusData(TypedDict):
-    """`network` is null until its stack is complete; `instances` are counted by cluster."""
-
-    name: str
-    network: Optional[Network]
-    stack_status: str
-    reason: str
-    ssh_from: str
-    instances: Mapping[str, int]
 
 
 class S3Endpoint(TypedDict):

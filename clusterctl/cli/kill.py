@@ -140,7 +140,7 @@ def _report_data(report: KillReport) -> Killed:
         "processes": [_process_data(one) for one in report.ended or report.found],
         "left": [_process_data(one) for one in report.left],
         "gpu_memory_held": report.held,
-        "failures": hostlines.failures_data(report.failures),
+        "failures": report.failures,
     }
 
 

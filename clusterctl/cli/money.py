@@ -6,7 +6,7 @@ import csv
 import io
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,7 +19,6 @@ from clusterctl.domain.units import count, format_duration, parse_duration_s
 from clusterctl.ec2.money.costs import format_usd, limit_text
 
 if TYPE_CHECKING:
-    from clusterctl.cli.json_types import Costs, SpendingData
     from clusterctl.ec2.money.costs import Spending
     from clusterctl.operations.costs import ClusterCosts, CostReport, PastCost
 
@@ -100,25 +99,6 @@ def end_words(
     return "; ".join(words)
 
 
-def spending_data(money: Spending) -> SpendingData:
-    """Return the same for `--json`. `spent_usd` is exact if `complete`, else a lower bound."""
-    return {
-        "hourly_usd": _rounded(money.hourly_usd),
-        "spent_usd": _rounded(money.spent_usd),
-        "complete": money.complete,
-        "price_source": money.price_source,
-        "since": money.since.isoformat(),
-        "limits": {name: value for name, value in vars(money.limits).items() if value},
-        "ends_in_s": None if money.ends_in_h is None else round(money.ends_in_h * 3600),
-        "ended_by": money.ended_by or None,
-        "findings": output.findings_data(money.findings),
-    }
-
-
-def _rounded(usd: float | None) -> float | None:
-    return None if usd is None else round(usd, 4)
-
-
 # Of the table.
 HEADERS = (
     "CLUSTER",
@@ -159,20 +139,20 @@ def print_costs(report: CostReport) -> None:
         f"total: {hourly}{format_usd(report.hourly_usd)} an hour, "
         f"{spent}{format_usd(report.spent_usd)} so far"
     )
-    sources = dict.fromkeys(one.spending.price_source for one in report.clusters)
+    sources = dict.fromkeys(one.costs.price_source for one in report.clusters)
     known = "; ".join(source for source in sources if source)
     if known:
         output.line(f"prices: {known}")
 
 
 def _row(one: ClusterCosts) -> tuple[str, ...]:
-    money = one.spending
+    money = one.costs
     return (
         _shown(one.name),
         one.region,
         one.states,
-        one.types,
-        one.markets,
+        one.instance_type,
+        one.market,
         f"{money.since:%Y-%m-%d %H:%M}",
         format_usd(money.hourly_usd),
         spent_words(money),
@@ -194,64 +174,31 @@ def _ended_row(one: PastCost) -> tuple[str, ...]:
     )
 
 
-def costs_data(report: CostReport) -> Costs:
-    """Return the same for `--json`."""
-    return {
-        "clusters": [
-            {
-                "name": one.name,
-                "region": one.region,
-                "nodes": len(one.instances),
-                "states": one.states,
-                "type": one.types,
-                "market": one.markets,
-                **spending_data(one.spending),
-            }
-            for one in report.clusters
-        ],
-        "ended": [
-            {
-                "name": one.name,
-                "region": one.region,
-                "nodes": len(one.usd),
-                "type": one.instance_type,
-                "market": one.market,
-                "since": one.since.isoformat(),
-                "ended_at": one.ended_at.isoformat(),
-                "spent_usd": round(one.spent_usd, 4),
-                "complete": one.complete,
-            }
-            for one in report.ended
-        ],
-        "total": {
-            "hourly_usd": round(report.hourly_usd, 4),
-            "spent_usd": round(report.spent_usd, 4),
-            "complete": report.complete,
-        },
-        "ended_by_limit": [{"name": name, "message": words} for name, words in report.by_limit],
-        "failures": [
-            {"region": region, "message": error.message, "hint": error.hint}
-            for region, error in report.failures
-        ],
-    }
-
-
 def costs_csv(report: CostReport) -> str:
     """Return the same as CSV: dollars as plain numbers, times in ISO 8601."""
-    data = costs_data(report)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for one in (*data["clusters"], *data["ended"]):
-        known = {**one, "cluster": _shown(one["name"])}
-        writer.writerow([_cell(known.get(column)) for column in COLUMNS])
+    for one in report.clusters:
+        money = one.costs
+        writer.writerow(
+            (_shown(one.name), one.region, one.nodes, one.instance_type, one.market)
+            + (money.since.isoformat(), "", *map(_cell, (money.hourly_usd, money.spent_usd)))
+            + (_cell(money.complete),)
+        )
+    for past in report.ended:
+        writer.writerow(
+            (past.name, past.region, len(past.usd), past.instance_type, past.market)
+            + (past.since.isoformat(), past.ended_at.isoformat(), "", _cell(past.spent_usd))
+            + (_cell(past.complete),)
+        )
     return text.getvalue().rstrip("\n")
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: float | bool | None) -> object:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "" if value is None else value
+    return "" if value is None else round(value, 4)
 
 
 def _shown(name: str) -> str:
@@ -295,7 +242,7 @@ def costs(
     wanted = None if name is None else check_cluster_name(name)
     places = places_of(app, None, all_regions)
     report = cost_report(places, app.settings.home, wanted, start)
-    known = (report.clusters, report.ended, report.by_limit, report.failures)
+    known = (report.clusters, report.ended, report.ended_by_limit, report.failures)
     if wanted and not any(known):
         taken = "" if all_regions else gone_words(app.clients, app.folder(wanted))
         raise NoSuchCluster(
@@ -303,23 +250,23 @@ def costs(
             "see `clusterctl costs`; what has ended is there with --since 30d",
         )
     if as_json:
-        output.data(costs_data(report))
+        output.data(report)
     elif as_csv:
         output.line(costs_csv(report))
     else:
         print_costs(report)
         where = count(len(places), "region") if all_regions else ", ".join(places)
-        for ended, words in report.by_limit:
+        for ended, words in report.ended_by_limit.items():
             output.note(f"{_shown(ended)}: {words}")
         if not report.clusters and not report.ended:
             output.note(f"nothing costs anything in {where}")
         for one in report.clusters:
             down = f"clusterctl down {one.name} --region {one.region}"
-            for found in one.spending.findings:
+            for found in one.costs.findings:
                 hint = found.hint.replace("clusterctl down", down)
                 output.findings([replace(found, host=one.name, hint=hint)])
-    for region, error in report.failures:
-        output.note(f"warning: not listed: {region}: {error.message}")
+    for failed in report.failures:
+        output.note(f"warning: not listed: {failed.region}: {failed.message}")
     if report.damaged:
         lines = count(len(report.damaged), "damaged line")
         output.note(f"warning: {app.settings.home / FILE}: without {lines}: {report.damaged[0]}")

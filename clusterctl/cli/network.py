@@ -89,7 +89,7 @@ def up(
             app.clients, request, progress=_progress(), timeout_s=timeout_s
         )
     if as_json:
-        output.data({"network": report.network, "done": report.done})
+        output.data(report)
         return
     if report.done is Action.NOTHING:
         output.note(f"nothing to do: network {name} is there")
@@ -122,7 +122,7 @@ def down(app: AppContext, name: str, timeout_s: float, as_json: bool) -> None:
 
 @network.command()
 @click.argument("name")
-@json_option("NetworkStatusData")
+@json_option("InNetwork")
 @account_options
 def status(app: AppContext, name: str, as_json: bool) -> None:
     """Show the network NAME: its subnets, free addresses, and the clusters in it.
@@ -134,16 +134,7 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
 
     found = network_status(app.clients, name)
     if as_json:
-        output.data(
-            {
-                "name": name,
-                "network": found.network,
-                "stack_status": found.status,
-                "reason": found.reason,
-                "ssh_from": found.ssh_from,
-                "instances": {**found.clusters, **dict.fromkeys(found.instances, 1)},
-            }
-        )
+        output.data(found)
         return
     output.line(f"network {name}: {found.status}" + (f": {found.reason}" if found.reason else ""))
     if found.network:
@@ -186,8 +177,7 @@ def s3(app: AppContext, subnet_id: str | None, dry_run: bool, as_json: bool) -> 
 def _show_plan(name: str, plan: NetworkPlan, as_json: bool) -> None:
     settings = plan.settings
     if as_json:
-        parameters = settings.parameters() if settings else {}
-        output.data({"name": name, "action": plan.action.value, "parameters": parameters})
+        output.data(plan)
         return
     output.line(f"network {name}: {plan.action.value}")
     if plan.stack:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from clusterctl.cli import output
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.gc.orphans import Judged, Verdict, age_s
+from clusterctl.ec2.gc.resources import Resource
+from clusterctl.ec2.gc.sweep import Unlisted
 from clusterctl.ec2.money.costs import format_usd
 
 if TYPE_CHECKING:
-    from clusterctl.cli.json_types import FailedListing, RemovalData, ResourceData, SweepData
-    from clusterctl.ec2.gc.resources import Resource
-    from clusterctl.ec2.gc.sweep import Unlisted
     from clusterctl.operations.gc import GcReport, HourlyCosts, Sweep
 
 HEADERS = ("KIND", "ID", "CLUSTER", "REGION", "AGE", "STATE", "$/H", "VERDICT", "WHY")
@@ -93,8 +93,8 @@ def print_failures(failures: Sequence[Unlisted]) -> None:
 
 def print_removal(removed: GcReport) -> None:
     """Print how much was removed, and what was not, with the reason."""
-    if removed.gone:
-        output.note(f"removed {count(len(removed.gone), 'thing')}")
+    if removed.removed:
+        output.note(f"removed {count(len(removed.removed), 'thing')}")
     for one in removed.left:
         found = one.resource
         output.note(
@@ -104,62 +104,41 @@ def print_removal(removed: GcReport) -> None:
             output.note(f"  hint: {one.error.hint}")
 
 
-def sweep_data(sweep: Sweep, costs: HourlyCosts, regions: Sequence[str]) -> SweepData:
+@dataclass(frozen=True)
+class FoundResource(Resource):
+    """A resource that `gc` found, its price, and what is to become of it."""
+
+    age_s: Optional[float] = None
+    hourly_usd: Optional[float] = None
+    verdict: Verdict = Verdict.KEPT
+    reason: str = ""
+    json_names = (*Resource.json_names, "age_s", "hourly_usd", "verdict", "reason")
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """All that `gc` found, for `--json`. `orphans` is their number."""
+
+    regions: Sequence[str]
+    found: Sequence[FoundResource]
+    orphans: int
+    orphans_hourly_usd: Optional[float]
+    failures: Sequence[Unlisted]
+
+
+def sweep_report(sweep: Sweep, costs: HourlyCosts, regions: Sequence[str]) -> SweepReport:
     """Return everything that was found, for `--json`."""
     now = datetime.now(timezone.utc)
     usd, all_known = costs.total(one.resource for one in sweep.orphans)
-    return {
-        "regions": regions,
-        "found": [
-            {
-                **resource_data(one.resource),
-                "age_s": age_s(one.resource, now),
-                "hourly_usd": costs.of(one.resource),
-                "verdict": one.verdict.value,
-                "reason": one.why,
-            }
-            for one in sweep.judged
-        ],
-        "orphans": len(sweep.orphans),
-        "orphans_hourly_usd": usd if all_known else None,
-        "failures": _failures_data(sweep.failures),
-    }
-
-
-def removal_data(sweep: Sweep, removed: GcReport | None) -> RemovalData:
-    """Return the result of a removal, for `--json`. `removed` is None if none was made."""
-    failures = (*sweep.failures, *(removed.failures if removed else ()))
-    return {
-        "removed": [resource_data(one) for one in removed.gone] if removed else [],
-        "left": [
-            {**resource_data(one.resource), "message": one.error.message, "hint": one.error.hint}
-            for one in (removed.left if removed else ())
-        ],
-        "failures": _failures_data(failures),
-    }
-
-
-def resource_data(found: Resource) -> ResourceData:
-    """Return one resource for `--json`."""
-    return {
-        "kind": found.kind.value,
-        "id": found.id,
-        "name": found.name,
-        "cluster": found.cluster,
-        "network": found.network,
-        "region": found.region,
-        "state": found.state,
-        "made_at": found.made_at.isoformat() if found.made_at else None,
-    }
-
-
-def _failures_data(failures: Sequence[Unlisted]) -> list[FailedListing]:
-    return [
-        {
-            "region": one.region,
-            "kind": one.kind.value,
-            "message": one.error.message,
-            "hint": one.error.hint,
-        }
-        for one in dict.fromkeys(failures)
+    found = [
+        FoundResource(
+            **vars(one.resource),
+            age_s=age_s(one.resource, now),
+            hourly_usd=costs.of(one.resource),
+            verdict=one.verdict,
+            reason=one.why,
+        )
+        for one in sweep.judged
     ]
+    orphans = len(sweep.orphans)
+    return SweepReport(regions, found, orphans, usd if all_known else None, sweep.failures)

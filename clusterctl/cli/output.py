@@ -14,18 +14,15 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
 from clusterctl.domain.findings import Finding
-
-if TYPE_CHECKING:
-    from clusterctl.cli.json_types import FindingData
 
 # SGR colours, and erasing to the end of the line (K).
 _COLOUR = r"\x1b\[[0-9;:]*[mK]"
@@ -258,13 +255,17 @@ _SCREENS = {"stdout": _Screen(), "stderr": _Screen()}
 def data(value: Any) -> None:
     """Print the result as JSON (`--json`)."""
     _outputs.has_json = True
-    line(json.dumps(_strict(value), indent=2, default=str))
+    line(json.dumps(_strict(value), indent=2, default=_text))
 
 
 def event(value: Any) -> None:
     """Print one JSON object on its own line, for a program that reads while the command runs."""
     _outputs.has_json = True
-    line(json.dumps(_strict(value), default=str))
+    line(json.dumps(_strict(value), default=_text))
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _strict(value: Any) -> Any:
@@ -296,7 +297,7 @@ def error(failure: ClusterctlError) -> None:
 def error_data(failure: ClusterctlError) -> dict[str, Any]:
     """Return an error for `--json`."""
     reason = {"error": type(failure).__name__, "message": failure.message, "hint": failure.hint}
-    found = findings_data(getattr(failure, "findings", ()))
+    found = getattr(failure, "findings", ())
     return {
         **({"host": failure.host} if isinstance(failure, HostError) else {}),
         **reason,
@@ -445,23 +446,9 @@ def findings(found: Sequence[Finding]) -> None:
     """Print one line per finding, with its hint below."""
     for finding in found:
         host = f"{finding.host}: " if finding.host else ""
-        note(f"{finding.severity.value}: {host}{finding.message} [{finding.check_id}]")
+        note(f"{finding.severity.value}: {host}{finding.message} [{finding.check}]")
         if finding.hint:
             note(f"  hint: {finding.hint}")
-
-
-def findings_data(found: Iterable[Finding]) -> list[FindingData]:
-    """Return findings for `--json`."""
-    return [
-        {
-            "check": finding.check_id,
-            "severity": finding.severity.value,
-            "host": finding.host,
-            "message": finding.message,
-            "hint": finding.hint,
-        }
-        for finding in found
-    ]
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -11,12 +12,22 @@ from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.node_options import check_nodes, indices_of
 from clusterctl.cli.params import indices_argument, json_option
-from clusterctl.cli.status import cluster_data
+from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
     from clusterctl.operations.access import Access
+
+
+@dataclass(frozen=True)
+class Service(Cluster):
+    """The cluster, the slots of its nodes in service, and the training that runs on these nodes,
+    too; empty if none does."""
+
+    slots: int = 0
+    job_id: str = ""
+
 
 # Seconds that a login may take: a node in quarantine may not answer.
 LOGIN_WITHIN_S = 6.0
@@ -25,7 +36,7 @@ LOGIN_WITHIN_S = 6.0
 @cluster_command(explicit=True)
 @indices_argument
 @click.option("--reason", default="", help="Shown by `status`.")
-@json_option("Quarantine")
+@json_option("InService")
 def quarantine(
     app: AppContext, name: str, indices: tuple[tuple[int, ...], ...], reason: str, as_json: bool
 ) -> int:
@@ -45,7 +56,7 @@ def quarantine(
 
 @cluster_command(explicit=True)
 @indices_argument
-@json_option("Quarantine")
+@json_option("InService")
 def release(app: AppContext, name: str, indices: tuple[tuple[int, ...], ...], as_json: bool) -> int:
     """Return the nodes INDEX... of cluster NAME to service.
 
@@ -73,7 +84,7 @@ def _set(
         left = live_hosts(access).slots
         running = _running(access) if reason is not None else ""
     if as_json:
-        output.data({**cluster_data(cluster), "slots": left, "job_id": running or None})
+        output.data(Service(**vars(cluster), slots=left, job_id=running))
     else:
         words = "in quarantine" if reason is not None else "in service again"
         nodes = count(len(cluster.in_service), "node")

@@ -17,7 +17,6 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
 
 if TYPE_CHECKING:
-    from clusterctl.cli.json_types import Back, FailureData
     from clusterctl.domain.results import HostOutcome
     from clusterctl.operations.reboot import Rebooted
 
@@ -58,7 +57,7 @@ class AtOnce(click.ParamType):
     help="How long to wait for each node: 30s, 5m.",
 )
 @force_option
-@json_option("Rebooted")
+@json_option("Reboots")
 def reboot(
     app: AppContext,
     name: str,
@@ -102,7 +101,7 @@ def reboot(
             on_outcome=course.ended,
         )
     if as_json:
-        output.data([_as_data(outcome) for outcome in result.outcomes])
+        output.data([one if one.error else one.value for one in result.outcomes])
     else:
         hostlines.show_failures(course.untouched(result.failures))
     return exit_status_of(result)
@@ -156,9 +155,3 @@ class _RebootProgress:
                 + "; the others are as they were"
             )
             raise
-
-
-def _as_data(outcome: HostOutcome[Rebooted]) -> Back | FailureData:
-    if outcome.value is None:
-        return hostlines.failure_data(outcome)
-    return {"host": outcome.host, "back_after_s": outcome.value.back_after_s}

@@ -419,7 +419,7 @@ def _show(
     from clusterctl.operations.results import as_data, metric_findings
 
     if as_json:
-        warnings = output.findings_data(metric_findings(found))
+        warnings = metric_findings(found)
         output.data({**as_data(found, comparisons), "findings": warnings})
         return
     if not csv_on_stdout:

@@ -101,7 +101,7 @@ def run_on(
         as_user=True,
     )
     if as_json:
-        output.data([hostlines.as_data(outcome) for outcome in result.outcomes])
+        output.data([one if one.error else one.value for one in result.outcomes])
     else:
         if gather:
             hostlines.show_grouped(result)

@@ -160,7 +160,7 @@ def _show(nodes: list[SyncNode], as_json: bool) -> int:
     from clusterctl.operations.s3sync import status_of
 
     if as_json:
-        output.data([node.as_data() for node in nodes])
+        output.data(nodes)
     else:
         columns = ("NODE", "STATE", "FILES", "BYTES", "RATE", "TIME", "BY", "DST")
         output.table(columns, list(map(_row, nodes)))
@@ -182,7 +182,7 @@ def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
         return node.shown_state if was_running else "nothing runs there"
 
     if as_json:
-        output.data([node.as_data() for node in nodes])
+        output.data(nodes)
     else:
         for text, same in _by_text(nodes, end_of):
             output.line(f"{fold_hosts([node.host for node in same])}: {text}")
@@ -210,7 +210,7 @@ def _follow(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
         return output.INTERRUPTED
     nodes = _nodes(access, find_job(access.connections, access.head, job.job_id), hosts)
     if as_json:
-        output.data([node.as_data() for node in nodes])
+        output.data(nodes)
     for text, same in _by_text(nodes, lambda node: node.shown_state):
         took = format_duration(max(node.duration_s for node in same))
         output.note(f"{fold_hosts([node.host for node in same])}: {text} after {took}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -129,8 +130,7 @@ def _show_plan(estimate: str, as_json: bool) -> None:
     from clusterctl.operations.selftest import STEPS
 
     if as_json:
-        steps = [{"name": step.name, "title": step.title, "needs": step.needs} for step in STEPS]
-        output.data({"estimate": estimate, "steps": steps})
+        output.data({"estimate": estimate, "steps": STEPS})
         return
     for number, step in enumerate(STEPS, start=1):
         output.line(f"{number}. {step.name}: {step.title}")
@@ -189,7 +189,7 @@ def _finish(path: Path, test: Selftest, report: SelftestReport, left: str, as_js
         output.note(f"{error.message}; this is its text:\n{render(report)}")
         status = status or 1
     if as_json:
-        output.data({**report.as_data(), "file": str(path)})
+        output.data(replace(report, file=str(path)))
     else:
         output.table(("STEP", "VERDICT", "TIME", "FOUND"), rows(report.results))
         output.line(f"{report.summary}; cost: {report.spent}")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from clusterctl.cli.params import Index, NodePath, credentials_option, json_opti
 from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
 from clusterctl.domain.results import HostOutcome
 from clusterctl.domain.units import format_duration
-from clusterctl.node.record import RecordError, from_json, to_data
+from clusterctl.node.record import RecordError, from_json
 
 if TYPE_CHECKING:
     from clusterctl.copy.report import TransferReport
@@ -103,7 +103,7 @@ def serve(
         if end:
             stop_serving(access, one)
             if as_json:
-                output.data(one.as_data())
+                output.data(one)
             output.note(f"model {one.model} on {one.target.host} has ended")
             return 0
         assert forward is not None
@@ -147,7 +147,7 @@ def _start(
     )
     name, host = access.cluster.name, one.target.host
     if as_json:
-        output.data({**one.as_data(), **to_data(ready)})
+        output.data(replace(one, state=AVAILABLE, version=str(ready.version)))
     where = f"port {one.port}, /v1/models/{one.model}"
     output.note(f"model {one.model}, version {ready.version}, is served on {host} ({where})")
     if public:
@@ -170,7 +170,7 @@ def _status(access: Access, jobs: list[JobRecord], model: str | None, as_json: b
     """
     from clusterctl.operations.serving import gone_models, served
 
-    rows, told = [], []
+    rows, found = [], []
     silent: dict[str, HostOutcome[Served]] = {}
     for one in served(access, jobs):
         if model not in (None, one.model):
@@ -180,12 +180,12 @@ def _status(access: Access, jobs: list[JobRecord], model: str | None, as_json: b
         except HostError as error:
             silent[error.host] = HostOutcome(error.host, error=error)
             state, version = "SILENT", "-"
-        told.append({**one.as_data(), "state": state, "version": version})
+        found.append(replace(one, state=state, version=version))
         lasted = format_duration(one.job.duration_s)
         where = f"{'*' if one.public else '127.0.0.1'}:{one.port}"
         rows.append((one.model, version, state, one.target.host, where, lasted, one.folder))
     if as_json:
-        output.data(told)
+        output.data(found)
     elif rows:
         output.table(("MODEL", "VERSION", "STATE", "NODE", "LISTENS", "LASTED", "FOLDER"), rows)
     else:
@@ -198,9 +198,10 @@ def _status(access: Access, jobs: list[JobRecord], model: str | None, as_json: b
     hostlines.show_failures(tuple(silent.values()))
     if silent:
         return 255
-    return int(any(one["state"] != "AVAILABLE" for one in told))
+    return int(any(one.state != AVAILABLE for one in found))
 
 
+AVAILABLE = "AVAILABLE"
 # What is read of TensorFlow Serving's answer. The names are its own.
 
 
@@ -229,7 +230,7 @@ def _state(access: Access, one: Served) -> tuple[str, str]:
         versions = ()
     if not versions:
         return "LOADING" if one.job.duration_s < 60 else "SILENT", "-"
-    found = next((each for each in versions if each.state == "AVAILABLE"), versions[0])
+    found = next((each for each in versions if each.state == AVAILABLE), versions[0])
     return found.state, found.version
 
 

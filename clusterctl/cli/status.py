@@ -3,48 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any, Optional
 
 import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, account_options, cluster_command
 from clusterctl.cli.hostlines import show_failures
-from clusterctl.cli.money import print_spending, spending_data
+from clusterctl.cli.money import print_spending
 from clusterctl.cli.params import json_option
 from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import MissingTool
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.results import HostOutcome
 from clusterctl.domain.units import count
-from clusterctl.ec2.gone import why_gone
+from clusterctl.ec2.gone import WhyGone, why_gone
+from clusterctl.ec2.money.costs import Spending
+from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.status import ClusterStatus, shown_state
-
-if TYPE_CHECKING:
-    from clusterctl.cli.json_types import GoneNode
 
 HEADERS = ("NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE")
 # By node: why SSH did not reach it, "" if it did. Nodes that were not tried are left out.
 Reached = Mapping[str, str]
 
 
-def print_nodes(
-    cluster: Cluster, gpus: Sequence[int] | None = None, reached: Reached | None = None
-) -> None:
-    """Print a table of the nodes: state, type, GPUs, address, zone, and whether SSH reaches them.
-
-    `gpus` are the GPUs counted on the nodes in service; without it those of the type are shown.
-    """
+def print_nodes(cluster: Cluster, reached: Reached | None = None) -> None:
+    """Print a table of the nodes: state, type, GPUs, address, zone, and whether SSH reaches
+    them."""
     rows = [
         (
             node.name,
             shown_state(node),
             node.instance_type,
-            count,
+            node.gpus,
             node.address or "-",
             node.availability_zone,
         )
-        for node, count in zip(cluster.nodes, _counts(cluster, gpus))
+        for node in cluster.nodes
     ]
     if reached is None:
         output.table(HEADERS, rows)
@@ -54,36 +51,68 @@ def print_nodes(
     output.table((*HEADERS, "SSH"), [(*row, word) for row, word in zip(rows, ssh)])
 
 
-def cluster_data(
-    cluster: Cluster, gpus: Sequence[int] | None = None, reached: Reached | None = None
-) -> dict[str, Any]:
-    """Return the same for `--json`, with what the table leaves out."""
-    nodes = [
-        {
-            "index": node.index,
-            "name": node.name,
-            "instance_id": node.instance_id,
-            "state": node.state.value,
-            "quarantined": node.quarantined or None,
-            "instance_type": node.instance_type,
-            "gpus": count,
-            "private_ip": node.private_ip,
-            "public_ip": node.public_ip,
-            "availability_zone": node.availability_zone,
-            "launched_at": node.launched_at.isoformat(),
-        }
-        for node, count in zip(cluster.nodes, _counts(cluster, gpus))
-    ]
-    if reached is not None:
-        for described, node in zip(nodes, cluster.nodes):
-            described["reachable"] = _is_reached(node, reached)
-            described["unreachable_because"] = reached.get(node.name) or None
-    return {
-        "name": cluster.name,
-        "region": cluster.region,
-        "ssh_user": cluster.ssh_user,
-        "nodes": nodes,
-    }
+@dataclass(frozen=True)
+class ReachedNode(Node):
+    """A node, and whether SSH reaches it; null if it runs and was not tried."""
+
+    reachable: Optional[bool] = None
+    unreachable_because: str = ""
+
+
+@dataclass(frozen=True)
+class GoneNode(WhyGone):
+    """A node that is missing, its last instance, and why it is gone."""
+
+    index: int = 0
+    name: str = ""
+    instance_id: str = ""
+
+
+@dataclass(frozen=True)
+class Status:
+    """What `status` reports. `leaving` are the instances of nodes that are replaced or removed."""
+
+    name: str
+    region: str
+    ssh_user: str
+    nodes: tuple[ReachedNode, ...]
+    state: str
+    missing: tuple[int, ...]
+    gone: tuple[GoneNode, ...]
+    leaving: tuple[str, ...]
+    unfinished: Unfinished
+    instance_profiles: Mapping[str, str]
+    findings: Sequence[Finding]
+    costs: Spending
+
+
+def _status(
+    found: ClusterStatus, reached: Reached, health: Sequence[Finding], money: Spending
+) -> Status:
+    cluster = found.cluster
+    nodes = (
+        ReachedNode(
+            **vars(node),
+            reachable=_is_reached(node, reached),
+            unreachable_because=reached.get(node.name, ""),
+        )
+        for node in cluster.nodes
+    )
+    gone = (
+        GoneNode(
+            **vars(why_gone(instance)),
+            index=index,
+            name=f"{cluster.name}-{index}",
+            instance_id=instance.node.instance_id if instance else "",
+        )
+        for index, instance in found.gone.items()
+    )
+    return Status(
+        *(cluster.name, cluster.region, cluster.ssh_user, tuple(nodes), found.summary),
+        *(cluster.missing, tuple(gone), tuple(node.instance_id for node in found.leaving)),
+        *(found.unfinished, {one.node.name: one.instance_profile for one in found.instances}),
+        *(health, money),
+    )
 
 
 def _is_reached(node: Node, reached: Reached) -> bool | None:
@@ -93,10 +122,11 @@ def _is_reached(node: Node, reached: Reached) -> bool | None:
     return not reached[node.name] if node.name in reached else None
 
 
-def _counts(cluster: Cluster, gpus: Sequence[int] | None) -> Sequence[int]:
-    """Return the GPUs of each node: as counted, or for others, as in quarantine, of its type."""
-    counted = dict(zip((node.index for node in cluster.in_service), gpus or ()))
-    return [counted.get(node.index, node.gpus) for node in cluster.nodes]
+def with_counts(cluster: Cluster, gpus: Sequence[int]) -> Cluster:
+    """Return the cluster with the GPUs counted on its nodes in service in place of the types'."""
+    counted = dict(zip((node.index for node in cluster.in_service), gpus))
+    nodes = (replace(node, gpus=counted.get(node.index, node.gpus)) for node in cluster.nodes)
+    return replace(cluster, nodes=tuple(nodes))
 
 
 # `status` of a broken cluster takes this long each time: less than the 10 s of `run`.
@@ -104,7 +134,7 @@ LOGIN_WITHIN_S = 4.0
 
 
 @cluster_command()
-@json_option("Status")
+@json_option("ClusterStatus")
 def status(app: AppContext, name: str, as_json: bool) -> None:
     """Show the nodes of cluster NAME, as EC2 sees them, whether SSH reaches them, and what they
     cost. Why a node is not reached, and what helps, is below the table.
@@ -123,21 +153,7 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
     money = spending_of(app.clients, found.instances, price_cache(app.settings.home))
     money = with_gone(money, name, found.gone)
     if as_json:
-        output.data(
-            {
-                **cluster_data(found.cluster, reached=reached),
-                "state": found.summary,
-                "missing": found.cluster.missing,
-                "gone": [_gone_data(found, index) for index in found.gone],
-                "leaving": [node.instance_id for node in found.leaving],
-                "unfinished": vars(found.unfinished),
-                "instance_profiles": {
-                    one.node.name: one.instance_profile or None for one in found.instances
-                },
-                "findings": output.findings_data(health),
-                "costs": spending_data(money),
-            }
-        )
+        output.data(_status(found, reached, health, money))
         return
     print_nodes(found.cluster, reached=reached)
     show_failures(outcomes)
@@ -170,19 +186,6 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
         )
 
 
-def _gone_data(found: ClusterStatus, index: int) -> GoneNode:
-    instance = found.gone[index]
-    why = why_gone(instance)
-    return {
-        "index": index,
-        "name": f"{found.cluster.name}-{index}",
-        "instance_id": instance.node.instance_id if instance else None,
-        "by": why.by or None,
-        "at": why.at.isoformat() if why.at else None,
-        "ec2_reason": why.reason or None,
-    }
-
-
 def _log_in(app: AppContext, cluster: Cluster) -> tuple[HostOutcome[Any], ...]:
     """Return each node's login; empty if no node runs, or if the key is not on this machine."""
     from clusterctl.operations.access import log_in_everywhere
@@ -212,7 +215,7 @@ def list_(app: AppContext, as_json: bool) -> None:
 
     clusters = list_clusters(app.ec2)
     if as_json:
-        output.data([cluster_data(cluster) for cluster in clusters])
+        output.data(clusters)
     elif not clusters:
         output.note(f"no clusters in {app.ec2.meta.region_name}")
     else:
@@ -257,7 +260,7 @@ def hosts(app: AppContext, name: str, style: str, as_json: bool) -> None:
         return
     entries = parse_hosts_file(text).entries
     if as_json:
-        output.data([{"host": entry.host, "slots": entry.slots} for entry in entries])
+        output.data(entries)
         return
     for entry, node in zip(entries, cluster.in_service):
         mpich = f"{entry.host}:{entry.slots}"

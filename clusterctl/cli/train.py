@@ -747,7 +747,7 @@ def _show_plan(plan: TrainingPlan, as_json: bool) -> None:
     if as_json:
         recipe = {"recipe": job.recipe.as_data()} if job.recipe else {}
         about = {"workdir": job.workdir, "preset": job.preset, "gpus": job.ranks, **recipe}
-        found = output.findings_data(plan.findings)
+        found = plan.findings
         servers = {"tf_config": plan.tf_config} if plan.tf_config else {}
         output.data({**_lines(job), **about, **servers, "findings": found})
         return

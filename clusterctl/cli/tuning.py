@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,14 +65,13 @@ def show_tuning(access: Access, job: JobRecord, folder: Path, as_json: bool = Fa
     lost = _lost(found)
     files = (found.timeline_file, found.autotune_file, found.steps_file)
     if as_json:
-        tuned = found.tuned
         output.data(
             {
                 "job_id": job.job_id,
                 "files": [str(one) for one in files if one],
-                "timeline": asdict(found.timeline) if found.timeline else None,
-                "autotune": {**asdict(tuned), "options": tuned.options} if tuned else None,
-                "findings": output.findings_data(lost),
+                "timeline": found.timeline,
+                "autotune": found.tuned,
+                "findings": lost,
             }
         )
         return

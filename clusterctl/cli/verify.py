@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,6 @@ from clusterctl.domain.units import count, format_bytes
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from clusterctl.cli.json_types import Verified
     from clusterctl.copy.verify import Discrepancy, HostGroup
     from clusterctl.node.relay.messages import Progress
     from clusterctl.operations.verify import Depth, VerifyReport, Watch
@@ -70,7 +68,7 @@ def copyclust_verify(
         report = verify(
             access.connections, access.targets, dst, depth, watch=watch, timeout_s=timeout_s
         )
-    return show(report, depth, as_json)
+    return show(report, as_json)
 
 
 class _Reading:
@@ -111,27 +109,27 @@ def checking() -> Iterator[Watch | None]:
         yield reading.watch
 
 
-def show(report: VerifyReport, depth: Depth, as_json: bool) -> int:
+def show(report: VerifyReport, as_json: bool) -> int:
     """Print the report, and return its exit status."""
     if as_json:
-        output.data(report_data(report, depth))
+        output.data(report)
     else:
         if report.groups:
             output.table(HEADERS, [_row(group) for group in report.groups])
-        for text in report_lines(report, depth):
+        for text in report_lines(report):
             output.line(text)
     hostlines.show_failures(report.failures)
     return report.exit_status
 
 
-def report_lines(report: VerifyReport, depth: Depth) -> list[str]:
+def report_lines(report: VerifyReport) -> list[str]:
     """Return the lines below the table: that all is the same, or a line for each finding."""
     if report.same:
-        return [f"the same on all: {compared(depth)}"]
+        return [f"the same on all: {compared(report.compared)}"]
     lines = [finding_line(finding, report.path) for finding in report.findings[:SHOWN]]
     if len(report.groups) > 1 and lines:
         lines.insert(0, f"compared with {fold_hosts(report.groups[0].hosts)}:")
-    more = max(0, len(report.findings) - SHOWN) + report.more
+    more = max(0, len(report.findings) - SHOWN) + report.findings_left_out
     if more:
         lines.append(f"and {more} more (--json has {len(report.findings)} of them)")
     return lines
@@ -159,40 +157,3 @@ def _row(group: HostGroup) -> tuple[str, ...]:
         str(group.total.folders),
         format_bytes(group.total.bytes),
     )
-
-
-def report_data(report: VerifyReport, depth: Depth) -> Verified:
-    """Return the report for `--json`.
-
-    Bytes of paths that are not UTF-8 are \\udc80 to \\udcff, as with Python's surrogateescape.
-    """
-    return {
-        "path": report.path,
-        "same": report.same,
-        "compared": asdict(depth),
-        "groups": [
-            {
-                "hosts": list(group.hosts),
-                "digest": group.total.digest,
-                "files": group.total.files,
-                "folders": group.total.folders,
-                "links": group.total.links,
-                "others": group.total.others,
-                "bytes": group.total.bytes,
-                "read_bytes": group.total.read_bytes,
-                "duration_s": group.total.seconds,
-            }
-            for group in report.groups
-        ],
-        "findings": [
-            {
-                "kind": finding.kind.value,
-                "path": finding.path,
-                "message": finding.message,
-                "hosts": list(finding.hosts),
-            }
-            for finding in report.findings
-        ],
-        "findings_left_out": report.more,
-        "failures": hostlines.failures_data(report.failures),
-    }

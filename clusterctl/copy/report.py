@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from clusterctl.copy.plan import SourceSummary
 from clusterctl.copy.topology import Peer
@@ -44,8 +44,8 @@ class NodeProgress:
     note: str = ""
     silent: bool = False
     slow: bool = False
-    files: int | None = None
-    needed_files: int | None = None
+    files: Optional[int] = None
+    needed_files: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class CopyProgress:
 
     elapsed_s: float
     nodes: tuple[NodeProgress, ...]
-    source: SourceSummary | None = None
-    left_s: float | None = None
-    slowest_link: float | None = None
+    source: Optional[SourceSummary] = None
+    left_s: Optional[float] = None
+    slowest_link: Optional[float] = None
     plan: dict[str, Any] = field(default_factory=dict)
 
 

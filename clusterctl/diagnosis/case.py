@@ -68,7 +68,7 @@ class RankFinding(NamedTuple):
     ranks.
     """
 
-    check_id: str
+    check: str
     severity: Severity
     rank: Rank
     what: str

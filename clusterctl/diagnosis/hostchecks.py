@@ -43,7 +43,7 @@ class Fullness:
     """A shortage of space or inodes. `words` follow the file system's name: `is 99 % full, 1.0 GiB
     free`."""
 
-    check_id: str
+    check: str
     severity: Severity
     words: str
 

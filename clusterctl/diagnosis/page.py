@@ -56,7 +56,7 @@ def page(evidence: Evidence, found: Diagnosis) -> str:
     """Return a whole HTML document. All text from hosts, logs and stacks is escaped."""
     scene = Scene(evidence)
     bad = {rank for one in found.findings if one.severity.value != "info" for rank in one.ranks}
-    title = f"{evidence.cluster}: {found.check_id}"
+    title = f"{evidence.cluster}: {found.check}"
     job = f"job {scene.job.job_id}, " if scene.job.job_id else ""
     parts = [
         "<!DOCTYPE html>",
@@ -88,7 +88,7 @@ def _findings(found: Diagnosis) -> Iterable[str]:
     for one in found.findings:
         severity = one.severity.value
         yield f'<div class="finding"><span class="badge {severity}">{severity}</span>'
-        yield f"{_text(one.message)} <code class=dim>{_text(one.check_id)}</code>"
+        yield f"{_text(one.message)} <code class=dim>{_text(one.check)}</code>"
         if one.evidence:
             lines = "\n".join(one.evidence)
             yield f"<pre>{_text(lines)}</pre>"

@@ -23,7 +23,7 @@ def to_read(evidence: Evidence) -> list[Rank]:
     scene = Scene(evidence)
     read = [one for one in scene.ranks if one.process.native]
     left = [one for one in scene.ranks if not one.process.native and _ends_outside_python(one)]
-    if not left or len(read) >= MOST or diagnose(evidence).check_id not in OPEN:
+    if not left or len(read) >= MOST or diagnose(evidence).check not in OPEN:
         return []
     if read:
         peers = {one.native.peer for one in read}

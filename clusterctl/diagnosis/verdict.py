@@ -82,13 +82,13 @@ HEALTHY, UNKNOWN, IDLE = "healthy", "unknown", "idle"
 class Diagnosis:
     """The result of a diagnosis. `verdict` is a sentence; `clean` is what was checked and is well.
 
-    `check_id` is that of the finding that the verdict is made from, or one of `healthy`, `unknown`,
+    `check` is that of the finding that the verdict is made from, or one of `healthy`, `unknown`,
     `idle`, `queued`, `starting` and `ended`. `unseen` is what was not looked at, and
     `next_step` what would settle it, if the verdict is `unknown`.
     """
 
     verdict: str
-    check_id: str
+    check: str
     findings: tuple[Cause, ...] = ()
     clean: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
@@ -103,23 +103,23 @@ class Diagnosis:
         """The command's exit status, as of monitoring plugins: 0 healthy, 1 warning, 2 error, 3 not
         known. That it is not known counts more than a warning about something else."""
         known = STATUSES[self.severity]
-        if self.check_id == UNKNOWN:
+        if self.check == UNKNOWN:
             return max(known, NOT_KNOWN) if known < STATUSES[ERROR] else known
-        return NOT_KNOWN if self.check_id == IDLE and not known else known
+        return NOT_KNOWN if self.check == IDLE and not known else known
 
     def as_data(self) -> dict[str, Any]:
         """Return the diagnosis for `--json`."""
         lead = self.findings[0] if self.findings else None
-        about = lead if lead and lead.check_id == self.check_id else None
+        about = lead if lead and lead.check == self.check else None
         return {
             "verdict": self.verdict,
-            "check": self.check_id,
+            "check": self.check,
             "severity": self.severity.value,
             "host": about.host if about else None,
             "ranks": list(about.ranks) if about else [],
             "findings": [
                 {
-                    "check": one.check_id,
+                    "check": one.check,
                     "severity": one.severity.value,
                     "host": one.host,
                     "ranks": list(one.ranks),
@@ -154,16 +154,16 @@ def _with_hidden(evidence: Evidence, found: Diagnosis) -> Diagnosis:
     hint = f"look at all users' jobs: clusterctl diagnose {evidence.source} --sudo"
     hidden = Cause("processes.hidden", INFO, message, hint=hint, blocks=False)
     found = replace(found, findings=(*found.findings, hidden))
-    if found.check_id == UNKNOWN or found.severity is ERROR:
+    if found.check == UNKNOWN or found.severity is ERROR:
         return found
-    return replace(found, verdict=f"{found.verdict}; {message}", check_id=UNKNOWN)
+    return replace(found, verdict=f"{found.verdict}; {message}", check=UNKNOWN)
 
 
 def _diagnose(evidence: Evidence) -> Diagnosis:
     scene = Scene(evidence)
     found = [cause for rule in RULES for cause in rule(scene)]
     if evidence.holes:
-        found = [one for one in found if not one.check_id.startswith(INFERRED)]
+        found = [one for one in found if not one.check.startswith(INFERRED)]
     found = _folded(scene, found)
     blockers = [one for one in found if one.blocks and one.severity is not INFO]
     if not blockers and not scene.is_running:
@@ -184,30 +184,30 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
         settles = _settles(scene) if is_open else ""
         return Diagnosis(words, check, tuple(rest), clean, unseen, settles)
     lead = _whole(scene, lead, rest)
-    return Diagnosis(lead.message, lead.check_id, (lead, *rest), clean)
+    return Diagnosis(lead.message, lead.check, (lead, *rest), clean)
 
 
 def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
     """Merge findings that another one explains into that one, as its evidence."""
     kept = list(found)
     for one in found:
-        if one.check_id in ("rank.skipped", "rank.missed"):
+        if one.check in ("rank.skipped", "rank.missed"):
             into = [x for x in kept if x.ranks and {*one.ranks} <= {*x.ranks} and x is not one]
-            into = [x for x in into if x.check_id.startswith(("rank.", "disk.", "host."))]
-        elif one.check_id in NO_ROOM | {"disk.full"} and not one.ranks:
-            into = [x for x in kept if x.check_id == "disk.full" and x.ranks]
+            into = [x for x in into if x.check.startswith(("rank.", "disk.", "host."))]
+        elif one.check in NO_ROOM | {"disk.full"} and not one.ranks:
+            into = [x for x in kept if x.check == "disk.full" and x.ranks]
             into = [x for x in into if not one.host or one.host == x.host]
-        elif one.check_id in ("rank.io", "rank.blocked"):
+        elif one.check in ("rank.io", "rank.blocked"):
             # A child between fork and exec looks like a second process of its rank.
-            into = [x for x in kept if x.check_id == "rank.uninterruptible"]
+            into = [x for x in kept if x.check == "rank.uninterruptible"]
             into = [x for x in into if {*one.ranks} <= {*x.ranks}]
-        elif one.check_id in ("rank.apart", "rank.straggler"):
-            into = [x for x in kept if x.check_id in ("rank.io", "disk.full") and x.ranks]
+        elif one.check in ("rank.apart", "rank.straggler"):
+            into = [x for x in kept if x.check in ("rank.io", "disk.full") and x.ranks]
             into = [x for x in into if {*one.ranks} <= {*x.ranks}]
-        elif one.check_id == "log.exception" and OF_WATCHDOG.search(one.message):
-            into = [x for x in kept if x.check_id in ("torch.missing", "torch.mismatch")]
+        elif one.check == "log.exception" and OF_WATCHDOG.search(one.message):
+            into = [x for x in kept if x.check in ("torch.missing", "torch.mismatch")]
         elif not scene.is_running and may_follow_lost_host(one):
-            into = [x for x in kept if x.check_id == "host.off" and x.blocks]
+            into = [x for x in kept if x.check == "host.off" and x.blocks]
         else:
             continue
         if into:
@@ -222,21 +222,19 @@ def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
 def _whole(scene: Scene, lead: Cause, rest: list[Cause]) -> Cause:
     """Add to the verdict's finding what other ranks wait for, and what is wrong with its host."""
     message, shown = lead.message, list(lead.evidence)
-    blocked = (
-        scene.is_running and not scene.advances and lead.check_id.startswith(("rank.", "disk."))
-    )
+    blocked = scene.is_running and not scene.advances and lead.check.startswith(("rank.", "disk."))
     waiting = [one for one in scene.waiting if one.number not in lead.ranks]
-    if blocked and lead.ranks and waiting and lead.check_id not in WAIT_IS_SAID:
+    if blocked and lead.ranks and waiting and lead.check not in WAIT_IS_SAID:
         what = scene.waited_for(lead.ranks)
         message += f"; {_ranks_wait(waiting)} in {what}{scene.since}"
     for one in rest:
-        if one.check_id in REACHED and one.ranks == lead.ranks:
+        if one.check in REACHED and one.ranks == lead.ranks:
             message += f"; {one.message}"
         same = one.host and one.host == lead.host and not one.ranks
         if (
             same
-            and one.check_id in ("disk.full", "shm.full", "mount.dead")
-            and lead.check_id != one.check_id
+            and one.check in ("disk.full", "shm.full", "mount.dead")
+            and lead.check != one.check
         ):
             message += f"; {one.message}"
     absent = scene.stall.absent(scene.size) if scene.stall else {}
@@ -413,7 +411,7 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
 
 def _clean(scene: Scene, found: list[Cause]) -> Iterator[str]:
     """Yield what was checked and is well, in words."""
-    checks = {one.check_id for one in found}
+    checks = {one.check for one in found}
     hosts = scene.evidence.hosts
     answered = [host for host in hosts if not host.error]
 

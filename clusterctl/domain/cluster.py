@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from typing import Optional
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count
@@ -47,7 +48,7 @@ class Node:
     instance_type: str
     gpus: int
     private_ip: str
-    public_ip: str | None
+    public_ip: Optional[str]
     availability_zone: str
     launched_at: datetime
     quarantined: str = ""
@@ -173,11 +174,11 @@ class Limits:
     UsageError for a value out of range, and for these two without `idle_minutes`.
     """
 
-    max_hours: float | None = None
-    budget_usd: float | None = None
-    max_hourly_usd: float | None = None
-    idle_minutes: float | None = None
-    stopped_days: float | None = None
+    max_hours: Optional[float] = None
+    budget_usd: Optional[float] = None
+    max_hourly_usd: Optional[float] = None
+    idle_minutes: Optional[float] = None
+    stopped_days: Optional[float] = None
     idle_erases_store: bool = False
 
     @property

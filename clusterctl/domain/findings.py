@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Optional
 
 from clusterctl.domain.ranges import fold_hosts
 
@@ -27,14 +28,14 @@ NOT_KNOWN = 3
 class Finding:
     """One result of a check.
 
-    `check_id` is a fixed name, for example `gpu.count`. `host` is None where the result is about no
+    `check` is a fixed name, for example `gpu.count`. `host` is None where the result is about no
     single host. `hint` is what to do about it, or empty.
     """
 
-    check_id: str
+    check: str
     severity: Severity
     message: str
-    host: str | None = None
+    host: Optional[str] = None
     hint: str = ""
 
     @classmethod

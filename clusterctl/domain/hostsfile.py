@@ -24,6 +24,7 @@ class HostSlots:
     host: str
     slots: int = 1
     max_slots: int | None = None
+    json_names = ("host", "slots")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Optional, TypeVar
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
 
@@ -31,10 +31,39 @@ class CommandResult:
     stderr: str
     duration_s: float
     truncated: bool = False
+    json_names = ("host", "exit_status", "stdout", "stderr", "duration_s", "truncated")
 
     @property
     def ok(self) -> bool:
         return self.exit_status == 0
+
+
+@dataclass(frozen=True)
+class WithError:
+    """Something without a result, because of an error."""
+
+    error: ClusterctlError
+
+    @property
+    def message(self) -> str:
+        return self.error.message
+
+    @property
+    def hint(self) -> str:
+        return self.error.hint
+
+
+@dataclass(frozen=True)
+class HostFailure:
+    """A host without a result, for `--json`. After a timeout it has the output so far."""
+
+    host: str
+    error: str
+    message: str
+    hint: str
+    stdout: Optional[str] = None
+    stderr: Optional[str] = None
+    exit_status: None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +73,12 @@ class HostOutcome(Generic[T]):
     host: str
     value: T | None = None
     error: ClusterctlError | None = None
+
+    def as_record(self) -> HostFailure:
+        """Return the failure, for `--json`."""
+        error = self.error or ClusterctlError("")
+        so_far = (getattr(error, name, None) for name in ("stdout", "stderr"))
+        return HostFailure(self.host, type(error).__name__, error.message, error.hint, *so_far)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from clusterctl.domain.cluster import Market, NodeState
 from clusterctl.ec2.instances import Instance, find_instances, stopped_since
@@ -54,7 +54,7 @@ class WhyGone:
     """
 
     by: str = ""
-    at: datetime | None = None
+    at: Optional[datetime] = None
     reason: str = ""
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Optional
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count, format_duration
@@ -99,6 +99,10 @@ class Tuned:
     tried: int
     finished: bool
     unread: int = 0
+    json_names = (
+        *("fusion_threshold_mib", "cycle_time_ms", "switches", "score", "tried", "finished"),
+        *("unread", "options"),
+    )
 
     @property
     def options(self) -> list[str]:
@@ -190,7 +194,7 @@ class SizeRow:
     `below` is None in the last row, which has no limit. `seconds` by phase are sums over tensors.
     """
 
-    below: int | None
+    below: Optional[int]
     tensors: int = 0
     size_bytes: int = 0
     seconds: dict[str, float] = field(default_factory=dict)

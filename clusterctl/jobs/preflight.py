@@ -782,7 +782,7 @@ def downgraded(finding: Finding, never: Collection[str]) -> Finding:
 
     Those protect data that could not be restored: --force does not override them, other options do.
     """
-    if finding.severity is not Severity.ERROR or finding.check_id in never:
+    if finding.severity is not Severity.ERROR or finding.check in never:
         return finding
     return replace(finding, severity=Severity.WARNING)
 

@@ -185,7 +185,7 @@ def announce(argv: tuple[str, ...]) -> None:
 def show(findings: tuple[Finding, ...]) -> None:
     """Print findings as `clusterctl` does: a line each, with its hint below."""
     for finding in findings:
-        say(f"{finding.severity.value}: {finding.message} [{finding.check_id}]")
+        say(f"{finding.severity.value}: {finding.message} [{finding.check}]")
         if finding.hint:
             say(f"  hint: {finding.hint}")
 

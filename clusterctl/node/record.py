@@ -13,6 +13,9 @@ with a time zone, which is written in ISO 8601.
 * Unknown keys are ignored, and a missing key is the field's default: a file may have been written
   by a version with more fields, or with fewer. A field without a default has to be there.
 * A ValueError of `__post_init__` refuses the record, with its path.
+* A record that is only written may say what of it: `json_names` are the names of fields and
+  properties, in place of those of all fields.
+* `as_record` of a class returns what is written in its place.
 """
 
 from __future__ import annotations
@@ -113,8 +116,10 @@ def to_data(value: Any) -> Any:
     kind: Any = type(value)
     if kind in _PLAIN:
         return value
+    if hasattr(kind, "as_record"):
+        return to_data(value.as_record())
     if _is_record(kind):
-        return {name: to_data(getattr(value, name)) for name, _, _ in _fields_of(kind)}
+        return {name: to_data(getattr(value, name)) for name in written_names(kind)}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, (tuple, list)):
@@ -169,6 +174,17 @@ _UNIONS = (Union, getattr(types, "UnionType", Union))
 
 def _is_record(kind: Any) -> bool:
     return dataclasses.is_dataclass(kind) or hasattr(kind, "_field_defaults")
+
+
+@functools.lru_cache(maxsize=None)
+def written_names(kind: Any) -> tuple[str, ...]:
+    """Return the names of a record's values that are written."""
+    # Not `_fields_of`: what is only written may have types that Python 3.8 cannot evaluate.
+    if dataclasses.is_dataclass(kind):
+        own = tuple(one.name for one in dataclasses.fields(kind) if one.init)
+    else:
+        own = kind._fields
+    return getattr(kind, "json_names", own)
 
 
 @functools.lru_cache(maxsize=None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.files import append_line, read_file
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.results import WithError
 from clusterctl.ec2.gone import find_gone, why_gone
 from clusterctl.ec2.instances import (
     Instance,
@@ -72,6 +73,10 @@ class PastCost:
     ended_at: datetime
     usd: Mapping[str, float]
     complete: bool
+    json_names = (
+        *("account", "name", "region", "instance_type", "market", "since", "ended_at", "usd"),
+        *("complete", "spent_usd"),
+    )
 
     def __post_init__(self) -> None:
         """Raise ValueError for what cannot be a cost or is no word to show on a terminal."""
@@ -132,16 +137,21 @@ class ClusterCosts:
     name: str
     region: str
     instances: tuple[Instance, ...]
-    spending: Spending
+    costs: Spending
     missing: int = 0
+    json_names = ("name", "region", "nodes", "states", "instance_type", "market", "costs")
 
     @property
-    def types(self) -> str:
+    def nodes(self) -> int:
+        return len(self.instances)
+
+    @property
+    def instance_type(self) -> str:
         """The instance types, as a rule one: `p4d.24xlarge`."""
         return "/".join(sorted({one.node.instance_type for one in self.instances}))
 
     @property
-    def markets(self) -> str:
+    def market(self) -> str:
         """How the nodes are paid for: `on-demand`, `on-demand/spot`."""
         return "/".join(sorted({one.market.value for one in self.instances}))
 
@@ -152,42 +162,52 @@ class ClusterCosts:
 
 
 @dataclass(frozen=True)
+class FailedRegion(WithError):
+    """A region that could not be queried, and why."""
+
+    region: str
+    json_names = ("region", "message", "hint")
+
+
+@dataclass(frozen=True)
 class CostReport:
     """The costs of existing clusters and of removed nodes.
 
-    `failures` are the regions that could not be queried, each with the error. `by_limit` has what
-    is known of clusters that a limit has ended: name and words. `damaged` describes the lines of
+    `failures` are the regions that could not be queried. `ended_by_limit` has what is known of
+    clusters that a limit has ended, in words, by name. `damaged` describes the lines of
     the record of removed nodes that cannot be read.
     """
 
     clusters: tuple[ClusterCosts, ...]
     ended: tuple[PastCost, ...] = ()
     damaged: tuple[str, ...] = ()
-    failures: tuple[tuple[str, ClusterctlError], ...] = ()
-    by_limit: tuple[tuple[str, str], ...] = ()
+    failures: tuple[FailedRegion, ...] = ()
+    ended_by_limit: Mapping[str, str] = field(default_factory=dict)
+    json_names = (
+        *("clusters", "ended", "hourly_usd", "hourly_known", "spent_usd", "complete"),
+        *("ended_by_limit", "damaged", "failures"),
+    )
 
     @property
     def hourly_usd(self) -> float:
         """The sum of the known costs per hour of existing clusters."""
-        return sum(one.spending.hourly_usd or 0.0 for one in self.clusters)
+        return sum(one.costs.hourly_usd or 0.0 for one in self.clusters)
 
     @property
     def spent_usd(self) -> float:
         """The sum of the known costs so far, including those of removed nodes."""
-        there = sum(one.spending.spent_usd for one in self.clusters)
+        there = sum(one.costs.spent_usd for one in self.clusters)
         return there + sum(one.spent_usd for one in self.ended)
 
     @property
     def hourly_known(self) -> bool:
         """Whether `hourly_usd` leaves out nothing."""
-        return not self.failures and all(
-            one.spending.hourly_usd is not None for one in self.clusters
-        )
+        return not self.failures and all(one.costs.hourly_usd is not None for one in self.clusters)
 
     @property
     def complete(self) -> bool:
         """Whether `spent_usd` leaves out nothing."""
-        there = all(one.spending.complete for one in self.clusters)
+        there = all(one.costs.complete for one in self.clusters)
         known = not self.failures and not self.damaged
         return there and known and all(one.complete for one in self.ended)
 
@@ -313,9 +333,9 @@ def cost_report(
         clusters=clusters,
         ended=_ended(past.rows, places, name, since) if since else (),
         damaged=past.damaged,
-        by_limit=_by_limit(places, home, name, shown, {one.name for one in clusters}),
+        ended_by_limit=_by_limit(places, home, name, shown, {one.name for one in clusters}),
         failures=tuple(
-            (found_region.host, found_region.error)
+            FailedRegion(found_region.error, found_region.host)
             for found_region in regions_found
             if found_region.error
         ),
@@ -349,8 +369,8 @@ def _by_limit(
     name: str | None,
     shown: Mapping[str, str],
     there: Collection[str],
-) -> tuple[tuple[str, str], ...]:
-    """Return what is known of clusters that a limit has ended.
+) -> dict[str, str]:
+    """Return what is known of clusters that a limit has ended, by name.
 
     `shown` are those that EC2 shows. Others are known from the folders here.
     """
@@ -364,7 +384,7 @@ def _by_limit(
             continue
         if any(site == site_of(one) for one in places.values()):
             found.setdefault(folder.path.name, kept_end(folder, _now()))
-    return tuple((one, words) for one, words in found.items() if words and one not in there)
+    return {one: words for one, words in found.items() if words and one not in there}
 
 
 def _ended(

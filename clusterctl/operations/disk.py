@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from clusterctl.bootstrap.inspection import STORE
 from clusterctl.diagnosis.drift import disk_findings
@@ -54,9 +54,13 @@ class DiskUsage:
     grows: float = 0.0
     fills: tuple[tuple[str, int], ...] = ()
     whole: bool = True
+    json_names = (
+        *("host", "mount", "size_bytes", "free_bytes", "used_percent", "inodes_percent", "grows"),
+        *("fills", "whole", "full_in_s"),
+    )
 
     @property
-    def full_in_s(self) -> float | None:
+    def full_in_s(self) -> Optional[float]:
         """Seconds until it is full at the present rate; None if it does not grow."""
         return self.free_bytes / self.grows if self.grows > 0 else None
 
@@ -250,6 +254,13 @@ def find_slow_disk(access: Access, client: EC2Client, index: int, path: str) -> 
     return SlowDisk(target.host, rate, mounts[STORE].free_bytes) if rate else None
 
 
+@dataclass(frozen=True)
+class PartsOnHost(CopyParts):
+    """Partial files of an interrupted copy, and the node that has them."""
+
+    host: str = ""
+
+
 def discard_copies(
     access: Access, indices: Sequence[int] | None = None, dry_run: bool = False
 ) -> FanoutResult[tuple[CopyParts, ...]]:
@@ -267,12 +278,12 @@ def discard_copies(
 
 @dataclass(frozen=True)
 class DiskReport:
-    """All file systems, the findings, the partial files of interrupted copies, each with its host,
-    and the outcomes of nodes that gave no report."""
+    """All file systems, the findings, the partial files of interrupted copies, and the outcomes of
+    nodes that gave no report."""
 
-    usages: tuple[DiskUsage, ...]
+    disks: tuple[DiskUsage, ...]
     findings: tuple[Finding, ...]
-    copies: tuple[tuple[str, CopyParts], ...]
+    copies: tuple[PartsOnHost, ...]
     failures: Sequence[HostOutcome[Any]] = ()
 
     @property
@@ -297,10 +308,10 @@ def disk(access: Access, indices: Sequence[int] | None = None) -> DiskReport:
     """Report on the disks of these nodes (None: of all)."""
     result = read_reports(access.connections, access.select(indices), FACTS, "reading the disks")
     return DiskReport(
-        usages=tuple(one for report in result.values for one in usages(report)),
+        disks=tuple(one for report in result.values for one in usages(report)),
         findings=tuple(one for report in result.values for one in findings_of(report)),
         copies=tuple(
-            (report.host, one)
+            PartsOnHost(**vars(one), host=report.host)
             for report in result.values
             for parts in report.all(copy_parts)
             for one in parts

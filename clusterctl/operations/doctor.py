@@ -67,7 +67,7 @@ class DoctorReport:
         severities = {finding.severity for finding in self.findings}
         if Severity.ERROR in severities:
             return 2
-        if any(finding.check_id in (NOT_CHECKED, HANGS) for finding in self.findings):
+        if any(finding.check in (NOT_CHECKED, HANGS) for finding in self.findings):
             return 3
         return int(Severity.WARNING in severities)
 
@@ -215,7 +215,7 @@ def repair(access: Access, report: DoctorReport, notify: Callable[[str], None]) 
     makes sure that no job runs. Raise HostError.
     """
     done = 0
-    ids = {finding.check_id for finding in report.findings}
+    ids = {finding.check for finding in report.findings}
     if "job.leftovers" in ids:
         ended, kept = _end_leftovers(access)
         if ended or not kept:

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Leftovers:
-    """What exists of a cluster, or what `down` removed.
+class RemovedCluster:
+    """What `down` removed.
 
-    `nodes` are node names, `addresses` elastic addresses, `groups` ids of security groups,
+    `nodes` are node names, `addresses` elastic addresses, `security_groups` ids,
     `placement_groups`, `key_pairs` and `roles` names. `folder` is true for the local folder.
     `reservations` are the ids of the Capacity Reservations that the nodes were in, which go on
     billing.
@@ -50,7 +50,7 @@ class Leftovers:
 
     nodes: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
+    security_groups: tuple[str, ...] = ()
     placement_groups: tuple[str, ...] = ()
     key_pairs: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
@@ -59,8 +59,8 @@ class Leftovers:
 
     @property
     def nothing(self) -> bool:
-        """Whether nothing exists, not even the local folder."""
-        return self == Leftovers()
+        """Whether there was nothing, not even the local folder."""
+        return self == RemovedCluster()
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def down(
     progress: StepProgress | None = None,
     timeouts: Timeouts = Timeouts(),
     agreed: Collection[str] = (),
-) -> Leftovers:
+) -> RemovedCluster:
     """Remove everything that carries the cluster's tag, then its folder. Return what was removed.
 
     Works after an `up` that was interrupted at any point. What was not made from this machine, as
@@ -156,7 +156,7 @@ def _remove(
     progress: StepProgress,
     timeouts: Timeouts,
     agreed: Collection[str],
-) -> Leftovers:
+) -> RemovedCluster:
     """Remove what EC2 shows of the cluster, and the instances that it has shown: `known`.
 
     Raises NotLaunchedHere if something is left that is neither this machine's nor `agreed`.
@@ -208,9 +208,9 @@ def _remove(
     has_role = bool(nodes or begun or made != Made() or own_role in profiles)
     # An instance that EC2 did not show before may be what still uses a group.
     timeout = (timeouts.group_free_s, clock, end)
-    removed = Leftovers(
+    removed = RemovedCluster(
         addresses=release_addresses(client, made.addresses, timeouts),
-        groups=delete_groups(client, made.groups, *timeout),
+        security_groups=delete_groups(client, made.groups, *timeout),
         placement_groups=delete_placement_groups(client, made.placement_groups, *timeout),
         key_pairs=tuple(pair.name for pair in made.key_pairs),
         # After all that costs money, since others may have added to it what keeps it.

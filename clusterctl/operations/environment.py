@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from clusterctl.bootstrap.training import GIVEN, EnvRequest, NodeEnv, check_request, failed
 from clusterctl.bootstrap.training_checks import (
@@ -53,17 +54,18 @@ class NotInstallable(ClusterctlError):
 
 @dataclass(frozen=True)
 class EnvReport:
-    """Every node's environment, and the findings. A node that did not answer, or on which a step of
-    the installation failed, has an error in `nodes`."""
+    """Every node's environment, and the findings. `failures` are of nodes that did not answer, or
+    on which a step of the installation failed."""
 
     folder: str
-    nodes: FanoutResult[NodeEnv]
+    nodes: Sequence[NodeEnv]
     findings: tuple[Finding, ...]
+    failures: Sequence[HostOutcome[Any]]
 
     @property
     def exit_status(self) -> int:
         """The highest status of the errors; 1 if a node is not ready or unlike the others; or 0."""
-        statuses = [failure.error.exit_status for failure in self.nodes.failures if failure.error]
+        statuses = [failure.error.exit_status for failure in self.failures if failure.error]
         wrong = any(finding.severity is Severity.ERROR for finding in self.findings)
         return max([*statuses, int(wrong)])
 
@@ -100,7 +102,7 @@ def _head_of(nodes: FanoutResult[NodeEnv]) -> NodeEnv:
 
 def _report(access: Access, request: EnvRequest, nodes: FanoutResult[NodeEnv]) -> EnvReport:
     found = state_findings(nodes.values, request.folder, access.cluster.name)
-    return EnvReport(request.folder, nodes, tuple(found))
+    return EnvReport(request.folder, nodes.values, tuple(found), nodes.failures)
 
 
 def wheels_in(folder: Path) -> tuple[str, ...]:
@@ -165,7 +167,7 @@ class Installation:
         self._keep(self._step(self._waiting, "install", notify))
         if self._head.without_kernels:
             self._compile_kernels(notify)
-        ready = [node.host for node in self._report().nodes.values if node.ready]
+        ready = [node.host for node in self._report().nodes if node.ready]
         if len(ready) > 1 and self._head.host in ready:
             notify(f"ranks on {fold_hosts(ready)} meet")
             self._meet(ready)

@@ -261,11 +261,11 @@ class Sweep:
 class GcReport:
     """The result of a removal.
 
-    `gone` was removed, `left` was not, with the reason. `failures` are the kinds that could not be
+    `left` was not removed, with the reason. `failures` are the kinds that could not be
     read in a region, before or after the removal.
     """
 
-    gone: tuple[Resource, ...]
+    removed: tuple[Resource, ...]
     left: tuple[RemainingResource, ...]
     failures: tuple[Unlisted, ...]
 
@@ -367,11 +367,11 @@ class GarbageCollector:
         for key, one in requested.items():
             if (one.region, one.kind) in blind:
                 why = f"could not be listed again: {blind[one.region, one.kind].message}"
-                left[key] = RemainingResource(one, ClusterctlError(why, "run it again"))
+                left[key] = RemainingResource(ClusterctlError(why, "run it again"), one)
             elif key in now and now[key].verdict is not Verdict.ORPHAN:
                 sure = (one.region, ResourceKind.INSTANCE) not in blind
                 why = f"{'no longer an orphan' if sure else 'not checked again'}: {now[key].why}"
-                left[key] = RemainingResource(one, ClusterctlError(why))
+                left[key] = RemainingResource(ClusterctlError(why), one)
         left |= self._remove_all(
             [requested[key] for key in requested if key in now.keys() - left.keys()]
         )
@@ -386,13 +386,13 @@ class GarbageCollector:
         # A resource remains if the last sweep shows it, or if it could not be removed and the last
         # sweep could not read its kind.
         remaining = {
-            key: left.get(key) or RemainingResource(one, still_exists_error(one))
+            key: left.get(key) or RemainingResource(still_exists_error(one), one)
             for key, one in requested.items()
             if key in shown or (key in left and (one.region, one.kind) in still_blind)
         }
         new = shown.keys() - requested.keys()
         remaining |= {
-            key: RemainingResource(shown[key], still_exists_error(shown[key])) for key in new
+            key: RemainingResource(still_exists_error(shown[key]), shown[key]) for key in new
         }
         gone = tuple(one for key, one in requested.items() if key not in remaining)
         return GcReport(gone, tuple(remaining.values()), tuple(failures.values()))
@@ -470,7 +470,7 @@ class GarbageCollector:
         for place, outcome in zip(places, outcomes):
             if outcome.error:
                 left |= {
-                    thing_id(one): RemainingResource(one, outcome.error) for one in by_place[place]
+                    thing_id(one): RemainingResource(outcome.error, one) for one in by_place[place]
                 }
             left |= {thing_id(one.resource): one for one in outcome.value or ()}
         return left
@@ -494,7 +494,7 @@ class GarbageCollector:
             self._record_removal_cost(place, free)
             left = remove(place.clients, place.host, free, self._notified, self._notify)
         taken = (
-            RemainingResource(one, busy[one.cluster]) for one in resources if one.cluster in busy
+            RemainingResource(busy[one.cluster], one) for one in resources if one.cluster in busy
         )
         return (*left, *taken)
 

@@ -109,7 +109,7 @@ def update_guards(
         note_spent(launcher.clients, known, launcher.prices, used_h)
         spending = spending_of(launcher.clients, instances, launcher.prices, used_h)
         for finding in spending.findings:
-            if finding.check_id == "cost.incomplete" and spending.limits.ends:
+            if finding.check == "cost.incomplete" and spending.limits.ends:
                 launcher.progress.finding(replace(finding, severity=Severity.WARNING))
     end = ClusterEnd(launcher, spending)
     first = first_settings(

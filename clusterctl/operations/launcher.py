@@ -70,7 +70,7 @@ class LaunchRefused(UsageError):
     def __init__(self, name: str, findings: Sequence[Finding]) -> None:
         errors = [finding for finding in findings if finding.severity is Severity.ERROR]
         done = "launched"
-        if all(finding.check_id == "limits.passed" for finding in errors):
+        if all(finding.check == "limits.passed" for finding in errors):
             done = "changed"
         super().__init__(f"{name} is not {done}: fix {count(len(errors), 'error')} first")
         self.findings = tuple(findings)

@@ -9,7 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.domain.timeouts import Clock
@@ -216,6 +216,11 @@ class NetworkPlan:
     action: Action
     settings: NetworkSettings | None
     stack: Stack | None = None
+    json_names = ("action", "parameters")
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        return self.settings.parameters() if self.settings else {}
 
 
 @dataclass(frozen=True)
@@ -239,7 +244,7 @@ class NetworkStatus:
     status: str
     reason: str
     ssh_from: str
-    network: Network | None
+    network: Optional[Network]
     clusters: Mapping[str, int]
     instances: Sequence[str]
 

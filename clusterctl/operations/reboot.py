@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from clusterctl.domain.errors import (
     ClusterctlError,
@@ -150,7 +150,7 @@ class Rebooted:
     """
 
     host: str
-    back_after_s: float | None = None
+    back_after_s: Optional[float] = None
 
 
 # Called with a host's name when its reboot is requested.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Optional
 
 from clusterctl.copy.failures import with_unquoted_home
 from clusterctl.copy.report import NodeStage
@@ -28,9 +28,17 @@ class SyncNode:
     job: JobRecord
     copied: CopyNode
     state: JobState
-    exit_status: int | None = None
+    exit_status: Optional[int] = None
     message: str = ""
     hint: str = ""
+    json_names = (
+        *("host", "job_id", "state", "is_incomplete", "duration_s", "exit_status", "copied"),
+        *("message", "hint"),
+    )
+
+    @property
+    def job_id(self) -> str:
+        return self.job.job_id
 
     @property
     def host(self) -> str:
@@ -56,28 +64,6 @@ class SyncNode:
     def rate(self) -> float | None:
         """Bytes a second over the whole synchronization; None until it is known what is missing."""
         return None if self.copied.bytes is None else self.copied.bytes / max(self.duration_s, 1e-3)
-
-    def as_data(self) -> dict[str, Any]:
-        """Return plain values, for `--json`."""
-        spec, copied = self.job.spec, self.copied
-        return {
-            "host": self.host,
-            "job_id": spec.job_id,
-            "state": "incomplete" if self.is_incomplete else self.state.value,
-            "sources": list(spec.sources),
-            "destination": spec.destination,
-            "how": copied.tool,
-            "duration_s": round(self.duration_s, 1),
-            "exit_status": self.exit_status,
-            "files": copied.files,
-            "total_files": copied.needed_files,
-            "bytes": copied.bytes,
-            "total_bytes": copied.needed_bytes,
-            "present_files": copied.present_files,
-            "left_out": copied.left_out,
-            "message": self.message,
-            "hint": self.hint,
-        }
 
 
 def find_sync(access: Access, job_id: str | None = None) -> JobRecord:

@@ -129,6 +129,7 @@ class SelftestStep:
     title: str
     needs: tuple[str, ...]
     run: Callable[[Selftest], Passed]
+    json_names = ("name", "title", "needs")
     always: bool = False
 
 
@@ -163,7 +164,7 @@ class NotedProgress(StepProgress):
 def line_of(finding: Finding) -> str:
     """Return a finding as a line, without its hint."""
     host = f"{finding.host}: " if finding.host else ""
-    return f"{finding.severity.value}: {host}{finding.message} [{finding.check_id}]"
+    return f"{finding.severity.value}: {host}{finding.message} [{finding.check}]"
 
 
 @dataclass
@@ -373,13 +374,12 @@ def install(test: Selftest) -> Passed:
         report = installation.run(test.say)
         test.on_gpus = head_facts(access).nvidia_driver
     if report.exit_status:
-        wrong = [f"{one.host}: {one.error.message}" for one in report.nodes.failures if one.error]
+        wrong = [f"{one.host}: {one.error.message}" for one in report.failures if one.error]
         wrong += [one.message for one in report.findings if one.severity is Severity.ERROR]
         raise ClusterctlError("the training environment is not ready: " + "; ".join(wrong))
-    nodes = report.nodes.values
-    hosts = fold_hosts([node.host for node in nodes])
+    hosts = fold_hosts([node.host for node in report.nodes])
     figures = [one.message for one in report.findings]
-    return Passed(f"{report.folder} is ready on {hosts}", figures, nodes[0].installed)
+    return Passed(f"{report.folder} is ready on {hosts}", figures, report.nodes[0].installed)
 
 
 def train(test: Selftest) -> Passed:
@@ -531,9 +531,7 @@ def is_named(found: Diagnosis, hang: Hang) -> bool:
     """Return whether the verdict is about that rank on that host, and no other."""
     lead = found.findings[0] if found.findings else None
     return bool(
-        lead
-        and lead.check_id == found.check_id
-        and (lead.host, lead.ranks) == (hang.host, (hang.rank,))
+        lead and lead.check == found.check and (lead.host, lead.ranks) == (hang.host, (hang.rank,))
     )
 
 

@@ -11,12 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Any
 
 from clusterctl.diagnosis.bundle import redacted
 from clusterctl.domain.units import count, format_duration
 from clusterctl.jobs.metrics.logs import clean_lines
-from clusterctl.node.record import to_data
 
 TAIL_LINES = 40  # of what a step printed
 INSIDE = """\
@@ -59,12 +57,6 @@ class StepResult:
     log: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
-    def as_data(self) -> dict[str, Any]:
-        """Return the result for `--json`."""
-        data = {**to_data(self), "took_s": round(self.took_s, 1)}
-        del data["versions"]  # the report has those of all steps
-        return data
-
 
 @dataclass(frozen=True)
 class SelftestReport:
@@ -72,6 +64,7 @@ class SelftestReport:
 
     `machine` is where clusterctl ran, `place` where the nodes were and what they were. `estimate`
     and `spent` are the costs before and after. `interrupted`: a signal has come, in a step or not.
+    `file` is where the text is.
     """
 
     version: str
@@ -82,6 +75,11 @@ class SelftestReport:
     spent: str = ""
     results: tuple[StepResult, ...] = ()
     interrupted: bool = False
+    file: str = ""
+    json_names = (
+        *("version", "machine", "began", "place", "estimate", "spent", "summary", "versions"),
+        *("results", "file"),
+    )
 
     @property
     def exit_status(self) -> int:
@@ -111,12 +109,6 @@ class SelftestReport:
         """The versions on the nodes by program, of all steps."""
         found = {name: text for one in self.results for name, text in one.versions.items()}
         return {name: text for name, text in found.items() if _VERSION.fullmatch(text)}
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the report for `--json`."""
-        names = ("version", "machine", "began", "place", "estimate", "spent", "summary", "versions")
-        steps = [one.as_data() for one in self.results]
-        return {**{name: getattr(self, name) for name in names}, "steps": steps}
 
 
 def masked(lines: Iterable[str], names: Mapping[str, str] = MappingProxyType({})) -> list[str]:

@@ -91,7 +91,8 @@ class NotServed(ClusterctlError):
 @dataclass(frozen=True)
 class Served:
     """A model that a job serves or loads. `folder` is the model's folder on the node. `public`
-    means that the server listens on all of the node's addresses."""
+    means that the server listens on all of the node's addresses. `state` and `version` are as the
+    server reports them, where it was asked."""
 
     model: str
     target: Target
@@ -99,18 +100,23 @@ class Served:
     port: int
     public: bool
     folder: str
+    state: str = ""
+    version: str = ""
+    json_names = (
+        *("model", "node", "port", "public", "folder", "job_id", "duration_s", "state", "version"),
+    )
 
-    def as_data(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {
-            "model": self.model,
-            "node": self.target.host,
-            "port": self.port,
-            "public": self.public,
-            "folder": self.folder,
-            "job_id": self.job.job_id,
-            "duration_s": round(self.job.duration_s, 1),
-        }
+    @property
+    def node(self) -> str:
+        return self.target.host
+
+    @property
+    def job_id(self) -> str:
+        return self.job.job_id
+
+    @property
+    def duration_s(self) -> float:
+        return self.job.duration_s
 
 
 @dataclass(frozen=True)

@@ -245,7 +245,7 @@ def _plan_with_capacity(launcher: Launcher, request: Request, key: LocalKey) -> 
         if not errors:
             return plan
         refused = LaunchRefused(launcher.name, plan.findings)
-        if any(one.check_id not in AWAITED for one in errors):
+        if any(one.check not in AWAITED for one in errors):
             raise refused
         launcher.progress.step(errors[0].message)
         try:

@@ -45,26 +45,30 @@ class VerifyReport:
     """The result of a comparison. Hosts with identical files form a group; the other groups are
     compared with the first one.
 
-    `more` counts the findings beyond those that were kept. `failures` are the hosts that did not
-    answer.
+    `findings_left_out` counts the findings beyond those that were kept. `failures` are the hosts
+    that did not answer.
     """
 
     path: str
     groups: tuple[HostGroup, ...]
     findings: tuple[Discrepancy, ...]
-    more: int = 0
+    findings_left_out: int = 0
     failures: tuple[HostOutcome[Looked], ...] = ()
+    compared: Depth = Depth()  # noqa: RUF009
+    json_names = (
+        *("path", "same", "compared", "groups", "findings", "findings_left_out", "failures"),
+    )
 
     @property
     def same(self) -> bool:
         """Whether all hosts answered and have the same."""
-        return not self.findings and not self.more and not self.failures
+        return not self.findings and not self.findings_left_out and not self.failures
 
     @property
     def exit_status(self) -> int:
         """255 if a host did not answer, 1 if there is any finding, else 0."""
         failed = max((f.error.exit_status for f in self.failures if f.error), default=0)
-        return max(failed, int(bool(self.findings or self.more)))
+        return max(failed, int(bool(self.findings or self.findings_left_out)))
 
 
 def verify(
@@ -96,7 +100,7 @@ def verify(
             _add_differences(relays, groups[0], group, findings)
     failed = [host for host in hosts if host in relays.failures]
     failures = tuple(HostOutcome[Looked](h, error=relays.failures[h]) for h in failed)
-    return VerifyReport(path, groups, findings.in_order(hosts), findings.more, failures)
+    return VerifyReport(path, groups, findings.in_order(hosts), findings.more, failures, depth)
 
 
 def errors_of(report: VerifyReport) -> dict[str, ClusterctlError]:

@@ -63,7 +63,7 @@ def measured(number, rate, rtt=lambda one, other: 50e-6, noise=0.02, seed=1):
 
 
 def blamed(report):
-    return {(one.check_id, one.host) for one in findings(report, "demo")}
+    return {(one.check, one.host) for one in findings(report, "demo")}
 
 
 @pytest.mark.parametrize("number", [3, 4, 5, 8, 32])
@@ -206,7 +206,7 @@ def test_figures_that_count_for_nothing(text, status, error):
     assert (error in table.error, table.rows) == (True, ()), table.error
     report = NetworkFigures(("a-0", "a-1"), 4, 1.0, collectives=(table,))
     [found] = findings(report, "a")
-    assert (found.check_id, found.severity) == ("bench.nccl", Severity.ERROR)
+    assert (found.check, found.severity) == ("bench.nccl", Severity.ERROR)
     assert found.message == f"alltoall_perf (nccl-tests): {table.error}"
 
 
@@ -229,7 +229,7 @@ def test_figures_of_mpi_that_count_for_nothing(text, status, error):
     table = table_of_mpi(text, status, "osu_allreduce", 4)
     assert (table.error, table.rows) == (error, ())
     [found] = findings(NetworkFigures(("a-0", "a-1"), 4, 1.0, allreduce=(table,)), "a")
-    assert (found.check_id, found.severity) == ("bench.mpi", Severity.ERROR)
+    assert (found.check, found.severity) == ("bench.mpi", Severity.ERROR)
     assert found.message == f"osu_allreduce: {error}"
 
 
@@ -237,5 +237,5 @@ def test_where_nccl_tests_are_to_be_had():
     lacks = ("all_gather_perf", "alltoall_perf")
     [found] = findings(NetworkFigures(("a-0", "a-1"), 4, 1.0, lacks_nccl_tests=lacks), "a")
     assert "with all_gather_perf, alltoall_perf of nccl-tests: not on the head" in found.message
-    assert (found.check_id, found.severity) == ("bench.nccl-tests", Severity.INFO)
+    assert (found.check, found.severity) == ("bench.nccl-tests", Severity.INFO)
     assert "github.com/NVIDIA/nccl-tests" in found.hint

@@ -211,7 +211,7 @@ def unit(**properties):
 )
 def test_each_problem_of_the_equipment_is_a_finding(found, asked, check_id, message):
     [finding] = check_equipment("demo-3", found, asked)
-    assert (finding.check_id, finding.host) == (check_id, "demo-3")
+    assert (finding.check, finding.host) == (check_id, "demo-3")
     assert message in finding.message
 
 

@@ -181,7 +181,7 @@ OTHER_KEY = KEY.replace("3.11", "3.10")
 )
 def test_each_obstacle_is_a_finding(nodes, check_id, host, message):
     [found] = obstacles(nodes, FOLDER)
-    assert (found.check_id, found.host, found.message) == (f"env.{check_id}", host, message)
+    assert (found.check, found.host, found.message) == (f"env.{check_id}", host, message)
 
 
 def gpus(index: int, *capabilities: int, **changes) -> NodeEnv:
@@ -283,7 +283,7 @@ def test_the_gpus_choose_the_release(request_, nodes, release, folder, line):
 def test_a_release_that_does_not_run_on_the_gpus(release, capabilities, host, says, hint):
     nodes = [gpus(index, *one, release=release) for index, one in enumerate(capabilities)]
     found = release_findings(nodes)
-    assert [(one.check_id, one.host, one.hint) for one in found] == (
+    assert [(one.check, one.host, one.hint) for one in found] == (
         [("env.gpus", host, hint)] if says else []
     )
     assert all(says in one.message for one in found)
@@ -296,7 +296,7 @@ def test_a_toolkit_matters_only_where_horovod_is_built():
     why = "there is no CUDA 12 toolkit (nvcc), only CUDA 13.0 (/usr/local/cuda): install one"
     nodes = [gpus(0, 80, no_toolkit=why), gpus(1, 80, no_toolkit=why)]
     [found] = obstacles(nodes, FOLDER, needs_build=True)
-    assert (found.check_id, found.host, found.hint) == ("env.toolkit", "demo-0", "install one")
+    assert (found.check, found.host, found.hint) == ("env.toolkit", "demo-0", "install one")
     assert found.message == why.rpartition(": ")[0]
     assert obstacles(nodes, FOLDER) == []
 

@@ -77,7 +77,8 @@ def test_status_shows_the_money(clusterctl, client):
     data = clusterctl("status", "demo", "--json").data["costs"]
     assert data["hourly_usd"] == pytest.approx(2 * NODE_USD, abs=1e-4)
     assert data["spent_usd"] == pytest.approx(100, abs=1)
-    assert data["limits"] == {"max_hours": 8.0, "budget_usd": 1000.0}
+    limits = {name: value for name, value in data["limits"].items() if value}
+    assert limits == {"max_hours": 8.0, "budget_usd": 1000.0}
     assert data["complete"] is True
     assert data["ends_in_s"] == pytest.approx(5 * 3600 + 43 * 60, abs=120)
 
@@ -113,7 +114,7 @@ def test_tags_edited_by_hand_break_nothing(clusterctl, client, tagged):
         assert ran.status == 0
         assert ("[cost.incomplete]" in ran.err) is (tags.DISK in tagged)
     costs = clusterctl("status", "demo", "--json").data["costs"]
-    assert (costs["limits"], costs["complete"]) == ({}, tags.DISK not in tagged)
+    assert (any(costs["limits"].values()), costs["complete"]) == (False, tags.DISK not in tagged)
 
 
 def test_status_asks_ec2_twice_and_the_price_list_once_a_day(clusterctl, client, monkeypatch):
@@ -164,7 +165,7 @@ def test_the_report_has_every_cluster_and_the_sum(clusterctl, client):
     assert lines[4].startswith("total: $44.17 an hour, $20.")
     data = clusterctl("costs", "--json").data
     assert [one["name"] for one in data["clusters"]] == ["one", "two"]
-    assert data["total"]["hourly_usd"] == pytest.approx(2 * NODE_USD + 0.08, abs=1e-4)
+    assert data["hourly_usd"] == pytest.approx(2 * NODE_USD + 0.08, abs=1e-4)
     assert [one["name"] for one in clusterctl("costs", "two", "--json").data["clusters"]] == ["two"]
 
 
@@ -200,7 +201,7 @@ def test_down_notes_what_it_ends(clusterctl, client):
     assert row.split()[:4] == ["demo", "us-east-1", "2", "removed"]
     assert "$20." in row and f"ended {datetime.now(timezone.utc):%Y-%m-%d}" in row
     [ended] = clusterctl("costs", "demo", "--since", "2026-01-01", "--json").data["ended"]
-    assert (ended["name"], ended["nodes"], ended["market"]) == ("demo", 2, "on-demand")
+    assert (ended["name"], len(ended["usd"]), ended["market"]) == ("demo", 2, "on-demand")
     assert ended["spent_usd"] == pytest.approx(20, abs=0.5)
     rows = list(csv.DictReader(clusterctl("costs", "--since", "1d", "--csv").out.splitlines()))
     assert rows[0]["cluster"] == "demo" and rows[0]["ended_at"]
@@ -242,13 +243,13 @@ def test_the_ledger_is_the_owners_alone_and_without_a_damaged_line_the_sum_is_a_
     ran = clusterctl("costs", "--since", "1d", "--json")
     [ended] = ran.data["ended"]
     assert ended["spent_usd"] == pytest.approx(10, abs=0.5)
-    assert (ended["complete"], ran.data["total"]["complete"]) == (True, False)
+    assert (ended["complete"], ran.data["complete"]) == (True, False)
     assert f"{file}: without 13 damaged lines: line 2: not JSON: " in ran.err
     assert ran.err.replace("\n", "").isprintable()
     # A line that a crash cut short is a cost that is not known, and spoils no later line.
     file.write_bytes(json.dumps(good).encode() + b'\n{"account": ')
     ran = clusterctl("costs", "--since", "1d", "--json")
-    assert (len(ran.data["ended"]), ran.data["total"]["complete"]) == (1, False)
+    assert (len(ran.data["ended"]), ran.data["complete"]) == (1, False)
     assert f"{file}: without 1 damaged line: line 2: not JSON: " in ran.err
     launch(client, "other", 1, **{tags.SPENT: spent(10)})
     remove(clusterctl, client, moto_url, "other")

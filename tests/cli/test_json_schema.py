@@ -69,6 +69,27 @@ def test_each_command_with_json_has_a_schema():
             jsonschema.Draft202012Validator.check_schema(json_schema.result_schema(result_of(name)))
 
 
+def test_python_3_9_can_evaluate_the_types(monkeypatch):
+    """It knows no `X | None`."""
+    shown = set()
+    plain = json_schema.hints_of
+
+    def noted(described):
+        shown.add(described)
+        return plain(described)
+
+    monkeypatch.setattr(json_schema, "hints_of", noted)
+    for command in filter(takes_json, COMMANDS.values()):
+        json_schema.result_schema(next(p.result for p in command.params if hasattr(p, "result")))
+    newer = []
+    for one in shown:
+        kinds = one.__annotations__
+        printed = ("return",) if "return" in kinds else getattr(one, "json_names", kinds)
+        newer += [(one, name) for name in printed if " | " in str(kinds.get(name, ""))]
+    assert newer == []
+    assert len(shown) > 50
+
+
 def test_what_was_recorded_is_as_the_schemas_describe():
     checked = set()
     for line, name, value in records():

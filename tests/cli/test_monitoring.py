@@ -123,5 +123,5 @@ def test_a_head_node_that_does_not_answer_is_an_error_whatever_job_was_meant(job
     head = HostEvidence(index=0, host="demo-0", error="no answer within 4 s")
     hosts = [head, HostEvidence(index=1, host="demo-1")]
     found = diagnose(Evidence("demo", job=job_of(None, hosts, job_id), hosts=tuple(hosts)))
-    assert (found.exit_status, found.check_id) == (2, "host.silent")
+    assert (found.exit_status, found.check) == (2, "host.silent")
     assert found.verdict == "demo-0 gives no answer: no answer within 4 s"

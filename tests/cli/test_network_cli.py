@@ -33,7 +33,7 @@ def test_a_network_is_made_shown_and_made_only_once(network):
     status = network("status", "training", "--json").data
     assert status["network"] == made.data["network"]
     assert [subnet["free_addresses"] for subnet in status["network"]["subnets"]] == [16379, 16379]
-    assert (status["instances"], status["stack_status"]) == ({}, "CREATE_COMPLETE")
+    assert (status["clusters"], status["status"]) == ({}, "CREATE_COMPLETE")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,8 @@ def test_what_was_left_out_and_who_failed_is_told_to_programs(capsys):
     record = job(JobState.FAILED, replace(DONE, left_out=1), SILENT)
     assert s3sync._show(nodes_of(record, "demo"), as_json=True) == 255
     one, silent = json.loads(capsys.readouterr().out)
-    assert (one["state"], one["left_out"], one["how"]) == ("incomplete", 1, "s5cmd")
+    assert (one["state"], one["is_incomplete"]) == ("succeeded", True)
+    assert (one["copied"]["left_out"], one["copied"]["tool"]) == (1, "s5cmd")
     assert one["message"] == "1 file was left out"
     assert "clusterctl logs demo 20261121-200000-abcd" in one["hint"]
     assert (silent["host"], silent["message"], silent["exit_status"]) == ("demo-2", "no route", 255)

@@ -233,7 +233,7 @@ def test_nodes_that_do_not_get_ready_are_removed(clusterctl, client, here, monke
     before = everything(client)
     ran = clusterctl(*FIVE, "--json")
     assert ran.status == 1, ran
-    steps = {one["name"]: one["verdict"] for one in ran.data["steps"]}
+    steps = {one["name"]: one["verdict"] for one in ran.data["results"]}
     assert steps.pop("launch") == "failed"
     assert (steps.pop("remove"), steps.pop("verify")) == ("passed", "passed")
     assert set(steps.values()) == {"not run"}
@@ -357,7 +357,7 @@ def test_the_whole_story(in_lab, lab, here, monkeypatch):
     monkeypatch.setattr(deploy, "example_files", lambda: files)
     ran = in_lab(*FIVE, "--json")
     assert ran.status == 0, ran
-    steps = {one["name"]: one for one in ran.data["steps"]}
+    steps = {one["name"]: one for one in ran.data["results"]}
     assert {one["verdict"] for name, one in steps.items() if name != "nccl-tests"} == {"passed"}
     assert steps["nccl-tests"]["message"].startswith("the nodes have no NVIDIA driver")
     assert steps["hang"]["message"].startswith("rank 1 on selftest-1 stopped")

@@ -41,21 +41,21 @@ def failed(error):
 
 
 @pytest.mark.parametrize(
-    ("told", "depth", "status"),
+    ("told", "status"),
     [
-        (report([ALL], []), Depth(), 0),
-        (report([ALL], []), Depth(content=True, mtime=True), 0),
-        (report(), Depth(), 1),
-        (report(findings=[finding(str(n)) for n in range(21)]), Depth(), 1),
-        (report(findings=[finding(str(n)) for n in range(3)], more=5), Depth(), 1),
-        (failed(HostUnreachable("demo-3", "no route")), Depth(), 255),
-        (failed(CommandFailed("demo-3", "no python")), Depth(), 1),
-        (report([ALL], [finding("ünï a\nb\tc\udcff\x1b[31m x\u202ey")]), Depth(), 1),
+        (report([ALL], []), 0),
+        (report([ALL], [], compared=Depth(content=True, mtime=True)), 0),
+        (report(), 1),
+        (report(findings=[finding(str(n)) for n in range(21)]), 1),
+        (report(findings=[finding(str(n)) for n in range(3)], findings_left_out=5), 1),
+        (failed(HostUnreachable("demo-3", "no route")), 255),
+        (failed(CommandFailed("demo-3", "no python")), 1),
+        (report([ALL], [finding("ünï a\nb\tc\udcff\x1b[31m x\u202ey")]), 1),
     ],
     ids=["same", "deep", "missing", "many", "more", "unreachable", "failed", "odd"],
 )
-def test_screens(told, depth, status, capsys, snapshot):
-    assert show(told, depth, as_json=False) == status
+def test_screens(told, status, capsys, snapshot):
+    assert show(told, as_json=False) == status
     said = capsys.readouterr()
     assert f"{said.out}--\n{said.err}" == snapshot
 
@@ -63,12 +63,17 @@ def test_screens(told, depth, status, capsys, snapshot):
 def test_json(capsys):
     odd = finding("new\nline\udcff", "has other content", Kind.DIFFERS)
     error = HostUnreachable("demo-3", "no route")
-    full = report(findings=[odd], more=7, failures=(HostOutcome("demo-3", error=error),))
-    assert show(full, Depth(content=True), as_json=True) == 255
+    full = report(
+        findings=[odd],
+        findings_left_out=7,
+        failures=(HostOutcome("demo-3", error=error),),
+        compared=Depth(content=True),
+    )
+    assert show(full, as_json=True) == 255
     found = json.loads(capsys.readouterr().out)
     assert found["same"] is False
     assert found["compared"] == {"content": True, "mtime": False}
-    assert [(group["hosts"][-1], group["files"]) for group in found["groups"]] == [
+    assert [(group["hosts"][-1], group["total"]["files"]) for group in found["groups"]] == [
         ("demo-30", 1152),
         ("demo-31", 1151),
     ]

@@ -157,7 +157,7 @@ def test_nodes_that_are_alike_have_no_findings():
 )  # fmt: skip
 def test_one_node_of_four(changes, checks, words):
     found = check(nodes(4, n2=changes))
-    assert sorted({one.check_id for one in found}) == checks
+    assert sorted({one.check for one in found}) == checks
     assert all(one.host == "demo-2" for one in found)
     assert not checks or any(words in one.message for one in found), found
 
@@ -174,7 +174,7 @@ def test_gpus_that_could_not_be_read_are_not_counted_as_none():
 
 def test_a_node_whose_versions_are_not_known_is_no_norm_for_the_other():
     two = nodes(2, n0={versions: VERSIONS_HANG, scripts: replace(VERSIONS_HANG, label="scripts")})
-    assert {(one.check_id, one.host) for one in check(two)} == {("fact.hangs", "demo-0")}
+    assert {(one.check, one.host) for one in check(two)} == {("fact.hangs", "demo-0")}
     table = compare(two)
     assert table.norms["HOROVOD"] == "0.28.1"
     assert not any(table.is_odd(name, row) for name in table.cells for row in (0, 1))
@@ -198,12 +198,12 @@ def test_of_two_that_differ_the_head_nodes_value_is_the_norm():
     ],
 )
 def test_clocks(offsets_s, found):
-    assert [(one.check_id, one.host) for one in check(nodes(3, offsets_s))] == found
+    assert [(one.check, one.host) for one in check(nodes(3, offsets_s))] == found
 
 
 def test_twins_of_one_name_are_both_named():
     found = check(nodes(3, n2=changed(system, hostname="ip-10-0-0-4")))
-    assert [(one.check_id, one.host) for one in found] == [
+    assert [(one.check, one.host) for one in found] == [
         ("hostname.duplicate", "demo-0"),
         ("hostname.duplicate", "demo-2"),
     ]

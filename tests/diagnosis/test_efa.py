@@ -40,7 +40,7 @@ def job(names=P5, hosts=4, grown=BUSY, **changed):
 
 
 def found_in(evidence):
-    return [(one.check_id, one.host) for one in diagnose(evidence).findings]
+    return [(one.check, one.host) for one in diagnose(evidence).findings]
 
 
 IDLE = {"tx_bytes": 0, "rx_bytes": 0, "tx_pkts": 0}
@@ -71,7 +71,7 @@ def test_a_host_with_trouble_to_all_others_is_named(counted):
 def test_of_hosts_with_equal_trouble_all_are_told_and_of_two_both():
     event = {"unresponsive_remote_events": 1}
     found = diagnose(job(demo_0=event, demo_1=event)).findings
-    assert [(one.check_id, one.host) for one in found] == [("link.slow", None)]
+    assert [(one.check, one.host) for one in found] == [("link.slow", None)]
     assert "of demo-0 (10.0.0.5), demo-1 (10.0.0.6) are in trouble" in found[0].message
     [found] = diagnose(job(hosts=2, demo_0=event)).findings
     assert "demo-0" in found.message
@@ -136,7 +136,7 @@ def examined(cards):
 
 def test_doctor_tells_of_a_card_that_has_moved_nothing():
     [found] = check(examined(cards_of(P5, **IDLE)))
-    assert (found.check_id, found.host, found.severity.value) == ("efa.idle", "demo-1", "warning")
+    assert (found.check, found.host, found.severity.value) == ("efa.idle", "demo-1", "warning")
     assert "1 EFA card moved nothing since the driver was loaded" in found.message
     assert P5[0] in found.message
     assert check(examined(cards_of(P5))) == []
@@ -145,7 +145,7 @@ def test_doctor_tells_of_a_card_that_has_moved_nothing():
 
 def test_doctor_tells_what_a_card_has_counted_without_blame():
     [found] = check(examined(cards_of(P4D, unresponsive_remote_events=3, rx_drops=2)))
-    assert (found.check_id, found.severity.value) == ("efa.counters", "info")
+    assert (found.check, found.severity.value) == ("efa.counters", "info")
     assert found.message.endswith("remotes without an answer: 3, packets dropped on arrival: 2")
 
 

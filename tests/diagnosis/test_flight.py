@@ -263,8 +263,8 @@ def test_diagnose_says_which_rank_is_missing_and_where_the_others_wait(tmp_path)
     evidence = with_dumps(written(tmp_path, dumps, JOB), **FAILED)
     save(evidence, tmp_path / "bundle")
     found = diagnose(load_bundle(tmp_path / "bundle"))
-    [one] = [one for one in found.findings if one.check_id == "torch.missing"]
-    assert found.check_id == "torch.missing"
+    [one] = [one for one in found.findings if one.check == "torch.missing"]
+    assert found.check == "torch.missing"
     assert (one.host, one.ranks) == ("demo-2", (2,))
     assert one.message == (
         "rank 2 on demo-2 has not called collective 11 of process group default_pg, all_reduce of "
@@ -280,7 +280,7 @@ def test_diagnose_says_where_shapes_differ_and_which_dump_is_damaged(tmp_path):
         *written(tmp_path, dumps, JOB)[:3],
         FlightDump(3, "/tmp/x", 0, JOB, error="it is damaged"),
     ]
-    found = {one.check_id: one for one in diagnose(with_dumps(dumps, **FAILED)).findings}
+    found = {one.check: one for one in diagnose(with_dumps(dumps, **FAILED)).findings}
     assert found["torch.mismatch"].ranks == (2,)
     assert found["torch.mismatch"].message == (
         "ranks differ in collective 11 of process group default_pg: ranks 0-1 on demo-[0-1]: "
@@ -295,13 +295,13 @@ def test_dumps_of_another_job_or_from_before_the_job_went_on_do_not_count(tmp_pa
     others = [replace(one, job_id="20200101-000000-abcd") for one in told]
     old = [replace(one, age_s=500.0) for one in told]
     for dumps in (others, old):
-        checks = {one.check_id for one in diagnose(with_dumps(dumps)).findings}
+        checks = {one.check for one in diagnose(with_dumps(dumps)).findings}
         assert not checks & {"torch.missing", "torch.mismatch", "torch.dump"}
-    assert "torch.missing" in {one.check_id for one in diagnose(with_dumps(told)).findings}
+    assert "torch.missing" in {one.check for one in diagnose(with_dumps(told)).findings}
 
 
 def test_diagnose_uses_the_watchdogs_messages_without_dumps():
     waits = "".join(LOG.format(rank, 5, "ALLREDUCE", 9) for rank in (0, 1, 3))
     log = (*waits.splitlines(), TOLD.format(2, 4))
     found = diagnose(job_of(4, 1, log=log, **FAILED))
-    assert (found.check_id, found.findings[0].ranks) == ("torch.missing", (2,)), found.verdict
+    assert (found.check, found.findings[0].ranks) == ("torch.missing", (2,)), found.verdict

@@ -60,7 +60,7 @@ def test_a_circle_of_three():
     found = diagnose(
         in_c(r0=calls("MPI_Recv", 1), r1=calls("MPI_Recv", 3), r3=calls("MPI_Send", 0))
     )
-    assert (found.check_id, found.findings[0].ranks) == ("mpi.cycle", (0, 1, 3))
+    assert (found.check, found.findings[0].ranks) == ("mpi.cycle", (0, 1, 3))
     assert "waits for rank 3 in MPI_Recv, called at trade ring.c:7" in found.verdict
 
 
@@ -77,7 +77,7 @@ def test_a_circle_of_three():
     ids=["it goes on", "not compared", "no debug info", "any source", "other ranks", "not of one"],
 )
 def test_what_is_no_circle(back):
-    assert diagnose(in_c(r0=calls("MPI_Recv", 3), r3=back)).check_id != "mpi.cycle"
+    assert diagnose(in_c(r0=calls("MPI_Recv", 3), r3=back)).check != "mpi.cycle"
 
 
 def test_a_long_exchange_is_no_circle():
@@ -91,16 +91,16 @@ def test_a_long_exchange_is_no_circle():
             for at, one in enumerate(samples((), state="R"))
         )
     evidence = in_c(r0=calls("MPI_Recv", 1), r1=calls("MPI_Recv", 0))
-    assert diagnose(evidence).check_id == "mpi.cycle"
+    assert diagnose(evidence).check == "mpi.cycle"
     for rank, shown in over_tcp.items():
         evidence = with_rank(evidence, rank, samples=shown)
     # The other ranks move nothing, so that the job as a whole is not known to work.
-    assert diagnose(evidence).check_id not in ("mpi.cycle", "healthy")
+    assert diagnose(evidence).check not in ("mpi.cycle", "healthy")
 
 
 def test_a_send_and_its_receive_are_no_circle():
     over_memory = in_c(r0=calls("MPI_Ssend", 1), r1=calls("MPI_Recv", 0))
-    assert diagnose(over_memory).check_id != "mpi.cycle"
+    assert diagnose(over_memory).check != "mpi.cycle"
 
 
 def test_a_peer_that_is_not_known_is_not_guessed():
@@ -110,7 +110,7 @@ def test_a_peer_that_is_not_known_is_not_guessed():
 
 def test_a_rank_that_is_awaited_and_in_no_call_of_mpi():
     found = diagnose(in_c(r0=calls("MPI_Recv", 2), r2=calls("")))
-    assert (found.check_id, found.findings[0].ranks) == ("mpi.awaited", (2,))
+    assert (found.check, found.findings[0].ranks) == ("mpi.awaited", (2,))
     assert "is in trade ring.c:7, not in MPI, and rank 0" in found.verdict
 
 
@@ -142,7 +142,7 @@ def test_ranks_in_one_call_are_one_finding_though_only_one_of_them_was_read(read
     evidence = in_c(8, **{f"r{rank}": calls("") for rank in read})
     asleep = samples((), syscall="clock_nanosleep")
     found = diagnose(with_rank(evidence, 3, 4, samples=asleep))
-    assert (found.check_id, found.findings[0].ranks) == ("rank.apart", (3, 4))
+    assert (found.check, found.findings[0].ranks) == ("rank.apart", (3, 4))
     assert ("trade" in found.verdict) == says
 
 

@@ -71,7 +71,7 @@ def test_this_machine_tries():
 def test_the_host_that_is_not_reached_is_named_with_its_address_and_port():
     found = diagnose(tried(starting("10.0.0.5"), 2, "no answer within 2 s"))
     lead = found.findings[0]
-    assert (lead.check_id, lead.ranks, lead.host, found.exit_status) == (
+    assert (lead.check, lead.ranks, lead.host, found.exit_status) == (
         *("rendezvous.unreached", (2,), "demo-0"),
         2,
     )
@@ -92,4 +92,4 @@ def test_the_host_that_is_not_reached_is_named_with_its_address_and_port():
     ids=["it was reached", "rank 0 has not come so far", "the job has just begun"],
 )
 def test_what_is_no_finding(evidence):
-    assert "rendezvous.unreached" not in {one.check_id for one in diagnose(evidence).findings}
+    assert "rendezvous.unreached" not in {one.check for one in diagnose(evidence).findings}

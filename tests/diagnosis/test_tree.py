@@ -129,7 +129,7 @@ def test_four_thousand_ranks_on_five_hundred_hosts():
     evidence = with_processes(evidence, lambda one: replace(one, samples=apart(one.samples)))
     found = diagnose(evidence)
     tree = merge(rank for host in evidence.hosts for rank in host.ranks)
-    assert (found.check_id, found.findings[0].host) == ("rank.io", "demo-339")
+    assert (found.check, found.findings[0].host) == ("rank.io", "demo-339")
     assert found.findings[0].ranks == (2717,)
     assert len(tree.ranks) == 4096
     assert len(tree_lines(tree)) < 60

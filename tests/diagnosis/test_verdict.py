@@ -215,7 +215,7 @@ def test_processes_that_were_not_read_are_no_all_clear_and_a_warning_beside_them
     unread = with_host(STUCK, 2, processes=(), problems=("processes: no answer within 6 s",))
     for evidence in (unread, with_host(unread, 1, clock_offset_s=90.0)):
         found = diagnose(evidence)
-        assert (found.check_id, found.exit_status) == ("unknown", 3), found
+        assert (found.check, found.exit_status) == ("unknown", 3), found
         assert "demo-2: processes: no answer within 6 s" in found.verdict
         assert found.as_data()["not_seen"] == ["demo-2: processes: no answer within 6 s"]
         assert "no rank of another job of this user" not in found.clean
@@ -243,7 +243,7 @@ def test_why_a_host_without_a_cluster_could_not_be_looked_at(error, words, step)
 def test_what_is_wrong_is_named(name):
     evidence, check, host, ranks = SICK[name]
     found = diagnose(evidence)
-    assert (found.check_id, found.findings[0].ranks) == (check, ranks), found
+    assert (found.check, found.findings[0].ranks) == (check, ranks), found
     assert found.findings[0].host == f"demo-{host}"
     assert found.exit_status == 2
 
@@ -258,7 +258,7 @@ def test_what_is_wrong_is_named(name):
 @pytest.mark.parametrize("error", ["did not answer in time", "it answers none in time: frozen"])
 def test_a_silent_host_is_not_told_to_reboot(host, commands, error):
     evidence = with_host(STUCK, host, error=error, processes=(), facts={})
-    [silent] = [one for one in diagnose(evidence).findings if one.check_id == "host.silent"]
+    [silent] = [one for one in diagnose(evidence).findings if one.check == "host.silent"]
     assert "reboot" not in silent.hint
     assert [one for one in commands if one not in silent.hint] == []
 
@@ -285,12 +285,12 @@ def test_ranks_of_another_job_are_no_leftovers_while_the_head_node_is_silent():
     )
     both = (*STUCK.hosts[2].processes, stranger)
     evidence = with_host(with_host(STUCK, 2, processes=both), 0, error="no answer", processes=())
-    [one] = [one for one in diagnose(evidence).findings if one.check_id == "ranks.leftover"]
+    [one] = [one for one in diagnose(evidence).findings if one.check == "ranks.leftover"]
     assert "is not known" in one.message and not one.blocks and "kill" not in one.hint
     [one] = [
         one
         for one in diagnose(with_host(STUCK, 2, processes=both)).findings
-        if one.check_id == "ranks.leftover"
+        if one.check == "ranks.leftover"
     ]
     assert "kill demo --nodes 2" in one.hint
 
@@ -298,7 +298,7 @@ def test_ranks_of_another_job_are_no_leftovers_while_the_head_node_is_silent():
 @pytest.mark.parametrize(("job", "are"), [(STUCK, "are"), (ENDED, "were")])
 def test_ranks_of_an_ended_job_are_not_on_a_silent_host_any_more(job, are):
     evidence = with_host(job, 3, error="did not answer in time", processes=(), facts={})
-    [silent] = [one for one in diagnose(evidence).findings if one.check_id == "host.silent"]
+    [silent] = [one for one in diagnose(evidence).findings if one.check == "host.silent"]
     assert f"ranks 6-7 {are} there" in silent.message
 
 
@@ -408,7 +408,7 @@ HEALTHY = {
 def test_a_healthy_job_has_no_error_as_its_verdict(name):
     found = diagnose(HEALTHY[name])
     assert found.exit_status == 0, found
-    assert found.check_id in ("healthy", "starting")
+    assert found.check in ("healthy", "starting")
 
 
 SPIN = samples((), state="R")
@@ -467,7 +467,7 @@ NOT_KNOWN = {
 def test_what_is_not_known_is_not_called_well(name):
     evidence, words = NOT_KNOWN[name]
     found = diagnose(evidence)
-    assert (found.check_id, found.exit_status) == ("unknown", 3), found
+    assert (found.check, found.exit_status) == ("unknown", 3), found
     assert words in found.verdict
     assert found.unseen
     assert "clusterctl diagnose demo --tree" in found.next_step
@@ -481,14 +481,14 @@ def test_a_watcher_is_told_whether_the_job_stands_still():
 
 def test_without_a_job_nothing_is_known():
     found = diagnose(replace(STUCK, job=None, hosts=()))
-    assert (found.check_id, found.exit_status) == ("idle", 3)
+    assert (found.check, found.exit_status) == ("idle", 3)
 
 
 def test_what_was_not_looked_at_is_told():
     dark = with_rank(STUCK, *range(8), samples=SPIN)
     dark = with_host(dark, 3, error="did not answer in time", processes=(), quarantined="x")
     found = diagnose(with_job(dark, line="", size=6, log=()))
-    assert found.check_id in ("unknown", "host.silent")
+    assert found.check in ("unknown", "host.silent")
     spin = diagnose(with_rank(STUCK, *range(8), samples=SPIN))
     assert any("ranks 0-7: no Python programs" in text for text in spin.unseen)
     assert "gdb -p 1000" in spin.next_step
@@ -548,7 +548,7 @@ GATHER = (*MAIN, Frame("step", SCRIPT, 79), *INNER, Frame("horovod_allgather", "
 
 def test_ranks_in_different_collectives_are_named_at_the_first_look():
     found = diagnose(with_rank(STUCK, 5, samples=samples(GATHER)))
-    assert (found.check_id, found.exit_status) == ("ranks.differ", 2)
+    assert (found.check, found.exit_status) == ("ranks.differ", 2)
     assert (found.findings[0].ranks, found.findings[0].host) == ((5,), "demo-2")
     assert "rank 5 on demo-2 (10.0.0.7) in Horovod's allgather" in found.verdict
     assert "ranks 0-4,6-7 on 4 hosts in Horovod's allreduce" in found.verdict
@@ -569,7 +569,7 @@ def test_ranks_in_different_compiled_steps_are_named_once_ten_steps_are_missing(
     step = samples((*own("one_step"), *INNER, QUICK))
     evidence = with_rank(job_of(log=log), *range(8), samples=step)
     found = diagnose(with_rank(evidence, 5, samples=samples((*place, *INNER, QUICK))))
-    assert found.check_id == check
+    assert found.check == check
     if check == "ranks.differ":
         assert (found.findings[0].ranks, found.findings[0].host) == ((5,), "demo-2")
         assert "other_step train.py:31" in found.verdict
@@ -581,11 +581,11 @@ def test_ranks_that_came_to_one_line_by_other_calls_of_the_library_are_named_onc
     later, first = ((*own("one_step"), *inner, QUICK) for inner in (INNER, INNER[1:]))
     for lines, check in ((log, "ranks.differ"), ((), "unknown")):
         evidence = with_rank(job_of(log=lines), *range(8), samples=samples(later))
-        assert diagnose(evidence).check_id == "unknown"
+        assert diagnose(evidence).check == "unknown"
         found = diagnose(with_rank(evidence, 5, samples=samples(first)))
-        assert found.check_id == check
+        assert found.check == check
     found = diagnose(with_rank(with_rank(evidence, *range(4), samples=samples(first))))
-    assert found.check_id == "unknown"
+    assert found.check == "unknown"
 
 
 def between(evidence, start, end, *, state="ESTAB", roles=("rank",), **more):
@@ -615,7 +615,7 @@ LOST = {"send_queue_bytes": 131072, "retransmits": 8}
 
 def test_packets_that_are_lost_name_the_pair_of_hosts():
     found = diagnose(between(STUCK, 2, 0, **LOST))
-    assert (found.check_id, found.exit_status, found.findings[0].host) == ("link.lost", 2, "demo-2")
+    assert (found.check, found.exit_status, found.findings[0].host) == ("link.lost", 2, "demo-2")
     assert "between demo-2 (10.0.0.7) and demo-0 (10.0.0.5) (port 1024)" in found.verdict
     assert "sent again 8 times in vain for 3 min 34 s" in found.verdict
     assert "ping -c 3 -M do -s 1472 10.0.0.5" in found.findings[0].hint
@@ -632,7 +632,7 @@ def test_the_direction_is_told_by_what_arrived():
 
 def test_who_cannot_connect_is_told():
     found = diagnose(between(STUCK, 2, 0, state="SYN-SENT", roles=("daemon",), retransmits=4))
-    assert found.check_id == "link.connect"
+    assert found.check == "link.connect"
     assert found.verdict.startswith("mpirun's daemon on demo-2 (10.0.0.7) cannot connect to demo-0")
     assert "sent 5 times" in found.verdict
 
@@ -648,7 +648,7 @@ def test_who_cannot_connect_is_told():
 )
 def test_a_connection_that_is_only_slow_or_idle_is_no_finding(evidence, more):
     end = 3 if evidence is not STUCK else 0
-    checks = [one.check_id for one in diagnose(between(evidence, 2, end, **more)).findings]
+    checks = [one.check for one in diagnose(between(evidence, 2, end, **more)).findings]
     assert "link.lost" not in checks
 
 
@@ -656,14 +656,14 @@ def test_who_submitted_what_no_other_did_is_not_called_innocent():
     """All others are missing, and wait in another call: they are no more the cause than it is."""
     rest = tuple(f"{rank}: [gathered]" for rank in range(8) if rank != 5)
     found = diagnose(stalled(*rest))
-    assert (found.check_id, found.findings[0].ranks) == ("ranks.order", (5,))
+    assert (found.check, found.findings[0].ranks) == ("ranks.order", (5,))
     assert "rank 5 on demo-2 (10.0.0.7) has submitted `gathered`" in found.verdict
 
 
 def test_a_rank_in_c_that_is_alone_is_named():
     spins = with_rank(STUCK, *range(8), samples=SPIN)
     found = diagnose(with_rank(spins, 5, samples=samples((), syscall="pause")))
-    assert (found.check_id, found.findings[0].ranks) == ("rank.apart", (5,))
+    assert (found.check, found.findings[0].ranks) == ("rank.apart", (5,))
     assert "alone in pause" in found.verdict
 
 
@@ -686,7 +686,7 @@ def in_c(evidence, *ranks, call, **more):
 def test_who_polls_in_c_waits_for_those_that_do_not(ranks, call, words):
     """A lock is the program's own, and a sleep is nobody's wait, be it of most ranks."""
     found = diagnose(in_c(with_rank(STUCK, *range(8), samples=SPIN), *ranks, call=call))
-    assert (found.check_id, found.findings[0].ranks) == ("rank.apart", ranks)
+    assert (found.check, found.findings[0].ranks) == ("rank.apart", ranks)
     assert words in found.verdict
     assert "gdb -p" in found.findings[0].hint
 
@@ -698,13 +698,13 @@ def test_who_computes_and_sleeps_in_turn_is_not_called_alone():
     ran = (asleep[0], replace(asleep[1], syscall="running", state="R"), asleep[2])
     for cpu_s, check in ((0.02, "rank.apart"), (0.5, "unknown")):
         found = diagnose(with_rank(evidence, 5, samples=used(ran, cpu_s)))
-        assert found.check_id == check
+        assert found.check == check
 
 
 def test_of_many_in_a_lock_and_one_that_polls_it_is_not_known_who_waits():
     """MPI of several threads may wait for messages in a lock."""
     found = diagnose(in_c(with_rank(STUCK, *range(8), samples=SPIN), *range(5), call="futex"))
-    assert "rank.apart" not in {one.check_id for one in found.findings if set(one.ranks) & {0, 1}}
+    assert "rank.apart" not in {one.check for one in found.findings if set(one.ranks) & {0, 1}}
 
 
 @pytest.mark.parametrize(
@@ -719,7 +719,7 @@ def test_a_limit_that_a_rank_has_reached_is_in_the_verdict(limits, held, words):
     busy = samples(own("load"), state="R")
     looks = tuple(replace(one, **held) for one in busy)
     found = diagnose(with_rank(STUCK, 5, samples=looks, limits=limits))
-    assert (found.check_id, found.findings[0].ranks) == ("rank.busy", (5,))
+    assert (found.check, found.findings[0].ranks) == ("rank.busy", (5,))
     assert words in found.verdict
     assert words not in diagnose(with_rank(STUCK, 5, samples=busy, limits=limits)).verdict
 
@@ -742,7 +742,7 @@ def test_steps_that_became_four_times_slower_are_a_warning_in_any_language():
         return diagnose(with_rank(job_of(**added), *range(8), samples=SPIN))
 
     found = look(3)
-    assert (found.exit_status, found.findings[0].check_id) == (1, "job.slower")
+    assert (found.exit_status, found.findings[0].check) == (1, "job.slower")
     assert look(20).exit_status == 0
 
 
@@ -778,7 +778,7 @@ def test_the_usual_time_of_a_step_is_that_of_most_steps_lately(written, step_s, 
     )
     assert Scene(evidence).rhythm_s == pytest.approx(step_s)
     found = diagnose(evidence)
-    assert (found.check_id, found.findings[0].ranks) == ("rank.blocked", (5,))
+    assert (found.check, found.findings[0].ranks) == ("rank.blocked", (5,))
     assert found.exit_status == status
 
 
@@ -789,7 +789,7 @@ def test_steps_that_became_slower_after_a_hang_are_a_warning():
     job = timed(*written, *now)
     looks = with_rank(job_of(**job, log_added=job["log"][-2:]), *range(8), samples=SPIN)
     found = diagnose(looks)
-    assert (found.exit_status, found.findings[0].check_id) == (1, "job.slower")
+    assert (found.exit_status, found.findings[0].check) == (1, "job.slower")
     assert "made 5 before" in found.findings[0].message
 
 
@@ -808,14 +808,14 @@ def c_ranks(evidence, computes=(), **more):
 
 def test_a_rank_in_c_that_computes_while_the_others_ask_for_data_is_named():
     found = diagnose(c_ranks(STUCK, [5]))
-    assert (found.check_id, found.exit_status) == ("rank.apart", 2)
+    assert (found.check, found.exit_status) == ("rank.apart", 2)
     assert "rank 5 on demo-2 (10.0.0.7) is alone computing for 3 min 34 s" in found.verdict
     assert "the others are running or polling" in found.verdict
     steps = {"log_added": ("step 8 loss 0.1",), "quiet_s": 0.1}
     slow = diagnose(c_ranks(job_of(**steps), [5]))
-    assert [(one.check_id, one.ranks) for one in slow.findings] == [("rank.straggler", (5,))]
+    assert [(one.check, one.ranks) for one in slow.findings] == [("rank.straggler", (5,))]
     for computes in ((), range(8), range(5)):
-        assert diagnose(c_ranks(STUCK, computes)).check_id == "unknown"
+        assert diagnose(c_ranks(STUCK, computes)).check == "unknown"
         assert diagnose(c_ranks(job_of(**steps), computes)).exit_status == 0
 
 
@@ -834,8 +834,8 @@ def test_a_rank_that_three_samples_meet_at_its_own_work_is_not_slow():
     evidence = job_of(log_added=("step 8 loss 0.1",), quiet_s=0.1)
     own_work = samples(own("load"), syscall="clock_nanosleep")
     evidence = with_rank(evidence, 3, samples=own_work)
-    assert diagnose(evidence).check_id == "rank.straggler"
-    assert diagnose(with_rank(evidence, *range(8), glances=seen)).check_id == "healthy"
+    assert diagnose(evidence).check == "rank.straggler"
+    assert diagnose(with_rank(evidence, *range(8), glances=seen)).check == "healthy"
 
 
 def test_a_slow_rank_that_also_waits_for_a_processor_is_named_with_its_call():
@@ -859,17 +859,17 @@ def torch_job(carried, line="mpirun sh -c 'python -m torch.distributed.run' trai
 
 def test_bytes_between_all_ranks_of_torch_show_progress():
     found = diagnose(torch_job([1 << 20] * 8))
-    assert (found.check_id, found.exit_status) == ("healthy", 0)
+    assert (found.check, found.exit_status) == ("healthy", 0)
     assert "ranks 0-7 worked between the samples" in found.verdict
     for carried in ([0] * 8, [1 << 20] * 7 + [0], [99] * 8):
-        assert diagnose(torch_job(carried)).check_id == "unknown"
+        assert diagnose(torch_job(carried)).check == "unknown"
 
 
 def test_bytes_are_no_progress_if_the_job_printed_steps_and_is_silent():
     job = timed(*QUICK_STEPS)
     silent_s = job.pop("quiet_s")
     evidence = with_job(torch_job([1 << 20] * 8), **job, log_silent_s=silent_s)
-    assert diagnose(evidence).check_id == "unknown"
+    assert diagnose(evidence).check == "unknown"
 
 
 def test_who_complains_of_another_host_is_its_victim():
@@ -883,7 +883,7 @@ prterun has exited due to process rank 0 with PID 0 on node demo-0 calling
 "abort". This may have caused other processes in the application to be"""
     failed = {"state": "failed", "exit_status": 14, "log": tuple(said.splitlines())}
     found = diagnose(with_processes(job_of(4, 1, **failed), lambda one: None))
-    assert (found.check_id, found.findings[0].ranks) == ("mpi.tcp-peer-hung-up", (2,))
+    assert (found.check, found.findings[0].ranks) == ("mpi.tcp-peer-hung-up", (2,))
     assert found.findings[0].host == "demo-2"
     assert "rank 0 end first" not in found.verdict
     assert "at the other end was rank 2 on demo-2 (10.0.0.7)" in found.verdict
@@ -896,7 +896,7 @@ Connection reset by peer
    Exit code:    1"""
     failed = {"state": "failed", "exit_status": 1, "log": tuple(said.splitlines())}
     found = diagnose(with_processes(job_of(4, 1, **failed), lambda one: None))
-    assert (found.check_id, found.findings[0].ranks) == ("horovod.gloo-peer", (1,))
+    assert (found.check, found.findings[0].ranks) == ("horovod.gloo-peer", (1,))
     assert found.findings[0].host == "demo-1"
     assert "at the other end was rank 1 on demo-1 (10.0.0.6)" in found.verdict
 
@@ -950,7 +950,7 @@ def test_the_threads_and_processes_of_a_rank_that_waits_are_shown():
     evidence = with_rank(STUCK, 5, samples=looks)
     evidence = with_host(evidence, 2, processes=(*evidence.hosts[2].processes, child))
     found = diagnose(evidence)
-    assert found.check_id == "rank.data"
+    assert found.check == "rank.data"
     assert "7 ranks wait for it" in found.verdict
     assert "rank 5, thread feeder: generate train.py:12" in found.findings[0].evidence
     assert any("process 78 (state S): fetch train.py:13" in x for x in found.findings[0].evidence)
@@ -965,7 +965,7 @@ def test_a_debugger_is_named():
 def test_another_user_who_is_busy_is_a_warning_and_the_system_is_not():
     bob = OtherProcess(9, "bob", 1.9, ("./spin",))
     found = diagnose(with_host(RUNS, 1, others=(bob, OtherProcess(8, "root", 1.0))))
-    assert [one.check_id for one in found.findings] == ["host.shared"]
+    assert [one.check for one in found.findings] == ["host.shared"]
     assert "1 process of bob on demo-1 (10.0.0.6) uses 1.9 processors" in found.findings[0].message
 
 
@@ -974,8 +974,8 @@ def test_what_others_left_is_a_warning():
     healthy = job_of(quiet_s=1.0)
     evidence = with_host(healthy, 1, processes=(*healthy.hosts[1].processes, extra))
     found = diagnose(evidence)
-    assert (found.check_id, found.exit_status) == ("healthy", 1)
-    assert [one.check_id for one in found.findings] == ["ranks.leftover"]
+    assert (found.check, found.exit_status) == ("healthy", 1)
+    assert [one.check for one in found.findings] == ["ranks.leftover"]
     assert JOB not in found.findings[0].message
 
 
@@ -985,7 +985,7 @@ def test_beside_a_job_that_runs_one_in_the_queue_and_one_that_ended_leave_nothin
             STUCK.job, job_id="20261101-000000-dead", state=state, others=(JOB,), log=()
         )
         found = diagnose(replace(STUCK, job=other))
-        assert (found.check_id, found.exit_status, found.findings) == (check, 0, ())
+        assert (found.check, found.exit_status, found.findings) == (check, 0, ())
         assert not any("no rank of another job" in text for text in found.clean)
 
 
@@ -1006,14 +1006,14 @@ def test_without_stacks_what_the_kernel_says_is_enough():
     waits = with_rank(STUCK, *range(8), argv=("python", "train.py"), samples=samples(()))
     opens = samples((), syscall="openat /data/fifo", wait_channel="wait_for_partner")
     found = diagnose(with_rank(waits, 5, samples=opens))
-    assert (found.check_id, found.findings[0].ranks) == ("rank.io", (5,))
+    assert (found.check, found.findings[0].ranks) == ("rank.io", (5,))
     path = "/data/it's; reboot"
     named = samples((), syscall=f"openat {path}", wait_channel="wait_for_partner")
     hint = diagnose(with_rank(waits, 5, samples=named)).findings[0].hint
     command = shlex.split(hint[hint.index("clusterctl run ") :])[-1]
     assert shlex.split(command) == ["ls", "-l", path]
     found = diagnose(with_rank(waits, 5, samples=samples((), state="R")))
-    assert (found.check_id, found.findings[0].ranks, found.exit_status) == ("rank.busy", (5,), 1)
+    assert (found.check, found.findings[0].ranks, found.exit_status) == ("rank.busy", (5,), 1)
     assert diagnose(waits).exit_status == 3
 
 
@@ -1028,7 +1028,7 @@ def test_how_long_is_said_by_all_reports_since_the_last_step():
 def test_a_report_of_horovod_is_told_with_the_rank_that_it_is_about():
     loop = samples(own("f", 3), own("f", 4), own("f", 3), state="R")
     found = diagnose(with_rank(stalled("5: [grads/conv2]"), 5, samples=loop))
-    assert [one.check_id for one in found.findings] == ["rank.busy"]
+    assert [one.check for one in found.findings] == ["rank.busy"]
     assert "7 ranks wait for it in allreduce `grads/conv2`" in found.verdict
     assert "Horovod: missing rank 5: grads/conv2" in found.findings[0].evidence
 
@@ -1098,7 +1098,7 @@ def test_a_job_that_goes_on_is_warned_of(name):
     evidence, check, host = WARNED[name]
     found = diagnose(evidence)
     assert found.exit_status == 1, found
-    assert [(one.check_id, one.host) for one in found.findings] == [(check, host)]
+    assert [(one.check, one.host) for one in found.findings] == [(check, host)]
 
 
 @pytest.mark.parametrize(
@@ -1126,12 +1126,12 @@ RETRIES = samples(own("save", 3), own("save", 4), own("save", 3), state="R")
 
 def test_a_rank_that_retries_on_a_full_disk_has_it_as_its_cause():
     found = diagnose(with_rank(FULL_DISK, 5, samples=RETRIES))
-    assert [(one.check_id, one.host, one.ranks) for one in found.findings] == [
+    assert [(one.check, one.host, one.ranks) for one in found.findings] == [
         ("disk.full", "demo-2", (5,))
     ]
     # A full disk on another rank's host is not the cause.
     found = diagnose(with_rank(FULL_DISK, 3, samples=RETRIES))
-    assert (found.check_id, found.findings[0].ranks) == ("rank.busy", (3,))
+    assert (found.check, found.findings[0].ranks) == ("rank.busy", (3,))
 
 
 @pytest.mark.parametrize("state", ["R", "S", "D"])
@@ -1150,14 +1150,14 @@ def test_a_checkpoint_that_gets_on_is_healthy_and_bytes_of_sockets_prove_nothing
     files = [(OpenFile(3, "/data/model.ckpt", at << 20),) for at in range(3)]
     gets_on = tuple(replace(one, files=file) for one, file in zip(noise, files))
     found = diagnose(with_rank(STUCK, 5, samples=gets_on))
-    assert (found.check_id, found.exit_status) == ("healthy", 0)
+    assert (found.check, found.exit_status) == ("healthy", 0)
 
 
 def test_an_error_that_the_job_survived_is_told_below_the_verdict():
     log = ("rank 5: [Errno 28] No space left on device", "step 8 loss 0.1", "step 9 loss 0.1")
     loop = with_rank(with_job(STUCK, log=log), 5, samples=RETRIES)
     found = diagnose(loop)
-    assert [(one.check_id, one.severity.value) for one in found.findings] == [
+    assert [(one.check, one.severity.value) for one in found.findings] == [
         ("rank.busy", "error"),
         ("system.no-space", "info"),
     ]
@@ -1169,7 +1169,7 @@ def test_a_host_that_is_off_is_why_the_job_has_failed():
     log = failed(*STALL, "5: [grads/a]", "step 7", *end)
     off = with_host(log, 3, error="its instance is stopped", facts={})
     found = diagnose(off)
-    assert [(one.check_id, one.host, one.ranks) for one in found.findings] == [
+    assert [(one.check, one.host, one.ranks) for one in found.findings] == [
         ("host.off", "demo-3", (6, 7))
     ]
     assert any("client_loop" in line for line in found.findings[0].evidence)
@@ -1178,7 +1178,7 @@ def test_a_host_that_is_off_is_why_the_job_has_failed():
     assert "the job is started again by itself" in diagnose(waits).findings[0].hint
     # The host was stopped later; the job had failed for its own reason.
     own_reason = with_job(off, log=("DataLossError: corrupted record at 0", EXITED))
-    assert diagnose(own_reason).check_id == "tf.data-loss"
+    assert diagnose(own_reason).check == "tf.data-loss"
 
 
 ODD = [5, "x", None, [1], {"gpus": {"gpus": [3]}}]
@@ -1199,16 +1199,16 @@ def test_facts_of_a_wrong_type_are_ignored(odd):
     for facts_of in (dict.fromkeys(names, odd), inner):
         assert diagnose(on_host_2(rank_5(own("save"), evidence=ended), **facts_of)).findings
         found = diagnose(on_host_2(rank_5((), state="T"), **facts_of))
-        assert (found.check_id, found.findings[0].ranks) == ("rank.stopped", (5,))
+        assert (found.check, found.findings[0].ranks) == ("rank.stopped", (5,))
 
 
 def test_a_job_without_ranks_is_judged_by_its_log_only_if_all_hosts_were_seen():
     ending = with_job(failed(*RAISED), state="running", exit_status=None)
-    assert diagnose(ending).check_id == "log.exception"
+    assert diagnose(ending).check == "log.exception"
     unread = with_host(ending, 2, problems=("processes: no answer within 6 s",))
     for unseen in (unread, with_host(ending, 2, error="did not answer in time", processes=())):
         assert "no rank of" not in diagnose(unseen).verdict
-    assert diagnose(with_job(ending, log=("step 7",))).check_id == "ranks.none"
+    assert diagnose(with_job(ending, log=("step 7",))).check == "ranks.none"
 
 
 def test_a_daemon_and_its_parent_are_one_finding():
@@ -1216,13 +1216,13 @@ def test_a_daemon_and_its_parent_are_one_finding():
     child = replace(daemon, pid=901, parent=900)
     hosts = (daemon, child, *STUCK.hosts[1].processes[1:])
     [found] = diagnose(with_host(STUCK, 1, processes=hosts)).findings
-    assert (found.check_id, len(found.evidence)) == ("daemon.stopped", 2)
+    assert (found.check, len(found.evidence)) == ("daemon.stopped", 2)
     assert found.hint.endswith("'kill -CONT 900 901'")
 
 
 def test_another_script_is_why_a_rank_skips():
     found = diagnose(scripted(stalled("4: [grads/a]", "5: [grads/a]"), **{"train.py": "bb"}))
-    assert (found.check_id, found.findings[0].host) == ("script.differs", "demo-2")
+    assert (found.check, found.findings[0].host) == ("script.differs", "demo-2")
     assert found.findings[0].ranks == (4, 5)
 
 
@@ -1245,9 +1245,9 @@ def test_a_rank_that_waits_for_a_file_is_named_whatever_the_others_do(call, chan
         evidence = with_rank(evidence, *range(8), samples=moving)
     held = samples(own("load"), syscall=call, wait_channel=channel)
     found = diagnose(with_rank(evidence, 5, samples=held))
-    assert (found.check_id, found.findings[0].ranks) == ("rank.io", (5,)), found
+    assert (found.check, found.findings[0].ranks) == ("rank.io", (5,)), found
     assert said in found.verdict
-    assert [one.check_id for one in found.findings if 5 in one.ranks] == ["rank.io"]
+    assert [one.check for one in found.findings if 5 in one.ranks] == ["rank.io"]
     assert found.exit_status == (1 if others == "make steps" else 2)
     # Not if it was elsewhere at one of the looks, or waits for its own workers, or a device.
     for other in (
@@ -1256,14 +1256,14 @@ def test_a_rank_that_waits_for_a_file_is_named_whatever_the_others_do(call, chan
         samples(own("load"), syscall="ioctl /dev/nvidia0"),
     ):
         found = diagnose(with_rank(with_job(RUNS, **STEPPED), 5, samples=other))
-        assert "rank.io" not in [one.check_id for one in found.findings]
+        assert "rank.io" not in [one.check for one in found.findings]
 
 
 def test_steps_of_others_do_not_hide_a_rank_that_tries_again_on_a_full_disk():
     steps = ("step 8 loss 0.1", "step 9 loss 0.1")
     evidence = with_job(FULL_DISK, log=(*FULL_DISK.job.log, *steps), log_silent_s=1.0, **STEPPED)
     found = diagnose(with_rank(evidence, 5, samples=RETRIES))
-    assert (found.check_id, found.findings[0].ranks) == ("disk.full", (5,))
+    assert (found.check, found.findings[0].ranks) == ("disk.full", (5,))
     assert found.exit_status == 1 and "healthy" not in found.verdict
     # The log names rank 5.
     assert not diagnose(with_rank(evidence, 4, samples=RETRIES)).findings[0].ranks

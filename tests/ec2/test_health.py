@@ -43,7 +43,7 @@ def test_an_event_is_told_days_before_with_what_helps(client, nodes, faults):
     faults(Event(nodes[1].node.instance_id, "instance-retirement", 3 * 86400.0))
     [found] = health_findings(client, nodes)
     at = datetime.now(timezone.utc) + timedelta(days=3)
-    assert (found.check_id, found.severity.value, found.host) == ("node.event", "warning", "demo-1")
+    assert (found.check, found.severity.value, found.host) == ("node.event", "warning", "demo-1")
     assert f"scheduled at {at:%Y-%m-%d}" in found.message
     assert "instance-retirement (EC2 stops or terminates it" in found.message
     assert "clusterctl replace demo 1" in found.hint
@@ -53,7 +53,7 @@ def test_impaired_volumes(client, nodes, faults):
     id = nodes[0].node.instance_id
     faults(ImpairedVolumes(id))
     [found] = health_findings(client, nodes)
-    assert (found.check_id, found.host) == ("node.impaired", "demo-0")
+    assert (found.check, found.host) == ("node.impaired", "demo-0")
     assert found.message.startswith("its attached EBS status check fails since 20")
     assert impaired_checks(client, [id]) == {id: found.message}
 
@@ -74,7 +74,7 @@ def test_what_ec2_does_not_tell_is_a_finding(monkeypatch, nodes):
 
     monkeypatch.setattr(health, "_statuses", refuse)
     [found] = health_findings(None, nodes)
-    assert (found.check_id, found.severity.value) == ("node.health", "info")
+    assert (found.check, found.severity.value) == ("node.health", "info")
     assert found.hint == "ask for it"
     assert found.message == "not known: scheduled events and status checks: you may not"
 
@@ -85,7 +85,7 @@ def test_a_block_whose_end_is_not_told_hides_no_event(client, nodes, faults, mon
 
     monkeypatch.setattr(health, "block_end", refuse)
     faults(ImpairedVolumes(nodes[0].node.instance_id))
-    found = {one.check_id: one.message for one in health_findings(client, nodes)}
+    found = {one.check: one.message for one in health_findings(client, nodes)}
     assert found.keys() == {"node.impaired", "node.health"}
     assert found["node.health"] == "not known: when the Capacity Block ends: you may not"
 

@@ -89,9 +89,9 @@ def test_what_is_said_of_an_image_on_a_machine(chosen, on, said):
     found = [
         finding
         for finding in image_findings(chosen, on, today=TODAY)
-        if finding.check_id != "image.horovod"
+        if finding.check != "image.horovod"
     ]
-    assert [f"{one.check_id} {one.severity.value}" for one in found] == said
+    assert [f"{one.check} {one.severity.value}" for one in found] == said
     for one in found:
         assert one.hint
         names = (on.name, on.family, on.gpu_name or on.name, "ami-1")
@@ -111,7 +111,7 @@ def test_what_is_said_of_an_image_on_a_machine(chosen, on, said):
     ],
 )
 def test_what_is_said_of_horovod(chosen, on, severity):
-    found = [one for one in image_findings(chosen, on) if one.check_id == "image.horovod"]
+    found = [one for one in image_findings(chosen, on) if one.check == "image.horovod"]
     assert [one.severity for one in found] == ([severity] if severity else [])
 
 

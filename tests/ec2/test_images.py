@@ -231,7 +231,7 @@ def test_the_lab_has_the_image_for_a_type_and_nothing_speaks_against_it(lab, nam
     found = find_image(clients, None, machine)
     assert found.name.startswith(image)
     findings = image_findings(found, machine)
-    assert [one for one in findings if one.check_id != "image.horovod"] == []
+    assert [one for one in findings if one.check != "image.horovod"] == []
 
 
 def test_a_family_that_only_the_second_system_lists_gets_that_image(monkeypatch):
@@ -254,5 +254,5 @@ def test_a_family_that_only_the_second_system_lists_gets_that_image(monkeypatch)
     for machine in (p5, other, C5):
         assert find_image(SimpleNamespace(ec2=None), None, machine).image_id == "ami-22.04"
     unlisted = find_image(SimpleNamespace(ec2=None), None, other)
-    [found] = [one for one in image_findings(unlisted, other) if one.check_id == "image.driver"]
+    [found] = [one for one in image_findings(unlisted, other) if one.check == "image.driver"]
     assert "leave --image out" not in found.hint, "it is left out"

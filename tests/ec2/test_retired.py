@@ -20,7 +20,7 @@ from clusterctl.ec2.machines import RETIRED, retired_finding
 @pytest.mark.parametrize("known", [True, False])
 def test_a_retired_type_and_what_to_take(name, hint, known):
     found = retired_finding(name, known, "eu-west-1")
-    assert found.check_id == "type.retired"
+    assert found.check == "type.retired"
     assert found.severity == (Severity.INFO if known else Severity.ERROR)
     assert name in found.message
     assert hint in found.hint
@@ -29,7 +29,7 @@ def test_a_retired_type_and_what_to_take(name, hint, known):
 
 def test_a_type_that_there_never_was_is_not_called_retired():
     found = retired_finding("p3.metal", False, "eu-west-1")
-    assert (found.check_id, found.severity) == ("type.unknown", Severity.ERROR)
+    assert (found.check, found.severity) == ("type.unknown", Severity.ERROR)
 
 
 @pytest.mark.parametrize("name", ["p4d.24xlarge", "p30.xlarge", ""])

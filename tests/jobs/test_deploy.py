@@ -273,7 +273,7 @@ def test_what_a_program_needs_beyond_its_files(tmp_path, program, versions, chan
     in_script_mode = changes.pop("mode", False)
     job = JobPlan("j", 1, "cpu", False, "/w", ("mpirun",), **changes)
     told = [*code_findings(code, job, versions, in_script_mode)]
-    assert [one.check_id for one in told] == found
+    assert [one.check for one in told] == found
     assert all(one.hint and one.severity.value != "error" for one in told)
 
 

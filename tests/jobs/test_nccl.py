@@ -80,5 +80,5 @@ def test_a_log_in_pieces_is_told_of_once(piece):
     log = (sample("no-plugin-2.21") + SOCKET + "1 2.0 3.0\n").encode()
     for start in range(0, len(log), piece):
         watch.take(log[start : start + piece])
-    assert [finding.check_id for finding in told] == ["nccl.network"]
+    assert [finding.check for finding in told] == ["nccl.network"]
     assert NO_PLUGIN in told[0].message

@@ -70,7 +70,7 @@ def plan(run=RUN, evaluation=("mpirun", "--eval"), **changes):
 
 def found(nodes=(NODE, SECOND), job=None, readers=("demo-0", "demo-1"), force=False):
     return [
-        (one.check_id, one.severity.value, one.host, one.message)
+        (one.check, one.severity.value, one.host, one.message)
         for one in preflight(job or plan(), nodes, readers, force)
     ]
 
@@ -230,7 +230,7 @@ def test_a_recipe_with_another_batch_does_not_resume(there, go_on):
         for one in (NODE, SECOND)
     ]
     [resumed] = preflight(plan(run), nodes, ["demo-0", "demo-1"])
-    said = (resumed.check_id, resumed.severity.value, resumed.hint)
+    said = (resumed.check, resumed.severity.value, resumed.hint)
     if not go_on:
         assert said == ("log.resumed", "info", "")
         return
@@ -698,7 +698,7 @@ def test_a_data_folder_of_the_callers_home(error):
     node = replace(NODE, training={}, validation={}, records={}, data_error=error)
     job = plan(replace(RUN, data_dir="/root/data/small"), home="/home/ubuntu")
     [one] = preflight(job, [node], ["demo-0"], False, "/root")
-    assert one.check_id == "data.missing"
+    assert one.check == "data.missing"
     assert one.hint.endswith("--data-dir '~/data/small'")
     assert "ImageNet's" in preflight(job, [node], ["demo-0"])[0].hint
 
@@ -714,7 +714,7 @@ def test_data_that_a_node_has_is_copied_from_it(check_id, training, folder, quot
 
     def hint(nodes, home):
         found = preflight(job, nodes, ["demo-0", "demo-1"], False, home)
-        return next(one.hint for one in found if one.check_id == check_id)
+        return next(one.hint for one in found if one.check == check_id)
 
     copy = f"demo-0 has it all: clusterctl copy NAME --from 0 {quoted} {quoted}; or"
     assert hint([NODE, lacking], "/root").startswith(copy)
@@ -753,7 +753,7 @@ def test_all_at_once_errors_first_each_with_what_to_do():
     nodes = [head, replace(SECOND, training={}, versions={})]
     job = plan(replace(RUN, ranks=6, epochs=100, save_every=0))
     everything = preflight(job, nodes, ["demo-0", "demo-1"])
-    assert [one.check_id for one in everything] == [
+    assert [one.check for one in everything] == [
         "env.missing",
         "env.missing",
         "data.missing",
@@ -764,5 +764,5 @@ def test_all_at_once_errors_first_each_with_what_to_do():
     assert all(one.hint for one in everything)
     assert NotReady(everything).message == "training was not started: fix 5 errors first"
     forced = preflight(job, nodes, ["demo-0", "demo-1"], force=True)
-    assert [one.check_id for one in errors(forced)] == ["log.unfinished"]
+    assert [one.check for one in errors(forced)] == ["log.unfinished"]
     assert {one.severity for one in forced} == {Severity.ERROR, Severity.WARNING}

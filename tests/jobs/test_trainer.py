@@ -28,7 +28,7 @@ def plan(*words, evaluation=(), trainer=SHIPPED, **changes):
 
 def said(job, force=False):
     found = preflight(job, [NODE], [], force)
-    return [(one.severity.value, one.message) for one in found if one.check_id == "flags.refused"]
+    return [(one.severity.value, one.message) for one in found if one.check == "flags.refused"]
 
 
 @pytest.mark.parametrize(

@@ -193,3 +193,23 @@ def test_an_object_of_any_content():
     assert from_json(dict, '{"a": [1, null]}') == {"a": [1, None]}
     with pytest.raises(RecordError, match=r"expected an object, got \[1\]"):
         from_json(dict, "[1]")
+
+
+@dataclass(frozen=True)
+class Square:
+    side: int
+    secret: str = "s"
+    json_names = ("side", "area")
+
+    @property
+    def area(self) -> int:
+        return self.side**2
+
+
+class Boxed(Square):
+    def as_record(self) -> Square:
+        return Square(self.side)
+
+
+def test_a_record_may_name_what_is_written_and_what_is_written_in_its_place():
+    assert to_data([Square(3), Boxed(2)]) == [{"side": 3, "area": 9}, {"side": 2, "area": 4}]

@@ -418,7 +418,7 @@ class World:
             return
         money = spending(self.seen(), self.prices(), at(self.now))
         if money.complete:
-            found = [one.message for one in money.findings if one.check_id == "cost.overrun"]
+            found = [one.message for one in money.findings if one.check == "cost.overrun"]
             assert found, f"{late} run on, and status and costs do not name them"
         rules = Rules(
             at(self.now),

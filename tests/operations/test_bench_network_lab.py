@@ -49,7 +49,7 @@ def left_on(cluster, node):
 
 
 def blamed(report):
-    return [(one.check_id, one.host) for one in findings(report, "quad")]
+    return [(one.check, one.host) for one in findings(report, "quad")]
 
 
 @pytest.mark.all

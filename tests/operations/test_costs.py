@@ -185,9 +185,9 @@ class World:
     def check(self):
         report = cost_report({"us-east-1": self.clients}, self.home, since=BEGIN)
         there = [one for one in self.machines if one.ended_at is None]
-        spent = sum(one.spending.spent_usd for one in report.clusters)
+        spent = sum(one.costs.spent_usd for one in report.clusters)
         for machines, said, complete in (
-            (there, spent, all(one.spending.complete for one in report.clusters)),
+            (there, spent, all(one.costs.complete for one in report.clusters)),
             (self.machines, report.spent_usd, report.complete),
         ):
             bill = sum(one.bill(self.now) for one in machines)
@@ -201,9 +201,9 @@ class World:
                 assert complete
             elif not complete:
                 assert report.ended or any(
-                    found.check_id == "cost.incomplete"
+                    found.check == "cost.incomplete"
                     for one in report.clusters
-                    for found in one.spending.findings
+                    for found in one.costs.findings
                 )
         return report.complete
 
@@ -253,8 +253,9 @@ def test_a_machine_that_switched_itself_off_and_was_started_again(lab, monkeypat
 
     def money(**expected):
         [found] = clusterctl("costs", name, "--json").data["clusters"]
-        assert {key: found[key] for key in expected} == expected, found
-        return [one["message"] for one in found["findings"] if one["check"] == "cost.incomplete"]
+        costs = found["costs"]
+        assert {key: costs[key] for key in expected} == expected, found
+        return [one["message"] for one in costs["findings"] if one["check"] == "cost.incomplete"]
 
     try:
         assert clusterctl("up", name, "--nodes", "1", "--instance-type", "p3.2xlarge").status == 0

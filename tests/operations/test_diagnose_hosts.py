@@ -229,8 +229,8 @@ def test_processes_that_the_login_may_not_read():
     hosts = tuple(hidden_on(one) for one in source.hosts)
     for job in (source.job, None):
         found = diagnose(replace(source, hosts=hosts, job=job))
-        assert (found.exit_status, found.check_id) == (3, "unknown")
-        [said] = [one for one in found.findings if one.check_id == "processes.hidden"]
+        assert (found.exit_status, found.check) == (3, "unknown")
+        [said] = [one for one in found.findings if one.check == "processes.hidden"]
         assert "not seen: processes of user alice on " in said.message
         assert said.hint == "look at all users' jobs: clusterctl diagnose -w n1 --sudo"
 
@@ -247,7 +247,7 @@ def test_ranks_on_hosts_that_were_not_named():
     part = replace(whole, cluster="", source="-w n1", hosts=whole.hosts[:1])
     part = replace(part, job=replace(part.job, hosts={}))
     found = diagnose(part)
-    [said] = [one for one in found.findings if one.check_id == "rank.missing"]
+    [said] = [one for one in found.findings if one.check == "rank.missing"]
     assert (said.severity, said.ranks, said.blocks) == (WARNING, (1,), False)
     assert found.exit_status in (1, 3)
 

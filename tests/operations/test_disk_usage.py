@@ -42,7 +42,7 @@ def test_findings(percent, found):
         "/data", 100 << 20, (100 - percent) << 20, percent << 20, 100, 50, False
     )
     findings = list(disk_findings("demo-0", system))
-    assert [(finding.check_id, finding.severity) for finding in findings] == found
+    assert [(finding.check, finding.severity) for finding in findings] == found
     for finding in findings:
         assert finding.message.startswith(f"/data is {percent} % full, ")
         assert system.used_percent == percent  # as `disk` shows it
@@ -61,7 +61,7 @@ def test_findings(percent, found):
 )
 def test_a_file_system_that_is_read_only(source, kind, found):
     system = MountedFileSystem("/data", 100 << 20, 0, 100 << 20, 100, 0, True, source, kind)
-    assert [one.check_id for one in disk_findings("demo-0", system)] == found
+    assert [one.check for one in disk_findings("demo-0", system)] == found
     assert not has_no_room(system)
 
 
@@ -71,7 +71,7 @@ def test_doctor_and_diagnose_have_one_rule(path, free):
     there = file_system(path, free)
     healthy = job_of(quiet_s=1.0)
     seen = with_host(healthy, 2, facts=facts("demo-2", filesystems=[there]))
-    causes = [one for one in diagnose(seen).findings if one.check_id.endswith(".full")]
+    causes = [one for one in diagnose(seen).findings if one.check.endswith(".full")]
     told = disk_findings("demo-2", from_data(MountedFileSystem, there))
     errors = [one.message for one in told if one.severity is Severity.ERROR]
     assert [re.sub(r" on demo-2 \(.*?\)", "", one.message) for one in causes] == errors
@@ -127,7 +127,7 @@ def test_only_a_file_system_that_does_not_answer_hangs(readings, found):
         for fact, label, value, error in readings
     )
     findings = findings_of(FactReport(0.0, 0.0, read, "demo-0"))
-    assert [(one.check_id, one.severity, one.message) for one in findings] == found
+    assert [(one.check, one.severity, one.message) for one in findings] == found
 
 
 @pytest.mark.parametrize("options", [(), ("--copies",)])

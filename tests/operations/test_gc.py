@@ -90,12 +90,12 @@ def test_every_kind_in_two_regions(places, home, later):
     assert orphan_ids(found) == leaks
     assert {one.resource.kind.value for one in found.orphans} == KINDS
     removed = collector.remove(found.orphans)
-    assert ids(removed.gone) == leaks
+    assert ids(removed.removed) == leaks
     assert (removed.left, removed.failures) == ((), ())
     assert {region: everything(one.ec2) for region, one in places.items()} == before
     # The same orphans again, as if another collector had removed them since this one's search.
     again = GarbageCollector(places, home).remove(found.orphans)
-    assert (again.left, len(again.gone)) == ((), len(found.orphans))
+    assert (again.left, len(again.removed)) == ((), len(found.orphans))
 
 
 def test_a_network_without_clusters_goes_when_asked_for(places, home, later):
@@ -320,7 +320,7 @@ def test_what_cannot_be_deleted_keeps_nothing_else(places, home, later, operatio
     [left] = removed.left
     assert ids([left.resource]) == {made[kind]}
     assert left.error.code == code
-    assert ids(removed.gone) == set(made.values()) - {made[kind]}
+    assert ids(removed.removed) == set(made.values()) - {made[kind]}
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_a_start_after_the_end_leaves_a_quarter_of_an_hour_and_says_so(world):
     one.pass_time(2.1 * HOUR)
     assert [node.state for node in one.nodes] == ["stopped"] * 3
     # They switched themselves off. EC2 does not say when.
-    assert [found.check_id for found in warned(one)] == ["limits.unknown"]
+    assert [found.check for found in warned(one)] == ["limits.unknown"]
     assert one.start([], None)
     one.pass_time(14 * 60)
     assert [node.state for node in one.nodes] == ["running"] * 3
@@ -215,7 +215,7 @@ def test_a_start_after_the_end_leaves_a_quarter_of_an_hour_and_says_so(world):
     assert [node.state for node in one.nodes] == ["running"] * 3
     one.pass_time(3 * 60)
     assert [node.state for node in one.nodes] == ["stopped"] * 3
-    assert [found.check_id for found in warned(one, Limits(max_hours=8))] == ["limits.unknown"]
+    assert [found.check for found in warned(one, Limits(max_hours=8))] == ["limits.unknown"]
     assert not warned(one, Limits(idle_minutes=30))
 
 
@@ -339,7 +339,7 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
 
         def complete():
             [found] = clusterctl("costs", name, "--json").data["clusters"]
-            return found["complete"]
+            return found["costs"]["complete"]
 
         # EC2 does not show when the machine switched itself off. Its guard has counted its time.
         assert not complete()

@@ -81,7 +81,7 @@ def test_up_gives_up_at_the_end_of_its_time(reserved, shown):
     shown([{"free": 0}] * 99)
     with pytest.raises(LaunchRefused) as refused:
         up(replace(launcher, capacity_timeout_s=100.0), fixed_request(spec))
-    assert "reservation.free" in [one.check_id for one in refused.value.findings]
+    assert "reservation.free" in [one.check for one in refused.value.findings]
     assert launcher.timeouts.clock.waits == [30, 60, pytest.approx(10, abs=5)]
 
 

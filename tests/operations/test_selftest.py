@@ -17,7 +17,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, U
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.money.costs import CostEstimate, CostLine, LoadCost, Price
 from clusterctl.operations import selftest as story
-from clusterctl.operations.down import Leftovers
+from clusterctl.operations.down import RemovedCluster
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import Sweep
 from clusterctl.operations.launcher import Launcher
@@ -138,7 +138,7 @@ def removing(monkeypatch, *ends):
         calls.append(len(calls))
         if len(calls) <= len(ends):
             ends[len(calls) - 1]()
-        return Leftovers(nodes=("selftest-0", "selftest-1"))
+        return RemovedCluster(nodes=("selftest-0", "selftest-1"))
 
     monkeypatch.setattr(story, "down", down)
     return calls
@@ -343,7 +343,7 @@ def test_nodes_are_also_asked_for_by_their_ids(launched, monkeypatch, state, lef
     launched.launcher.clients.ec2.describe_instance_status = describe_instance_status
     launched.instance_ids.add("i-1")
     sweeping(monkeypatch, [])
-    monkeypatch.setattr(story, "down", lambda *_: Leftovers())
+    monkeypatch.setattr(story, "down", lambda *_: RemovedCluster())
     steps = [step for step in STEPS if step.always]
     results = run_steps(launched, steps, lambda so_far: None)
     assert [one.verdict.value for one in results] == ["failed" if left else "passed"] * 2

@@ -150,7 +150,7 @@ def test_ranks_of_a_job_that_the_silent_head_has_are_no_leftovers(cluster):
     running = running_work(access).trainings
     assert not running.leftovers and not leftovers("d", running)
     found = _of_unknown_jobs(access, running.of_unknown_jobs)
-    assert [(one.check_id, one.host) for one in found] == [
+    assert [(one.check, one.host) for one in found] == [
         ("fact.unknown", "d-1"),
         ("fact.unknown", "d-2"),
     ]

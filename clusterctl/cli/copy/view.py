@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from clusterctl.cli import output
 from clusterctl.cli.copy import text
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from clusterctl.cli.copy.options import CopyOptions
     from clusterctl.domain.findings import Finding
-    from clusterctl.node.relay.messages import Gap
     from clusterctl.operations.disk import SlowDisk
 
 # Seconds between two lines with the total, and between two progress events.
@@ -26,6 +25,22 @@ LINE_S = 5.0
 EVENT_S = 1.0
 # Columns of a terminal from which the bar is drawn.
 BAR_FITS = 100
+
+
+@dataclass(frozen=True)
+class NodeEvent(NodeProgress):
+    """The state of a node that has changed."""
+
+    event: Literal["node"] = "node"
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class ProgressEvent(CopyProgress):
+    """The state of all nodes."""
+
+    event: Literal["progress"] = "progress"
+    json_names = ("event", "elapsed_s", "left_s", "slowest_link", "source", "nodes")
 
 
 class CopyView:
@@ -163,7 +178,7 @@ class Events(CopyView):
             output.event(event)
         if now.elapsed_s >= self._next_s:
             self._next_s = now.elapsed_s + EVENT_S
-            output.event(progress_event(now))
+            output.event(ProgressEvent(**vars(now)))
 
     def _show_plan(self, plan: dict[str, Any]) -> None:
         """Print nothing: the report event has the plan."""
@@ -218,23 +233,11 @@ def _show_result(report: TransferReport) -> None:
 # Events: docs/copy.md has their fields
 
 
-def progress_event(progress: CopyProgress) -> dict[str, Any]:
-    """Return the event with the state of all nodes."""
-    return {
-        "event": "progress",
-        "elapsed_s": round(progress.elapsed_s, 3),
-        "left_s": None if progress.left_s is None else round(progress.left_s, 3),
-        "slowest_link": progress.slowest_link,
-        "source": progress.source and asdict(progress.source),
-        "nodes": [_node(node) for node in progress.nodes],
-    }
-
-
-def node_events(before: CopyProgress | None, now: CopyProgress) -> list[dict[str, Any]]:
+def node_events(before: CopyProgress | None, now: CopyProgress) -> list[NodeEvent]:
     """Return an event for each node whose stage, upstream or note has changed."""
     known = {node.host: _shown(node) for node in before.nodes} if before else {}
     return [
-        {"event": "node", "elapsed_s": round(now.elapsed_s, 3), **_node(node)}
+        NodeEvent(**vars(node), elapsed_s=now.elapsed_s)
         for node in now.nodes
         if known.get(node.host) != _shown(node)
     ]
@@ -250,27 +253,17 @@ def report_event(report: TransferReport, findings: Sequence[Finding] = ()) -> di
         "duration_s": round(report.duration_s, 3),
         "one_copy_s": None if report.one_copy_s is None else round(report.one_copy_s, 3),
         "limited_by": report.limited_by,
-        "source": report.source and asdict(report.source),
+        "source": report.source,
         "nodes": [_node_report(node, report) for node in report.nodes],
         "plan": report.plan,
         "missing": list(report.missing),
-        "findings": output.findings_data(findings),
+        "findings": findings,
         **_error(report.error),
     }
 
 
 def _shown(node: NodeProgress) -> tuple[object, ...]:
     return node.stage, node.upstream, node.note
-
-
-def _node(node: NodeProgress) -> dict[str, Any]:
-    return {**asdict(node), "stage": node.stage.value, "rate": round(node.rate)}
-
-
-def _gap(gap: Gap) -> dict[str, Any]:
-    """Return a gap's fields, without those that the node's warnings have."""
-    skipped = ("blocked", "warnings")
-    return {name: value for name, value in gap._asdict().items() if name not in skipped}
 
 
 def _node_report(node: NodeReport, report: TransferReport) -> dict[str, Any]:
@@ -282,7 +275,7 @@ def _node_report(node: NodeReport, report: TransferReport) -> dict[str, Any]:
         "deleted": node.deleted,
         "duration_s": round(node.duration_s, 3),
         "rate": round(node.rate),
-        "gap": node.gap and _gap(node.gap),
+        "gap": node.gap,
         "warnings": list(node.warnings),
         "moves": list(node.moves),
         "limits": node.limits,

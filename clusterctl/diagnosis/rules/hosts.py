@@ -61,7 +61,7 @@ def _full(
     for short in fullness(system):
         if short.severity is ERROR:
             yield Cause(
-                short.check_id.replace("inodes.", ""),
+                short.check.replace("inodes.", ""),
                 ERROR if blocks and is_out else WARNING,
                 f"{system.path} on {called(host)} {short.words}",
                 host.host,

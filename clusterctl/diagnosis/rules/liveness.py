@@ -111,7 +111,7 @@ RUNS_NOTHING = re.compile(r"its login (files|shell ended)|the output .*(broke of
 
 def may_follow_lost_host(one: Cause) -> bool:
     """Return whether the finding may be a consequence of a host that went down."""
-    return one.check_id.startswith(("ssh.", "mpi.", "prrte.", "net", "job.failed"))
+    return one.check.startswith(("ssh.", "mpi.", "prrte.", "net", "job.failed"))
 
 
 def _are(ranks: Sized) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.results import WithError
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.cluster_resources import (
     BATCH,
@@ -60,11 +61,11 @@ SAY_EVERY_S = 30.0
 
 
 @dataclass(frozen=True)
-class RemainingResource:
+class RemainingResource(WithError):
     """A resource that could not be removed, and why."""
 
     resource: Resource
-    error: ClusterctlError
+    json_names = ("resource", "message", "hint")
 
 
 class _WaitReporter:
@@ -107,7 +108,7 @@ def remove(
             _delete_of_iam(clients.iam, resource)
             on_gone(resource)
         except AwsError as failure:
-            left.append(RemainingResource(resource, failure))
+            left.append(RemainingResource(failure, resource))
     for kind, deletion in DELETIONS.items():
         for resource in by_kind[kind]:
             holder = staying.get(resource.attached_to)
@@ -117,7 +118,7 @@ def remove(
                 else _delete(clients.ec2, deletion, resource, deadline, teller)
             )
             if error:
-                left.append(RemainingResource(resource, error))
+                left.append(RemainingResource(error, resource))
             else:
                 on_gone(resource)
     for resource in by_kind[ResourceKind.NETWORK]:
@@ -125,7 +126,7 @@ def remove(
             _delete_network(clients, region, resource, teller)
             on_gone(resource)
         except ClusterctlError as failure:
-            left.append(RemainingResource(resource, failure))
+            left.append(RemainingResource(failure, resource))
     return tuple(left)
 
 
@@ -186,10 +187,10 @@ def _terminate_and_wait(
     try:
         shown = _await_end(clients, region, waited_for, by_id, on_gone, teller)
     except AwsError as error:
-        return [RemainingResource(by_id[one], refused.get(one, error)) for one in by_id]
+        return [RemainingResource(refused.get(one, error), by_id[one]) for one in by_id]
     late = ClusterctlError("still shutting down", "run it again later")
     refused.update(dict.fromkeys(shown, late))
-    return [RemainingResource(by_id[one], error) for one, error in refused.items()]
+    return [RemainingResource(error, by_id[one]) for one, error in refused.items()]
 
 
 def _terminate(client: Any, ids: Sequence[str]) -> Mapping[str, AwsError]:

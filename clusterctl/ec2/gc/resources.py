@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar, Optional
 
 from clusterctl.domain.cluster import Limits
 from clusterctl.ec2.instances import Instance, read_instance, stopped_since
@@ -45,17 +45,20 @@ class Resource:
     kind: ResourceKind
     id: str
     region: str = ""
-    cluster: str | None = None
-    network: str | None = None
+    cluster: Optional[str] = None
+    network: Optional[str] = None
     state: str = ""
     name: str = ""
-    made_at: datetime | None = None
+    made_at: Optional[datetime] = None
     attached_to: str = ""
     vpc_ids: tuple[str, ...] = ()
     size_gib: int = 0
     iops: int | None = None
     throughput: int | None = None
     instance: Instance | None = None
+    json_names: ClassVar[tuple[str, ...]] = (
+        *("kind", "id", "name", "cluster", "network", "region", "state", "made_at"),
+    )
 
 
 # The readers of one entry of a Describe call's answer.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.results import WithError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import NOT_TERMINATED
 from clusterctl.ec2.errors import translated
@@ -35,12 +36,13 @@ _GONE = ("deleted", "terminated", "DELETE_COMPLETE")
 
 
 @dataclass(frozen=True)
-class Unlisted:
+class Unlisted(WithError):
     """A kind of resource that could not be listed in a region, and why."""
 
-    kind: ResourceKind
-    region: str
     error: AwsError
+    region: str
+    kind: ResourceKind
+    json_names = ("region", "kind", "message", "hint")
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,12 @@ def list_region(
     for kind in kinds:
         last = failures[-1].error if failures else None
         if last and last.code in _NO_ANSWER:
-            failures.append(Unlisted(kind, region, last))
+            failures.append(Unlisted(last, region, kind))
             continue
         try:
             found += list_kind(clients, region, kind)
         except AwsError as error:
-            failures.append(Unlisted(kind, region, error))
+            failures.append(Unlisted(error, region, kind))
     return RegionResources(tuple(found), tuple(failures))
 
 
@@ -83,7 +85,7 @@ def unreachable_region(region: str, error: ClusterctlError | None) -> RegionReso
     """Return the result for a region where no call could be made: no kind is listed."""
     assert error is not None
     failure = error if isinstance(error, AwsError) else AwsError("", error.message, error.hint)
-    return RegionResources(failures=tuple(Unlisted(kind, region, failure) for kind in ResourceKind))
+    return RegionResources(failures=tuple(Unlisted(failure, region, kind) for kind in ResourceKind))
 
 
 def list_kind(clients: Clients, region: str, kind: ResourceKind) -> list[Resource]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Optional
 
 from clusterctl.domain.cluster import ASLEEP, ClusterSpec, Node
 from clusterctl.domain.findings import Finding, Severity
@@ -410,7 +410,8 @@ class LaunchPlan:
     steps: tuple[Step, ...]
     places: tuple[Place, ...] = ()
     findings: tuple[Finding, ...] = ()
-    estimate: CostEstimate | None = None
+    estimate: Optional[CostEstimate] = None
+    json_names = ("launch_id", "wanted", "missing", "findings", "steps", "places", "estimate")
 
     @property
     def spec(self) -> ClusterSpec:

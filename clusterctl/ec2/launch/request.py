@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 from clusterctl.domain.cluster import ClusterSpec, Disk, Market
 from clusterctl.domain.ranges import format_indices
@@ -27,6 +27,8 @@ class ResultOf:
     def __str__(self) -> str:
         return f"<{self.key} of an earlier step>"
 
+    as_record = __str__
+
 
 @dataclass(frozen=True)
 class Step:
@@ -42,8 +44,9 @@ class Step:
     summary: str
     gives: tuple[str, ...] = ()
     done_if: tuple[str, ...] = ()
-    hourly_usd: float | None = None
+    hourly_usd: Optional[float] = None
     service: str = "ec2"
+    json_names = ("operation", "arguments", "summary", "hourly_usd")
 
     def describe(self) -> str:
         """Return a line such as `RunInstances: 4 x p3.16xlarge ...`."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Optional
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Limits, Market, NodeState
 from clusterctl.domain.findings import Finding
@@ -94,10 +94,11 @@ class CostLine:
 
     what: str
     count: int
-    hourly_usd_each: float | None
+    hourly_usd_each: Optional[float]
+    json_names = ("what", "count", "hourly_usd_each", "hourly_usd")
 
     @property
-    def hourly_usd(self) -> float | None:
+    def hourly_usd(self) -> Optional[float]:
         """The price of all `count` items; None if it is unknown."""
         return None if self.hourly_usd_each is None else self.count * self.hourly_usd_each
 
@@ -113,6 +114,7 @@ class LoadCost:
     nodes: int
     gib: int
     mib_s: int
+    json_names = ("nodes", "gib", "mib_s", "usd_each")
 
     @property
     def usd_each(self) -> float:
@@ -128,10 +130,11 @@ class CostEstimate:
 
     lines: tuple[CostLine, ...]
     price_source: str = ""
-    once: LoadCost | None = None
+    once: Optional[LoadCost] = None
+    json_names = ("hourly_usd", "lines", "once", "price_source")
 
     @property
-    def hourly_usd(self) -> float | None:
+    def hourly_usd(self) -> Optional[float]:
         """The sum in US dollars; None if the price of a part is unknown."""
         parts = [line.hourly_usd for line in self.lines]
         return None if None in parts else sum(part for part in parts if part is not None)
@@ -390,16 +393,24 @@ class Spending:
     ends it.
     """
 
-    hourly_usd: float | None
+    hourly_usd: Optional[float]
     spent_usd: float
     complete: bool
     price_source: str
     limits: Limits
     since: datetime
     ran_h: float = 0.0
-    ends_in_h: float | None = None
+    ends_in_h: Optional[float] = None
     ended_by: str = ""
     findings: tuple[Finding, ...] = ()
+    json_names = (
+        *("hourly_usd", "spent_usd", "complete", "price_source", "since", "limits"),
+        *("ends_in_s", "ended_by", "findings"),
+    )
+
+    @property
+    def ends_in_s(self) -> Optional[float]:
+        return None if self.ends_in_h is None else self.ends_in_h * 3600
 
 
 def first_launch(instance: Instance) -> datetime:

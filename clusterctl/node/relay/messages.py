@@ -172,7 +172,7 @@ class Looked(NamedTuple):
     bytes: int = 0
     problems: int = 0
     read_bytes: int = 0
-    seconds: float = 0.0
+    duration_s: float = 0.0
 
 
 class Piece(NamedTuple):

@@ -69,7 +69,7 @@ class VerifyRelay(Relay):
                 **counts,
                 problems=len(problems),
                 read_bytes=self._bytes,
-                seconds=round(time.monotonic() - began, 3),
+                duration_s=round(time.monotonic() - began, 3),
             )
         )
 

@@ -18,6 +18,7 @@ from clusterctl.cli.copy.options import CopyOptions
 from clusterctl.copy.plan import SourceSummary
 from clusterctl.copy.report import CopyProgress, NodeProgress, NodeReport, NodeStage, TransferReport
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostUnreachable, UsageError
+from clusterctl.node.record import to_data
 from clusterctl.node.relay.messages import Gap
 from clusterctl.operations.disk import SlowDisk
 
@@ -170,7 +171,7 @@ def test_a_report(name, capsys, snapshot):
         shown.report = told
     status = shown.finish()
     out, err = capsys.readouterr()
-    event = json.loads(json.dumps(view.report_event(told)))
+    event = json.loads(json.dumps(to_data(view.report_event(told))))
     assert (event["exit_status"], event["ok"]) == (status, not status)
     bad = [node["host"] for node in event["nodes"] if not node["ok"]]
     assert f"{out}--\n{err}exit {status}, not ok: {bad}\n" == snapshot
@@ -179,7 +180,7 @@ def test_a_report(name, capsys, snapshot):
 def test_the_event_at_the_end(snapshot):
     node = came(0, gap=Gap(3, 10 * MIB))
     copied = report(node, UNREACHABLE, one_copy_s=19.0, plan=PLAN, verified=("demo-0",))
-    assert json.dumps(view.report_event(copied), indent=1) == snapshot
+    assert json.dumps(to_data(view.report_event(copied)), indent=1) == snapshot
 
 
 # Progress
@@ -298,22 +299,22 @@ def test_events_of_progress():
     source = SourceSummary(1, 2, 3, ("odd",))
     now = progress(node(0, COPYING, 1, 2, rate=3.7, upstream="head", note="n"), source=source,
                    left_s=1.23456)  # fmt: skip
-    one = {"host": "demo-0", "stage": "copying", "bytes": 1, "needed_bytes": 2, "rate": 4,
+    one = {"host": "demo-0", "stage": "copying", "bytes": 1, "needed_bytes": 2, "rate": 3.7,
            "upstream": "head", "note": "n", "silent": False, "slow": False, "files": None,
            "needed_files": None}  # fmt: skip
-    assert view.progress_event(now) == {
+    assert to_data(view.ProgressEvent(**vars(now))) == {
         "event": "progress",
         "elapsed_s": 7.0,
-        "left_s": 1.235,
+        "left_s": 1.23456,
         "slowest_link": None,
-        "source": {"files": 1, "bytes": 2, "blocks": 3, "warnings": ("odd",), "left_out": 0},
+        "source": {"files": 1, "bytes": 2, "blocks": 3, "warnings": ["odd"], "left_out": 0},
         "nodes": [one],
     }
-    assert view.node_events(None, now) == [{"event": "node", "elapsed_s": 7.0, **one}]
+    assert to_data(view.node_events(None, now)) == [{"event": "node", "elapsed_s": 7.0, **one}]
     further = progress(node(0, COPYING, 2, 2, rate=9.0, upstream="head", note="n"))
     assert view.node_events(now, further) == []
     relinked = progress(node(0, COPYING, 2, 2, upstream="demo-1", note="n"))
-    assert [event["upstream"] for event in view.node_events(now, relinked)] == ["demo-1"]
+    assert [event.upstream for event in view.node_events(now, relinked)] == ["demo-1"]
 
 
 # A whole copy, and what it writes to which stream

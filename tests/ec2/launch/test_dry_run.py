@@ -42,7 +42,7 @@ def test_what_exists_is_asked_for(launches):
 def test_a_permitted_launch_says_what_was_not_asked(launches):
     plan = launches.plan(SPEC)
     [found] = dry_run_findings(launches.client, plan)
-    assert (found.check_id, found.severity.value) == ("launch.permitted", "info")
+    assert (found.check, found.severity.value) == ("launch.permitted", "info")
     assert "checked without key and groups" in found.message
     assert launches.alive() == []
     launches.up(SPEC)

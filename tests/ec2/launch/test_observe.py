@@ -105,7 +105,7 @@ def test_where_routes_lead_and_an_endpoint_for_s3(launches, client, vpc):
     assert ways(client, first, second) == {first: Egress(own, True), second: PUBLIC(table)}
 
     spec = replace(SPEC, nodes=2, private=True, zone="us-east-1b")
-    [found] = [one for one in launches.plan(spec).findings if one.check_id == "network.way_out"]
+    [found] = [one for one in launches.plan(spec).findings if one.check == "network.way_out"]
     assert (found.severity, second in found.message) == (Severity.WARNING, True)
 
     clients = clients_with(client)
@@ -135,7 +135,7 @@ def test_where_routes_lead_and_an_endpoint_for_s3(launches, client, vpc):
         second: PUBLIC(table, services=services, s3_gateway=True),
     }
     assert plan_s3_endpoint(clients, None) is None
-    [found] = [one for one in launches.plan(spec).findings if one.check_id == "network.way_out"]
+    [found] = [one for one in launches.plan(spec).findings if one.check == "network.way_out"]
     assert found.severity is Severity.INFO
     with pytest.raises(UsageError, match="subnet-0123456789abcdef0"):
         plan_s3_endpoint(clients, "subnet-0123456789abcdef0")
@@ -169,7 +169,7 @@ def test_a_vpc_without_an_internet_gateway_is_refused_before_anything_is_made(la
         VpcId=vpc, CidrBlock="10.30.0.0/24", AvailabilityZone="us-east-1b"
     )["Subnet"]["SubnetId"]
     made = launches.plan(replace(SPEC, nodes=2, subnet_id=subnet, private=True))
-    [found] = [one for one in made.findings if one.check_id == "network.way_in"]
+    [found] = [one for one in made.findings if one.check == "network.way_in"]
     assert (found.severity, made.steps) == (Severity.ERROR, ())
     assert "an internet gateway" in found.hint
     plain = launches.plan(replace(SPEC, subnet_id=subnet))
@@ -186,6 +186,6 @@ def test_a_vpc_without_an_internet_gateway_is_refused_before_anything_is_made(la
 def test_no_such_subnet_is_said_with_the_rest(launches):
     spec = replace(SPEC, subnet_id="subnet-0123456789abcdef0", limits=Limits(max_hourly_usd=0.01))
     made = launches.plan(spec)
-    errors = {one.check_id for one in made.findings if one.severity is Severity.ERROR}
+    errors = {one.check for one in made.findings if one.severity is Severity.ERROR}
     assert {"subnet.none", "cost.hourly"} <= errors
     assert made.steps == ()

@@ -349,7 +349,7 @@ def test_what_add_asks_for_is_kept_in_the_tags(present, wanted, before, nodes, w
         if tag["Key"] == "clusterctl:unfinished"
     ]
     assert labels == ([written] if written else [])
-    found = [one.message for one in made.findings if one.check_id == "cluster.unfinished"]
+    found = [one.message for one in made.findings if one.check == "cluster.unfinished"]
     assert len(found) == (told is not None)
     assert all(message.endswith(told) for message in found)
 
@@ -361,7 +361,7 @@ def test_what_add_asks_for_is_kept_in_the_tags(present, wanted, before, nodes, w
 def test_tags_for_nodes_that_are_there_are_not_passed_over(asked, told):
     observed = cluster(*(instance(index, tags={"team": "nlp"}) for index in range(4)))
     found = plan(observed, replace(SPEC, tags=asked)).findings
-    assert [one.check_id for one in found] == ["tags.kept"] * told
+    assert [one.check for one in found] == ["tags.kept"] * told
     assert all("--tag cost, team" in one.message for one in found)
 
 
@@ -440,7 +440,7 @@ def test_limits_change_on_all_nodes_that_have_others():
 def test_limits_that_hold_no_longer_are_said(held, asked, said, nodes):
     spec = replace(SPEC, nodes=nodes, limits=asked)
     found = plan(cluster(instance(0, limits_text=held)), spec).findings
-    messages = [one.message for one in found if one.check_id == "limits.dropped"]
+    messages = [one.message for one in found if one.check == "limits.dropped"]
     expected = [f"the limits of this `up` replace the earlier ones: {said}"]
     assert messages == (expected if said else [])
 
@@ -458,7 +458,7 @@ def test_limits_that_hold_no_longer_are_said(held, asked, said, nodes):
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_another_disk_than_that_of_the_nodes_is_said_to_be_for_new_ones(has, asked, said, nodes):
     found = plan(cluster(instance(0, disk=has)), replace(SPEC, nodes=nodes, disk=asked)).findings
-    told = [one.message.partition(":")[0] for one in found if one.check_id == "disk.kept"]
+    told = [one.message.partition(":")[0] for one in found if one.check == "disk.kept"]
     assert told == ([said] if said else [])
 
 
@@ -545,7 +545,7 @@ def test_what_stands_against_it_is_a_warning_only():
     earlier = sent(there(SUBNETS))
     full = tuple(replace(one, free_addresses=0) for one in SUBNETS)
     made = plan(replace(there(full), unsettled=(earlier,)))
-    assert [(one.check_id, one.severity) for one in made.findings] == [
+    assert [(one.check, one.severity) for one in made.findings] == [
         ("subnet.addresses", Severity.WARNING)
     ]
     assert requests(made) == [earlier.request]

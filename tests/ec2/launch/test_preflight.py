@@ -198,7 +198,7 @@ def test_each_check(snapshot):
     for case, (observed, spec) in FOUND.items():
         check_id = case.partition(" ")[0].rstrip(",")
         made = plan(observed, spec)
-        [found] = [one for one in made.findings if one.check_id == check_id]
+        [found] = [one for one in made.findings if one.check == check_id]
         told += [case, f"  {found.severity.value}: {found.message}", f"  hint: {found.hint}"]
         assert made.refused is (found.severity is ERROR), case
         assert bool(made.steps) is not made.refused, case
@@ -222,12 +222,12 @@ def test_nothing_speaks_against_a_plain_launch(ssh_from):
 )
 def test_nodes_that_get_out_are_not_warned_of(spec, way):
     found = plan(account(ways_out={"subnet-a": way}), spec).findings
-    assert [one for one in found if one.check_id == "network.way_out"] == []
+    assert [one for one in found if one.check == "network.way_out"] == []
 
 
 def way_in(ways, spec=SPEC, **more):
     made = plan(account(ways_out=ways, **more), spec)
-    return [one.severity for one in made.findings if one.check_id == "network.way_in"], made.places
+    return [one.severity for one in made.findings if one.check == "network.way_in"], made.places
 
 
 def test_a_head_node_is_launched_only_where_it_can_be_reached():
@@ -248,9 +248,7 @@ def test_more_nodes_join_a_cluster_whatever_its_routes():
     observed = replace(
         account(ways_out=dict.fromkeys(SUBNET_IDS, Egress("rtb-1"))), instances=(instance(0),)
     )
-    assert [
-        one for one in plan(observed, asked(nodes=2)).findings if "way_in" in one.check_id
-    ] == []
+    assert [one for one in plan(observed, asked(nodes=2)).findings if "way_in" in one.check] == []
 
 
 def test_all_of_it_is_said_at_once_errors_first():
@@ -269,7 +267,7 @@ def test_all_of_it_is_said_at_once_errors_first():
         efa=True,
     )
     findings = plan(observed, spec).findings
-    assert [one.check_id for one in findings] == [
+    assert [one.check for one in findings] == [
         "subnet.addresses",
         "disk.size",
         "disk.limits",
@@ -329,7 +327,7 @@ def test_the_places_by_type_as_asked_then_by_zone():
 )
 def test_an_alternative_that_does_not_fit_is_left_out_and_that_is_said(observed, check_id):
     made = plan(observed, asked(or_types=(OTHER,), placement_group=True))
-    [finding] = [one for one in made.findings if one.check_id == check_id]
+    [finding] = [one for one in made.findings if one.check == check_id]
     assert finding.severity is WARNING
     assert finding.message.startswith("p5.48xlarge is not tried: ")
     assert {kind for kind, _ in places(made)} == {"p4d"}
@@ -338,7 +336,7 @@ def test_an_alternative_that_does_not_fit_is_left_out_and_that_is_said(observed,
 
 def test_where_no_type_fits_each_says_why():
     made = plan(account(machines={}), asked(or_types=(OTHER,)))
-    assert [(one.check_id, one.severity) for one in made.findings] == [
+    assert [(one.check, one.severity) for one in made.findings] == [
         ("type.unknown", ERROR),
         ("type.unknown", ERROR),
     ]
@@ -351,8 +349,7 @@ def test_what_asks_only_for_what_the_launcher_gives_by_itself_passes():
     assert made.findings == ()
     small = replace(PLAIN, gpus=1)
     assert [
-        one.check_id
-        for one in plan(offering(small), asked(disk=Disk(throughput_mib_s=1000))).findings
+        one.check for one in plan(offering(small), asked(disk=Disk(throughput_mib_s=1000))).findings
     ] == ["disk.throughput"]
 
 
@@ -394,7 +391,7 @@ def single(**changes):
 )
 def test_a_single_node_that_grows_is_told_what_it_lacks(observed, lacks):
     made = plan(observed)
-    found = [one for one in made.findings if one.check_id == "network.grown"]
+    found = [one for one in made.findings if one.check == "network.grown"]
     assert [one.severity for one in found] == ([WARNING] if lacks else [])
     assert all(lacks in one.message and "clusterctl down demo" in one.hint for one in found)
     [request] = [one.arguments for one in made.steps if one.operation == "run_instances"]

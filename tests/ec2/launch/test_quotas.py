@@ -215,7 +215,7 @@ def test_interfaces_are_counted_where_a_launch_takes_many(client, moto_url, tmp_
     )
     assert few.catalogue.interfaces is None
     [found] = [
-        one for one in plan_launch(many, "key", "id").findings if one.check_id == "quota.interfaces"
+        one for one in plan_launch(many, "key", "id").findings if one.check == "quota.interfaces"
     ]
     assert found.message == (
         "400 more nodes (p5en.48xlarge) with 6800 network interfaces, 3 are in use, and the quota "

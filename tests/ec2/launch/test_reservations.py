@@ -61,7 +61,7 @@ def test_a_cluster_in_a_reservation_and_one_node_too_many(launches):
     }
     assert find_reservation(launches.client, id).free == 0
     more = launches.plan(replace(SPEC, nodes=3), "second")
-    errors = [one.check_id for one in more.findings if one.severity is Severity.ERROR]
+    errors = [one.check for one in more.findings if one.severity is Severity.ERROR]
     assert errors == ["reservation.free"]
     assert more.steps == ()
 

@@ -149,7 +149,7 @@ def test_a_cluster_is_the_sum_of_its_nodes():
 def test_why_it_is_not_all_is_said_once_for_all_nodes():
     found = spent_by(machine(3, made=50), machine(3, made=50, index=1), machine(1, index=2))
     [finding] = found.findings
-    assert (finding.check_id, found.complete) == ("cost.incomplete", False)
+    assert (finding.check, found.complete) == ("cost.incomplete", False)
     assert finding.message == (
         "demo-[0-1] cost more than that: it was started 2026-11-21 09:00 UTC; for how long it ran "
         "between 2026-11-19 10:00 and then is not known"
@@ -232,7 +232,7 @@ def test_the_head_nodes_limits_count():
 )
 def test_what_is_warned_of(limits, node, price, checks):
     found = spent_by(replace(node, limits_text=limits), price=price).findings
-    assert [finding.check_id for finding in found] == checks
+    assert [finding.check for finding in found] == checks
     assert all(finding.hint for finding in found)
 
 
@@ -243,9 +243,7 @@ def test_reserved_capacity_costs_while_its_nodes_are_stopped():
         for index in (0, 1)
     ]
     found = [one for one in spending(nodes, prices, NOW).findings if "cr-1" in one.message]
-    assert [(one.check_id, one.severity.value) for one in found] == [
-        ("cost.reservation", "warning")
-    ]
+    assert [(one.check, one.severity.value) for one in found] == [("cost.reservation", "warning")]
     assert (
         "2 stopped nodes in cr-1: its capacity goes on costing $20.00 an hour" in found[0].message
     )
@@ -258,5 +256,5 @@ def test_reserved_capacity_costs_while_its_nodes_are_stopped():
     running = [machine(3, reservation_id="cr-1")]
     block = [replace(one, market=Market.CAPACITY_BLOCK) for one in nodes]
     for others in (running, block, [machine(3, "stopped", transition_reason=ago(1))]):
-        ids = {one.check_id for one in spending(others, prices, NOW).findings}
+        ids = {one.check for one in spending(others, prices, NOW).findings}
         assert "cost.reservation" not in ids

@@ -77,7 +77,7 @@ def test_without_an_address_left_nothing_is_launched(launches):
     assert "--quota-code L-0263D0A3" in caught.value.hint
     assert launches.sent == []
     [found] = [one for one in launches.plan(SPEC).findings if one.severity is Severity.ERROR]
-    assert found.check_id == "quota.addresses"
+    assert found.check == "quota.addresses"
     assert "5 are in use, and the quota EC2-VPC Elastic IPs (L-0263D0A3) is 5" in found.message
     launches.client.release_address(AllocationId=others[0]["AllocationId"])
     assert len(launches.up(SPEC)) == 2
