@@ -9,9 +9,10 @@ import itertools
 import re
 import sys
 import textwrap
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -71,7 +72,11 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
     )
     is_clean = found.severity is Severity.INFO
     unread = {name: content.lacks for name, content in read.items() if content.lacks}
-    if len(unread) == len(read) and is_clean:
+    blank = {name: one for name, one in read.items() if one.lacks and not one.is_cut}
+    if len(blank) == len(read) and is_clean:
+        for content in blank.values():
+            if content.error:
+                raise content.error
         what = ", ".join(dict.fromkeys(unread.values()))
         logs = "the log" if len(read) == 1 else "each of the logs"
         raise ClusterctlError(f"{logs} {what}", "name the log of the job that failed")
@@ -81,7 +86,8 @@ def explain(files: tuple[str, ...], as_json: bool) -> int:
         _show(found)
     for name, what in unread.items():
         log = "standard input" if name == "-" else name
-        output.note(f"warning: {log} {what}: nothing is known of it")
+        known = "what comes before is read" if read[name].is_cut else "nothing is known of it"
+        output.note(f"warning: {log} {what}: {known}")
     status = STATUSES[found.severity]
     return NOT_KNOWN if unread and status < STATUSES[Severity.ERROR] else status
 
@@ -101,20 +107,31 @@ class _Content:
     def __init__(self) -> None:
         self.characters = self.odd = 0
         self.has_text = False
+        self.error: ClusterctlError | None = None
 
     def measured(self, pieces: Iterator[bytes | str]) -> Iterator[bytes | str]:
-        """Yield the pieces, and take note of them."""
-        for piece in pieces:
-            begin = piece[:MEASURED]
-            text = begin.decode(errors="replace") if isinstance(begin, bytes) else begin
-            self.characters += len(text)
-            self.odd += len(_ODD.findall(text))
-            self.has_text = self.has_text or bool(piece.strip())
-            yield piece
+        """Yield the pieces until one cannot be read, and take note of them, and of the error."""
+        try:
+            for piece in pieces:
+                begin = piece[:MEASURED]
+                text = begin.decode(errors="replace") if isinstance(begin, bytes) else begin
+                self.characters += len(text)
+                self.odd += len(_ODD.findall(text))
+                self.has_text = self.has_text or bool(piece.strip())
+                yield piece
+        except ClusterctlError as error:
+            self.error = error
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether only its beginning could be read."""
+        return bool(self.error and self.has_text)
 
     @property
     def lacks(self) -> str:
         """Why a log without a finding is no good sign; empty if it is one."""
+        if self.error:
+            return f"was not read to its end ({self.error.message})"
         if not self.has_text:
             return "is empty"
         return "is no text" if self.odd > MOST_ODD * self.characters else ""
@@ -131,14 +148,15 @@ def _pieces(name: str) -> Iterator[bytes | str]:
             io.BufferedReader(pipe) as raw,
         ):
             packed = raw.peek(len(_GZIP)).startswith(_GZIP)
-            log = cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
-            first = log.read(PIECE)
+            # What one step unpacks is a piece, so that a file that is cut is read until there.
+            read = gzip.GzipFile(fileobj=raw).read1 if packed else raw.read
+            first = read(PIECE)
             if first.startswith(_PACKED):
                 raise ClusterctlError(f"{name} is compressed", "unpack it, or name a .gz file")
-            pieces = itertools.chain((first,), iter(lambda: log.read(PIECE), b""))
+            pieces = itertools.chain((first,), iter(lambda: read(PIECE), b""))
             wide = _utf16(first[:1024], name)
             yield from codecs.iterdecode(pieces, wide, "replace") if wide else pieces
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         of_job = f"clusterctl logs {name} | clusterctl explain"
         raise ClusterctlError(
             f"cannot read {name}: {getattr(error, 'strerror', None) or error}",
@@ -244,7 +262,8 @@ def _show_unknown(title: str, rows: Sequence[UnknownError], is_answer: bool = Fa
         output.line(title)
         for one in rows[:SHOWN]:
             rank = f", rank {one.rank}" if one.rank else ""
-            output.line(f"  {_where(one)}{rank}: {one.text[:300]}")
+            said = one.message if one.text.endswith(":") else one.text
+            output.line(f"  {_where(one)}{rank}: {said[:300]}")
             if one.raised_at:
                 output.line(f"      raised at {one.raised_at}")
             kind = one.by_words if is_answer and one is rows[0] else None

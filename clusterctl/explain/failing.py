@@ -60,6 +60,22 @@ STRONG_MARKS = (
         '": "fatal"',
         "EXIT CODE",
         "panicked at ",
+        "unbound variable",
+        "parameter n",
+        "rc=",
+        "RC=",
+        "returncode",
+        "retcode",
+        "status=",
+        "FEHLER",
+        "Fehler",
+        "rreur",
+        "RREUR",
+        "rrore",
+        "\u30a8\u30e9\u30fc",  # error in Japanese, Chinese, Korean, Russian
+        "\u9519\u8bef",
+        "\uc624\ub958",
+        "\u0448\u0438\u0431\u043a\u0430",
         "level=",
         "ERRO[",
         "FATA[",
@@ -76,6 +92,8 @@ WEAK_MARKS = (
     *("orrupt", "xceeded", "ejected", "rashed", "not enough", "nsufficient", "too o", "too l"),
     *("too s", "ut of memory", "ut of range", "ndefined symbol", "xpired", " fault", "imeout"),
     *("ttempting to ", "ot authori", "ot recogni", "ower than configured"),
+    *("NaN ", " nan", ":nan", "=nan", "icht gefunden", "eine Berechtigung", "ucun fichier"),
+    *("ntrouvable", "ermission non", "o existe", "ermiso denegado", "o encontrada"),
     *("signal", "deadlock", "NVRM: "),
 )
 
@@ -113,11 +131,16 @@ _ADVICE = re.compile(
 # Counts of nothing, words that only name errors, and headings of what follows.
 _NOTHING = re.compile(
     r"(?<![\d.])(?<!replica )(?<!rank )(?<!node )(?<!worker )(?<!process )(?<!task )(?<!GPU )"
-    r"\b(?:0|no|No|without|zero) (?:\w+ )?(?:errors?|failures?|failed|exceptions?)\b"
+    r"\b(?:0|no|No|without|zero) (?:\w+ )?(?:[Ee]rrors?|failures?|failed|exceptions?)\b"
+    r"|\b(?:[Ee]rrors?|[Ff]ailures?|[Ff]ailed) (?!to\b)[\w ()-]{1,40}[:=]\s*0\s*$"
+    r"|\b(?:all|then|finally|later) (?:of them )?(?:succeeded|passed|recovered)\b"
     r"|\b(?:errors?|failures?|failed|timeouts?)[\"']?\s*[:=]\s*(?:0\b|\[\]|[Nn]one|[Ff]alse|\"\")"
     # A figure that is named error, and nothing after it: "Error: 10.0.0.5 refused" is a failure.
-    r"|\b[Tt]op-?\d+[ _-][Ee]rr|\b[Ee]rror *[:=]? *[-+]?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)"
-    r"\s*(?:[%,;)|]|$)|\b(?:ERRORS?|FAILED|FAILURES?): *0 *$"
+    r"|\b[Tt]op-?\d+[ _-][Ee]rr"
+    r"|\b[Ee]rror(?: (?:norm|estimate|bound|margin|tolerance))? *[:=]?"
+    r" *[-+]?\d+(?:\.\d+(?:[eEdD][-+]?\d+)?|[eE][-+]?\d+)"
+    r"(?: ?(?:%|[a-zA-Z]{1,2}))?\s*(?:[,;)|]|$|on \d+ degrees)"
+    r"|\b(?:ERRORS?|FAILED|FAILURES?): *0 *$"
     r"|\b(?:residual|max(?:imum)?|min|relative|rel|abs(?:olute)?|truncation|mean|average|avg|final"
     r"|squared|rounding|reconstruction|interpolation) [Ee]rror *[:=]? *[-+]?\d"
     r"|\berror (?:rate|bars?)\b|root error\(s\) found|^(?:Last )?[Ee]rrors?:$"
@@ -141,7 +164,7 @@ _FAILING = re.compile(
     r"|PANIC|CRITICAL|SEVERE|[Ee]rror|ERROR|ERR|E)(?: ?\(\w+\)| ?\[\w+\]| \d+)?(?::|!|\s-)\s*\S"
     r"|(?:FATAL|CRITICAL|SEVERE|ERROR)\b"
     r"|.*\b(?:what\(\):  |Check failed: |Status Code: [45]\d\d\b|with link time reference$)"
-    r"|.*(?:\bAssertion\b.*\bfailed\b|\b[Aa]n error occurred\b|\[error\]|\berror=\S)"
+    r"|.*(?:\bAssertion\b.*\bfailed\b|\b[Aa]n error occurred\b|\[error\]|(?<![\w-])error=\S)"
     # Rust, Java, Go's logrus, curl, CloudFormation.
     r"|thread '.*' panicked at |Exception in thread |(?:ERRO|FATA)\[|curl: \(\d+\) "
     r"|.*\blevel=(?:error|fatal|panic)\b|.*\b(?:CREATE|UPDATE|DELETE|ROLLBACK)_FAILED\b"
@@ -152,6 +175,13 @@ _FAILING = re.compile(
     r"|.*\bcore dumped\b|.*\(Speicherabzug geschrieben\)|Speicherzugriffsfehler"
     r"|(?:Erreur de segmentation|Viola..o de segmento|Falha de segmenta|Errore di segmentazione"
     r"|\u6bb5\u9519\u8bef)"
+    # A shell's `set -u`, and what Ansible counts at the end.
+    r"|.*: (?:line )?\d+: .{1,200}: (?:unbound variable|parameter (?:null or )?not set)$"
+    r"|.*\bok=\d+ .*\b(?:unreachable|failed)=[1-9]"
+    # The text is on the next line.
+    r"|(?:[Ff]atal [Ee]rror|FATAL ERROR|Fatal|FATAL):$"
+    r"|(?:FEHLER|Fehler|ERREUR|Erreur|ERRORE|Errore|\u30a8\u30e9\u30fc|\u9519\u8bef|\uc624\ub958"
+    r"|\u041e\u0448\u0438\u0431\u043a\u0430) ?[:\uff1a]"
     r"|SystemExit: (?!0$|None$)\S"
     r"|\*\*\* .*(?:[Ee]rror|[Aa]bort|[Ff]ail|[Cc]rash|detected|signal)"
     r"|(?:FAILED|FAIL|Failed)(?::| \()"
@@ -170,11 +200,14 @@ _END = re.compile(
     r"|\bnon-?zero (?:exit )?(?:status|code)|\bexit(?:ed)? (?!0\b)\d+$|\(code (?!0\b)\d+\)"
     r"|\b(?:killed|terminated|died|ended|exited|crashed) (?:by|with|on|due to) (?:a )?signal\b"
     r"|\b[Cc]aught signal \d|\bcollective abort\b"
+    r"|\b(?:rc|RC|returncode|retcode) ?[:=] ?-?(?!0\b)\d+$|\bstatus=\d+/(?!SUCCESS|OK)[A-Z]"
     r"|\bcode (?!0\b|2\d\d\b|3\d\d\b)\d{1,3}[.;,]?$|^(?:ERROR )?STOP (?!0\b)\d+$"
 )
 _END_WORDS = (
     *(
         "STOP",
+        "rc",
+        "RC",
         "code",
         "Code",
         "CODE",
@@ -189,15 +222,22 @@ _END_WORDS = (
     ),
 )
 _LEVELS = ("ERROR", "FATAL", "CRITICAL", "SEVERE")
+# A word in the name of a file, of an option or of a resource: `error.log`, `failed/a.txt`,
+# `-Werror`, `job-failed`.
+_NO_NAME, _NO_NAME_AFTER = r"(?<![\w/=-])(?<!\w\.)", r"(?!\w|-\w|/\w|\.[a-z]\w{0,7}\b)"
 _DOUBTFUL = re.compile(
-    r"\b[Ff]ail(?:ed|s|ure)\b|\b[1-9]\d* (?:failures|errors)\b|\b(?:NOT|not|n't) "
+    rf"{_NO_NAME}[Ff]ail(?:ed|s|ure){_NO_NAME_AFTER}|\b[1-9]\d* (?:failures|errors)\b"
+    r"|(?<![\w/-])(?:[Ee]rrors|[Ff]ailures)\s*[:=]\s*[1-9]\d*\b(?!\.\d)|\b(?:NOT|not|n't) "
     r"(?:achieved|converged?)\b|\bFAILED\b|\b[Uu]nable to \w|\b[Cc](?:annot|an't|an not)\s\w"
     r"|\b[Cc]ould(?: not|n't)\s\w|\bnot found\b|\b[Nn]o such \w|\b[Dd]enied\b|\brefused\b"
     r"|\btimed out\b|\b[Ii]nvalid \w|\b[Uu]nrecogni[sz]ed \w|\b[Uu]nknown (?:option|argument"
     r"|command|host|symbol|error)|\b(?:not|un) ?supported\b|\b[Aa]bort(?:ed|ing)\b"
     r"|\b[Mm]ismatch\b|\berrno\b|\bnot permitted\b|\bunreachable\b|\b[Bb]roken pipe\b"
     r"|\breset by peer\b|\b[Ii]nput/output error\b|\b[Tt]oo many \w|\b[Nn]o space left\b"
-    r"|(?<![\w/-])[Ee]rror\b(?!-\w)|\b[Gg]iving up\b"
+    rf"|{_NO_NAME}[Ee]rror{_NO_NAME_AFTER}"
+    r"|\b[Gg]iving up\b|\bNaN (?:detected|found|encountered|loss|value)|[Ll]oss\b.{0,9}[ :=]nan\b"
+    r"|\b[Nn]icht gefunden\b|\b[Kk]eine Berechtigung\b|\b[Aa]ucun fichier\b|\bintrouvable\b"
+    r"|\b[Pp]ermission non \w|\b[Nn]o existe\b|\b[Pp]ermiso denegado\b|\b[Nn]o encontrada\b"
     r"|\bnot respond(?:ing)?\b|\b[Uu]nresponsive\b|\bcancelled\b"
     r"|\bmark(?:ed|ing) (?:\w+ ){0,2}(?:down|dead|failed|unhealthy)\b|\bnot exist\b|\b[Cc]orrupt"
     r"|\bexceeded\b|\b[Rr]ejected\b|\b[Cc]rashed\b|\bnot enough\b|\b[Ii]nsufficient\b"
@@ -232,7 +272,11 @@ def kind_of(line: str, below: str = "") -> LineKind | None:
     text = line.strip()
     message = message_of(text)
     kind = _form(text, message)
-    if kind is None or _NOTHING.search(message):
+    if kind is None or below.strip() == "...ignoring":
+        return None
+    if _NOTHING.search(message) and not _COUNTED.search(message):
+        return None
+    if kind is LineKind.DOUBTFUL and _is_table(message, below):
         return None
     if kind is LineKind.FAILING and _KERNEL.match(text):
         kind = LineKind.DOUBTFUL
@@ -242,8 +286,31 @@ def kind_of(line: str, below: str = "") -> LineKind | None:
         kind = LineKind.DOUBTFUL
     if _TRIES.search(text) or (kind is LineKind.DOUBTFUL and _is_advice(message)):
         return None
+    if kind is not LineKind.FAILING and "eprecat" in text:
+        return None
     is_mild = _MILD.search(text) or (kind is not LineKind.FAILING and _GOES_ON.search(text))
     return LineKind.REMARK if is_mild else kind
+
+
+# Counts of failures, which beside counts of nothing are failures all the same.
+_COUNTED = re.compile(
+    r"(?<![\w/-])(?:unreachable|[Ff]ailed|[Ee]rrors|[Ff]ailures)\s*[:=]\s*[1-9]\d*\b(?!\.\d)"
+    r"|(?:^|[,;:(|=] *)[1-9]\d* (?:errors?|failures?|failed)\b"
+)
+# A row of a table: a name and at least three figures.
+_FIGURE = r"[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?(?:%|[a-z]{1,2})?"
+_ROW = re.compile(rf"[\w -]{{1,40}}?(?:\s*[|\s]\s*{_FIGURE}){{3,}}\s*$")
+_HEAD = re.compile(r"\w+(?:,\w+){2,}$")
+
+
+def _is_table(message: str, below: str) -> bool:
+    """Return whether a line is a row of figures, or the head of columns of which a row follows."""
+    if _ROW.match(message) or _HEAD.match(message):
+        return True
+    words, row = message.split(), below.split()
+    figures = sum(bool(re.fullmatch(_FIGURE, one)) for one in row)
+    is_row = figures >= 2 and 2 * figures >= len(row)
+    return is_row and figures <= len(words) <= 3 * figures and ":" not in message
 
 
 def message_of(text: str) -> str:

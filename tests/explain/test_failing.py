@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from pathlib import Path
@@ -431,3 +432,55 @@ def test_failing_lines_among_harmless_ones_are_never_passed_over(seed):
         among = [part for line, more in zip(lines, some, strict=True) for part in (*more, line)]
         for mixed in ([*lines, *chance.sample(calm, 30)], among):
             assert explain(["\n".join(mixed)]).severity is not Severity.INFO, path.name
+
+
+def _logs(name: str) -> list[str]:
+    """Return the short logs of a file in forms/. Between them stands a line of %%."""
+    return (Path(__file__).parent / "forms" / name).read_text().split("\n%%\n")
+
+
+@pytest.mark.parametrize("log", _logs("ended-well.txt"))
+def test_words_of_failures_in_names_tables_and_figures_are_none(log, capsys, tmp_path):
+    (tmp_path / "log").write_text(log + "\n")
+    assert run_command(cli, ["explain", str(tmp_path / "log")]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("log", _logs("failed.txt"))
+def test_failures_in_the_forms_of_shells_and_other_programs(log, capsys, tmp_path):
+    (tmp_path / "log").write_text(log + "\n")
+    assert run_command(cli, ["explain", str(tmp_path / "log")]) == 2, capsys.readouterr().out
+
+
+def test_the_text_of_a_failure_on_the_next_line_is_shown(capsys, tmp_path):
+    logs = [log for log in _logs("failed.txt") if "gmx" in log or "panicked" in log]
+    (tmp_path / "log").write_text("\n".join(logs))
+    run_command(cli, ["explain", str(tmp_path / "log")])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "The total potential energy is nan" in shown
+    assert "a program in Rust stopped: index out of bounds" in shown
+
+
+def test_what_cannot_be_read_hides_nothing_of_the_rest(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    failed = b"make: *** [Makefile:3: all] Error 2\n"
+    Path("failed").write_bytes(failed)
+    Path("fine").write_text("done\n")
+    Path("no.gz").write_bytes(b"\x1f\x8b\x08" + bytes(7) + b"\xff\xff\xff")
+    random = b"".join(b"%d\n" % (n * 7919 % 65537) for n in range(90_000))
+    Path("cut.gz").write_bytes(gzip.compress(failed + random)[:-20])
+    Path("after.gz").write_bytes(gzip.compress(failed) + b"garbage")
+    for words, status in (
+        (("failed", "nowhere"), 2),
+        (("nowhere", "failed"), 2),
+        (("failed", "."), 2),
+        (("failed", "no.gz"), 2),
+        (("cut.gz",), 2),
+        (("after.gz", "fine"), 2),
+        (("fine", "nowhere"), 3),
+        (("nowhere", "no.gz"), 3),
+        (("no.gz",), 3),
+    ):
+        assert run_command(cli, ["explain", *words]) == status, words
+        ran = capsys.readouterr()
+        assert (status == 2) == ("build.stopped" in ran.out), words
+        assert words[0] == "failed" or words[0] in ran.err or words == ("fine", "nowhere"), ran
