@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import json
 import os
@@ -10,11 +9,11 @@ import signal
 from collections import Counter
 from pathlib import Path
 
-import botocore.loaders
 import hypothesis
 import pytest
 
 from clusterctl.cli import output
+from tests.botocore_shared import share_what_is_always_the_same
 from tests.changes import CHECKOUT, changed_files
 from tests.lab.running import home_of_lab, remaining_of, why_no_lab
 from tests.pair import launched_pair, pair
@@ -38,9 +37,7 @@ for number, handler in (
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
-# Without this cache, every boto3 session reads and keeps EC2's whole API description: gigabytes
-# after all tests.
-botocore.loaders.create_loader = functools.lru_cache(botocore.loaders.create_loader)
+share_what_is_always_the_same()
 
 
 # Programs with tests that take minutes: those in the training environment run with --all, and where

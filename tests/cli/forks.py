@@ -26,6 +26,8 @@ import time
 import traceback
 from pathlib import Path
 
+from tests.botocore_shared import share_what_is_always_the_same
+
 WORKERS = 3
 PATIENCE_S = 300
 ROOT = Path(__file__).parents[2]
@@ -122,10 +124,8 @@ def _serve(folder: Path) -> None:
 
 
 def _warm_up() -> None:
-    import botocore.loaders
-
     # Before boto3 uses it: a short command spends most of its time reading EC2's API description.
-    botocore.loaders.create_loader = functools.lru_cache(botocore.loaders.create_loader)
+    share_what_is_always_the_same()
     import boto3
     import fabric  # noqa: F401
     import rich.live  # noqa: F401
