@@ -94,7 +94,7 @@ class Coordinator:
             Progress: self._has_progressed,
             Lost: lambda peer, event: self.health.lost(peer, self.now, event),
             Done: self._has_done,
-            Failed: lambda peer, event: self._drop(peer, failures.failure_of(peer.name, event)),
+            Failed: self._has_failed,
         }
 
     def handle_event(self, now: float, node: str, event: Event) -> None:
@@ -170,6 +170,14 @@ class Coordinator:
     def _listening(self, peer: Peer, event: Listening) -> None:
         if peer.state is PeerState.CONNECTING and 0 < event.port < 65536:
             peer.at, peer.state = event, PeerState.READY
+
+    def _has_failed(self, peer: Peer, event: Failed) -> None:
+        error = failures.failure_of(peer.name, event)
+        if event.kind == "busy" and peer.at.host:
+            others = (one for one in self.net.peers.values() if one.name not in (SOURCE, peer.name))
+            same = next((one.name for one in others if one.at.host == peer.at.host), "")
+            error = failures.named_twice(peer.name, same) if same else error
+        self._drop(peer, error)
 
     def _has_listed(self, peer: Peer, event: Listed) -> None:
         if peer.name == SOURCE and self.summary is None:

@@ -33,6 +33,11 @@ def failure_of(host: str, event: Failed) -> ClusterctlError:
     return CommandFailed(host, why, hint)
 
 
+def named_twice(host: str, other: str) -> ClusterctlError:
+    """Return the error for a host that has the destination of another host of the same copy."""
+    return CommandFailed(host, f"it is the same machine as {other}", "name each machine once")
+
+
 def with_unquoted_home(hint: str, why: str, paths: Iterable[str]) -> str:
     """Return the hint, extended if a path for the nodes is below the home folder on this machine.
 

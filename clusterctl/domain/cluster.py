@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from enum import Enum
 from typing import Optional
 
@@ -52,6 +52,12 @@ class Node:
     availability_zone: str
     launched_at: datetime
     quarantined: str = ""
+
+    @classmethod
+    def at_address(cls, index: int, name: str, address: str, gpus: int = 0) -> Node:
+        """Return a node that EC2 was not asked about, or that is no instance."""
+        now = datetime.now(timezone.utc)
+        return cls(index, name, "", NodeState.RUNNING, "", gpus, address, None, "", now)
 
     @property
     def host(self) -> str:

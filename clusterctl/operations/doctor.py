@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from clusterctl.bootstrap.training import FOLDER
 from clusterctl.diagnosis.drift import HANGS, NOT_CHECKED, Examined, NodeComparison, check, compare
 from clusterctl.diagnosis.evidence import Evidence
 from clusterctl.diagnosis.hints import Hints
-from clusterctl.domain.cluster import Node, NodeState
+from clusterctl.domain.cluster import Node
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.results import HostOutcome, last_line
@@ -140,23 +139,8 @@ def doctor_of_hosts(
 
     result = read_reports(source.connections, source.targets, facts, DOING)
     index = {target.host: number for number, target in enumerate(source.targets)}
-    began = datetime.now(timezone.utc)
     examined = tuple(
-        Examined(
-            Node(
-                index[one.host],
-                one.host,
-                "",
-                NodeState.RUNNING,
-                "",
-                0,
-                addresses[one.host],
-                None,
-                "",
-                began,
-            ),
-            one,
-        )
+        Examined(Node.at_address(index[one.host], one.host, addresses[one.host]), one)
         for one in result.values
     )
     hints = Hints(Evidence(source=source.options, user=source.user, as_root=source.as_root))

@@ -10,16 +10,14 @@ from __future__ import annotations
 import socket
 import sys
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from clusterctl.bootstrap.head_programs import put_programs
 from clusterctl.bootstrap.inspection import MPI_KEY
 from clusterctl.bootstrap.trust import KNOWN_HOSTS
 from clusterctl.diagnosis.bundle import save
 from clusterctl.diagnosis.verdict import diagnose as conclude
-from clusterctl.domain.cluster import Cluster, Node, NodeState
+from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import format_duration
 from clusterctl.jobs.deploy import HOSTS_PATH
@@ -88,14 +86,8 @@ def main() -> None:
 
 def head_access(settings: Watchdog) -> Access:
     """Return access to the cluster from its own head node: by private addresses, with ~/.ssh."""
-    some: dict[str, Any] = dict.fromkeys(("instance_id", "instance_type", "availability_zone"), "")
-    some |= {
-        "state": NodeState.RUNNING,
-        "public_ip": None,
-        "launched_at": datetime.now(timezone.utc),
-    }
     nodes = tuple(
-        Node(index=one.index, name=one.name, gpus=one.gpus, private_ip=one.address, **some)
+        Node.at_address(one.index, one.name, one.address, one.gpus)
         for one in map(with_current_address, settings.hosts)
     )
     cluster = Cluster(settings.cluster, "", settings.user, nodes)

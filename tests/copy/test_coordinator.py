@@ -14,6 +14,7 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.node.relay.messages import (
     Begin,
     Done,
+    Failed,
     Gap,
     Listed,
     Listening,
@@ -332,6 +333,19 @@ def test_no_node_begins_where_delete_would_remove_the_source(host):
             coordinator.tick(0.0)
     else:
         assert any(isinstance(order, Begin) for _, order in coordinator.tick(0.0))
+
+
+@pytest.mark.parametrize(
+    ("machine", "says"), [("a", "it is the same machine as n0"), ("b", "another copy")]
+)
+def test_two_names_of_one_machine_are_told_where_they_would_share_the_destination(machine, says):
+    coordinator = Coordinator(["n0", "n1"], lambda *_: Plan(("n0", "n1")))
+    for name, at in ((SOURCE, "c"), ("n0", "a"), ("n1", machine)):
+        coordinator.handle_event(0.0, name, Listening(name, 4000, host=at))
+    coordinator.handle_event(0.1, "n1", Failed("another copy is running", "", "busy"))
+    error = coordinator.net.peers["n1"].error
+    assert error is not None
+    assert error.message.startswith(says)
 
 
 NONSENSE = [
