@@ -94,7 +94,7 @@ WEAK_MARKS = (
     *("ttempting to ", "ot authori", "ot recogni", "ower than configured"),
     *("NaN ", " nan", ":nan", "=nan", "icht gefunden", "eine Berechtigung", "ucun fichier"),
     *("ntrouvable", "ermission non", "o existe", "ermiso denegado", "o encontrada"),
-    *("signal", "deadlock", "NVRM: "),
+    *("signal", "deadlock", "NVRM: ", " is full"),
 )
 
 # What stands before a message: time stamps, `[rank]`, `host:pid`, `program[pid]:`, a file's line.
@@ -144,6 +144,7 @@ _NOTHING = re.compile(
     r"|\b(?:residual|max(?:imum)?|min|relative|rel|abs(?:olute)?|truncation|mean|average|avg|final"
     r"|squared|rounding|reconstruction|interpolation) [Ee]rror *[:=]? *[-+]?\d"
     r"|\berror (?:rate|bars?)\b|root error\(s\) found|^(?:Last )?[Ee]rrors?:$"
+    r"|^\d+ (?:errors?|failures?) found in [\w ]+:$"
     r"|End of error message|^Signal: |^:::MLLOG |\bPASSED\b"
 )
 _NAME = (
@@ -249,7 +250,7 @@ _DOUBTFUL = re.compile(
     r"|\balready (?:be )?(?:loaded|in use|running)\b|\bresult in binding more\b"
     r"|\bAttempting to (?:use|access|call) .*\b(?:before|after|uninitialized)\b"
     r"|\bnot authori[sz]ed\b|\bnot recogni[sz]ed\b|\breported lower than configured\b"
-    r"|\bdeadlock\b|NVRM: .*\b(?:No|not)\b"
+    r"|\bdeadlock\b|\w is full\b|NVRM: .*\b(?:No|not)\b"
     r"|\bboth .{0,60}\bwere specified\b|\battempt to run as root\b"
 )
 # `E` of glog and TensorFlow, which the library prints for things that it does without, too.

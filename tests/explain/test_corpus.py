@@ -7,7 +7,7 @@ import sys
 
 from clusterctl.domain.findings import Severity
 from clusterctl.explain import table
-from clusterctl.explain.catalogue import catalogue
+from clusterctl.explain.catalogue import catalogue, wordings
 from clusterctl.explain.engine import explain
 from clusterctl.explain.signature import Role
 from tests.changes import CHECKOUT
@@ -34,7 +34,7 @@ MOST_SILENT = 4
 
 
 def test_each_log_is_a_short_excerpt_with_a_link_and_expects_what_exists():
-    known = {one.id for one in catalogue()} | {corpus.UNKNOWN, corpus.HEALTHY}
+    known = {one.id for one in (*catalogue(), *wordings())} | {corpus.UNKNOWN, corpus.HEALTHY}
     for log in LOGS:
         assert set(log.expected) <= known, log.path
         assert log.text.count("\n") <= MOST_LINES, log.path
