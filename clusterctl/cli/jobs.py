@@ -165,9 +165,13 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
             fetched = fetching.fetch(access, job.job_id, place, shown.watch, confirm_size, verify)
     names = fold_hosts(sorted(path.name for path in place.iterdir()))
     written = f"{count(fetched.files, 'file')}, {format_bytes(fetched.size_bytes)}"
-    of_it = f" ({written} that it wrote)" if fetched.files else ""
+    named = job.spec.output  # comes whole, whoever wrote into it
+    by = f": what it wrote, and all of {named}" if named else " that it wrote"
+    of_it = f" ({written}{by})" if fetched.files else ""
     same = ", and equal to what is on the nodes" if verify else ""
     output.line(f"job {job.job_id} is in {place}{of_it}{same}: {names}")
+    if fetched.empty:
+        output.note(f"warning: nothing is in the folder of --output, {fetched.empty}")
     if fetched.gone:
         output.note(f"left by an earlier fetch, no longer on the nodes: {' '.join(fetched.gone)}")
     return 0

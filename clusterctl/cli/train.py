@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,7 +134,7 @@ def _fetched(access: Access, job_id: str, place: Path, what: str, model: bool = 
         fetch(access, job_id, place, record_only=not model)
     except (ClusterctlError, OSError) as error:
         why = error.message if isinstance(error, ClusterctlError) else error
-        again = f"clusterctl fetch {access.cluster.name} {job_id} DIR"
+        again = f"clusterctl fetch {access.cluster.name} {job_id} {shlex.quote(str(place))}"
         output.note(f"warning: {what} could not be copied here: {why}; try again: {again}")
         return False
     return True
@@ -637,6 +638,7 @@ def train(
                 access, started.job.job_id, started.job.preset, as_json, seen=seen
             )
             if ended == output.INTERRUPTED:
+                _note_model(name, started, model_place)
                 return ended
             if model_place:
                 if _fetched(access, started.job.job_id, model_place, "its model", model=True):
@@ -650,9 +652,15 @@ def train(
         if as_json:
             output.data({"job_id": started.job.job_id, **_lines(started.job)})
         output.print_job_commands(name, started.job.job_id)
-        if model_place:
-            output.note(f"  its model: clusterctl fetch {name} {started.job.job_id} {model_place}")
+        _note_model(name, started, model_place)
         return 0
+
+
+def _note_model(name: str, started: StartedJob, place: Path | None) -> None:
+    """Print how the model comes to the folder of --model-dir, if nobody waits for the job."""
+    if place:
+        job_id, folder = started.job.job_id, shlex.quote(str(place))
+        output.note(f"  its model: clusterctl fetch {name} {job_id} {folder}")
 
 
 @contextlib.contextmanager

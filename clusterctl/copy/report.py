@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from clusterctl.copy.coordinator import Coordinator
 
 
+NAMED = 3  # so many of the things that were left out are named in a message
+
+
 class NodeStage(Enum):
     """How far one node is, in order. A node may fail at any stage."""
 
@@ -134,9 +137,27 @@ class TransferReport:
         statuses += [self.error.exit_status] if self.error else []
         if statuses:
             return max(statuses)
-        left_out = any(node.left_out for node in self.nodes)
-        left_out = left_out or bool(self.source and self.source.warnings)
-        return int(bool(self.missing or self.refused or left_out))
+        return int(bool(self.missing or self.refused or self.left_out))
+
+    @property
+    def problem(self) -> ClusterctlError | None:
+        """Why not every node has everything: the first error, else what was left out. None if all
+        have. Whoever goes on to use the data checks this, not `failed`."""
+        errors = (self.error, *(node.error for node in self.nodes))
+        return next(filter(None, errors), self.left_out)
+
+    @property
+    def left_out(self) -> ClusterctlError | None:
+        """What was left out, at the source or on a node."""
+        ends = [one for one in (self.source, *self.nodes) if one and one.left_out]
+        if not ends:
+            return None
+        named = list(dict.fromkeys(text for one in ends for text in one.warnings))[:NAMED]
+        more = max(one.left_out for one in ends) - len(named)
+        return ClusterctlError(
+            f"left out: {'; '.join(named)}" + (f"; and {more} more" if more > 0 else ""),
+            "run it again; first make readable, or take away, what cannot be read",
+        )
 
     @property
     def refused(self) -> tuple[NodeReport, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.domain.errors import UsageError, check_home
+from clusterctl.domain.errors import UsageError, check_home, is_needed_by_nodes
 from clusterctl.domain.units import format_bytes
 
 # Limits of --block-size, in bytes, and of --streams.
@@ -19,12 +19,6 @@ LEAST_BLOCK = 64 << 10
 MOST_BLOCK = 64 << 20
 MOST_STREAMS = 64
 _URL = re.compile(r"(s3|https?)://", re.IGNORECASE)
-# Names of folders that --delete must not touch, since the node or its programs live on them. Home
-# folders are among them because no login would be possible without `.ssh`. This only refuses the
-# obvious before any connection: each node checks where DST leads (clusterctl.node.relay.protect).
-_NODES_OWN = re.compile(
-    r"~|\.|//?|/+(bin|boot|dev|etc|home(/[^/]+)?|lib\w*|opt|proc|root|run|sbin|sys|tmp|usr|var(/+tmp)?)"
-)
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 
 
@@ -171,8 +165,7 @@ def _check_delete(request: CopyRequest) -> None:
             "--delete and --files-from exclude each other",
             "all that is not named would be deleted on the nodes",
         )
-    where = posixpath.normpath(request.destination)
-    if where.startswith("..") or _NODES_OWN.fullmatch(where):
+    if is_needed_by_nodes(request.destination):
         raise UsageError(
             f"--delete into {request.destination!r} would delete what the node runs on",
             "copy into a folder of its own",

@@ -6,6 +6,7 @@ could not be reached (`ssh` and `clush` use 255 too), 130 interrupted.
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from collections.abc import Iterable
@@ -159,6 +160,22 @@ def check_home(path: str) -> None:
         raise UsageError(
             f"only your own home folder can be meant by ~, not {path!r}", "give the whole path"
         )
+
+
+# Folders that a node or its programs need, by their names. Home folders are among them because no
+# login would be possible without `.ssh`. This only finds the obvious before any connection: each
+# node checks where a path leads (clusterctl.node.relay.protect).
+_NODES_OWN = re.compile(
+    r"~|\.|//?|/+(bin|boot|dev|etc|home(/[^/]+)?|lib\w*|opt|proc|root|run|sbin|sys|tmp|usr|var(/+tmp)?)"
+    r"|(.*/)?\.(ssh|clusterctl)(/.*)?"
+)
+
+
+def is_needed_by_nodes(path: str) -> bool:
+    """Return whether a path, absolute or below the home folder, is plainly a folder that a node
+    needs: one for results, or for a mirror of data, it is not."""
+    where = posixpath.normpath(path)
+    return where.startswith("..") or bool(_NODES_OWN.fullmatch(where))
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

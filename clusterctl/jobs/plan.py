@@ -15,7 +15,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from clusterctl.domain.errors import MissingTool, NotEnoughGpus, UsageError
+from clusterctl.domain.errors import (
+    MissingTool,
+    NotEnoughGpus,
+    UsageError,
+    check_home,
+    is_needed_by_nodes,
+)
 from clusterctl.domain.hostsfile import HostsFile
 from clusterctl.domain.units import count
 from clusterctl.jobs.head_facts import (
@@ -319,10 +325,9 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         arguments=request.mpi_arguments,
         network=shared_network([entry.host for entry in hosts.entries], facts),
     )
-    output = _in_home(request.output or "", facts.home, code or f"{facts.home}/{EXAMPLES_FOLDER}")
     return JobPlan(
         job_id=job_id,
-        output=posixpath.normpath(output) if request.output else "",
+        output=_output(request.output, facts.home, code, job_id),
         ranks=request.ranks,
         preset=preset.name,
         synthetic=request.synthetic,
@@ -576,6 +581,25 @@ def _script(request: JobRequest, home: str, job_id: str) -> tuple[str, str]:
         code += "/code"
     below = posixpath.relpath(script, request.source_dir or posixpath.dirname(script) or ".")
     return posixpath.normpath(f"{code}/{below}"), code
+
+
+def _output(given: str | None, home: str, code: str, job_id: str) -> str:
+    """Return the absolute path of the folder that `fetch` brings; empty if none was named.
+
+    Raises UsageError for one that the nodes need: it has their keys, or all other jobs' files.
+    """
+    if given is None:
+        return ""
+    check_home(given)
+    hint = "name a folder for the results, which the program makes: --output '~/results'"
+    if not given or "://" in given:
+        raise UsageError(f"--output is a folder of the nodes, not {given!r}", hint)
+    path = posixpath.normpath(_in_home(given, home, code or f"{home}/{EXAMPLES_FOLDER}"))
+    is_own = f"{path}/".startswith(f"{home}/{CODE_FOLDER}/{job_id}/")
+    below = f"~{path[len(home) :]}" if f"{path}/".startswith(f"{home}/") else path
+    if is_needed_by_nodes(below) and not is_own:
+        raise UsageError(f"--output {given}: the nodes need {below}, so it is not fetched", hint)
+    return path
 
 
 def _program(

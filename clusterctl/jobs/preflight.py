@@ -21,6 +21,7 @@ from clusterctl.jobs.plan import JobPlan
 from clusterctl.jobs.trainer import PARAMETERS, TRAINER, TrainerRun
 from clusterctl.node.facts.gpus import capabilities
 from clusterctl.node.facts.report import Fact, FactReport
+from clusterctl.node.facts.results import output_error
 from clusterctl.node.facts.software import versions
 from clusterctl.node.facts.system import in_lab, system
 from clusterctl.node.facts.training import (
@@ -39,10 +40,10 @@ class PreflightFacts:
     `training` and `validation` are the data files' sizes in bytes by name. `records` has the number
     of records of those files that were counted, -1 for a file that ends within a record.
     `checkpoints` are steps, ascending, of a training with `images_per_step` of all ranks together
-    (None if unknown). `free_bytes` is None if unknown. `versions` are by program
-    or library. `script_error` is why Python could not read the user's program. `in_lab`: `cpus`
-    are those of the machine that all hosts of the lab share. `capabilities` are the GPUs' compute
-    capabilities, 90 for 9.0.
+    (None if unknown). `free_bytes` is None if unknown. `versions` are by program or library.
+    `script_error` is why Python could not read the user's program, `output_error` why the folder of
+    --output cannot be fetched. `in_lab`: `cpus` are those of the machine that all hosts of the lab
+    share. `capabilities` are the GPUs' compute capabilities, 90 for 9.0.
     """
 
     host: str
@@ -56,6 +57,7 @@ class PreflightFacts:
     free_bytes: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     script_error: str = ""
+    output_error: str = ""
     cpus: int | None = None
     in_lab: bool = False
     capabilities: tuple[int, ...] = ()
@@ -108,6 +110,7 @@ def facts_to_read(plan: JobPlan, ships_script: bool = False) -> tuple[Fact, ...]
         partial(training_log, folder=plan.log_dir),
         partial(versions, python=plan.python, mpirun=plan.argv[0]),
         partial(script_error, path="" if ships_script else plan.script_path),
+        *((partial(output_error, path=plan.output, job=plan.job_id),) if plan.output else ()),
         *(system, in_lab, capabilities),
     )
 
@@ -131,6 +134,7 @@ def facts_of_node(host: str, report: FactReport) -> PreflightFacts:
         free_bytes=log.free_bytes,
         versions=report.get(versions) or {},
         script_error=report.get(script_error) or "",
+        output_error=report.get(output_error) or "",
         cpus=machine.cpus if machine else None,
         in_lab=bool(report.get(in_lab)),
         capabilities=report.get(capabilities) or (),
@@ -313,10 +317,14 @@ def script_findings(context: JobContext) -> list[Finding]:
 
 
 def output_findings(context: JobContext) -> list[Finding]:
-    """Check that the folder that the program writes into is not one of this machine's."""
+    """Check that the folder that the program writes into can be fetched, and is not one of this
+    machine's."""
     hint = quote_hint(context, "--output", context.plan.output)
     text = f"`fetch` will look for {context.plan.output} on the nodes"
-    return [Finding("output.elsewhere", Severity.WARNING, text, hint=hint)] if hint else []
+    found = [Finding("output.elsewhere", Severity.WARNING, text, hint=hint)] if hint else []
+    errors = ((one.host, one.output_error) for one in context.readers)
+    said = [(host, f"--output: {error}") for host, error in errors if error]
+    return [*found, *findings_by_message("output.unusable", said, "name another folder")]
 
 
 def _differences(node: PreflightFacts, head: PreflightFacts) -> Iterable[str]:

@@ -142,7 +142,8 @@ def sender(connections: Connections, max_workers: int = 64) -> Send:
         request = CopyRequest((str(path),), destination)
         copy = _Copy(connections, targets, request, None, lambda: facts, "", None)
         report = copy.run(lambda progress: None, max_workers, None)
-        return {node.host: node.error for node in report.nodes if node.error}
+        errors = {node.host: node.error or report.left_out for node in report.nodes}
+        return {host: error for host, error in errors.items() if error}
 
     return send
 
@@ -311,7 +312,10 @@ class _Copy:
             ).run()
             if again.error:
                 raise again.error
-            errors = {node.host: node.error or _difference(node) for node in again.nodes}
+            # What could be copied, and not be read again, was not compared.
+            known = report.source.left_out if report.source else 0
+            unread = again.left_out if again.source and again.source.left_out > known else None
+            errors = {n.host: n.error or _difference(n) or unread for n in again.nodes}
         nodes = tuple(replace(n, error=n.error or errors.get(n.host)) for n in report.nodes)
         same = tuple(node.host for node in nodes if node.error is None)
         return replace(report, nodes=nodes, verified=same, reread=not request.has_urls)

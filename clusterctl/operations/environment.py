@@ -210,8 +210,8 @@ class Installation:
     def _transfer(self, request: CopyRequest, hosts: Sequence[str]) -> None:
         targets = self._targets(hosts)
         report = copy_to_cluster(self._access, targets, request, watch=lambda progress: None)
-        if report.error and not report.failed:
-            raise report.error
+        if report.problem and not report.failed:
+            raise report.problem
         self._errors.update({node.host: node.error for node in report.failed if node.error})
 
     def _step(self, hosts: Sequence[str], verb: str, notify: Report) -> FanoutResult[CommandResult]:

@@ -15,19 +15,25 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TypeVar
 
-from clusterctl.copy.report import TransferReport
 from clusterctl.copy.request import CopyRequest
-from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostError, UsageError
 from clusterctl.domain.results import last_line
 from clusterctl.jobs.detached import JOBS, find_job
 from clusterctl.node.jobs import written
 from clusterctl.node.jobs.folder import COLLECTED
 from clusterctl.node.jobs.spec import JobRecord
-from clusterctl.node.jobs.written import OutputFiles, Trees, list_trees, look, note_fetched
+from clusterctl.node.jobs.written import (
+    OutputFiles,
+    OutputFolder,
+    Trees,
+    list_trees,
+    look,
+    note_fetched,
+)
 from clusterctl.node.record import RecordError, from_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import Watch, copy_here
-from clusterctl.operations.losses import LOOKING
+from clusterctl.operations.losses import LOOKING, FetchedCopy, note_copy
 from clusterctl.transport.call import call
 from clusterctl.transport.data import read_data
 from clusterctl.transport.target import Target
@@ -45,6 +51,10 @@ class Output:
     target: Target
     name: str
     found: OutputFiles
+
+    @property
+    def id(self) -> tuple[Target, str]:
+        return self.target, self.found.path
 
 
 @dataclass(frozen=True)
@@ -65,11 +75,13 @@ class Part:
 @dataclass(frozen=True)
 class Fetched:
     """The number of files that the job wrote, their bytes, and the files, as paths below the
-    folder here, that an earlier fetch has left and that are no longer on the nodes."""
+    folder here, that an earlier fetch has left and that are no longer on the nodes. `empty` is the
+    folder of `train --output` if nothing is in it, or there is none."""
 
     files: int = 0
     size_bytes: int = 0
     gone: tuple[str, ...] = ()
+    empty: str = ""
 
 
 def fetch(
@@ -89,13 +101,14 @@ def fetch(
 
     `agree` gets the bytes of all files, and raises to refuse. With `verify` all files are read
     again at the end, on both sides. Raises UsageError if `place` holds another job's files or the
-    user's own, or cannot be written, HostError, and ClusterctlError if a copy failed, was not
-    whole, or differs.
+    user's own, or cannot be written, HostError if the head node does not answer, and, after all
+    else has come, ClusterctlError if something cannot be read, a copy failed, or one differs.
     """
     job = find_job(access.connections, access.head, job_id)
     record, begun = place / RECORD, place / f".fetch-{job_id}-begun"
     check_place(place, job_id)
-    outputs = [] if record_only else _outputs(access, job)
+    problems: list[ClusterctlError] = []
+    outputs = [] if record_only else _outputs(access, job, problems)
     size = sum(one.found.bytes for one in outputs)
     agree(size)
     gone: tuple[str, ...] = ()
@@ -120,8 +133,16 @@ def fetch(
             begun.mkdir(exist_ok=True)
             for name in kept:
                 (draft / name).replace(place / name)
+            broken: set[tuple[Target, str]] = set()
             for part in parts:
-                _bring(access, part, watch, is_again, verify)
+                problem = _bring(access, part, watch, is_again, verify)
+                if problem:
+                    problems.append(problem)
+                    broken.add((part.target, part.source))
+            whole = [one for one in outputs if one.found.files and one.id not in broken]
+            _note(access, job_id, place, whole)
+            if problems:
+                raise _incomplete(job_id, place, problems)
             (draft / RECORD).replace(record)
             begun.rmdir()
     except OSError as error:
@@ -129,15 +150,36 @@ def fetch(
     except tarfile.TarError as error:
         why = f"the archive of job {job_id} cannot be read: {error}"
         raise CommandFailed(access.head.host, why) from error
-    if outputs:
-        noted: dict[str, dict[str, str]] = {}
-        for one in outputs:
-            noted.setdefault(one.target.host, {})[one.found.path] = one.found.digest
+    named = job.spec.output
+    paths = (f"{one.found.path}/{name}" for one in outputs for name in one.found.names)
+    is_empty = not (record_only or any(path.startswith(f"{named}/") for path in paths))
+    return Fetched(sum(one.found.files for one in outputs), size, gone, named * is_empty)
+
+
+def _note(access: Access, job_id: str, place: Path, whole: Sequence[Output]) -> None:
+    """Record on the head node that these files were fetched, and here into which folder."""
+    noted: dict[str, dict[str, str]] = {}
+    for one in whole:
+        noted.setdefault(one.target.host, {})[one.found.path] = one.found.digest
+    if noted:
+        digests = tuple(one.found.digest for one in whole)
+        note_copy(access.folder, FetchedCopy(str(place.absolute()), digests))
         _call(access, access.head, note_fetched, written.FetchedOutput(job_id, noted))
-    return Fetched(sum(one.found.files for one in outputs), size, gone)
 
 
-def _bring(access: Access, part: Part, watch: Watch, checksum: bool, verify: bool) -> None:
+def _incomplete(job_id: str, place: Path, problems: Sequence[ClusterctlError]) -> ClusterctlError:
+    """Return the error for a job of which not all has come."""
+    reasons = "; ".join(dict.fromkeys(one.message for one in problems))
+    hint = next((one.hint for one in problems if one.hint), "run it again: it goes on from there")
+    error = ClusterctlError(f"not all of job {job_id} is in {place}: {reasons}", hint)
+    error.exit_status = max(one.exit_status for one in problems)
+    return error
+
+
+def _bring(
+    access: Access, part: Part, watch: Watch, checksum: bool, verify: bool
+) -> ClusterctlError | None:
+    """Copy a part. Return why not all of it has come, or differs; None if it is here."""
     names = tuple(map(os.fsencode, part.names))
     index = next(n.index for n in access.cluster.nodes if n.name == part.target.host)
     request = CopyRequest(
@@ -146,8 +188,13 @@ def _bring(access: Access, part: Part, watch: Watch, checksum: bool, verify: boo
         checksum=checksum,
         verify=verify,
     )
-    report = copy_here(access, part.target, request, watch=watch)
-    _check_whole(part, report)
+    try:
+        problem = copy_here(access, part.target, request, watch=watch).problem
+    except ClusterctlError as error:
+        problem = error
+    if problem:
+        problem.message = f"{part.source} on {part.target.host}: {problem.message}"
+    return problem
 
 
 def _gone(job: JobRecord, place: Path, parts: Sequence[Part]) -> tuple[str, ...]:
@@ -159,32 +206,35 @@ def _gone(job: JobRecord, place: Path, parts: Sequence[Part]) -> tuple[str, ...]
     return tuple(sorted(os.path.relpath(path, place) for path in found - known))
 
 
-def _check_whole(part: Part, report: TransferReport) -> None:
-    """Raise ClusterctlError if a copy failed or has left something out."""
-    left = [node for node in report.nodes if node.left_out]
-    errors = [report.error, *(node.error for node in report.nodes)]
-    errors += [ClusterctlError(f"left out: {'; '.join(node.warnings)}") for node in left]
-    for error in filter(None, errors):
-        raise ClusterctlError(
-            f"not all of {part.source} on {part.target.host} came: {error.message}",
-            error.hint or "run it again: it goes on from there",
-        )
-
-
-def _outputs(access: Access, job: JobRecord) -> list[Output]:
-    """Return what the job has written on all nodes where it may have. Raises HostError."""
-    if job.spec.model_dir is not None and not job.unended:
-        _collect(access, job.job_id)
-    trees = _call(access, access.head, list_trees, job.job_id)
+def _outputs(access: Access, job: JobRecord, problems: list[ClusterctlError]) -> list[Output]:
+    """Return what the job has written on all nodes where it may have. Add to `problems` what of it
+    is not known. Raises HostError if the head node does not answer."""
+    trees: tuple[OutputFolder, ...] = ()
+    try:
+        if job.spec.model_dir is not None and not job.unended:
+            _collect(access, job.job_id)
+    except CommandFailed as error:  # then each node still has its part
+        problems.append(error)
+    try:
+        trees = _call(access, access.head, list_trees, job.job_id)
+    except CommandFailed as error:
+        problems.append(error)
     outputs: list[Output] = []
     for target in access.all_targets:
         here = tuple(one for one in trees if target == access.head or target.host in one.hosts)
-        if here:
-            found = _call(access, target, look, Trees(here, named=True))
-            for one, tree in ((one, tree) for one in found for tree in here):
-                if one.path == tree.path:
-                    is_folder = tree.since is None and not tree.shipped
-                    outputs.append(Output(target, Path(one.path).name if is_folder else "", one))
+        try:
+            found = _call(access, target, look, Trees(here, named=True)) if here else ()
+        except HostError as error:
+            problems.append(error)
+            continue
+        for one, tree in ((one, tree) for one in found for tree in here):
+            if one.path == tree.path:
+                is_folder = tree.since is None and not tree.shipped
+                outputs.append(Output(target, Path(one.path).name if is_folder else "", one))
+        unread = [text for one in found for text in one.unread]
+        if unread:
+            text = f"cannot read on {target.host}: {'; '.join(unread)}"
+            problems.append(ClusterctlError(text, "make it readable there, and run it again"))
     return outputs
 
 

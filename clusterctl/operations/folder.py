@@ -56,6 +56,11 @@ class ClusterFolder:
         """When a limit ends the cluster, as JSON; there is no such file without a limit."""
         return self.path / "end.json"
 
+    @property
+    def fetched(self) -> Path:
+        """Into which folders of this machine `fetch` brought which jobs: a line of JSON each."""
+        return self.path / "fetched.jsonl"
+
     def failed_job(self, job_id: str) -> Path:
         """What was brought by itself of a failed job. It is no cluster's folder: `down` deletes
         that, and this may be the only copy of the log."""

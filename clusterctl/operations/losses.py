@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout
+from clusterctl.domain.files import append_line
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.processes import all_of, list_processes
+from clusterctl.node.jobs.folder import has_content, text_in
 from clusterctl.node.jobs.processes import ProcessQuery
 from clusterctl.node.jobs.written import OutputFiles, Overview, Trees, look, overview
+from clusterctl.node.record import RecordError, from_json, to_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.known_hosts import LearntHostKeys
@@ -40,6 +45,9 @@ class Written:
     """Files in a folder of a node that a job wrote, and that were not fetched since they changed.
 
     `job_id` is empty for a run that was started by hand. `kind` is checkpoints, model or files.
+    `unread` has paths there of what cannot be read, with the reasons; then there may be no file
+    that was not fetched. `lost_copy` is the folder of this machine into which they were fetched, if
+    it is gone.
     """
 
     host: str
@@ -48,6 +56,8 @@ class Written:
     kind: str
     files: int
     size_bytes: int
+    unread: tuple[str, ...] = ()
+    lost_copy: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ class Losses:
             # Without a job each folder has a command of its own, which saves it.
             key = (one.job_id,) if one.job_id else ("", one.host, one.path)
             by_job.setdefault(key, []).append(one)
-        found += [_unsaved(some, folder) for some in by_job.values()]
+        found += [one for some in by_job.values() for one in _unsaved(some, folder)]
         found += [
             Finding.warning(
                 "down.unknown",
@@ -106,8 +116,8 @@ class Losses:
         return tuple(found)
 
 
-def _unsaved(written: Sequence[Written], folder: ClusterFolder) -> Finding:
-    """Return the warning for what one job has left, or a run that was started by hand on a node."""
+def _unsaved(written: Sequence[Written], folder: ClusterFolder) -> Iterator[Finding]:
+    """Yield the warnings for what one job has left, or a run that was started by hand on a node."""
     job, name = written[0].job_id, folder.path.name
     by_place: dict[tuple[str, str], list[Written]] = {}
     for one in written:
@@ -115,19 +125,30 @@ def _unsaved(written: Sequence[Written], folder: ClusterFolder) -> Finding:
     parts = []
     for (path, kind), some in by_place.items():
         size = format_bytes(sum(one.size_bytes for one in some))
-        what = f"{count(sum(one.files for one in some), 'file')} of {size} in {path}"
-        parts.append({"checkpoints": "checkpoints, ", "model": "a model, "}.get(kind, "") + what)
+        files = sum(one.files for one in some)
+        what = {"checkpoints": "checkpoints, ", "model": "a model, "}.get(kind, "")
+        if files:
+            parts.append(f"{what}{count(files, 'file')} of {size} in {path}")
     save = f"clusterctl fetch {name} {job} runs/{job}"
     if not job:
         source = shlex.quote(f"{written[0].host}:{written[0].path}")
         save = f"scp -r -F {shlex.quote(str(folder.ssh_config))} {source} ."
     by = f"job {job}" if job else "a run that was started by hand"
-    hosts = fold_hosts(list(dict.fromkeys(one.host for one in written)))
-    return Finding.warning(
-        "down.unsaved",
-        f"{hosts}: {by} left {'; '.join(parts)}, not fetched since they changed",
-        f"save them: {save}",
-    )
+    if parts:
+        lost = next((one.lost_copy for one in written if one.lost_copy), "")
+        why = f"and the copy in {lost} is gone" if lost else "not fetched since they changed"
+        hosts = _hosts(one for one in written if one.files)
+        text = f"{hosts}: {by} left {'; '.join(parts)}, {why}"
+        yield Finding.warning("down.unsaved", text, f"save them: {save}")
+    unread = [one for one in written if one.unread]
+    if unread:
+        reasons = "; ".join(dict.fromkeys(text for one in unread for text in one.unread))
+        text = f"{_hosts(unread)}: not known what {by} left there: {reasons}"
+        yield Finding.warning("down.unknown", text, f"make it readable there, then: {save}")
+
+
+def _hosts(written: Iterable[Written]) -> str:
+    return fold_hosts(list(dict.fromkeys(one.host for one in written)))
 
 
 def never_ready(folder: ClusterFolder, head: Node) -> bool:
@@ -193,18 +214,48 @@ def find_losses(access: Access, within_s: float) -> Losses:
         if outcome.error:
             unknown[outcome.host] = outcome.error.message
         found[outcome.host] = outcome.value or ()
+    lost = lost_copies(access.folder)
+
+    def at_risk(host: str, one: OutputFiles) -> Written:
+        digest = report.fetched.get(one.job, {}).get(host, {}).get(one.path)
+        copy = lost.get(one.digest, "")
+        amount = (0, 0) if digest == one.digest and not copy else (one.files, one.bytes)
+        return Written(host, one.job, one.path, one.kind, *amount, one.unread, copy)
+
+    written = (at_risk(host, one) for host, there in found.items() for one in there)
     return Losses(
         jobs=tuple(one.id for one in report.jobs if not one.serves),
         launchers=launchers,
-        written=tuple(
-            Written(host, one.job, one.path, one.kind, one.files, one.bytes)
-            for host, there in found.items()
-            for one in there
-            if report.fetched.get(one.job, {}).get(host, {}).get(one.path) != one.digest
-        ),
+        written=tuple(one for one in written if one.files or one.unread),
         unknown=unknown,
         unread=report.unknown,
     )
+
+
+@dataclass(frozen=True)
+class FetchedCopy:
+    """The folder of this machine into which files with these digests (OutputFiles) were fetched."""
+
+    folder: str
+    digests: tuple[str, ...]
+
+
+def note_copy(folder: ClusterFolder, copy: FetchedCopy) -> None:
+    """Record into which folder of this machine files were fetched. Raise OSError."""
+    append_line(folder.fetched, to_json(copy))
+
+
+def lost_copies(folder: ClusterFolder) -> dict[str, str]:
+    """Return the digests of what was fetched into folders of this machine all of which are gone or
+    empty, each with the last of them. What was fetched on another machine is not known here."""
+    copies: dict[str, list[str]] = {}
+    for line in text_in(folder.fetched).splitlines():
+        with contextlib.suppress(RecordError):  # cut short by a crash
+            one = from_json(FetchedCopy, line)
+            for digest in one.digests:
+                copies.setdefault(digest, []).append(one.folder)
+    is_there = {one: has_content(Path(one)) for some in copies.values() for one in some}
+    return {digest: some[-1] for digest, some in copies.items() if not any(map(is_there.get, some))}
 
 
 def _within(host: str, seconds: float, work: Callable[[], T]) -> T:

@@ -202,8 +202,9 @@ def start_serving(
     try:
         if own:
             assert bring, "a model that is not on the node needs a function that copies it"
-            for failed in bring(CopyRequest((source,), f"{folder}/"), target).failed:
-                raise failed.error or CommandFailed(failed.host, "it has not got the model")
+            problem = bring(CopyRequest((source,), f"{folder}/"), target).problem
+            if problem:
+                raise problem
         _put_libraries(access, target, cache)
         may_run = True
         try:

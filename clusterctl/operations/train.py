@@ -358,13 +358,12 @@ def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, di
 
 
 def _check_brought(channel: str, report: TransferReport) -> None:
-    """Raise ClusterctlError if the copy of a channel failed on a node."""
-    if report.failed:
-        [first, *_] = report.failed
+    """Raise ClusterctlError unless all nodes have all of a channel."""
+    if report.problem:
+        hosts = fold_hosts([one.host for one in report.failed or report.nodes])
         raise ClusterctlError(
-            f"channel {channel} is not whole on {fold_hosts([one.host for one in report.failed])}"
-            + (f": {first.error.message}" if first.error else ""),
-            first.error.hint if first.error else "",
+            f"channel {channel} is not whole on {hosts}: {report.problem.message}",
+            report.problem.hint,
         )
 
 

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from clusterctl.copy.report import NodeStage, TimeUse, limited_by, progress_of
+from clusterctl.copy.plan import SourceSummary
+from clusterctl.copy.report import (
+    NodeReport,
+    NodeStage,
+    TimeUse,
+    TransferReport,
+    limited_by,
+    progress_of,
+)
+from clusterctl.domain.errors import CommandFailed, HostUnreachable
 from tests.copy.simulated import World
 
 
@@ -15,6 +26,29 @@ def told(world: World):
 def until(world: World, seconds: float) -> None:
     while world.elapsed_s < seconds:
         world.step()
+
+
+ERRORS = st.sampled_from(
+    [None, None, CommandFailed("n0", "disk full"), HostUnreachable("n1", "no route")]
+)
+LEFT_OUT = st.sampled_from([(), (), ("a: Permission denied",), ("a: not a file", "b: changed")])
+NODES = st.lists(st.tuples(ERRORS, LEFT_OUT), min_size=1, max_size=3)
+
+
+@given(ERRORS, LEFT_OUT, NODES)
+def test_whatever_any_end_lacks_is_a_problem_and_its_status(error, unread, ends):
+    nodes = [
+        NodeReport(f"n{at}", error=why, left_out=len(names), warnings=names)
+        for at, (why, names) in enumerate(ends)
+    ]
+    source = SourceSummary(9, 9, 1, unread, len(unread))
+    report = TransferReport(source, tuple(nodes), 1.0, error=error)
+    errors = [one for one in (error, *(why for why, _ in ends)) if one]
+    names = [name for some in (unread, *(some for _, some in ends)) for name in some]
+    assert report.exit_status == max((one.exit_status for one in errors), default=bool(names))
+    assert bool(report.problem) == bool(report.exit_status) == (not report.ok)
+    if report.problem:
+        assert report.problem in errors or all(one in report.problem.message for one in names)
 
 
 def test_a_silent_node_is_named_and_not_in_the_estimate():

@@ -196,6 +196,48 @@ def test_the_network_of_the_hosts(hosts, interfaces, network):
     assert shared_network(hosts.split(), head) == network
 
 
+def output_of(folder, script):
+    return plan_job(JobRequest(2, script=script, output=folder), facts(), HOSTS, JOB).output
+
+
+@pytest.mark.parametrize("script", ["program.py", "~/program.py"])
+@pytest.mark.parametrize("end", ["", "/", "/."])
+@pytest.mark.parametrize(
+    "folder",
+    ["~", "/", "/etc", "/home/ubuntu", "/data/../home/ubuntu", "~/.ssh", "~/x/../.ssh/y", "/tmp"]
+    + ["~/.clusterctl", f"~/.clusterctl/code/{JOB}x", "/home/ubuntu/.clusterctl/jobs", "/root"],
+)
+def test_a_folder_for_results_that_the_nodes_need_is_refused(folder, end, script):
+    with pytest.raises(UsageError, match="the nodes need"):
+        output_of(folder + end, script)
+
+
+@pytest.mark.parametrize(
+    ("folder", "path"),
+    [
+        ("~/results/", "/home/ubuntu/results"),
+        ("/data/.", "/data"),
+        ("/tmp/x", "/tmp/x"),
+        (".", f"/home/ubuntu/.clusterctl/code/{JOB}"),
+        ("out", f"/home/ubuntu/.clusterctl/code/{JOB}/out"),
+    ],
+)
+def test_a_folder_for_results(folder, path):
+    assert output_of(folder, "program.py") == path
+
+
+@pytest.mark.parametrize("folder", ["", "s3://b/out", "~other/x"])
+def test_no_folder_for_results(folder):
+    with pytest.raises(UsageError):
+        output_of(folder, "program.py")
+
+
+def test_the_programs_of_all_jobs_are_no_results():
+    for folder in ("..", "../x", f"../../jobs/{JOB}"):
+        with pytest.raises(UsageError, match="the nodes need"):
+            output_of(folder, "program.py")
+
+
 def test_where_the_network_is_not_known_known_bridges_are_left_out():
     text = line(JobRequest(2, synthetic=True), facts(interfaces=()))
     assert " --mca btl_tcp_if_exclude lo,docker0,virbr0 " in text

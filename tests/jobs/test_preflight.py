@@ -675,6 +675,13 @@ def test_a_program_of_the_users_own_is_on_every_node_with_ranks():
     assert found(nodes, job, ["demo-0"]) == []
 
 
+def test_a_folder_for_results_that_cannot_be_fetched():
+    nodes = [replace(NODE, host=f"demo-{n}", output_error="x is no folder") for n in range(2)]
+    text = "--output: x is no folder"
+    assert asked_of_nodes(plan(output="x"))["output_error"] == {"path": "x", "job": "x"}
+    assert found(nodes, plan(output="x")) == [("output.unusable", "error", "demo-[0-1]", text)]
+
+
 @pytest.mark.parametrize(
     ("path", "callers_home", "hint"),
     [

@@ -33,10 +33,11 @@ def asked(request, weird_home, tmp_path):
     tools.mkdir()
     (tools / "python3").symlink_to(python)
 
-    def ask(data_dir=None, log_dir="", script=""):
+    def ask(data_dir=None, log_dir="", script="", results=""):
         run = SimpleNamespace(data_dir=data_dir)
-        none = {"python": "/none", "argv": ["/none"]}
-        plan = SimpleNamespace(run=run, log_dir=log_dir, script_path=script, **none)
+        none = {"python": "/none", "argv": ["/none"], "job_id": "x"}
+        paths = {"log_dir": log_dir, "script_path": script, "output": results}
+        plan = SimpleNamespace(run=run, **paths, **none)
         node = LocalNode(weird_home, {"PATH": f"{tools}:/usr/bin:/bin"})
         [report] = read_reports(node, [HEAD], facts_to_read(plan), "looking at it").values
         return facts_of_node("demo-0", report)
@@ -168,6 +169,21 @@ def test_a_program(asked, weird_home):
         str(weird_home / "folder"): "Is a directory",
     }
     assert {path: asked(script=path).script_error for path in said} == said
+
+
+def test_a_folder_for_results(asked, weird_home):
+    (weird_home / "file").touch()
+    (weird_home / ".ssh").mkdir(exist_ok=True)
+    (weird_home / "keys").symlink_to(weird_home / ".ssh")
+    said = {
+        "": "",
+        str(weird_home / "not yet"): "",
+        str(weird_home / "file"): f"{weird_home}/file is no folder",
+        f"{weird_home}/file/x": f"{weird_home}/file/x: Not a directory",
+        str(weird_home): f"{weird_home}, which the node needs",
+        f"{weird_home}/keys": f"{weird_home}/keys ({weird_home}/.ssh), which the node needs",
+    }
+    assert {path: asked(results=path).output_error for path in said} == said
 
 
 @pytest.mark.train

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.results import FanoutResult, HostOutcome
@@ -14,7 +20,14 @@ from clusterctl.node.record import to_json
 from clusterctl.operations import losses as module
 from clusterctl.operations.fetch import fetch
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.losses import Losses, Written, find_losses
+from clusterctl.operations.losses import (
+    FetchedCopy,
+    Losses,
+    Written,
+    find_losses,
+    lost_copies,
+    note_copy,
+)
 from clusterctl.transport.target import Target
 from tests.pair import eventually
 
@@ -114,8 +127,8 @@ def test_checkpoints_count_whoever_started_the_training(quiet):
     spec = JobSpec("20261120-154501-3f2a", steps=steps, workdir="/home/ubuntu", log_dir="closed")
     quiet.on(0, f"mkdir -p {job} closed && cat > {job}/spec.json", to_json(spec).encode())
     quiet.on(0, "chmod 0 closed")
-    reason = "looking for results failed: /home/ubuntu/closed: Permission denied"
-    assert losses(quiet) == Losses(unknown={"pair-0": reason})
+    [found] = losses(quiet).written
+    assert (found.files, found.unread) == (0, ("/home/ubuntu/closed: Permission denied",))
 
 
 def test_a_head_node_that_does_not_answer_is_asked_for_no_longer_than_the_limit(quiet):
@@ -138,15 +151,47 @@ def test_what_a_job_left_is_one_finding_whatever_the_number_of_nodes_and_folders
     ]
     assert found[0].hint == "save them: clusterctl fetch demo J runs/J"
     assert f"{tmp_path}/demo/ssh_config demo-1:/home/u/hand ." in found[2].hint
+    left = [Written("demo-0", "J", "/out", "files", 1, 1, ("/out/a: b",), "/here")]
+    found = Losses(written=tuple(left)).findings(ClusterFolder(tmp_path / "demo"))
+    assert [one.message for one in found] == [
+        "demo-0: job J left 1 file of 1 B in /out, and the copy in /here is gone",
+        "demo-0: not known what job J left there: /out/a: b",
+    ]
 
 
-def test_a_head_node_whose_processes_cannot_be_listed_may_run_a_training(monkeypatch):
+DIGESTS, PLACES = st.sampled_from("abc"), st.sampled_from(["x", "y", "z"])
+FETCHES = st.lists(st.tuples(PLACES, st.lists(DIGESTS, max_size=3)), max_size=6)
+
+
+@given(FETCHES, st.sets(PLACES), st.sets(PLACES))
+def test_a_copy_counts_as_long_as_one_folder_with_it_has_something(fetches, full, empty):
+    with tempfile.TemporaryDirectory() as made:
+        folder = ClusterFolder(Path(made))
+        for place in full | empty:
+            (folder.path / place).mkdir()
+        for place in full:
+            (folder.path / place / "log").touch()
+        for place, digests in fetches:
+            note_copy(folder, FetchedCopy(f"{made}/{place}", tuple(digests)))
+        lost = lost_copies(folder)
+    for digest in "abc":
+        places = [place for place, digests in fetches if digest in digests]
+        is_lost = bool(places) and not full.intersection(places)
+        assert lost.get(digest) == (f"{made}/{places[-1]}" if is_lost else None)
+
+
+def test_a_head_node_whose_processes_cannot_be_listed_may_run_a_training(tmp_path, monkeypatch):
     head = Target("demo-0", "198.51.100.7", "ubuntu")
     refused = CommandFailed("demo-0", "looking at the processes failed")
     answers = FanoutResult((HostOutcome("demo-0", error=refused),))
     monkeypatch.setattr(module, "call", lambda *_, **__: Overview((), (), {}, ()))
     monkeypatch.setattr(module, "list_processes", lambda *_: answers)
-    access = SimpleNamespace(connections=SimpleNamespace(), head=head, all_targets=(head,))
+    access = SimpleNamespace(
+        connections=SimpleNamespace(),
+        head=head,
+        all_targets=(head,),
+        folder=ClusterFolder(tmp_path),
+    )
     assert find_losses(access, 10.0) == Losses(unknown={"demo-0": refused.message})
 
 
@@ -180,6 +225,55 @@ def test_fetch_brings_the_folder_that_output_names_and_the_checkpoints(quiet, tm
     quiet.on(0, f"rm -r {folder} out")
     status, _, err = quiet.ctl("copy", "--from", "0", "~/out", ".")
     assert (status, "clusterctl fetch pair" in err) == (2, True), err
+
+
+def test_what_cannot_be_read_hides_nothing_else_and_is_not_saved(quiet, tmp_path):
+    quiet.on(0, "mkdir -p out/closed && cd out && touch a closed/b && chmod 0 a closed")
+    writes = "import os, time; open('/home/ubuntu/out/c', 'w')\n"
+    writes += "while not os.path.exists('/data/go'): time.sleep(0.1)\n"
+    quiet.on(0, "cat > writes.py", writes.encode())
+    run = ("train", "1", "--detach", "--script", "~/writes.py", "--output", "~/out")
+    assert quiet.ctl(*run)[0] == 0
+    [job] = [one["job_id"] for one in quiet.jobs()]
+    eventually(lambda: [one.files for one in losses(quiet).written] == [2], "the job's file")
+    status, _, err = quiet.ctl("down", "--yes")
+    assert (status, f"job {job} has not ended" in err) == (1, True), err
+    assert f"job {job} left 2 files of 0 B in /home/ubuntu/out, not fetched" in err
+    assert f"job {job} left there: /home/ubuntu/out/closed: Permission denied" in err
+    place = tmp_path / "run"
+    status, _, err = quiet.ctl("fetch", job, str(place), "--verify")
+    assert (status, "/out/closed: Permission denied" in err) == (1, True), err
+    assert "/home/ubuntu/out/a: Permission denied" in err
+    assert {"log", "out"} < {one.name for one in place.iterdir()}
+    assert (place / "out" / "c").exists()
+    assert not (place / "record.json").exists(), "it says that all is here"
+    assert [one.files for one in losses(quiet).written] == [2]
+    quiet.on(0, "chmod 700 out/a out/closed; touch /data/go")
+    status, out, err = quiet.ctl("fetch", job, str(place), "--verify")
+    assert (status, "what it wrote, and all of /home/ubuntu/out" in out) == (0, True), (out, err)
+    assert (place / "out" / "closed" / "b").exists()
+    assert losses(quiet).written == ()
+    # Nor is what was saved here, and is here no longer.
+    shutil.rmtree(place)
+    [found] = losses(quiet).written
+    assert (found.files, found.lost_copy) == (3, str(place))
+    quiet.on(0, "rm -r out")
+    status, _, err = quiet.ctl("fetch", job, str(place))
+    assert (status, "nothing is in the folder of --output" in err) == (0, True), err
+
+
+def test_a_job_does_not_start_without_a_file_of_its_channel(quiet, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "program.py").write_text("")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a").write_text("a")
+    os.mkfifo(tmp_path / "data" / "pipe")
+    status, _, err = quiet.ctl(
+        *("train", "1", "--script", "code/program.py", "--channel", f"x=file://{tmp_path}/data")
+    )
+    assert (status, "channel x is not whole on pair-[0-1]: left out: " in err) == (1, True), err
+    assert ("data/pipe: not a file" in err, quiet.jobs()) == (True, []), err
 
 
 def test_a_fetch_of_a_model_goes_on_where_it_was_interrupted(quiet, tmp_path):

@@ -140,8 +140,18 @@ def all_jobs() -> list[JobFolder]:
     """Return the jobs of this node in the order of their submission, by this node's clock. The IDs
     do not tell: their times are those of users' clocks."""
     # Whoever removes a job's folder, and is killed, may leave an empty one.
-    found = [JobFolder(path) for path in JOBS.glob(JOB_IDS) if path.is_dir() and [*path.iterdir()]]
+    found = [JobFolder(path) for path in JOBS.glob(JOB_IDS) if has_content(path)]
     return sorted(found, key=lambda one: (one.submitted_at(), one.job_id))
+
+
+def has_content(path: Path) -> bool:
+    """Return whether something is in a folder, or may be: it cannot be read."""
+    try:
+        return any(path.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
 
 
 class JobFolder:

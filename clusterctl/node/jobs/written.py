@@ -27,20 +27,18 @@ from clusterctl.node.jobs.folder import (
     all_jobs,
     text_in,
 )
-from clusterctl.node.jobs.spec import SERVE, JobState
+from clusterctl.node.jobs.spec import SERVE
 from clusterctl.node.record import RecordError, from_json, to_json
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from clusterctl.node.relay.protect import OF_HOME, protected, why_needed
 
 FETCHED = "fetched.json"  # in the job's folder: what `note_fetched` was given
 CHECKPOINTS, MODEL, FILES = "checkpoints", "model", "files"
 KINDS = {"model": MODEL}
 # Folders of runs that were started by hand: as in the tutorial, and beside the shipped trainer.
 BY_HAND = ("imagenet_resnet", "examples/horovod/tensorflow/imagenet_resnet")
-# What Python writes beside a program, and what clusterctl puts there.
-NO_RESULTS = {"__pycache__", SHIPPED}
+# What Python writes beside a program, what clusterctl puts there, keys and other jobs.
+NO_RESULTS = {"__pycache__", SHIPPED, *map(os.fsdecode, OF_HOME)}
+MOST_UNREAD = 5
 CLOCK_SLACK_S = 0.1  # the heartbeat has one decimal, and times of change lag by a tick
 
 
@@ -73,8 +71,9 @@ class Trees:
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """What is in an OutputFolder: at least one file. `digest` is that of all names, sizes, times of
-    change and inodes. `names` are paths below `path`."""
+    """What is in an OutputFolder: at least one file, or something that cannot be read. `digest` is
+    that of all names, sizes, times of change and inodes. `names` are paths below `path`. `unread`
+    names the first paths that cannot be read, with the reasons."""
 
     job: str
     path: str
@@ -83,6 +82,7 @@ class OutputFiles:
     bytes: int
     digest: str
     names: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,6 @@ class Going:
     """A job that has not ended."""
 
     id: str
-    queued: bool
     serves: bool
 
 
@@ -130,7 +129,8 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
     if not (spec.is_training and spec.argv):
         return []
     chosen = Path(spec.output) if spec.output else None
-    output = [tree(chosen, FILES, hosts=others)] if chosen and code not in chosen.parents else []
+    is_own = chosen and code in (chosen, *chosen.parents)
+    output = [tree(chosen, FILES, hosts=others)] if chosen and not is_own else []
     if spec.log_dir:
         return [*output, tree(Path(spec.workdir, spec.log_dir), CHECKPOINTS)]
     if spec.model_dir is not None:
@@ -171,27 +171,46 @@ def all_trees() -> tuple[list[OutputFolder], dict[str, str]]:
     return list(found.values()), unknown
 
 
-def files_in(tree: OutputFolder) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the regular files of a folder that count, as paths below it. Links are not followed.
+def list_files(tree: OutputFolder) -> tuple[list[tuple[str, os.stat_result]], list[str]]:
+    """Return the regular files of a folder that count, as paths below it, and what could not be
+    read, with the reasons: what is there is not known. Links are not followed."""
+    found: list[tuple[str, os.stat_result]] = []
+    unread: list[str] = []
 
-    Raises OSError for a folder that cannot be read: what is in it is not known.
-    """
+    def note(error: OSError) -> None:
+        is_gone = isinstance(error, NotADirectoryError) and not os.path.lexists(error.filename)
+        if not (is_gone or isinstance(error, FileNotFoundError)):
+            unread.append(f"{error.filename}: {error.strerror}")
 
-    def refuse(error: OSError) -> None:
-        if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-            raise error
-
+    why = why_no_results(tree.path, tree.job)
+    if why:
+        return [], [why]
     since, until = tree.since or 0.0, tree.until or float("inf")
     shipped = shipped_files(tree.shipped)
-    for root, folders, names in os.walk(tree.path, onerror=refuse):
+    for root, folders, names in os.walk(tree.path, onerror=note):
         folders[:] = sorted(set(folders) - NO_RESULTS)
         for name in sorted(set(names) - NO_RESULTS):
             path = os.path.join(root, name)  # noqa: PTH118
-            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            try:
                 seen = os.lstat(path)
-                is_known = (seen.st_ino, seen.st_ctime_ns) in shipped
-                if stat.S_ISREG(seen.st_mode) and since < seen.st_ctime <= until and not is_known:
-                    yield os.path.relpath(path, tree.path), seen
+            except OSError as error:  # a file that was removed meanwhile is no loss
+                note(error)
+                continue
+            is_known = (seen.st_ino, seen.st_ctime_ns) in shipped
+            if stat.S_ISREG(seen.st_mode) and since < seen.st_ctime <= until and not is_known:
+                found.append((os.path.relpath(path, tree.path), seen))
+    return found, unread
+
+
+def why_no_results(path: str, job: str = "") -> str:
+    """Return why a folder is not taken for a job's results: the node, or a login to it, needs it.
+    Empty if it is. Below the job's own folders any is taken, and without a job."""
+    real = os.path.realpath(path)  # noqa: PTH114
+    own = (os.path.realpath(one / job) for one in (CODE, JOBS))  # noqa: PTH114
+    if not job or any(os.path.commonpath([one, real]) == one for one in own):
+        return ""
+    why = why_needed(os.fsencode(path), protected(os.fsencode(Path.home())))
+    return f"{why}, which the node needs" if why else ""
 
 
 def shipped_files(path: str) -> set[tuple[int, int]]:
@@ -209,12 +228,12 @@ def found_in(tree: OutputFolder, named: bool = False) -> OutputFiles | None:
     """Return what is in a folder, with names if `named`; None if nothing counts.
 
     Of the trainer's folder nothing counts without a checkpoint: its logs and records are made again
-    in no time. Raises OSError.
+    in no time.
     """
-    files = list(files_in(tree))
+    files, unread = list_files(tree)
     if tree.kind == CHECKPOINTS and not any(CHECKPOINT.fullmatch(name) for name, _ in files):
-        return None
-    if not files:
+        files = []
+    if not (files or unread):
         return None
     import hashlib
 
@@ -227,11 +246,12 @@ def found_in(tree: OutputFolder, named: bool = False) -> OutputFiles | None:
         bytes=sum(seen.st_size for _, seen in files),
         digest=content.hexdigest(),
         names=tuple(name for name, _ in files) if named else (),
+        unread=tuple(unread[:MOST_UNREAD]),
     )
 
 
 def look(request: Trees) -> tuple[OutputFiles, ...]:
-    """Return what is in these folders here. Raises OSError."""
+    """Return what is in these folders here."""
     found = (found_in(tree, request.named) for tree in request.trees)
     return tuple(one for one in found if one)
 
@@ -257,18 +277,23 @@ def fetched_of(folder: Path) -> dict[str, dict[str, str]]:
     fetched: files that are fetched twice are better than files that are lost."""
     try:
         return from_json(Dict[str, Dict[str, str]], (folder / FETCHED).read_bytes())
-    except (FileNotFoundError, RecordError):
+    except (OSError, RecordError):
         return {}
 
 
 def overview(request: None) -> Overview:
-    """Return, on the head node, what all jobs have written and what was fetched. Raises OSError."""
+    """Return, on the head node, what all jobs have written and what was fetched. What cannot be
+    read of one job or folder hides no other."""
     going = []
-    for job in [one.record() for one in all_jobs()]:
-        if job.unended:
-            is_queued, serves = job.state is JobState.QUEUED, job.spec.preset == SERVE
-            going.append(Going(job.job_id, is_queued, serves))
     listed, unknown = all_trees()
+    for one in all_jobs():
+        try:
+            job = one.record()
+        except OSError as error:
+            unknown.setdefault(one.job_id, f"job {one.job_id}: {error.filename}: {error.strerror}")
+            continue
+        if job.unended:
+            going.append(Going(job.job_id, job.spec.preset == SERVE))
     trees = tuple(listed)
     fetched = {one.job_id: fetched_of(one.path) for one in all_jobs()}
     return Overview(tuple(going), trees, look(Trees(trees)), fetched, unknown)

@@ -20,7 +20,7 @@ from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.hashing import Crc32, Gmac
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, UNKNOWN_MODE, bytes_of, text_of
 from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Done, Gap
-from clusterctl.node.relay.protect import protected, read_mount_points, reason_not_to_delete_in
+from clusterctl.node.relay.protect import protected, read_mount_points, why_needed
 from clusterctl.node.relay.publish import Publisher, in_the_way
 from clusterctl.node.relay.staging import Staging
 from clusterctl.node.relay.wire import Waits
@@ -142,7 +142,7 @@ class Destination:
         folders = sorted(self.root + b"/" + one for one in parents if one and one not in extra)
         guarded = protected(os.fsencode(os.path.expanduser("~")))
         for folder in (self._given, *folders):
-            why = reason_not_to_delete_in(folder, guarded)
+            why = why_needed(folder, guarded)
             if why:
                 raise Failure(
                     "usage",

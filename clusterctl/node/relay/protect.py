@@ -1,4 +1,5 @@
-"""Decides where `--delete` may delete on a node: by the identity of folders, not by their names.
+"""Decides which folders a node needs, by their identity, not by their names: `copy --delete` does
+not delete in them, and `train --output` takes none of them.
 
 A path's text does not tell where it leads: it may be a link, contain `..`, or be a bind mount.
 """
@@ -11,8 +12,6 @@ import pwd
 import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Tuple
-
-from clusterctl.node.relay.manifest import text_of
 
 MOUNTS = "/proc/self/mountinfo"
 # Folders of the system: nothing is deleted in them, nor in what is below them.
@@ -27,7 +26,7 @@ _DATA = (b"/dev/shm", b"/var/tmp")  # noqa: S108
 # Programs are installed here. A disk that is mounted below it is for data (/opt/dlami/nvme).
 _PROGRAMS = b"/opt"
 # Without these, nobody can log in to a home folder's user, and clusterctl loses its jobs.
-_OF_HOME = (b".ssh", b".clusterctl")
+OF_HOME = (b".ssh", b".clusterctl")
 
 Identity = Tuple[int, int]
 
@@ -60,7 +59,7 @@ def identity(path: bytes) -> Identity | None:
 def protected(home: bytes) -> Protected:
     """Return what is protected on this node, whose user has this home folder."""
     homes = {home, *_homes()}
-    own = [os.path.join(one, name) for one in homes for name in _OF_HOME]
+    own = [os.path.join(one, name) for one in homes for name in OF_HOME]
     needed = [
         (path, os.path.realpath(path))
         for path in (*_SHARED, *_SYSTEM, *sorted(homes), *own)
@@ -77,33 +76,33 @@ def protected(home: bytes) -> Protected:
     return Protected(exact, whole, data, identity(_PROGRAMS), identity(b"/home"))
 
 
-def reason_not_to_delete_in(folder: bytes, guarded: Protected) -> str:
-    """Return why --delete may not delete in a folder; empty if it may.
+def why_needed(folder: bytes, guarded: Protected) -> str:
+    """Return why the node needs a folder; empty if it does not.
 
     The folder need not exist yet: then its nearest existing parent folder counts.
     """
     real = os.path.realpath(folder)
-    name = text_of(folder) if folder == real else f"{text_of(folder)} ({text_of(real)})"
+    name = os.fsdecode(folder) if folder == real else f"{os.fsdecode(folder)} ({os.fsdecode(real)})"
     chain = [identity(path) for path in _and_above(real)]
     if chain[0] is not None and chain[0] in guarded.exact:
         needed = guarded.exact[chain[0]]
         if identity(needed) != chain[0]:
-            return f"{name} contains {text_of(needed)}"
-        return name if needed in (folder, real) else f"{name} is {text_of(needed)}"
+            return f"{name} contains {os.fsdecode(needed)}"
+        return name if needed in (folder, real) else f"{name} is {os.fsdecode(needed)}"
     if guarded.homes is not None and chain[1:2] == [guarded.homes]:
         return f"{name} is a home folder"
     for part in real.split(b"/"):
-        if part in _OF_HOME:
-            return f"{name} lies in a folder {text_of(part)}"
+        if part in OF_HOME:
+            return f"{name} lies in a folder {os.fsdecode(part)}"
     for above in chain:
         if above is None:
             continue
         if above in guarded.open:
             return ""
         if above in guarded.whole:
-            return f"{name} lies in {text_of(guarded.whole[above])}"
+            return f"{name} lies in {os.fsdecode(guarded.whole[above])}"
         if above == guarded.programs and _same_disk(real, above):
-            return f"{name} lies in {text_of(_PROGRAMS)}, with the programs"
+            return f"{name} lies in {os.fsdecode(_PROGRAMS)}, with the programs"
     return ""
 
 

@@ -105,19 +105,25 @@ def fetch_results(node: dict[str, Any], head: dict[str, Any], job_id: str, stagi
     frame = FramedCommand(PACK.format(job_id, f"{MODEL} {OUTPUT}"))
     argv = ["sh", "-c"] if node is head else [*SSH, node["address"]]
     pipe = subprocess.PIPE
-    with subprocess.Popen([*argv, frame.line], stdin=pipe, stdout=pipe) as sender:
-        assert sender.stdin and sender.stdout
-        out = sender.stdout.fileno()
-        with contextlib.suppress(BrokenPipeError):
-            sender.stdin.write(frame.stdin)
-            sender.stdin.close()
-        # tar fails on a stream that ends early, so an incomplete copy is always noticed.
+    with os.fdopen(os.memfd_create("stderr"), "w+b") as errors:  # needs no room on the disk
         with subprocess.Popen(
-            ["tar", "-xf", "-", "-C", str(place)], stdin=pipe, bufsize=0
-        ) as taken, contextlib.suppress(BrokenPipeError):
-            assert taken.stdin
-            for chunk in iter(lambda: os.read(out, 1 << 16), b""):
-                taken.stdin.write(frame.take("stdout", chunk))
+            [*argv, frame.line], stdin=pipe, stdout=pipe, stderr=errors
+        ) as sender:
+            assert sender.stdin and sender.stdout
+            out = sender.stdout.fileno()
+            with contextlib.suppress(BrokenPipeError):
+                sender.stdin.write(frame.stdin)
+                sender.stdin.close()
+            # tar fails on a stream that ends early, so an incomplete copy is always noticed.
+            with subprocess.Popen(
+                ["tar", "-xf", "-", "-C", str(place)], stdin=pipe, bufsize=0
+            ) as taken, contextlib.suppress(BrokenPipeError):
+                assert taken.stdin
+                for chunk in iter(lambda: os.read(out, 1 << 16), b""):
+                    taken.stdin.write(frame.take("stdout", chunk))
+        errors.seek(0)
+        sys.stderr.buffer.write(frame.take("stderr", errors.read()))
+        sys.stderr.flush()
     if frame.status != 0 or taken.returncode:
         raise NotCollected(f"{node['name']} did not send all, or there is no room for it here")
 

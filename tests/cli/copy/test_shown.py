@@ -69,7 +69,7 @@ def report(*nodes: NodeReport, **values) -> TransferReport:
 
 
 def left_out(*names: str, nodes: tuple[NodeReport, ...] = ()) -> TransferReport:
-    return report(*nodes, source=SourceSummary(1, 1, 1, names))
+    return report(*nodes, source=SourceSummary(1, 1, 1, names, len(names)))
 
 
 def dry(*gaps: tuple, predicted_s: float | None = 12.0, more=()) -> TransferReport:
@@ -338,7 +338,7 @@ STORY = [
 END = report(
     came(0, received_bytes=4 * MIB, duration_s=10.0),
     failed(1, "no space", "make some"),
-    source=SourceSummary(2, 4 * MIB, 4, ("odd: a socket",)),
+    source=SourceSummary(2, 4 * MIB, 4, ("odd: a socket",), 1),
     plan=PLAN,
 )
 

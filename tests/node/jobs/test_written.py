@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterctl.node.jobs import written
+from clusterctl.node.jobs import folder, written
 from clusterctl.node.jobs.folder import EVENTS, LIST_SHIPPED, SHIPPED, JobFolder
 from clusterctl.node.jobs.spec import JobEvent, JobSpec, JobStep
 from clusterctl.node.jobs.written import (
+    CHECKPOINTS,
     FETCHED,
     FILES,
     OutputFolder,
     fetched_of,
     found_in,
+    overview,
     trees_of,
 )
 from clusterctl.node.procfs import boot_id
 from clusterctl.node.record import to_json
 
 NAMES = st.sampled_from(["weights", "a/b"])
+FOLDERS = (".", "a", "a/b", "a/b/c", "d")
 CONTENT = {"weights": b"old content", "a/b": b"other"}
 
 
@@ -85,6 +90,75 @@ def test_files_count_as_fetched_until_one_is_changed(changes):
         found = found_in(tree)
         is_same = all(change == "read" for change, _ in changes)
         assert (bool(found) and found.digest == fetched.digest) == is_same
+
+
+@settings(max_examples=30)
+@given(st.sets(st.sampled_from(sorted(FOLDERS))), st.sampled_from([FILES, CHECKPOINTS]))
+def test_what_cannot_be_read_is_named_and_hides_nothing_else(closed, kind):
+    scan = os.scandir
+
+    def scandir(path):
+        if os.path.relpath(path, top) in closed:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scan(path)
+
+    with tempfile.TemporaryDirectory() as made:
+        top = Path(made)
+        for folder in FOLDERS:
+            (top / folder).mkdir(exist_ok=True)
+            (top / folder / "weights").touch()
+        (top / "model.ckpt-40.index").touch()
+        with mock.patch.object(os, "scandir", scandir):
+            found = found_in(OutputFolder("x", made, kind), named=True)
+    # Of two folders, of which one is below the other, only the upper one can be seen.
+    seen = [one for one in FOLDERS if not closed & {str(up) for up in Path(one).parents}]
+    names = {str(Path(one, "weights")) for one in seen if one not in closed}
+    if "." in closed:
+        seen, names = ["."], set()
+    elif kind == CHECKPOINTS or names:
+        names.add("model.ckpt-40.index")
+    assert found
+    assert {*found.names} == names
+    assert len(found.unread) == len(closed.intersection(seen))
+    assert all(text.endswith(": Permission denied") for text in found.unread)
+
+
+def test_a_folder_that_the_node_needs_is_not_searched_nor_are_keys(tmp_path, monkeypatch):
+    """Also if a link leads there that was made since the job began."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in (".ssh/key", ".clusterctl/jobs/J/log", "out/.ssh/key", "out/weights"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "link").symlink_to(tmp_path)
+    found = found_in(OutputFolder("x", str(tmp_path / "out"), FILES), named=True)
+    assert found
+    assert found.names == ("weights",)
+    for needed in ("", ".ssh", ".clusterctl/jobs", "link"):
+        found = found_in(OutputFolder("x", str(tmp_path / needed), FILES), named=True)
+        assert found
+        assert (found.names, len(found.unread)) == ((), 1)
+
+
+def test_one_job_that_cannot_be_read_hides_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, "JOBS", tmp_path)
+    ids = [f"20261127-00000{n}-abcd" for n in range(3)]
+    jobs = [JobFolder(tmp_path / name) for name in ids]
+    for job in jobs:
+        job.create(JobSpec(job.job_id, steps=(JobStep(("x",)),)), [])
+        assert job.take()
+    record = JobFolder.record
+
+    def fail(job):
+        if job.job_id == ids[1]:
+            raise PermissionError(errno.EACCES, "Permission denied", str(job.path / "log"))
+        return record(job)
+
+    monkeypatch.setattr(JobFolder, "record", fail)
+    found = overview(None)
+    for job in jobs:
+        job.release()
+    assert [one.id for one in found.jobs] == [ids[0], ids[2]]
+    assert list(found.unknown) == [ids[1]]
 
 
 def test_what_a_job_writes_counts_though_the_clock_was_set_back_since_its_program_came(tmp_path):

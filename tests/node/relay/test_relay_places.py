@@ -16,7 +16,7 @@ from clusterctl.node.relay.destination import Destination
 from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.manifest import decode, encode
 from clusterctl.node.relay.messages import Begin
-from clusterctl.node.relay.protect import mount_points, protected, reason_not_to_delete_in
+from clusterctl.node.relay.protect import mount_points, protected, why_needed
 from clusterctl.node.relay.scan import scan
 from clusterctl.node.relay.wire import Waits
 from tests.node.relay.relays import make, tree
@@ -240,7 +240,7 @@ def test_delete_is_refused_where_it_would_lock_the_user_out(relays, data, to, sa
     ],
 )
 def test_the_folders_of_the_system(to, refused):
-    why = reason_not_to_delete_in(to.encode(), protected(b"/home/ubuntu"))
+    why = why_needed(to.encode(), protected(b"/home/ubuntu"))
     assert bool(why) is refused, why
 
 
@@ -250,8 +250,8 @@ def test_a_disk_mounted_below_opt_is_for_data(tmp_path, other_disk, monkeypatch)
     (tmp_path / "opt" / "nvme").symlink_to(other_disk)
     monkeypatch.setattr(protect, "_PROGRAMS", os.fsencode(tmp_path / "opt"))
     guarded = protected(b"/home/ubuntu")
-    assert reason_not_to_delete_in(os.fsencode(tmp_path / "opt/amazon/new"), guarded)
-    assert not reason_not_to_delete_in(os.fsencode(tmp_path / "opt/nvme/set"), guarded)
+    assert why_needed(os.fsencode(tmp_path / "opt/amazon/new"), guarded)
+    assert not why_needed(os.fsencode(tmp_path / "opt/nvme/set"), guarded)
 
 
 def test_mount_points_are_read_as_they_are_named():

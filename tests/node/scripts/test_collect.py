@@ -43,13 +43,16 @@ def test_two_collections_at_once_are_one(tmp_path):
     model = tmp_path / ".clusterctl" / "code" / job_id / "model"
     model.mkdir(parents=True)
     (model / "weights").write_bytes(bytes(1 << 20))
+    (model.parent / "output").mkdir()
     program = tmp_path / "collect.py"
     program.write_text(COLLECT.text)
     argv = [python_or_skip("3.8"), "-ISu", program, folder]
     environ = {**os.environ, "HOME": str(tmp_path)}
     pipe = subprocess.PIPE
-    running = [subprocess.Popen(argv, env=environ, stdout=pipe, text=True) for _ in range(3)]
-    outputs = [one.communicate(timeout=120)[0] for one in running]
+    streams = {"stdout": pipe, "stderr": pipe, "text": True}
+    running = [subprocess.Popen(argv, env=environ, **streams) for _ in range(3)]
+    outputs, errors = zip(*(one.communicate(timeout=120) for one in running))
+    assert errors == ("", "", ""), "they are in the job's log"
     assert [one.returncode for one in running] == [0, 0, 0]
     [told] = filter(None, outputs)
     assert told.startswith("clusterctl: collected 1 files of model (1048576 bytes)")
