@@ -18,7 +18,7 @@ from clusterctl.cli.orphan_table import (
     sweep_report,
     warn_not_recorded,
 )
-from clusterctl.cli.params import Duration, json_option, yes_option
+from clusterctl.cli.params import Duration, all_regions_option, json_option, yes_option
 from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.domain.timeouts import Clock
 from clusterctl.domain.units import count
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--regions", metavar="R,R", help="These regions instead of the one in use.")
-@click.option("--all-regions", is_flag=True, help="All regions enabled for the account.")
+@all_regions_option
 @click.option("--cluster", metavar="NAME", help="Everything of this cluster, and nothing else.")
 @click.option(
     "--older-than",

@@ -305,7 +305,10 @@ class GarbageCollector:
             check_account(ClusterFolder(self._home / self._wishes.cluster), clients)
         local = self._local()
         listings = fan_out(self._list, self._places).outcomes
-        found = [one.value or unreachable_region(one.host, one.error) for one in listings]
+        found = [
+            unreachable_region(one.host, one.error) if one.error else one.result()
+            for one in listings
+        ]
         resources = [one for region in found for one in region.resources]
         failures = tuple(one for region in found for one in region.failures)
         rules = replace(self._rules(local, failures), spent=self._spent(resources))

@@ -355,7 +355,6 @@ class World:
             raise ClusterctlError("not ready", "")
         self._may_fail("ready")
         cluster = as_cluster(self, "demo", self.seen())  # type: ignore[arg-type]
-        assert cluster
         targets: Any = [SimpleNamespace(host=node.name) for node in running]
         members: Any = [
             SimpleNamespace(name=one.name, private_ip=f"10.0.0.{one.index + 4}") for one in running
