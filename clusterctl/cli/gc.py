@@ -91,14 +91,14 @@ def gc(
     elif not as_json:
         print_orphans(sweep, costs, everything)
     if not delete or not sweep.orphans:
-        if cluster is not None and not sweep.judged:
+        if cluster is not None and not sweep.classified:
             note_unknown_cluster(cluster, list(places), sweep)
         elif not as_json:
             print_total(sweep, costs, delete)
         if as_json and delete:
             output.data(GcReport((), (), sweep.failures))
         return 1 if sweep.failures else 0
-    output.confirm(f"Remove {count(len(sweep.orphans), 'thing')}?", yes)
+    output.confirm(f"Remove {count(len(sweep.orphans), 'resource')}?", yes)
     removed = _remove(collector, sweep)
     if as_json:
         failures = tuple(dict.fromkeys((*sweep.failures, *removed.failures)))
@@ -173,7 +173,7 @@ def _note_left(collector: GarbageCollector, sweep: Sweep) -> None:
         if (one.resource.region, one.resource.kind, one.resource.id) not in gone
     ]
     output.note(
-        f"interrupted: {len(gone)} of {count(len(sweep.orphans), 'thing')} removed; "
+        f"interrupted: {len(gone)} of {count(len(sweep.orphans), 'resource')} removed; "
         "run it again for the rest:"
     )
     for one in left:
