@@ -20,6 +20,7 @@ from clusterctl.cli.params import (
     force_option,
     json_option,
     preset_option,
+    rank_options,
     recipe_option,
 )
 from clusterctl.cli.program_arguments import ProgramCommand
@@ -60,10 +61,9 @@ if TYPE_CHECKING:
 @click.option(
     "--compare", "compared", multiple=True, metavar="DIR...", help="Compare with kept benchmarks."
 )
-@preset_option("As of train.")
+@preset_option
 @recipe_option
-@click.option("-x", "variables", multiple=True, metavar="NAME[=VALUE]", help="As of train.")
-@click.option("--mpi-arg", "mpi_args", multiple=True, metavar="OPTION", help="As of train.")
+@rank_options
 @click.option("--network", is_flag=True, help="Measure the network between the nodes, no GPUs.")
 @click.option(
     "--streams",

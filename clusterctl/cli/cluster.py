@@ -715,9 +715,9 @@ def _losses(app: AppContext, name: str, found: Removable) -> Losses:
     from clusterctl.ec2.instances import as_cluster
     from clusterctl.operations.losses import Losses, find_losses, known_without_asking
 
-    cluster = as_cluster(app.ec2, name, found.instances)
-    if not cluster:
+    if not found.instances:
         return Losses()
+    cluster = as_cluster(app.ec2, name, found.instances)
     # What this folder knows is of its own nodes.
     known = None if found.others else known_without_asking(cluster, app.folder(name))
     if known:

@@ -11,7 +11,7 @@ import click
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.node_options import nodes_option
-from clusterctl.cli.params import dry_run_option, json_option
+from clusterctl.cli.params import dry_run_option, json_option, yes_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes, format_duration
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--grow", type=click.IntRange(1, 65_536), metavar="GIB", help="Root volumes so large."
 )
-@click.option("--yes", is_flag=True, help="Do not ask before --grow adds costs.")
+@yes_option
 @json_option("Disks")
 def disk(
     app: AppContext,
@@ -158,7 +158,7 @@ class CleanedNode(NodeLogs):
     help="Only what is older: each folder keeps its log and N checkpoints; with --jobs, N jobs.",
 )
 @click.option("--copies", is_flag=True, help="No logs: what interrupted copies have left.")
-@click.option("--yes", is_flag=True, help="Do not ask, though checkpoints go.")
+@yes_option
 @dry_run_option
 @click.option("--force", is_flag=True, help="Even while a job runs; what it writes stays.")
 @json_option("Cleanings")

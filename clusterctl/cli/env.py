@@ -46,7 +46,7 @@ _request_options = together(
         default="",
         help="The environment's folder on the nodes, at first /opt/clusterctl/training.",
     ),
-    preset_option("For GPUs or CPUs; auto: by the NVIDIA driver."),
+    preset_option,
     click.option(
         "--python", type=NodePath(), metavar="PATH", default="", help="The nodes' interpreter."
     ),

@@ -20,6 +20,8 @@ DEFAULT_FANOUT = 256
 
 
 fanout_options = together(
+    click.option("-b", "--gather", is_flag=True, help="Fold hosts with identical output together."),
+    click.option("-n", "--no-stdin", is_flag=True, help="Give the command no standard input."),
     timeout_option,
     click.option(
         "--fanout",

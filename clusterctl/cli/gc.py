@@ -18,7 +18,7 @@ from clusterctl.cli.orphan_table import (
     sweep_report,
     warn_not_recorded,
 )
-from clusterctl.cli.params import Duration, json_option, yes_option
+from clusterctl.cli.params import Duration, all_regions_option, json_option, yes_option
 from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.domain.timeouts import Clock
 from clusterctl.domain.units import count
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--regions", metavar="R,R", help="These regions instead of the one in use.")
-@click.option("--all-regions", is_flag=True, help="All regions enabled for the account.")
+@all_regions_option
 @click.option("--cluster", metavar="NAME", help="Everything of this cluster, and nothing else.")
 @click.option(
     "--older-than",
@@ -91,14 +91,14 @@ def gc(
     elif not as_json:
         print_orphans(sweep, costs, everything)
     if not delete or not sweep.orphans:
-        if cluster is not None and not sweep.judged:
+        if cluster is not None and not sweep.classified:
             note_unknown_cluster(cluster, list(places), sweep)
         elif not as_json:
             print_total(sweep, costs, delete)
         if as_json and delete:
             output.data(GcReport((), (), sweep.failures))
         return 1 if sweep.failures else 0
-    output.confirm(f"Remove {count(len(sweep.orphans), 'thing')}?", yes)
+    output.confirm(f"Remove {count(len(sweep.orphans), 'resource')}?", yes)
     removed = _remove(collector, sweep)
     if as_json:
         failures = tuple(dict.fromkeys((*sweep.failures, *removed.failures)))
@@ -173,7 +173,7 @@ def _note_left(collector: GarbageCollector, sweep: Sweep) -> None:
         if (one.resource.region, one.resource.kind, one.resource.id) not in gone
     ]
     output.note(
-        f"interrupted: {len(gone)} of {count(len(sweep.orphans), 'thing')} removed; "
+        f"interrupted: {len(gone)} of {count(len(sweep.orphans), 'resource')} removed; "
         "run it again for the rest:"
     )
     for one in left:

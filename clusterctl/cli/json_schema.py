@@ -71,7 +71,8 @@ def schema_of(kind: Any) -> dict[str, Any]:
 def _type_of(kind: Any, name: str) -> Any:
     """Return the type of a field or property of a record."""
     own: Any = getattr(kind, name, None)
-    return hints_of(own.fget)["return"] if isinstance(own, property) else hints_of(kind)[name]
+    compute = own.fget if isinstance(own, property) else getattr(own, "func", None)
+    return hints_of(compute)["return"] if compute else hints_of(kind)[name]
 
 
 def result_schema(name: str) -> dict[str, Any]:

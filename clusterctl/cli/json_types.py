@@ -26,8 +26,6 @@ from clusterctl.domain.hostsfile import HostSlots
 from clusterctl.domain.results import CommandResult, HostFailure, HostOutcome
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.jobs.horovod import Timeline, Tuned
-from clusterctl.jobs.metrics.logs import EvaluationRow, MetricPoint, TrainingRow
-from clusterctl.jobs.metrics.reference import ComparedRow
 from clusterctl.node.relay.messages import Gap
 from clusterctl.operations.costs import CostReport
 from clusterctl.operations.disk import DiskReport, GrownDisk, PartsOnHost
@@ -37,6 +35,7 @@ from clusterctl.operations.gc import GcReport
 from clusterctl.operations.kill import HeldMemory
 from clusterctl.operations.network import NetworkPlan, NetworkReport, NetworkStatus
 from clusterctl.operations.reboot import Rebooted
+from clusterctl.operations.results import Results
 from clusterctl.operations.s3sync import SyncNode
 from clusterctl.operations.selftest import SelftestStep
 from clusterctl.operations.selftest_report import SelftestReport
@@ -227,51 +226,6 @@ class CancelledData(Killed):
     jobs: Sequence[Job]
 
 
-class RunComparison(TypedDict):
-    reference: str
-    images_per_s_per_gpu: Optional[float]
-    reference_images_per_s_per_gpu: Optional[float]
-    speed_ratio: Optional[float]
-    top1_difference: Optional[float]
-    top5_difference: Optional[float]
-    rows: Sequence[ComparedRow]
-
-
-class RunData(TypedDict):
-    gpus: Optional[int]
-    data: Optional[str]
-    training_samples: Optional[int]
-    validation_samples: Optional[int]
-    peak_learning_rate: Optional[float]
-    tensorflow: Optional[str]
-    resumed_from: Optional[int]
-    finished_in_s: Optional[float]
-    last_part_s: Optional[float]
-    model: Optional[str]
-    image_size: Optional[int]
-    precision: Optional[str]
-    gpu: Optional[str]
-    synthetic: bool
-    images_per_s: Optional[float]
-    images_per_s_per_gpu: Optional[float]
-    tflops_per_gpu: Optional[float]
-    mfu: Optional[float]
-    images_per_s_per_hourly_usd: Optional[float]
-    resumed_at: Sequence[int]
-    not_a_number_from: Optional[int]
-    rows: Sequence[TrainingRow]
-    evaluations: Sequence[EvaluationRow]
-    comparison: Optional[RunComparison]
-
-
-class ResultsData(TypedDict):
-    sources: Sequence[str]
-    job: Optional[Job]
-    runs: Sequence[RunData]
-    metrics: Mapping[str, Sequence[MetricPoint]]
-    findings: Sequence[Finding]
-
-
 # With --follow, one a line: `kind` is train, eval or metric, and the rest that of the row.
 LogRow = Mapping[str, Any]
 
@@ -289,7 +243,7 @@ class SpeedComparison(_SpeedComparison, total=False):
     choices: Sequence[Mapping[str, Any]]
 
 
-RunResults = Union[ResultsData, LogRow, list[SpeedComparison]]
+RunResults = Union[Results, LogRow, list[SpeedComparison]]
 
 
 class TuningData(TypedDict):

@@ -228,8 +228,8 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
         # Click raises Abort from Ctrl-C, and without a cause at a question that was not agreed to.
         # Questions come before any work.
         cause = ended.__cause__ if isinstance(ended, click.Abort) else ended
-        told = "nothing was done" if cause is None else str(cause)
-        status = _interrupted([program, *words], told)
+        message = "nothing was done" if cause is None else str(cause)
+        status = _interrupted([program, *words], message)
     except Exception as bug:
         if not is_monitoring:
             raise
@@ -257,18 +257,18 @@ def _refused(refused: click.ClickException) -> int:
     return output.error_object(output.error_data(kind(refused.format_message())))
 
 
-def _interrupted(words: Sequence[str], told: str = "") -> int:
-    """Print what the interrupt has cut off. `told`: what the command knows of it."""
-    output.note(told or "interrupted")
-    if not told and CONTINUED & set(words[:2]):
+def _interrupted(words: Sequence[str], message: str = "") -> int:
+    """Print what the interrupt has cut off. `message`: what the command knows of it."""
+    output.note(message or "interrupted")
+    if not message and CONTINUED & set(words[:2]):
         output.note_resume_command()
-    _report_interrupt(told or "interrupted")
+    _report_interrupt(message or "interrupted")
     return output.INTERRUPTED
 
 
 def _report_interrupt(message: str) -> None:
-    told = {"error": "Interrupted", "message": message, "hint": ""}
-    output.error_object({**told, "exit_status": output.INTERRUPTED})
+    reason = {"error": "Interrupted", "message": message, "hint": ""}
+    output.error_object({**reason, "exit_status": output.INTERRUPTED})
 
 
 def _without_traceback(failure: OSError) -> ClusterctlError:

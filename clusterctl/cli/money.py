@@ -12,7 +12,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterName, account_options
-from clusterctl.cli.params import json_option
+from clusterctl.cli.params import all_regions_option, json_option
 from clusterctl.domain.cluster import Limits, check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.units import count, format_duration, parse_duration_s
@@ -208,7 +208,7 @@ def _shown(name: str) -> str:
 
 @click.command()
 @click.argument("name", required=False, type=ClusterName())
-@click.option("--all-regions", is_flag=True, help="All regions enabled for the account.")
+@all_regions_option
 @click.option(
     "--since",
     metavar="DATE",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Optional
 
 from clusterctl.cli import output
 from clusterctl.domain.units import count, format_duration
-from clusterctl.ec2.gc.orphans import Judged, Verdict, age_s
+from clusterctl.ec2.gc.orphans import Classified, Verdict, age_s
 from clusterctl.ec2.gc.resources import Resource
 from clusterctl.ec2.gc.sweep import Unlisted
 from clusterctl.ec2.money.costs import format_usd
@@ -23,13 +23,13 @@ HEADERS = ("KIND", "ID", "CLUSTER", "REGION", "AGE", "STATE", "$/H", "VERDICT", 
 def print_orphans(sweep: Sweep, costs: HourlyCosts, everything: bool) -> None:
     """Print a table of orphans and of resources that were kept; with `everything`, of all."""
     now = datetime.now(timezone.utc)
-    shown = [one for one in sweep.judged if everything or one.verdict is not Verdict.IN_USE]
+    shown = [one for one in sweep.classified if everything or one.verdict is not Verdict.IN_USE]
     if not shown:
         return
     output.table(HEADERS, [_row(one, costs.of(one.resource), now) for one in shown])
 
 
-def _row(one: Judged, hourly: float | None, now: datetime) -> tuple[object, ...]:
+def _row(one: Classified, hourly: float | None, now: datetime) -> tuple[object, ...]:
     found = one.resource
     age = age_s(found, now)
     return (
@@ -94,7 +94,7 @@ def print_failures(failures: Sequence[Unlisted]) -> None:
 def print_removal(removed: GcReport) -> None:
     """Print how much was removed, and what was not, with the reason."""
     if removed.removed:
-        output.note(f"removed {count(len(removed.removed), 'thing')}")
+        output.note(f"removed {count(len(removed.removed), 'resource')}")
     for one in removed.left:
         found = one.resource
         output.note(
@@ -138,7 +138,7 @@ def sweep_report(sweep: Sweep, costs: HourlyCosts, regions: Sequence[str]) -> Sw
             verdict=one.verdict,
             reason=one.why,
         )
-        for one in sweep.judged
+        for one in sweep.classified
     ]
     orphans = len(sweep.orphans)
     return SweepReport(regions, found, orphans, usd if all_known else None, sweep.failures)

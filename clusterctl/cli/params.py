@@ -77,12 +77,16 @@ def credentials_option(text: str) -> Callable[[Any], Any]:
     )
 
 
-def preset_option(text: str) -> Callable[[Any], Any]:
-    """Return the option --preset, with `text` as its help."""
-    choice = click.Choice(["auto", "gpu", "cpu"])
-    return click.option("--preset", type=choice, default="auto", show_default=True, help=text)
-
-
+preset_option = click.option(
+    "--preset",
+    type=click.Choice(["auto", "gpu", "cpu"]),
+    default="auto",
+    show_default=True,
+    help="For GPUs or CPUs; auto: by the NVIDIA driver.",
+)
+all_regions_option = click.option(
+    "--all-regions", is_flag=True, help="All regions enabled for the account."
+)
 recipe_option = click.option(
     "--recipe",
     type=click.Choice(list(RECIPES)),
@@ -250,6 +254,27 @@ class CommandText(NodePath):
 def note_node_path(ctx: click.Context, word: str, option: str = "") -> None:
     """Note a word of the command line with a path on the nodes, as NodePath does."""
     ctx.meta.setdefault(NODE_PATHS_KEY, []).append((option, word))
+
+
+# What the ranks and mpirun are given.
+rank_options = together(
+    click.option(
+        "-x",
+        "variables",
+        multiple=True,
+        type=NodePath(),
+        metavar="NAME[=VALUE]",
+        help="Set this variable in all ranks. Without a VALUE: to the one here, which stays "
+        "private.",
+    ),
+    click.option(
+        "--mpi-arg",
+        "mpi_args",
+        multiple=True,
+        metavar="OPTION",
+        help="Give mpirun this option, in place of ours of that name: '--mca NAME VALUE'.",
+    ),
+)
 
 
 class JobId(click.ParamType):

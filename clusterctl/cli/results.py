@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -140,12 +141,17 @@ def results(
         found = _of_cluster(app, name, job, more, log_dir, definitions)
     if push and not follow:
         push(found)
-    comparisons = _compared(found, reference)
+    found = replace(found, comparisons=_compared(found, reference))
     if csv_file:
         _write_csv(found, csv_file, bool(definitions) or not found.runs)
     if plot:
-        _draw(found, comparisons, Path(plot))
-    _show(found, comparisons, as_json, csv_file == "-", all_rows)
+        _draw(found, Path(plot))
+    if as_json:
+        output.data(found)
+        return status
+    if csv_file != "-":
+        show_results(found, all_rows)
+    output.findings(found.findings)
     return status
 
 
@@ -375,13 +381,13 @@ def _of_cluster(
         return results_of_cluster(access, job_id, log_dir, definitions)
 
 
-def _compared(found: Results, name: str) -> list[Comparison | None]:
+def _compared(found: Results, name: str) -> tuple[Comparison | None, ...]:
     from clusterctl.jobs.metrics.reference import REFERENCES, choose_reference, compare
 
     if name == "none":
-        return [None for _ in found.runs]
+        return (None,) * len(found.runs)
     given: Reference | None = next((each for each in REFERENCES if each.name == name), None)
-    return [compare(run, given or choose_reference(run)) for run in found.runs]
+    return tuple(compare(run, given or choose_reference(run)) for run in found.runs)
 
 
 def _write_csv(found: Results, file: str, metrics: bool) -> None:
@@ -395,12 +401,12 @@ def _write_csv(found: Results, file: str, metrics: bool) -> None:
         output.note(f"wrote {file}")
 
 
-def _draw(found: Results, comparisons: list[Comparison | None], path: Path) -> None:
+def _draw(found: Results, path: Path) -> None:
     from clusterctl.bench.chart import picture
     from clusterctl.operations.results import write_result
     from clusterctl.operations.results_plot import metric_charts, run_charts
 
-    beside = next((each.reference for each in comparisons if each), None)
+    beside = next((each.reference for each in found.comparisons if each), None)
     charts = [
         *(run_charts(found.runs, beside) if found.runs else []),
         *metric_charts(found.metrics),
@@ -409,41 +415,21 @@ def _draw(found: Results, comparisons: list[Comparison | None], path: Path) -> N
     output.note(f"wrote {path}")
 
 
-def _show(
-    found: Results,
-    comparisons: list[Comparison | None],
-    as_json: bool,
-    csv_on_stdout: bool,
-    all_rows: bool,
-) -> None:
-    from clusterctl.operations.results import as_data, metric_findings
-
-    if as_json:
-        warnings = metric_findings(found)
-        output.data({**as_data(found, comparisons), "findings": warnings})
-        return
-    if not csv_on_stdout:
-        show_results(found, comparisons, all_rows)
-    output.findings(metric_findings(found))
-
-
 # Rows of a table that are printed: about a screen.
 ROWS_SHOWN = 24
 T = TypeVar("T")
 
 
-def show_results(
-    results: Results, comparisons: Sequence[Comparison | None], all_rows: bool
-) -> None:
+def show_results(results: Results, all_rows: bool) -> None:
     """Print everything found: each run with its comparison, then the metrics."""
     output.note(f"from {', '.join(results.sources)}")
     if results.job:
         output.note(f"job {results.job.job_id} {how_it_went(results.job)}")
-    for number, (run, comparison) in enumerate(zip(results.runs, comparisons), 1):
+    for number, (run, comparison) in enumerate(zip(results.runs, results.comparisons), 1):
         if number > 1:
             output.line()
         title = f"run {number}: " if len(results.runs) > 1 else ""
-        show_run(run, results.job, title, all_rows)
+        show_run(run, title, all_rows)
         if comparison:
             output.line()
             show_comparison(run, comparison, all_rows)
@@ -466,10 +452,10 @@ def how_it_went(job: JobRecord) -> str:
     return f"{state_phrase(job)}{after}{until}"
 
 
-def show_run(run: Run, job: JobRecord | None, title: str, all_rows: bool) -> None:
+def show_run(run: Run, title: str, all_rows: bool) -> None:
     """Print a run: its summary, remarks, rows and evaluations."""
     output.line(title + summary(run))
-    for remark in [*remarks(run), *_utilization(run, job)]:
+    for remark in [*remarks(run), *_utilization(run)]:
         output.line(f"  {remark}")
     if run.rows:
         output.line()
@@ -516,10 +502,8 @@ def remarks(run: Run) -> list[str]:
     return item
 
 
-def _utilization(run: Run, job: JobRecord | None) -> list[str]:
+def _utilization(run: Run) -> list[str]:
     """Return how well the GPUs were used, and the speed by price, as far as they are known."""
-    from clusterctl.operations.results import images_per_s_per_hourly_usd
-
     used, facts, item = run.utilization, run.facts, []
     if used.tflops is not None:
         share = "not known for" if used.mfu is None else f"{100 * used.mfu:.1f} % on"
@@ -527,9 +511,9 @@ def _utilization(run: Run, job: JobRecord | None) -> list[str]:
         item.append(f"{line}, {facts.precision}")
     elif facts.precision and run.images_per_s is not None:
         item.append("TFLOP/s and MFU: not known" + ("" if facts.gpu else ", it ran on no GPU"))
-    by_price = images_per_s_per_hourly_usd(run, job)
-    if by_price is not None and job and job.spec.list_hourly_usd:
-        usd = f"${job.spec.list_hourly_usd:,.2f} an hour on demand"
+    by_price = run.images_per_s_per_hourly_usd
+    if by_price is not None:
+        usd = f"${run.list_hourly_usd:,.2f} an hour on demand"
         item.append(f"{by_price:,.1f} images/s for each dollar an hour ({usd})")
     return item
 

@@ -24,8 +24,6 @@ class _Run(QuotedCommand, ClusterCommand):
 @click.argument("name")
 @click.argument("command", type=CommandText())
 @node_options
-@click.option("-b", "--gather", is_flag=True, help="Fold nodes with identical output together.")
-@click.option("-n", "--no-stdin", is_flag=True, help="Give the command no standard input.")
 @fanout_options
 @account_options
 def run(

@@ -26,8 +26,6 @@ class RunclustCommand(QuotedCommand, HostsCommand):
 @hosts_argument
 @click.argument("command", type=CommandText())
 @click.argument("verbose", required=False, type=click.Choice(["verbose"]))
-@click.option("-b", "--gather", is_flag=True, help="Fold hosts with identical output together.")
-@click.option("-n", "--no-stdin", is_flag=True, help="Give the command no standard input.")
 @click.option("--connect-timeout", type=Duration(), default=10.0, help="Per host; default 10s.")
 @fanout_options
 def runclust(

@@ -24,6 +24,7 @@ from clusterctl.cli.params import (
     dry_run_option,
     json_option,
     preset_option,
+    rank_options,
     recipe_option,
 )
 from clusterctl.cli.program_arguments import ProgramCommand, Typed, split
@@ -362,23 +363,9 @@ class TrainCommand(ProgramCommand):
 @credentials_option(
     "s3:// channels: with the nodes' instance profile, this machine's keys, or none."
 )
-@preset_option("Settings for GPUs or CPUs; auto: by the NVIDIA driver.")
+@preset_option
 @recipe_option
-@click.option(
-    "-x",
-    "variables",
-    multiple=True,
-    type=NodePath(),
-    metavar="NAME[=VALUE]",
-    help="Set this variable in all ranks. Without a VALUE: to the one here, which stays private.",
-)
-@click.option(
-    "--mpi-arg",
-    "mpi_args",
-    multiple=True,
-    metavar="OPTION",
-    help="Give mpirun this option, in place of ours of that name: '--mca NAME VALUE'.",
-)
+@rank_options
 @click.option(
     "--trace-steps",
     default="",

@@ -74,6 +74,12 @@ class HostOutcome(Generic[T]):
     value: T | None = None
     error: ClusterctlError | None = None
 
+    def result(self) -> T:
+        """Return the value. Raises the error."""
+        if self.value is None:
+            raise self.error or ClusterctlError(f"{self.host} gave no result")
+        return self.value
+
     def as_record(self) -> HostFailure:
         """Return the failure, for `--json`."""
         error = self.error or ClusterctlError("")

@@ -79,8 +79,7 @@ class Instance:
 def list_clusters(client: EC2Client) -> tuple[Cluster, ...]:
     """Return every cluster of the account in this region, by name. Raises AwsError."""
     found = find_every_cluster(client)
-    clusters = (as_cluster(client, name, found[name]) for name in found)
-    return tuple(cluster for cluster in clusters if cluster)
+    return tuple(as_cluster(client, name, found[name]) for name in found)
 
 
 def find_every_cluster(
@@ -199,14 +198,12 @@ def billing_reservations(instances: Iterable[Instance]) -> tuple[str, ...]:
     return tuple(sorted(ids - {""}))
 
 
-def as_cluster(client: EC2Client, name: str, instances: Sequence[Instance]) -> Cluster | None:
-    """Return the members among these instances as a cluster; None if there are none.
+def as_cluster(client: EC2Client, name: str, instances: Sequence[Instance]) -> Cluster:
+    """Return the members among these instances, at least one, as a cluster.
 
     Where all nodes are being replaced, these are the members.
     """
     members = members_or_all(instances)
-    if not members:
-        return None
     return Cluster(
         name=name,
         region=client.meta.region_name,

@@ -221,9 +221,9 @@ class _Probes(RelayGroup[str]):
             limit_s = 6 * self.seconds + SLACK_S
             deadline = time.monotonic() + limit_s
             while waiting:
-                for name, told in self._turn():
-                    if isinstance(told, Measured) and waiting.get(name) == told.name:
-                        self._take((name, waiting.pop(name)), told)
+                for name, event in self._turn():
+                    if isinstance(event, Measured) and waiting.get(name) == event.name:
+                        self._take((name, waiting.pop(name)), event)
                 late = time.monotonic() > deadline
                 for one, other in list(waiting.items()):
                     # `one` measures. If `other` fails, `one` reports that after its own timeout.
@@ -232,28 +232,28 @@ class _Probes(RelayGroup[str]):
                         del waiting[one]
             done += len(games)
 
-    def _take(self, pair: Pair, told: Measured) -> None:
-        if told.why or not told.figures:
-            self.broken[pair] = printable(told.why)
+    def _take(self, pair: Pair, event: Measured) -> None:
+        if event.why or not event.figures:
+            self.broken[pair] = printable(event.why)
             return
-        before = self.figures.get(pair, told.figures)
+        before = self.figures.get(pair, event.figures)
         self.figures[pair] = {
             name: (min if name.startswith("rtt") else max)(value, before.get(name, value))
-            for name, value in told.figures.items()
+            for name, value in event.figures.items()
         }
 
     def _turn(self) -> list[tuple[str, Update]]:
         """Process and return the next events, and fail silent nodes."""
         now = time.monotonic()
         updates = self.updates()
-        for name, told in updates:
+        for name, event in updates:
             self._heard[name] = now
-            if isinstance(told, Listening):
-                self._at[name] = told
-            elif isinstance(told, Ended):
-                self.fail(name, told.error.message if told.error else "its relay has ended")
-            elif isinstance(told, Failed):
-                self.fail(name, printable(told.why))
+            if isinstance(event, Listening):
+                self._at[name] = event
+            elif isinstance(event, Ended):
+                self.fail(name, event.error.message if event.error else "its relay has ended")
+            elif isinstance(event, Failed):
+                self.fail(name, printable(event.why))
         for name in self._at:
             if now - self._heard[name] > SILENT_AFTER_S:
                 self.fail(name, f"it fell silent for {SILENT_AFTER_S:g} s")

@@ -30,7 +30,7 @@ from clusterctl.node.facts.report import FactReport
 from clusterctl.operations.access import Access
 from clusterctl.transport.call import call_all
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.reports import read_reports
+from clusterctl.transport.reports import read_report, read_reports
 from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:
@@ -242,11 +242,8 @@ def find_slow_disk(access: Access, client: EC2Client, index: int, path: str) -> 
     """
     (target,) = access.select((index,))
     facts = [partial(mount_of, path=one) for one in (path, STORE)]
-    result = read_reports(access.connections, [target], facts, "reading the disks")
-    for outcome in result.failures:
-        if outcome.error:
-            raise outcome.error
-    mounts = {one.path: one for report in result.values for one in report.all(mount_of)}
+    report = read_report(access.connections, target, facts, "reading the disks")
+    mounts = {one.path: one for one in report.all(mount_of)}
     if STORE not in mounts or not mounts.keys() & set(ON_ROOT):
         return None
     node = next(node for node in access.cluster.nodes if node.index == index)

@@ -84,20 +84,11 @@ def _inspect(access: Access, request: EnvRequest) -> tuple[EnvRequest, FanoutRes
     """
     check_request(request)
     found = inspect(access.connections, access.targets, request)
-    _head_of(found)
+    found.outcomes[0].result()
     chosen = choose_release(request, found.values)
     line = choice_line(request, found.values)
     found = inspect(access.connections, access.targets, chosen)
-    return replace(chosen, folder=_head_of(found).folder), found, line
-
-
-def _head_of(nodes: FanoutResult[NodeEnv]) -> NodeEnv:
-    """Return the head node's environment. Raise its error."""
-    head = nodes.outcomes[0]
-    if head.error:
-        raise head.error
-    assert head.value
-    return head.value
+    return replace(chosen, folder=found.outcomes[0].result().folder), found, line
 
 
 def _report(access: Access, request: EnvRequest, nodes: FanoutResult[NodeEnv]) -> EnvReport:
@@ -132,7 +123,7 @@ class Installation:
         self._packages = wheels_in(wheelhouse) if wheelhouse else ()
         request, self._probed, self._choice = _inspect(access, request)
         self._access, self._request, self._wheelhouse = access, request, wheelhouse
-        self._head = _head_of(self._probed)
+        self._head = self._probed.outcomes[0].result()
         nodes = self._probed.values
         self.plan = plan_install(nodes, self._packages)
         found = release_findings(nodes)

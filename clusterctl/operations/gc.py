@@ -21,12 +21,12 @@ from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import backoff_delays, translated
 from clusterctl.ec2.gc.orphans import (
-    Judged,
+    Classified,
+    ResourceId,
     Rules,
-    ThingId,
     Verdict,
-    judge,
-    thing_id,
+    classify,
+    resource_id,
     undated_orphans,
     without_stop_time,
 )
@@ -57,9 +57,9 @@ FILE = "gc.json"
 def record_unused(
     path: Path,
     accounts: Mapping[str, str],
-    unused_since: Collection[ThingId],
+    unused_since: Collection[ResourceId],
     incomplete: Collection[str],
-) -> tuple[Mapping[ThingId, datetime], ClusterctlError | None]:
+) -> tuple[Mapping[ResourceId, datetime], ClusterctlError | None]:
     """Record since when unused resources have been found, and drop those that are used or gone.
 
     `accounts` has the site, as text, of each region that was read. `unused_since` are the unused
@@ -70,16 +70,16 @@ def record_unused(
     """
     kept, failure = _read(path)
     now = datetime.now(timezone.utc).replace(microsecond=0)
-    since: dict[ThingId, datetime] = {}
+    since: dict[ResourceId, datetime] = {}
     after = dict(kept)
     for region, account in accounts.items():
         known = kept.get(account, {})
         entries = dict(known) if region in incomplete else {}
-        for thing in unused_since:
-            if thing[0] == region:
-                label = f"{thing[1].value} {thing[2]}"  # kind and id
-                since[thing] = min(known.get(label, now), now)
-                entries[label] = since[thing]
+        for resource in unused_since:
+            if resource[0] == region:
+                label = f"{resource[1].value} {resource[2]}"  # kind and id
+                since[resource] = min(known.get(label, now), now)
+                entries[label] = since[resource]
         after[account] = entries
     after = {account: entries for account, entries in after.items() if entries}
     if after == kept and not failure:
@@ -248,13 +248,13 @@ class Sweep:
     first-seen times could not be recorded.
     """
 
-    judged: tuple[Judged, ...] = ()
+    classified: tuple[Classified, ...] = ()
     failures: tuple[Unlisted, ...] = ()
     record_error: ClusterctlError | None = None
 
     @property
-    def orphans(self) -> tuple[Judged, ...]:
-        return tuple(one for one in self.judged if one.verdict is Verdict.ORPHAN)
+    def orphans(self) -> tuple[Classified, ...]:
+        return tuple(one for one in self.classified if one.verdict is Verdict.ORPHAN)
 
 
 @dataclass(frozen=True)
@@ -281,14 +281,14 @@ class GarbageCollector:
         self,
         clients: Mapping[str, Clients],
         home: Path,
-        wishes: GcOptions = GcOptions(),
+        options: GcOptions = GcOptions(),
         notify: Callable[[str], None] = lambda text: None,
         timeouts: Timeouts = Timeouts(),
     ) -> None:
         self._timeouts = timeouts
         self._places = [Region(region, clients[region]) for region in clients]
         self._home = home
-        self._wishes = wishes
+        self._options = options
         self._notify = notify
         self._lock = threading.Lock()
         # What has been removed so far, for the report after an interrupt.
@@ -300,17 +300,20 @@ class GarbageCollector:
         Raises AwsError if the account cannot be determined, and UsageError if the folder of the
         chosen cluster is of another account.
         """
-        if self._wishes.cluster is not None:
+        if self._options.cluster is not None:
             clients = self._places[0].clients
-            check_account(ClusterFolder(self._home / self._wishes.cluster), clients)
+            check_account(ClusterFolder(self._home / self._options.cluster), clients)
         local = self._local()
         listings = fan_out(self._list, self._places).outcomes
-        found = [one.value or unreachable_region(one.host, one.error) for one in listings]
+        found = [
+            unreachable_region(one.host, one.error) if one.error else one.result()
+            for one in listings
+        ]
         resources = [one for region in found for one in region.resources]
         failures = tuple(one for region in found for one in region.failures)
         rules = replace(self._rules(local, failures), spent=self._spent(resources))
         failure = None
-        if self._wishes.cluster is None:
+        if self._options.cluster is None:
             since, failure = record_unused(
                 self._home / FILE,
                 {region: str(site) for region, site in self._sites().items()},
@@ -318,7 +321,7 @@ class GarbageCollector:
                 {one.region for one in failures},
             )
             rules = replace(rules, first_seen_unused=since)
-        return Sweep(judge(resources, rules), failures, failure)
+        return Sweep(classify(resources, rules), failures, failure)
 
     def _spent(
         self, resources: Sequence[Resource]
@@ -338,7 +341,7 @@ class GarbageCollector:
         EC2 does not say when they stopped. A later `gc` counts their --stopped-days from the tag.
         """
         noted = {STOPPED_FOUND: datetime.now(timezone.utc).isoformat(timespec="seconds")}
-        stopped = without_stop_time(sweep.judged)
+        stopped = without_stop_time(sweep.classified)
         for place in self._places:
             ids = [one.id for one in stopped if one.region == place.host]
             if ids:
@@ -346,21 +349,21 @@ class GarbageCollector:
                     labels: Any = tags.tag_list(noted)
                     place.clients.ec2.create_tags(Resources=ids, Tags=labels)
 
-    def remove(self, orphans: Sequence[Judged]) -> GcReport:
+    def remove(self, orphans: Sequence[Classified]) -> GcReport:
         """Delete these orphans, and report what is left. Can be interrupted and run again.
 
         All resources are classified once more first. What is in use by then stays, and so does what
         cannot be read again. If a cluster was chosen, orphans of it that appear meanwhile are
         deleted, too. Raises AwsError.
         """
-        requested = {thing_id(one.resource): one.resource for one in orphans}
-        if self._wishes.cluster is not None:
-            self._await_launches(self._wishes.cluster)
+        requested = {resource_id(one.resource): one.resource for one in orphans}
+        if self._options.cluster is not None:
+            self._await_launches(self._options.cluster)
         fresh = self.sweep()
-        if self._wishes.cluster is not None:
+        if self._options.cluster is not None:
             # Everything of the cluster goes. A resource that has appeared since may use its groups.
-            requested |= {thing_id(one.resource): one.resource for one in fresh.orphans}
-        now = {thing_id(one.resource): one for one in fresh.judged}
+            requested |= {resource_id(one.resource): one.resource for one in fresh.orphans}
+        now = {resource_id(one.resource): one for one in fresh.classified}
         # What could not be read again, with the error.
         blind = {(one.region, one.kind): one.error for one in fresh.failures}
         left = {}
@@ -376,7 +379,7 @@ class GarbageCollector:
             [requested[key] for key in requested if key in now.keys() - left.keys()]
         )
         after, shown = self._list_again(requested, waits=not left)
-        if self._wishes.cluster is not None and shown.keys() - requested.keys():
+        if self._options.cluster is not None and shown.keys() - requested.keys():
             # A launch was under way, and EC2 has shown its instances only after the first removal.
             requested |= shown
             left |= self._remove_all([shown[key] for key in shown.keys() - left.keys()])
@@ -417,17 +420,17 @@ class GarbageCollector:
         return {one.host: site_of(one.clients) for one in self._places}
 
     def _rules(self, local: LocalClusters, failures: Sequence[Unlisted]) -> Rules:
-        wishes = self._wishes
+        options = self._options
         return Rules(
             now=datetime.now(timezone.utc),
             here=local.here,
             busy=local.locked,
             # A chosen cluster is removed with what its launches of unknown outcome have made.
-            unsettled=local.unsettled if wishes.cluster is None else frozenset(),
+            unsettled=local.unsettled if options.cluster is None else frozenset(),
             unlisted_kinds=frozenset((one.region, one.kind) for one in failures),
-            cluster=wishes.cluster,
-            older_than_s=wishes.older_than_s,
-            networks=wishes.networks,
+            cluster=options.cluster,
+            older_than_s=options.older_than_s,
+            networks=options.networks,
         )
 
     def _list(self, place: Region) -> RegionResources:
@@ -435,13 +438,13 @@ class GarbageCollector:
         kinds = [
             kind
             for kind in ResourceKind
-            if kind is not ResourceKind.NETWORK or self._wishes.cluster is None
+            if kind is not ResourceKind.NETWORK or self._options.cluster is None
         ]
         return list_region(place.clients, place.host, kinds)
 
     def _list_again(
-        self, requested: Mapping[ThingId, Resource], waits: bool
-    ) -> tuple[Sweep, dict[ThingId, Resource]]:
+        self, requested: Mapping[ResourceId, Resource], waits: bool
+    ) -> tuple[Sweep, dict[ResourceId, Resource]]:
         """Return the last sweep, and the resources in it that should be gone, by id.
 
         Those are orphans and what was `requested` to be removed. With `waits`, the sweep is
@@ -450,29 +453,30 @@ class GarbageCollector:
         for gap_s in islice(backoff_delays(0.2), MOST_SWEEPS_AFTER):
             after = self.sweep()
             shown = {
-                thing_id(one.resource): one.resource
-                for one in after.judged
-                if one.verdict is Verdict.ORPHAN or thing_id(one.resource) in requested
+                resource_id(one.resource): one.resource
+                for one in after.classified
+                if one.verdict is Verdict.ORPHAN or resource_id(one.resource) in requested
             }
             if not shown or not waits:
                 break
             time.sleep(gap_s)
         return after, shown
 
-    def _remove_all(self, resources: Sequence[Resource]) -> dict[ThingId, RemainingResource]:
+    def _remove_all(self, resources: Sequence[Resource]) -> dict[ResourceId, RemainingResource]:
         """Remove resources, all regions at the same time. Return what is left."""
         by_place = {
             place: [one for one in resources if one.region == place.host] for place in self._places
         }
         places = [place for place in self._places if by_place[place]]
         outcomes = fan_out(lambda place: self._remove(place, by_place[place]), places).outcomes
-        left: dict[ThingId, RemainingResource] = {}
+        left: dict[ResourceId, RemainingResource] = {}
         for place, outcome in zip(places, outcomes):
             if outcome.error:
                 left |= {
-                    thing_id(one): RemainingResource(outcome.error, one) for one in by_place[place]
+                    resource_id(one): RemainingResource(outcome.error, one)
+                    for one in by_place[place]
                 }
-            left |= {thing_id(one.resource): one for one in outcome.value or ()}
+            left |= {resource_id(one.resource): one for one in outcome.value or ()}
         return left
 
     def _remove(

@@ -337,6 +337,6 @@ def change_limits(
     """
     if at_power_off == "stop":
         set_behavior(nodes, "stop")
-    told = update_guards()
-    if at_power_off == "terminate" and head in told:
-        set_behavior([id for id in nodes if id in told], "terminate")
+    updated = update_guards()
+    if at_power_off == "terminate" and head in updated:
+        set_behavior([id for id in nodes if id in updated], "terminate")

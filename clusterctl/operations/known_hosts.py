@@ -96,13 +96,14 @@ class LearntHostKeys(KnownHostKeys):
         lines = (line.split() for line in self._text.splitlines())
         return [words for words in lines if len(words) >= 4 and words[3] == node.instance_id]
 
-    def _changed(self, target: Target, shown: HostKey, recorded: HostKey) -> HostError:
+    # In place of KnownHostKeys._changed: a cluster knows more about the key.
+    def _changed(self, target: Target, shown: HostKey, known: HostKey) -> HostError:
         # `up` has just read the address from EC2, so the node cannot be another instance that took
         # over an old address.
         return HostKeyChanged(
             target.host,
             f"its host key is not its own: it shows {shown}, known is "
-            f"{recorded}, and neither its console nor its agent knows of another",
+            f"{known}, and neither its console nor its agent knows of another",
             "someone may be in between, or its keys are new: check it another way "
             "(EC2 serial console, Session Manager), or get a new machine: clusterctl replace",
         )
@@ -147,9 +148,10 @@ class ClusterHostKeys(KnownHostKeys):
             return ""
         return min(recorded_for)
 
-    def _changed(self, target: Target, shown: HostKey, recorded: HostKey) -> HostError:
+    # In place of KnownHostKeys._changed.
+    def _changed(self, target: Target, shown: HostKey, known: HostKey) -> HostError:
         current = self._instances.get(target.host, "its instance")
-        keys = f"it shows {shown}, known is {recorded}"
+        keys = f"it shows {shown}, known is {known}"
         other = self._other_instance(target)
         if other:
             return HostKeyChanged(

@@ -102,9 +102,7 @@ def set_quarantine(
             untag(client, ids, tags.QUARANTINED)
         else:
             _tag(client, chosen, {tags.QUARANTINED: now})
-        cluster = as_cluster(client, name, _instances(client, name))
-        assert cluster is not None, "there is no cluster without instances"
-        return cluster
+        return as_cluster(client, name, _instances(client, name))
 
 
 def nearest_peer(cluster: Cluster, indices: Sequence[int]) -> Node:
@@ -191,7 +189,6 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveRepor
         terminate_leaving(launcher, leaving_of(there))
         left = members_of(there)
         cluster = as_cluster(client, name, left)
-        assert cluster is not None, "the head node is left"
         is_finished = all(node.state is NodeState.RUNNING for node in cluster.nodes)
         if is_finished:
             cluster, *_ = make_ready(launcher, name, left)

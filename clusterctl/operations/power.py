@@ -77,9 +77,9 @@ def stop(
     with changing(launcher.folder, launcher.clients):
         # Includes nodes that are being replaced or removed: they cost as much.
         there = find_instances(client, name)
-        cluster = as_cluster(client, name, there)
-        if cluster is None:
+        if not there:
             raise no_cluster(launcher.clients, launcher.folder)
+        cluster = as_cluster(client, name, there)
         _check_stoppable(name, there)
         going = [one for one in there if one.node.state is NodeState.RUNNING]
         if going:
@@ -162,14 +162,13 @@ def _await_stopped(client: EC2Client, name: str, timeouts: Timeouts, ran: list[s
     deadline = clock.monotonic() + timeouts.stopped_s
     for gap_s in backoff_delays():
         there = find_instances(client, name)
-        cluster = as_cluster(client, name, there)
-        if cluster is None:
+        if not there:
             raise NoSuchCluster(
                 f"cluster {name} disappeared while it stopped", "see `clusterctl gc`"
             )
         moving = [one.node.name for one in there if one.node.state is not NodeState.STOPPED]
         if not moving:
-            return cluster
+            return as_cluster(client, name, there)
         awake = [one for one in there if one.node.state is NodeState.RUNNING]
         if awake:
             ran += [one for one in _stop(client, awake, timeouts) if one not in ran]

@@ -427,7 +427,6 @@ def make_ready(
     ssh_config. Raises AwsError, and ClusterctlError naming every node that failed.
     """
     cluster = as_cluster(launcher.clients.ec2, name, members)
-    assert cluster is not None, "there is no cluster without instances"
     facts = _reach_and_join(launcher, cluster, members, had_limits)
     ready = {fact.node.index: fact.node for fact in facts}
     gpus = gpus_of(facts)

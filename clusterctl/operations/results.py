@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, Severity
@@ -65,7 +65,8 @@ class Results:
 
     `metrics` are empty unless they were requested or the logs have no training table. `job` is the
     job whose logs they are, None for other logs. `damaged` names each log with rows in JSON that
-    cannot be read, and are missing here.
+    cannot be read, and are missing here. `comparisons` has one item per run: its comparison with
+    a run of the tutorial's, or None.
     """
 
     sources: tuple[str, ...]
@@ -73,6 +74,23 @@ class Results:
     metrics: tuple[MetricSeries, ...] = ()
     job: JobRecord | None = None
     damaged: tuple[str, ...] = ()
+    comparisons: tuple[Optional[Comparison], ...] = ()
+    json_names = ("sources", "job_id", "runs", "metrics", "comparisons", "findings")
+
+    @property
+    def job_id(self) -> str:
+        return self.job.job_id if self.job else ""
+
+    @property
+    def findings(self) -> list[Finding]:
+        """A warning for each log with damaged rows, and for each note on a metric: what its values
+        lack, or may mix."""
+        damaged = [Finding("results.rows", Severity.WARNING, text) for text in self.damaged]
+        return damaged + [
+            Finding("results.metric", Severity.WARNING, f"metric {series.name}: {note}")
+            for series in self.metrics
+            for note in series.notes
+        ]
 
 
 def results_of(
@@ -119,7 +137,7 @@ def results_of_cluster(
         folder = [(place, job.spec.log_name)] if place else log_folders(job.spec.line)
         logs = _folder_logs(access, folder)
     found = _with_folder(logs, own, definitions, hint)
-    return replace(found, job=job, runs=tuple(_sized(run, job) for run in found.runs))
+    return replace(found, job=job, runs=tuple(_of_job(run, job) for run in found.runs))
 
 
 def state_phrase(job: JobRecord) -> str:
@@ -197,11 +215,13 @@ def _checked(logs: Sequence[LogText], found: Results, hint: str) -> Results:
     return found
 
 
-def _sized(run: Run, job: JobRecord) -> Run:
-    """Return the run with the job's number of ranks as its GPUs, if its log does not say that."""
-    if run.facts.gpus or not (run.rows and job.spec.ranks):
-        return run
-    return replace(run, facts=replace(run.facts, gpus=job.spec.ranks))
+def _of_job(run: Run, job: JobRecord) -> Run:
+    """Return the run with the price of the job's nodes, and with the job's number of ranks as its
+    GPUs, if its log does not say that."""
+    # A job that was started again may have had fewer nodes than those whose price is recorded.
+    usd = None if job.status.attempts else job.spec.list_hourly_usd
+    gpus = run.facts.gpus or (job.spec.ranks or None if run.rows else None)
+    return replace(run, facts=replace(run.facts, gpus=gpus), list_hourly_usd=usd)
 
 
 def read_log_files(paths: Iterable[str]) -> list[LogText]:
@@ -340,76 +360,6 @@ TABLE_COLUMNS = (
     *("top1", "top5", "checkpoint_time"),
 )
 METRIC_COLUMNS = ("metric", "epoch", "line", "value")
-
-
-def metric_findings(found: Results) -> list[Finding]:
-    """Return a warning for each log with damaged rows, and for each note on a metric: what its
-    values lack, or may mix."""
-    damaged = [Finding("results.rows", Severity.WARNING, text) for text in found.damaged]
-    return damaged + [
-        Finding("results.metric", Severity.WARNING, f"metric {series.name}: {note}")
-        for series in found.metrics
-        for note in series.notes
-    ]
-
-
-def as_data(results: Results, comparisons: Sequence[Comparison | None]) -> dict[str, Any]:
-    """Return the results for `--json`. Numbers that are not finite become null.
-
-    `comparisons` has one item per run: its comparison with the reference run, or None.
-    """
-    runs = [
-        {**_run_data(run, results.job), "comparison": _comparison_data(comparison)}
-        for run, comparison in zip(results.runs, comparisons)
-    ]
-    value: dict[str, Any] = finite(
-        {
-            "sources": results.sources,
-            "job": results.job.as_data() if results.job else None,
-            "runs": runs,
-            "metrics": {series.name: to_data(series.points) for series in results.metrics},
-        }
-    )
-    return value
-
-
-def images_per_s_per_hourly_usd(run: Run, job: JobRecord | None) -> float | None:
-    """Return images/s for each dollar an hour of the job's nodes on demand; None if unknown.
-
-    A job that was started again may have had fewer nodes than those whose price is recorded.
-    """
-    usd = job.spec.list_hourly_usd if job and not job.status.attempts else None
-    return run.images_per_s / usd if run.images_per_s is not None and usd else None
-
-
-def _run_data(run: Run, job: JobRecord | None) -> dict[str, Any]:
-    return {
-        **to_data(run.facts),
-        "synthetic": run.facts.synthetic,
-        "images_per_s": run.images_per_s,
-        "images_per_s_per_gpu": run.images_per_s_per_gpu,
-        "tflops_per_gpu": run.utilization.tflops,
-        "mfu": run.utilization.mfu,
-        "images_per_s_per_hourly_usd": images_per_s_per_hourly_usd(run, job),
-        "resumed_at": run.resumed_at,
-        "not_a_number_from": run.not_a_number_from,
-        "rows": to_data(run.rows),
-        "evaluations": to_data(run.evaluations),
-    }
-
-
-def _comparison_data(comparison: Comparison | None) -> dict[str, Any] | None:
-    if comparison is None:
-        return None
-    return {
-        "reference": comparison.reference.name,
-        "images_per_s_per_gpu": comparison.images_per_s_per_gpu,
-        "reference_images_per_s_per_gpu": comparison.reference_images_per_s_per_gpu,
-        "speed_ratio": comparison.speed_ratio,
-        "top1_difference": comparison.top1_difference,
-        "top5_difference": comparison.top5_difference,
-        "rows": to_data(comparison.rows),
-    }
 
 
 def csv_header(metrics: bool) -> str:

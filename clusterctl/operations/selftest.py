@@ -678,7 +678,7 @@ def _await_none(collector: GarbageCollector, test: Selftest) -> tuple[list[str],
 def _remaining(collector: GarbageCollector, test: Selftest) -> tuple[list[str], list[str]]:
     """Return what EC2 shows of the cluster, and the kinds that it did not list, in words."""
     sweep = collector.sweep()
-    found = [one.resource for one in sweep.judged if one.resource.cluster == test.name]
+    found = [one.resource for one in sweep.classified if one.resource.cluster == test.name]
     left = [f"{one.kind.value} {one.id}" for one in found]
     listed = {one.id for one in found}
     left += [f"instance {one}" for one in _unended(test) if one not in listed]

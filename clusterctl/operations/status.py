@@ -96,9 +96,9 @@ def cluster_status(clients: Clients, folder: ClusterFolder) -> ClusterStatus:
     """Return a snapshot of a folder's cluster. Raises NoSuchCluster, UsageError, AwsError."""
     name = folder.path.name
     instances = find_own(clients, folder)
-    cluster = as_cluster(clients.ec2, name, instances)
-    if cluster is None:
+    if not instances:
         raise no_cluster(clients, folder)
+    cluster = as_cluster(clients.ec2, name, instances)
     gone = find_gone(clients.ec2, name, cluster.missing)
     return ClusterStatus(cluster, instances, gone)
 

@@ -300,9 +300,8 @@ def _check_tool(access: Access, url: str, cache: Path) -> None:
     """Make sure that the head node has a tool to upload a model to S3. Raise ClusterctlError."""
     connections, request = access.connections, CopyRequest((url,), "~")
     report = send_tools(connections, [access.head], request, UrlAccess(cache), sender(connections))
-    for node in report.failed:
-        assert node.error
-        raise node.error
+    for error in filter(None, (node.error for node in report.nodes)):
+        raise error
 
 
 def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, dict[str, Any]]:
@@ -517,9 +516,7 @@ def head_facts(
     """
     read = partial(read_reports, access.connections, doing=DOING)
     [outcome, *_] = (known or read([access.head], facts_to_read_of_head(environment))).outcomes
-    if outcome.error or not outcome.value:
-        raise outcome.error or ClusterctlError("the head node gave no report")
-    facts = facts_of_head(outcome.value)
+    facts = facts_of_head(outcome.result())
     others = [one for one in access.targets if one.host != access.head_name]
     if not depends_on_gpus(facts) or not others:
         return facts

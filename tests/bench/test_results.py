@@ -660,7 +660,7 @@ def test_an_interval_without_an_end_is_json_that_other_programs_read(tmp_path):
     first = by_size(shaky)[0]
     assert (first.images_per_s.high, first.images_per_s.percent) == (None, math.inf)
     assert 0 < first.images_per_s.low < first.images_per_s.value
-    for said in (as_data(shaky), [each.as_data() for each in compare(shaky, shaky)]):
+    for said in (as_data(shaky), to_data(compare(shaky, shaky))):
         json.dumps(said, allow_nan=False)
     assert "over 100 %" in markdown(blocks(shaky))
     assert "inf" not in as_csv(by_size(shaky))

@@ -13,7 +13,7 @@ import pytest
 from clusterctl.cli.results import how_it_went
 from clusterctl.jobs.metrics.runs import read_runs
 from clusterctl.node.jobs.spec import JobState
-from clusterctl.operations.results import images_per_s_per_hourly_usd
+from clusterctl.operations.results import _of_job
 from tests.cli.programs import call
 from tests.cli.running import CommandLine
 from tests.job_records import job_record
@@ -78,11 +78,12 @@ def test_the_speed_by_price_is_that_of_all_of_the_jobs_nodes():
     began = datetime(2026, 11, 20, tzinfo=timezone.utc)
     job = job_record(JobState.SUCCEEDED, 0, began=began, ranks=32, list_hourly_usd=96.0)
     [run] = read_runs([RUN])
-    assert images_per_s_per_hourly_usd(run, job) == pytest.approx(200)
+    assert _of_job(run, job).images_per_s_per_hourly_usd == pytest.approx(200)
     # After a lost node there may have been fewer of them.
     again = replace(job, status=replace(job.status, attempts=({"exit_status": 255},)))
     unpriced = replace(job, spec=replace(job.spec, list_hourly_usd=None))
-    assert [images_per_s_per_hourly_usd(run, one) for one in (again, unpriced, None)] == [None] * 3
+    priced = [_of_job(run, one).images_per_s_per_hourly_usd for one in (again, unpriced)]
+    assert priced == [None, None]
 
 
 def test_several_logs_after_one_option_and_standard_input(results, tmp_path):
@@ -97,7 +98,7 @@ def test_several_logs_after_one_option_and_standard_input(results, tmp_path):
     data = json.loads(done.stdout)
     assert data["sources"] == ["standard input"]
     assert len(data["runs"][0]["rows"]) == 283
-    assert data["runs"][0]["comparison"]["top1_difference"] == pytest.approx(-0.716)
+    assert data["comparisons"][0]["top1_difference"] == pytest.approx(-0.716)
 
 
 def test_logs_side_by_side_name_a_difference_beyond_the_noise_and_no_other(results, tmp_path):

@@ -61,7 +61,7 @@ def test_clusters_and_their_nodes_by_index_whatever_launched_them(client):
     described = (cluster.name, cluster.region, cluster.ssh_user, cluster.gpus)
     assert described == ("demo", "us-east-1", "ubuntu", 32)
     # EC2's wildcards in names have no effect.
-    assert [find_cluster(client, name) for name in ("dem", "gone")] == [None, None]
+    assert [find_instances(client, name) for name in ("dem", "gone")] == [(), ()]
     found = [(one.name, len(one.nodes)) for one in list_clusters(client)]
     assert found == [("demo", 4), ("demo2", 2)]
 

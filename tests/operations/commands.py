@@ -35,7 +35,6 @@ def make_ready(
 ) -> tuple[Cluster, tuple[int, ...], bool]:
     """Replaces the wait for ready hosts, since there are none: nodes run, or it is an error."""
     cluster = as_cluster(launcher.clients.ec2, name, members)
-    assert cluster
     watch = InstanceWatch(launcher.clients.ec2, name, members)
     ids = [node.instance_id for node in cluster.nodes]
     settled_at = time.monotonic() + launcher.timeouts.shown_s

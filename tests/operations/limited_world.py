@@ -23,7 +23,7 @@ from clusterctl.domain.errors import ClusterctlError, HostUnreachable
 from clusterctl.domain.results import CommandResult
 from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2 import tags
-from clusterctl.ec2.gc.orphans import Rules, Verdict, judge
+from clusterctl.ec2.gc.orphans import Rules, Verdict, classify
 from clusterctl.ec2.gc.resources import read_machine
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances
 from clusterctl.ec2.money.costs import OVERRUN_AFTER_H, Price, format_limits, price_key, spending
@@ -355,7 +355,6 @@ class World:
             raise ClusterctlError("not ready", "")
         self._may_fail("ready")
         cluster = as_cluster(self, "demo", self.seen())  # type: ignore[arg-type]
-        assert cluster
         targets: Any = [SimpleNamespace(host=node.name) for node in running]
         members: Any = [
             SimpleNamespace(name=one.name, private_ip=f"10.0.0.{one.index + 4}") for one in running
@@ -425,14 +424,14 @@ class World:
             frozenset({("us-east-1", "demo")}),
             spent={("us-east-1", "demo"): (money.spent_usd, money.hourly_usd)},
         )
-        judged = judge(
+        classified = classify(
             [
                 type(one)(**{**vars(one), "region": "us-east-1", "cluster": "demo"})
                 for one in (read_machine(node.described()) for node in self.nodes if node.runs)
             ],
             rules,
         )
-        orphans = {one.resource.id for one in judged if one.verdict is Verdict.ORPHAN}
+        orphans = {one.resource.id for one in classified if one.verdict is Verdict.ORPHAN}
         if money.complete:
             assert {node.id for node in late} <= orphans
 

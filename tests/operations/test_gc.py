@@ -160,7 +160,7 @@ def test_a_cluster_by_name_with_its_instances_and_no_other(places, home):
 def test_what_runs_is_a_colleagues_until_it_is_too_old(places, home, later):
     ec2 = places["us-east-1"].ec2
     running = launch(ec2, "demo")
-    [shown] = GarbageCollector(places, home).sweep().judged
+    [shown] = GarbageCollector(places, home).sweep().classified
     assert (shown.resource.id, shown.verdict) == (running, Verdict.KEPT)
     old = GarbageCollector(places, home, GcOptions(older_than_s=1800.0)).sweep()
     assert orphan_ids(old) == {running}
@@ -186,7 +186,7 @@ def test_a_machine_that_stopped_itself_is_counted_from_the_first_look(places, ho
         found = collector.sweep()
         assert found.orphans == ()
         collector.note_stops(found)
-    [noted] = collector.sweep().judged
+    [noted] = collector.sweep().classified
     since = resources.stopped_at(noted.resource)
     assert since is not None
     assert since <= datetime.now(timezone.utc)
@@ -211,7 +211,8 @@ def test_what_is_kept_here_is_in_use_here_only(places, home, later, account, ver
         launch(clients.ec2, "demo")
     keep_folder(home, replace(site_of(places["us-east-1"]), account=account))
     verdicts = {
-        one.resource.region: one.verdict for one in GarbageCollector(places, home).sweep().judged
+        one.resource.region: one.verdict
+        for one in GarbageCollector(places, home).sweep().classified
     }
     assert verdicts == {"us-east-1": verdict, "us-west-2": Verdict.KEPT}
     collector = GarbageCollector(places, home, GcOptions(cluster="demo"))
@@ -246,7 +247,7 @@ def test_a_launch_whose_outcome_is_not_known_is_no_orphan(places, home, later):
     (folder / "launch.json").write_text(json.dumps({"launches": [sent]}))
     found = GarbageCollector(places, home).sweep()
     assert found.orphans == ()
-    assert all("no command is at work" in one.why for one in found.judged)
+    assert all("no command is at work" in one.why for one in found.classified)
 
 
 def test_what_got_a_use_since_the_look_stays(places, home, later, monkeypatch):
@@ -355,7 +356,7 @@ def test_nothing_is_an_orphan_where_instances_cannot_be_looked_at(places, home, 
     with Refusing(ec2, "DescribeInstances", "InternalError"):
         found = collector.sweep()
     assert orphan_ids(found) == elsewhere
-    kept = {one.why for one in found.judged if one.resource.region == "us-east-1"}
+    kept = {one.why for one in found.classified if one.resource.region == "us-east-1"}
     assert kept == {"its instances could not be listed"}
 
 
@@ -381,7 +382,7 @@ def test_what_has_no_date_is_an_orphan_once_it_was_seen_for_a_while(places, home
     ec2.delete_key_pair(KeyName=made["placement group"])
     ec2.delete_volume(VolumeId=made["volume"])
     collector = GarbageCollector(places, home)
-    assert {one.verdict for one in collector.sweep().judged} == {Verdict.KEPT}
+    assert {one.verdict for one in collector.sweep().classified} == {Verdict.KEPT}
     assert collector.sweep().orphans == ()
     seen = json.loads((home / "gc.json").read_text())["unused_since"]
     [entries] = seen.values()
@@ -423,8 +424,8 @@ def test_nothing_of_a_cluster_is_deleted_whose_record_of_launches_is_damaged(pla
     launch_record.parent.mkdir(parents=True)
     launch_record.write_text('{"launches": [')
     leave_behind(places["us-east-1"].ec2, "demo")
-    judged = GarbageCollector(places, home).sweep().judged
-    assert {one.verdict for one in judged} == {Verdict.KEPT}
+    classified = GarbageCollector(places, home).sweep().classified
+    assert {one.verdict for one in classified} == {Verdict.KEPT}
     launch_record.unlink()
     assert GarbageCollector(places, home).sweep().orphans
 
@@ -549,7 +550,7 @@ def test_interrupted_it_says_what_is_left(places, clusterctl, monkeypatch):
     with Refusing(ec2, "DeleteVolume", "UnauthorizedOperation"):
         ran = clusterctl("gc", "--cluster", "demo", "--delete", "--yes")
     assert ran.status == 130
-    assert "interrupted: 5 of 6 things removed" in ran.err
+    assert "interrupted: 5 of 6 resources removed" in ran.err
     assert f"volume {made['volume']} in us-east-1" in ran.err
 
 

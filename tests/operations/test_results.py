@@ -7,6 +7,7 @@ import io
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,17 +17,16 @@ from clusterctl.bench.chart import picture
 from clusterctl.domain.errors import UsageError
 from clusterctl.jobs.metrics.logs import parse_definition
 from clusterctl.jobs.metrics.reference import REFERENCES, compare
+from clusterctl.node.record import finite, to_data
 from clusterctl.operations.results import (
     TABLE_COLUMNS,
     LogText,
     NoResults,
     as_csv,
-    as_data,
     cat_command,
     decoded,
     folder_command,
     log_folders,
-    metric_findings,
     read_log_files,
     results_of,
     write_result,
@@ -101,15 +101,15 @@ def test_csv_of_metrics_with_hostile_names():
 def test_json_is_json_whatever_the_loss():
     found = read(NAN)
     reference = REFERENCES[0]
-    text = json.dumps(as_data(found, [compare(found.runs[0], reference)]), allow_nan=False)
-    [run] = json.loads(text)["runs"]
+    compared = replace(found, comparisons=(compare(found.runs[0], reference),))
+    data = json.loads(json.dumps(finite(to_data(compared)), allow_nan=False))
+    [run] = data["runs"]
     assert run["not_a_number_from"] == 50
     assert run["rows"][2]["loss"] is None
     assert run["rows"][2]["final_loss"] is None
-    assert run["comparison"]["reference"] == "imagenet-32"
-    assert json.loads(json.dumps(as_data(read(KERAS), [])))["metrics"]["train:loss"] == [
-        {"line": 2, "epoch": 1, "value": 1.3}
-    ]
+    assert data["comparisons"][0]["reference"]["name"] == "imagenet-32"
+    metrics = {one["name"]: one["points"] for one in to_data(read(KERAS))["metrics"]}
+    assert metrics["train:loss"] == [{"line": 2, "epoch": 1, "value": 1.3}]
 
 
 def drawn(charts, title="") -> ElementTree.Element:
@@ -275,7 +275,7 @@ def test_damaged_rows_are_told_beside_the_others_and_where_there_is_no_other():
     wrong = row.replace('"step": 0', '"step": "\\u001b"')
     found = read("", f"{row}\n{wrong}\n{row[:30]}\n{row[:30]}")
     assert len(found.runs[0].rows) == 1
-    [finding] = metric_findings(found)
+    [finding] = found.findings
     [message] = found.damaged
     assert finding.message == message
     assert message.startswith("log 1: 2 rows cannot be read, the first: step: expected an integer")

@@ -123,7 +123,7 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
     status, out, err = quiet.ctl("results", "--json")
     assert status == 0, err
     shown = json.loads(out)
-    assert (shown["job"]["job_id"], len(shown["runs"][0]["rows"])) == (job_id, 6)
+    assert (shown["job_id"], len(shown["runs"][0]["rows"])) == (job_id, 6)
 
 
 @pytest.mark.all

@@ -251,7 +251,7 @@ def test_pytorchs_resnet_trains_and_its_rows_are_read(quiet, torch_env, launcher
     assert (status, "4 images a step" in out) == (0, True), (out, err)
     found = json.loads(quiet.ctl("results", "--json")[1])["runs"]
     assert [row["step"] for row in found[0]["rows"]] == [0, 1, 2]
-    assert found[0]["gpus"] == 2
+    assert found[0]["facts"]["gpus"] == 2
     kept = [json.loads(line) for line in quiet.on(0, "cat /tmp/ddp/metrics.jsonl").splitlines()]
     kept = [line for line in kept if line["kind"] == "train"]
     assert [row["loss"] for row in kept] == pytest.approx(
@@ -359,8 +359,8 @@ def test_two_hosts_learn_to_find_rectangles(quiet, tmp_path):
     assert "the same weights on all ranks" in out
     said = quiet.ctl("results", "--json", "--metric", f"@{tmp_path / 'metrics.json'}")[1]
     found = {
-        name: [point["value"] for point in points]
-        for name, points in json.loads(said)["metrics"].items()
+        one["name"]: [point["value"] for point in one["points"]]
+        for one in json.loads(said)["metrics"]
     }
     assert [len(found[each["Name"]]) for each in definitions] == [3, 4, 4]
     assert found["val_iou"][0] < 0.4 < 0.55 < found["val_iou"][-1], "the first is before training"

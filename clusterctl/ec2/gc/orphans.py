@@ -20,7 +20,7 @@ YOUNG_S = 900.0
 # Region and cluster name. The same name in two regions is two clusters.
 ClusterId = tuple[str, str]
 # Region, kind and the resource's id.
-ThingId = tuple[str, ResourceKind, str]
+ResourceId = tuple[str, ResourceKind, str]
 
 
 class Verdict(Enum):
@@ -51,7 +51,7 @@ class Rules:
     busy: frozenset[ClusterId] = frozenset()
     unsettled: frozenset[ClusterId] = frozenset()
     unlisted_kinds: frozenset[tuple[str, ResourceKind]] = frozenset()
-    first_seen_unused: Mapping[ThingId, datetime] | None = None
+    first_seen_unused: Mapping[ResourceId, datetime] | None = None
     spent: Mapping[ClusterId, tuple[float, float | None]] = field(default_factory=dict)
     cluster: str | None = None
     older_than_s: float | None = None
@@ -59,7 +59,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Judged:
+class Classified:
     """One resource with its verdict and the reason for it."""
 
     resource: Resource
@@ -67,7 +67,7 @@ class Judged:
     why: str
 
 
-def thing_id(one: Resource) -> ThingId:
+def resource_id(one: Resource) -> ResourceId:
     """Return what identifies a resource across regions and kinds."""
     return one.region, one.kind, one.id
 
@@ -77,7 +77,7 @@ def age_s(one: Resource, now: datetime) -> float | None:
     return (now - one.made_at).total_seconds() if one.made_at else None
 
 
-def judge_network(one: Resource, everything: Sequence[Resource], rules: Rules) -> Judged:
+def classify_network(one: Resource, everything: Sequence[Resource], rules: Rules) -> Classified:
     """Return the verdict on a network. `everything` is all that was found in all regions."""
     # Some kinds carry only the network's tag, some only the id of a VPC: both lead to its users.
     inside = set(one.vpc_ids)
@@ -92,20 +92,20 @@ def judge_network(one: Resource, everything: Sequence[Resource], rules: Rules) -
         and (inside & set(other.vpc_ids) or (other.network and other.network == one.network))
     }
     if users:
-        return Judged(one, Verdict.IN_USE, f"used by {', '.join(sorted(users))}")
+        return Classified(one, Verdict.IN_USE, f"used by {', '.join(sorted(users))}")
     # A kind that could not be listed may hide a cluster in the network.
     if any(region == one.region for region, _ in rules.unlisted_kinds):
-        return Judged(one, Verdict.KEPT, "its contents could not be listed")
+        return Classified(one, Verdict.KEPT, "its contents could not be listed")
     if one.state == "DELETE_IN_PROGRESS":
-        return Judged(one, Verdict.KEPT, "it is being deleted")
+        return Classified(one, Verdict.KEPT, "it is being deleted")
     if not inside and not one.state.startswith(("ROLLBACK", "CREATE_FAILED", "DELETE_FAILED")):
-        return Judged(one, Verdict.KEPT, "it does not say which VPC is its own")
+        return Classified(one, Verdict.KEPT, "it does not say which VPC is its own")
     age = age_s(one, rules.now)
     if age is not None and age < YOUNG_S:
-        return Judged(one, Verdict.KEPT, "no cluster is in it, but it was made just now")
+        return Classified(one, Verdict.KEPT, "no cluster is in it, but it was made just now")
     if not rules.networks:
-        return Judged(one, Verdict.KEPT, "no cluster is in it; --networks removes it")
-    return Judged(one, Verdict.ORPHAN, "no cluster is in it")
+        return Classified(one, Verdict.KEPT, "no cluster is in it; --networks removes it")
+    return Classified(one, Verdict.ORPHAN, "no cluster is in it")
 
 
 _Answer = Optional[tuple[Verdict, str]]
@@ -115,7 +115,7 @@ _ATTACHABLE = (ResourceKind.VOLUME, ResourceKind.ADDRESS, ResourceKind.INTERFACE
 _DATED = (ResourceKind.VOLUME, ResourceKind.KEY_PAIR)
 
 
-def judge(resources: Iterable[Resource], rules: Rules) -> tuple[Judged, ...]:
+def classify(resources: Iterable[Resource], rules: Rules) -> tuple[Classified, ...]:
     """Return the verdicts on the resources that the rules cover, by region, cluster and kind.
 
     With `rules.cluster` these are that cluster's only.
@@ -128,16 +128,16 @@ def judge(resources: Iterable[Resource], rules: Rules) -> tuple[Judged, ...]:
             clusters.setdefault((one.region, one.cluster), []).append(one)
         elif one.kind is ResourceKind.NETWORK:
             networks.append(one)
-    judged = []
+    classified = []
     for identity in sorted(clusters):
         if rules.cluster is None or identity[1] == rules.cluster:
-            judged += _ClusterResources(identity, clusters[identity], rules).judged()
+            classified += _ClusterResources(identity, clusters[identity], rules).classified()
     if rules.cluster is None:
-        judged += [judge_network(one, everything, rules) for one in networks]
+        classified += [classify_network(one, everything, rules) for one in networks]
     order = list(ResourceKind)
     return tuple(
         sorted(
-            judged,
+            classified,
             key=lambda one: (
                 one.resource.region,
                 one.resource.cluster is None,
@@ -157,9 +157,9 @@ class _ClusterResources:
         self._members = members
         self._rules = rules
         self._instances = {one.id: one for one in members if one.kind is ResourceKind.INSTANCE}
-        self._judged_instances: dict[str, Judged] = {}
+        self._judged_instances: dict[str, Classified] = {}
 
-    def judged(self) -> list[Judged]:
+    def classified(self) -> list[Classified]:
         for one in self._instances.values():
             self._judged_instances[one.id] = self._judge(one, self._instance)
         others = [
@@ -169,18 +169,18 @@ class _ClusterResources:
         ]
         return [*self._judged_instances.values(), *others]
 
-    def _judge(self, one: Resource, way: _Way) -> Judged:
+    def _judge(self, one: Resource, way: _Way) -> Classified:
         if self._identity in self._rules.busy:
-            return Judged(one, Verdict.KEPT, "a clusterctl on this machine is at work on it")
+            return Classified(one, Verdict.KEPT, "a clusterctl on this machine is at work on it")
         if self._identity in self._rules.unsettled:
             why = "what came of a launch from this machine is not known yet; no command is at work"
-            return Judged(one, Verdict.KEPT, why)
+            return Classified(one, Verdict.KEPT, why)
         # Without the list of instances everything else would look unused.
         if self._is_blind(ResourceKind.INSTANCE):
-            return Judged(one, Verdict.KEPT, "its instances could not be listed")
+            return Classified(one, Verdict.KEPT, "its instances could not be listed")
         if self._rules.cluster is not None:
-            return Judged(one, Verdict.ORPHAN, "all of this cluster is requested (--cluster)")
-        return Judged(one, *way(one))
+            return Classified(one, Verdict.ORPHAN, "all of this cluster is requested (--cluster)")
+        return Classified(one, *way(one))
 
     def _instance(self, one: Resource) -> tuple[Verdict, str]:
         if one.state == "shutting-down":
@@ -296,7 +296,7 @@ class _ClusterResources:
         """
         if self._rules.first_seen_unused is None:
             return Verdict.ORPHAN, why
-        since = self._rules.first_seen_unused.get(thing_id(one), self._rules.now)
+        since = self._rules.first_seen_unused.get(resource_id(one), self._rules.now)
         seen_s = max(0.0, (self._rules.now - since).total_seconds())
         if seen_s >= YOUNG_S:
             return Verdict.ORPHAN, f"{why}, unused for {format_duration(seen_s)}"
@@ -316,24 +316,24 @@ class _ClusterResources:
         return age_s(one, self._rules.now) or 0.0
 
 
-def undated_orphans(resources: Iterable[Resource], rules: Rules) -> tuple[ThingId, ...]:
+def undated_orphans(resources: Iterable[Resource], rules: Rules) -> tuple[ResourceId, ...]:
     """Return the resources without a creation date that would be orphans if they were old.
 
     `gc` notes when it first saw these (see `Rules.alone_since`).
     """
-    judged = judge(resources, replace(rules, first_seen_unused=None))
+    classified = classify(resources, replace(rules, first_seen_unused=None))
     return tuple(
-        thing_id(one.resource)
-        for one in judged
+        resource_id(one.resource)
+        for one in classified
         if one.verdict is Verdict.ORPHAN and one.resource.made_at is None
     )
 
 
-def without_stop_time(judged: Iterable[Judged]) -> tuple[Resource, ...]:
+def without_stop_time(classified: Iterable[Classified]) -> tuple[Resource, ...]:
     """Return the stopped instances that have --stopped-days but no known time of their stop."""
     return tuple(
         found.resource
-        for found in judged
+        for found in classified
         if found.resource.kind is ResourceKind.INSTANCE
         and found.resource.state == "stopped"
         and limits_of(found.resource).stopped_days is not None

@@ -81,9 +81,8 @@ def list_region(
     return RegionResources(tuple(found), tuple(failures))
 
 
-def unreachable_region(region: str, error: ClusterctlError | None) -> RegionResources:
+def unreachable_region(region: str, error: ClusterctlError) -> RegionResources:
     """Return the result for a region where no call could be made: no kind is listed."""
-    assert error is not None
     failure = error if isinstance(error, AwsError) else AwsError("", error.message, error.hint)
     return RegionResources(failures=tuple(Unlisted(failure, region, kind) for kind in ResourceKind))
 

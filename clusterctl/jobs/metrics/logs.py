@@ -94,6 +94,11 @@ class RunFacts:
     image_size: Optional[int] = None
     precision: Optional[str] = None
     gpu: Optional[str] = None
+    json_names = (
+        *("gpus", "data", "training_samples", "validation_samples", "peak_learning_rate"),
+        *("tensorflow", "resumed_from", "finished_in_s", "last_part_s", "model", "image_size"),
+        *("precision", "gpu", "synthetic"),
+    )
 
     @property
     def finished(self) -> bool:

@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Optional
 
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.metrics.runs import Run, read_runs, usual_interval
@@ -74,13 +75,17 @@ class Comparison:
 
     reference: Reference
     rows: tuple[ComparedRow, ...]
-    images_per_s_per_gpu: float | None
-    reference_images_per_s_per_gpu: float | None
-    top1_difference: float | None
-    top5_difference: float | None
+    images_per_s_per_gpu: Optional[float]
+    reference_images_per_s_per_gpu: Optional[float]
+    top1_difference: Optional[float]
+    top5_difference: Optional[float]
+    json_names = (
+        *("reference", "images_per_s_per_gpu", "reference_images_per_s_per_gpu", "speed_ratio"),
+        *("top1_difference", "top5_difference", "rows"),
+    )
 
     @property
-    def speed_ratio(self) -> float | None:
+    def speed_ratio(self) -> Optional[float]:
         """The run's speed per GPU divided by the reference's; None if either is unknown."""
         ours, theirs = self.images_per_s_per_gpu, self.reference_images_per_s_per_gpu
         return ours / theirs if ours is not None and theirs else None

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import cached_property
+from typing import Optional
 
 from clusterctl.jobs.metrics.flops import Utilization, utilization
 from clusterctl.jobs.metrics.logs import (
@@ -24,26 +25,48 @@ from clusterctl.jobs.trainer import IMAGENET_IMAGES
 
 @dataclass(frozen=True)
 class Run:
-    """One training run. `rows` are in the order of steps; at `resumed_at` steps it was resumed."""
+    """One training run. `rows` are in the order of steps; at `resumed_at` steps it was resumed.
+
+    `list_hourly_usd` is AWS's price on demand for the nodes of its job; None if unknown.
+    """
 
     facts: RunFacts = RunFacts()
     rows: tuple[TrainingRow, ...] = ()
     evaluations: tuple[EvaluationRow, ...] = ()
     resumed_at: tuple[int, ...] = ()
+    list_hourly_usd: Optional[float] = None
+    json_names = (
+        *("facts", "images_per_s", "images_per_s_per_gpu", "tflops_per_gpu", "mfu"),
+        *("images_per_s_per_hourly_usd", "resumed_at", "not_a_number_from", "rows", "evaluations"),
+    )
 
     @cached_property
-    def images_per_s(self) -> float | None:
+    def images_per_s(self) -> Optional[float]:
         """All images by all seconds, without rows of the start-up; None if no other rows exist."""
         return throughput(self.rows)
 
     @property
-    def images_per_s_per_gpu(self) -> float | None:
+    def images_per_s_per_gpu(self) -> Optional[float]:
         speed, gpus = self.images_per_s, self.facts.gpus
         return speed / gpus if speed is not None and gpus else None
 
     @property
     def utilization(self) -> Utilization:
         return utilization(self.images_per_s_per_gpu, self.facts)
+
+    @property
+    def tflops_per_gpu(self) -> Optional[float]:
+        return self.utilization.tflops
+
+    @property
+    def mfu(self) -> Optional[float]:
+        return self.utilization.mfu
+
+    @property
+    def images_per_s_per_hourly_usd(self) -> Optional[float]:
+        """Images/s for each dollar an hour of the nodes on demand; None if unknown."""
+        usd, speed = self.list_hourly_usd, self.images_per_s
+        return speed / usd if speed is not None and usd else None
 
     @cached_property
     def epochs_per_step(self) -> float | None:
@@ -65,7 +88,7 @@ class Run:
         return measured
 
     @property
-    def not_a_number_from(self) -> int | None:
+    def not_a_number_from(self) -> Optional[int]:
         """The first step whose loss is not a finite number; None if there is none."""
         lost = (row for row in self.rows if not math.isfinite(row.loss + row.final_loss))
         return next((row.step for row in lost), None)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from clusterctl.ec2 import tags
-from clusterctl.ec2.gc.orphans import Rules, Verdict, judge, thing_id
+from clusterctl.ec2.gc.orphans import Rules, Verdict, classify, resource_id
 from clusterctl.ec2.gc.resources import (
     STOPPED_FOUND,
     Resource,
@@ -81,7 +81,7 @@ OLD = {"older_than_s": 3600.0}
 
 def observed(**span) -> dict:
     """The rules of a `gc` that has seen these for so long."""
-    return {"first_seen_unused": {thing_id(one): ago(**span) for one in (GROUP, ADDRESS)}}
+    return {"first_seen_unused": {resource_id(one): ago(**span) for one in (GROUP, ADDRESS)}}
 
 
 def spent(usd: float) -> dict:
@@ -231,15 +231,15 @@ VERDICTS = {
 
 @pytest.mark.parametrize(("found", "rules", "expected"), VERDICTS.values(), ids=VERDICTS)
 def test_verdicts(found, rules, expected):
-    judged = judge(found, Rules(NOW, **rules))
-    assert [one.verdict for one in judged] == expected
-    assert all(one.why for one in judged)
+    classified = classify(found, Rules(NOW, **rules))
+    assert [one.verdict for one in classified] == expected
+    assert all(one.why for one in classified)
 
 
 def test_one_name_in_two_regions_is_two_clusters():
     there = replace(GROUP, region="us-west-2")
-    judged = judge([machine(), GROUP, there], Rules(NOW, **HERE))
-    assert [(one.resource.region, one.verdict) for one in judged] == [
+    classified = classify([machine(), GROUP, there], Rules(NOW, **HERE))
+    assert [(one.resource.region, one.verdict) for one in classified] == [
         ("us-east-1", IN_USE),
         ("us-east-1", IN_USE),
         ("us-west-2", ORPHAN),
