@@ -63,7 +63,7 @@ FATAL = {
     "failure": "exit 1",
     "a mistake": "if then",
     "background": "(sleep 0.3; printf noise; exec sleep 15) &",
-    "no memory": "ulimit -v 30000",
+    "no memory": "ulimit -v 15000",
     "no files": "ulimit -n 3",
 }
 SWITCH = "case $BASH_EXECUTION_STRING in *RESTORE*) ;; *) . ~/hostile ;; esac"

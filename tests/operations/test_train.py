@@ -45,15 +45,15 @@ def test_synthetic_training(quiet, tmp_path, monkeypatch):
     )
     assert err.splitlines()[-5:-3] == [short, job["line"]], "what runs is printed first"
     assert JOB_ID.fullmatch(job["job_id"])
-    assert f"job {job['id']} succeeded after " in err
+    assert f"job {job['job_id']} succeeded after " in err
     assert quiet.ctl("logs")[1] == out
-    assert f"{job['id']}  succeeded  0     2     " in quiet.ctl("jobs")[1]
+    assert f"{job['job_id']}  succeeded  0     2     " in quiet.ctl("jobs")[1]
     # A synthetic training leaves the checkpoints of a real run alone, and has its own results.
     assert quiet.on(0, f"ls {real}") == "hvd_train.log\nmodel.ckpt-40.index\n"
     status, _, err = quiet.ctl("results")
     assert (status, "pair-0:imagenet_resnet_synthetic/hvd_train.log" in err) == (0, True), err
     # The requested steps are traced, and the rows are stored with their times.
-    with gzip.open(f"pair-{job['id']}-trace-steps.json.gz") as file:
+    with gzip.open(f"pair-{job['job_id']}-trace-steps.json.gz") as file:
         names = [event["name"] for event in json.load(file)["traceEvents"]]
     assert [name for name in names if name.startswith("step ")] == ["step 1", "step 2"]
     assert any("Conv2D" in name for name in names)

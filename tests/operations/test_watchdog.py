@@ -99,7 +99,7 @@ def test_a_job_is_ended_where_the_diagnosis_cannot_be_kept(hanging):
     assert (status, "give it 1s or more" in err) == (2, True), err
     status, out, err = hanging.ctl(*run, "--watchdog", "1s", "--watchdog-cancel")
     assert status == 0, err
-    hanging.on(0, f"mkdir -p {folder_of(json.loads(out)['id'])}/diagnosis.gz/x")
+    hanging.on(0, f"mkdir -p {folder_of(json.loads(out)['job_id'])}/diagnosis.gz/x")
     eventually(lambda: job(hanging)["state"] == "cancelled", "the job's end")
     said = "\n".join(job(hanging)["watchdog"])
     assert "not all is kept: cannot write the bundle" in said
