@@ -30,7 +30,10 @@ def to_read(evidence: Evidence) -> list[Rank]:
         chosen = [one for one in left if one.number in peers]
         if not chosen and not any(one.native.peer is not None for one in read):
             # All that were read wait for all: any of the others may not, or in another collective.
-            chosen = left if any(one.native.frames for one in read) else []
+            # A Python is held for longer: one at a time, and never more than half of them.
+            few = left[-1:] if 2 * len(read) < len(scene.ranks) else []
+            chosen = [one for one in left if not one.is_python] or few
+            chosen = chosen if any(one.native.frames for one in read) else []
         return chosen[: MOST - len(read)]
     groups: dict[str, list[Rank]] = {}
     for one in left:
