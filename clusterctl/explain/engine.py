@@ -17,6 +17,7 @@ from clusterctl.domain.findings import Severity
 from clusterctl.explain.explanation import Explanation, LogFinding, UnknownError, is_cause
 from clusterctl.explain.failing import (
     LineKind,
+    ended_well,
     goes_on,
     is_frame,
     is_python_frame,
@@ -198,16 +199,21 @@ class _Reader:
     def explanation(self) -> Explanation:
         """Return the result so far."""
         found = sorted(self._findings.items(), key=lambda item: item[1].line)
-        counted = (
+        counted = [
             replace(self._weighed(key, one), count=one.count + self._alike.get(key, 0))
             for key, one in found
-        )
+        ]
         failing = {
             one.line: one
             for one in (*self._unknown, *self._doubtful)
             if one.kind is not LineKind.REMARK or not self._went_on(one.line)
         }
-        ordered = (self._at_end(failing[line]) for line in sorted(failing))
+        ordered = [self._at_end(failing[line]) for line in sorted(failing)]
+        every: tuple[LogFinding | UnknownError, ...] = (*counted, *ordered)
+        if ended_well(self._tail) and all(map(_may_be_handled, every)):
+            counted = [_as_warning(one) for one in counted]
+            handled = {LineKind.EXCEPTION: LineKind.DOUBTFUL}
+            ordered = [replace(one, kind=handled.get(one.kind, one.kind)) for one in ordered]
         return Explanation(tuple(counted), tuple(ordered), self._line)
 
     def _at_end(self, one: UnknownError) -> UnknownError:
@@ -219,7 +225,7 @@ class _Reader:
         """Return the finding; as a warning if its program tried again, and got further."""
         last = self._tried.get(key, 0)
         if one.signature.severity is Severity.ERROR and last and self._went_on(last):
-            return replace(one, signature=replace(one.signature, severity=Severity.WARNING))
+            return _as_warning(one)
         return one
 
     def _went_on(self, line: int) -> bool:
@@ -508,6 +514,23 @@ class _Reader:
         number += said[after][0]
         line_number = self._line + 1 + said[after][0]
         self._note_unknown(line_number, message[1], text, LineKind.EXCEPTION, lines, number)
+
+
+def _may_be_handled(one: LogFinding | UnknownError) -> bool:
+    """Return whether it is no error if the log ends well: an exception that a program handled."""
+    if isinstance(one, UnknownError):
+        if one.kind is LineKind.EXCEPTION:
+            return not one.rank
+        return not one.fatal and one.kind is not LineKind.END
+    known = one.signature
+    is_exception = known.generic and bool(one.raised_at) and not one.ranks
+    return is_exception or known.role is Role.HARMLESS or known.severity is not Severity.ERROR
+
+
+def _as_warning(one: LogFinding) -> LogFinding:
+    if one.signature.severity is not Severity.ERROR:
+        return one
+    return replace(one, signature=replace(one.signature, severity=Severity.WARNING))
 
 
 def _message(said: str, lines: Sequence[bytes], number: int) -> str:

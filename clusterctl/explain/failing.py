@@ -265,6 +265,15 @@ _PROGRESS = re.compile(
 )
 
 
+# The last line of a program that did what it was to do.
+_ENDED_WELL = re.compile(
+    r"(?!.*(?i:error|fail|abort|exception|kill|warn|0 of))(?:.*\b(?:[Tt]raining|[Ee]valuation"
+    r"|[Jj]ob|[Rr]un|[Pp]rogram|[Tt]ests?|All)\b.{0,40}\b(?:completed?|finished|done|succeeded)\b"
+    r"|.*\b[Ss]uccessfully (?:completed|finished)\b|.*\bcompleted successfully\b"
+    r"|.*\bexit(?:ed)? (?:with )?(?:code|status) 0\b)"
+)
+
+
 def kind_of(line: str, below: str = "") -> LineKind | None:
     """Return what a line without tags says about a failure, or None if it says nothing.
 
@@ -391,3 +400,9 @@ def tries_again(line: str) -> bool:
 def goes_on(lines: list[str]) -> bool:
     """Return whether one of the lines says that a program got somewhere."""
     return any(_PROGRESS.search(line) and not kind_of(line) for line in lines)
+
+
+def ended_well(lines: list[str]) -> bool:
+    """Return whether the last line says that its program did what it was to do."""
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return bool(_ENDED_WELL.match(last)) and not kind_of(last)

@@ -183,6 +183,18 @@ def test_a_doubtful_line_is_no_error_where_the_program_went_on():
     assert explain([warning + "0.5 0.7\n" * 30]).severity is Severity.INFO
 
 
+@pytest.mark.parametrize("error", ["QuuxError: no handle", "KeyError: 'quux'"])
+def test_an_exception_that_the_program_handled_is_a_warning_where_its_log_ends_well(error):
+    log = f'Traceback (most recent call last):\n  File "a.py", line 7, in f\n{error}\nstep 1\n'
+    assert explain([f"{log}Training finished\n"]).severity is Severity.WARNING
+    for end in ("", "step 2\n", "Training finished with errors\n", "Training failed\n"):
+        assert explain([log + end]).severity is Severity.ERROR, end
+    for more in ("quux: fatal: no handle\n", "Killed\n", "quux ended with code 11\n", OOM):
+        assert explain([f"{log}{more}Training finished\n"]).severity is Severity.ERROR, more
+    tagged = "".join(f"[1,3]<stderr>:{line}\n" for line in log.splitlines())
+    assert explain([f"{tagged}Training finished\n"]).severity is Severity.ERROR
+
+
 def test_a_traceback_that_is_cut_is_no_healthy_end():
     cut = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n'
     assert explain(["step 1\n" * 30 + cut]).severity is Severity.ERROR
