@@ -51,7 +51,8 @@ def test_the_programs_of_the_page(lab, tmp_path, monkeypatch, capsys):
             "demo-0 0 3",
             "demo-1 0 3",
         ]
-        ended, *log = lines[4:-2]
+        # Without Open MPI's harmless warning about a race for a group.
+        ended, *log = [line for line in lines[4:-2] if "plm:ssh: Warning: setpgid" not in line]
         assert ended.startswith("succeeded 0 ")
         assert log[:2] == ["trained", "trained"]
         assert (tmp_path / "runs" / "first" / "record.json").exists()

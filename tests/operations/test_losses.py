@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -29,6 +30,7 @@ from clusterctl.operations.losses import (
     note_copy,
 )
 from clusterctl.transport.target import Target
+from tests.cli.running import CommandLine
 from tests.pair import eventually
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -262,18 +264,35 @@ def test_what_cannot_be_read_hides_nothing_else_and_is_not_saved(quiet, tmp_path
     assert (status, "nothing is in the folder of --output" in err) == (0, True), err
 
 
-def test_a_job_does_not_start_without_a_file_of_its_channel(quiet, tmp_path, monkeypatch):
+def test_a_job_does_not_start_without_a_file_of_its_channel(quiet, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "program.py").write_text("")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a").write_text("a")
     os.mkfifo(tmp_path / "data" / "pipe")
-    status, _, err = quiet.ctl(
-        *("train", "1", "--script", "code/program.py", "--channel", f"x=file://{tmp_path}/data")
-    )
+    channel = ("--channel", f"x=file://{tmp_path}/data")
+    run = ("train", "2", "--script", "code/program.py", *channel, "--model-dir", "my model")
+    status, _, err = quiet.ctl(*run)
     assert (status, "channel x is not whole on pair-[0-1]: left out: " in err) == (1, True), err
     assert ("data/pipe: not a file" in err, quiet.jobs()) == (True, []), err
+    # Ctrl-C ends the waiting for the job, and names the command that brings its model.
+    (tmp_path / "data" / "pipe").unlink()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("clusterctl.operations.logs.follow", interrupt)
+        patched.setenv("CLUSTERCTL_HOME", str(quiet.lab.home))
+        ran = CommandLine(quiet.lab.home, capsys, [*quiet.words, "--lab"])(*run)
+    [job] = [one["job_id"] for one in quiet.jobs()]
+    fetch_it = f"its model: clusterctl fetch pair --lab {job} 'my model'\n"
+    assert (ran.status, fetch_it in ran.err) == (130, True), ran.err
+    assert quiet.ctl("wait", job)[0] == 0
+    log = quiet.ctl("logs", job)[1]
+    assert "collected 0 files of model" in log
+    assert not re.search("@[0-9a-f]{9}", log), "a word of the protocol"
 
 
 def test_a_fetch_of_a_model_goes_on_where_it_was_interrupted(quiet, tmp_path):
