@@ -15,7 +15,7 @@ from tests.cli.test_every_command import DOCUMENTED, argv_of, commands
 PAGE = (Path(__file__).parents[2] / "docs" / "exit-status.md").read_text()
 TABLE = dict(re.findall(r"^\| (\d+) \| (.*) \|$", PAGE, re.MULTILINE))
 # Their NAME may be left out.
-NAMED = ("bench", "diagnose")
+NAMED = ("bench", "diagnose", "doctor", "kill")
 CAUSES = {
     1: (ClusterctlError("no"), AwsError("no", "X"), OSError(28, "No space left on device")),
     2: (UsageError("no"),),
