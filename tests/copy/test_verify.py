@@ -165,7 +165,7 @@ def test_all_have_the_same(hosts, homes, path, depth):
         *(group.total.digest, 4, 3, 2),
         bytes=9005,
         read_bytes=9005 if depth.content else 0,
-        seconds=group.total.seconds,
+        duration_s=group.total.duration_s,
     )
     assert group.total == total
 

@@ -200,23 +200,23 @@ def all_of(mpi, ranks, **more):
 def test_a_rank_in_another_collective():
     other = in_c(3, **all_of("MPI_Allreduce", (0, 2), r1=calls("MPI_Bcast")))
     found = diagnose(standing_still(other))
-    assert (found.check_id, found.findings[0].ranks) == ("ranks.differ", (1,))
+    assert (found.check, found.findings[0].ranks) == ("ranks.differ", (1,))
     assert "rank 1 on demo-1 (10.0.0.6) in MPI_Bcast, called at trade ring.c:7; " in found.verdict
-    assert diagnose(other).check_id == "unknown", "a moment later all may be in another one"
+    assert diagnose(other).check == "unknown", "a moment later all may be in another one"
     same = in_c(3, **all_of("MPI_Allreduce", (0, 1, 2)))
-    assert diagnose(standing_still(same)).check_id == "unknown"
+    assert diagnose(standing_still(same)).check == "unknown"
     waits = in_c(3, **all_of("MPI_Allreduce", (0, 2), r1=calls("MPI_Wait")))
     assert diagnose(standing_still(waits)).findings[0].ranks == (1,)
     each = in_c(3, **all_of("MPI_Recv", (0, 2), r1=calls("MPI_Send")))
-    assert diagnose(standing_still(each)).check_id == "unknown", "no collective"
+    assert diagnose(standing_still(each)).check == "unknown", "no collective"
     unread = in_c(3, **all_of("MPI_Allreduce", (0,), r1=calls("MPI_Bcast")))
-    assert diagnose(standing_still(unread)).check_id == "unknown"
+    assert diagnose(standing_still(unread)).check == "unknown"
 
 
 def test_a_rank_that_polls_outside_of_mpi_while_the_others_wait_in_a_collective():
     """Over shared memory nobody asks the kernel: neither who waits nor who computes."""
     found = diagnose(standing_still(in_c(3, **all_of("MPI_Allreduce", (0, 2), r1=calls("")))))
-    assert (found.check_id, found.findings[0].ranks) == ("mpi.awaited", (1,))
+    assert (found.check, found.findings[0].ranks) == ("mpi.awaited", (1,))
     assert "is in trade ring.c:7, not in MPI for " in found.verdict
     assert "ranks 0,2 wait in MPI_Allreduce, called at trade ring.c:7" in found.verdict
 

@@ -160,5 +160,6 @@ def faults():
         if one.id in ids:
             FAULTS.clear(one.id)
     wait_until(
-        lambda: all(one.settled for one in all_lab_instances() if one.state != "pending"), "settled"
+        lambda: all(one.is_stable for one in all_lab_instances() if one.state != "pending"),
+        "settled",
     )

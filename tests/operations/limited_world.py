@@ -137,7 +137,7 @@ class Node:
 
     def boot(self) -> None:
         self.asked = Asked()
-        files: Any = SimpleNamespace(asked=self.asked)
+        files: Any = SimpleNamespace(polled=self.asked)
         self.watch = IdleWatch(files, lambda: self.boot_s)
 
     def start(self, hangs: bool) -> None:

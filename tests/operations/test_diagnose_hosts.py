@@ -269,10 +269,10 @@ def test_a_host_that_is_too_busy_to_look_at_is_not_known():
     """Unless a job waits for its ranks."""
     alone = Evidence(source="--local", hosts=(HostEvidence(host="n1", error=BUSY),))
     found = diagnose(alone)
-    assert (found.exit_status, found.check_id) == (3, "unknown")
+    assert (found.exit_status, found.check) == (3, "unknown")
     assert found.verdict == f"whether a job runs is not known: n1 gave no evidence: {BUSY}"
     waiting = with_host(job_of(), 1, error=BUSY, processes=())
-    assert diagnose(waiting).check_id == "host.silent"
+    assert diagnose(waiting).check == "host.silent"
 
 
 def test_the_hint_for_a_host_that_was_not_seen_fits_it():

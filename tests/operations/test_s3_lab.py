@@ -36,7 +36,7 @@ def test_without_a_profile_it_says_what_to_do(pair, s3):
     status, _, err = pair.ctl("copy", "s3://my-train/shards", "~/none")
     assert status != 0
     assert "no instance profile" in err
-    assert f"give them a role: clusterctl up {pair.name} --instance-profile new" in err
+    assert f"add a role: clusterctl up {pair.name} --instance-profile new" in err
 
 
 @pytest.mark.all

@@ -180,7 +180,7 @@ def test_doctor_fix_advises_to_cancel_only_a_job_that_is_seen(
 def test_doctor_leaves_what_it_cannot_end_without_the_model(cluster, monkeypatch):
     asked = []
 
-    def kill(access, query):
+    def kill(connections, targets, query):
         asked.append(query.job_id)
         return SimpleNamespace(ended=[SimpleNamespace(ended="killed")])
 

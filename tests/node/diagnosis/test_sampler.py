@@ -97,7 +97,7 @@ def test_which_process_is_the_rank(monkeypatch):
         (3, 1, [1]),
     ]
     found[6].pid = os.getpid()
-    monkeypatch.setattr(sampler.processes, "find", lambda *of, **_: found[6:7])
+    monkeypatch.setattr(sampler.processes, "find_any", lambda: found[6:7])
     assert [one["rank"] for one in watch.counters()["ranks"].values()] == [2]
 
 
