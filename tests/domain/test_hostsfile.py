@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 
 import pytest
 from hypothesis import given
@@ -131,7 +132,10 @@ def test_what_to_write_instead_is_said(text, hint):
 
 def is_address(host):
     try:
-        return bool(ipaddress.ip_address(host))
+        # It takes any text for the name of an interface.
+        return bool(ipaddress.ip_address(host)) and not re.search(
+            r"[:\[\]]", host.partition("%")[2]
+        )
     except ValueError:
         return False
 

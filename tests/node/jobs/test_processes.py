@@ -211,6 +211,9 @@ def test_the_session_of_a_runner_that_has_ended(tmp_path, monkeypatch, recorded,
     assert processes.recorded_sessions(alive, "j", boot_id()) == set()
 
 
+REAL_PYTHON_FIRST = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
 @pytest.fixture
 def node(tmp_path):
     return LocalNode(tmp_path)
@@ -230,7 +233,8 @@ def spawn(job):
         process = subprocess.Popen(
             [argv0, "-c", script],
             executable=sys.executable,
-            env={**os.environ, "CLUSTERCTL_JOB": job, **environ},
+            # Its sys.executable is what PATH has for argv0: no shim, which would start others.
+            env={**os.environ, "PATH": REAL_PYTHON_FIRST, "CLUSTERCTL_JOB": job, **environ},
             stdout=subprocess.PIPE,
         )
         started.append(process)
