@@ -19,6 +19,7 @@ pytestmark = pytest.mark.lab
 TYPE = ("--instance-type", "g5.xlarge")
 # New keys, as of an attacker or of a reinstalled machine.
 OTHER_KEYS = """\
+set -e
 sudo rm /etc/ssh/ssh_host_*; sudo ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/ssh_host_ed25519_key
 sudo cp /etc/ssh/ssh_host_ed25519_key /etc/ssh/ssh_host_rsa_key
 sudo pkill -HUP -o -x sshd
