@@ -132,8 +132,10 @@ _ADVICE = re.compile(
 _NOTHING = re.compile(
     r"(?<![\d.])(?<!replica )(?<!rank )(?<!node )(?<!worker )(?<!process )(?<!task )(?<!GPU )"
     r"\b(?:0|no|No|without|zero) (?:\w+ )?(?:[Ee]rrors?|failures?|failed|exceptions?)\b"
-    r"|\b(?:[Ee]rrors?|[Ff]ailures?|[Ff]ailed) (?!to\b)[\w ()-]{1,40}[:=]\s*0\s*$"
-    r"|\b(?:all|then|finally|later) (?:of them )?(?:succeeded|passed|recovered)\b"
+    # "failed cells: 0", and not "failed on node: 0".
+    r"|\b(?:[Ee]rrors?|[Ff]ailures?|[Ff]ailed) (?![\w ()-]*\b(?:to|on|in|at|of|with|for|from|by"
+    r"|after|rank|node|task|step|code|errno)\b)[\w ()-]{1,40}[:=]\s*0\s*$"
+    r"|(?<![Nn]ot )\b(?:all|then|finally|later) (?:of them )?(?:succeeded|passed|recovered)\b"
     r"|\b(?:errors?|failures?|failed|timeouts?)[\"']?\s*[:=]\s*(?:0\b|\[\]|[Nn]one|[Ff]alse|\"\")"
     # A figure that is named error, and nothing after it: "Error: 10.0.0.5 refused" is a failure.
     r"|\b[Tt]op-?\d+[ _-][Ee]rr"
@@ -223,19 +225,20 @@ _END_WORDS = (
     ),
 )
 _LEVELS = ("ERROR", "FATAL", "CRITICAL", "SEVERE")
-# A word in the name of a file, of an option or of a resource: `error.log`, `failed/a.txt`,
-# `-Werror`, `job-failed`.
-_NO_NAME, _NO_NAME_AFTER = r"(?<![\w/=-])(?<!\w\.)", r"(?!\w|-\w|/\w|\.[a-z]\w{0,7}\b)"
+# A word in the name of a file, of an option or of a resource is none of a failure: `error.log`,
+# `failed/a.txt`, `failed-jobs`, `--max-failed=3`. `state=failed` and `job-failed` are.
+_NO_NAME, _NO_NAME_AFTER = r"(?<![\w/])(?<!\w\.)", r"(?!\w|-\w|/\w|=|\.[a-z]\w{0,7}\b)"
 _DOUBTFUL = re.compile(
     rf"{_NO_NAME}[Ff]ail(?:ed|s|ure){_NO_NAME_AFTER}|\b[1-9]\d* (?:failures|errors)\b"
-    r"|(?<![\w/-])(?:[Ee]rrors|[Ff]ailures)\s*[:=]\s*[1-9]\d*\b(?!\.\d)|\b(?:NOT|not|n't) "
-    r"(?:achieved|converged?)\b|\bFAILED\b|\b[Uu]nable to \w|\b[Cc](?:annot|an't|an not)\s\w"
-    r"|\b[Cc]ould(?: not|n't)\s\w|\bnot found\b|\b[Nn]o such \w|\b[Dd]enied\b|\brefused\b"
+    r"|(?<![\w/-])(?:[Ee]rrors|[Ff]ailures|[Ff]ailed)\s*[:=]\s*[1-9]\d*\b(?!\.\d)"
+    r"|\b(?:NOT|not|n't) (?:achieved|converged?)\b|\bFAILED\b|\b[Uu]nable to \w"
+    r"|\b[Cc](?:annot|an't|an not)\s\w|\b[Cc]ould(?: not|n't)\s\w|\bnot found\b"
+    r"|\b[Nn]o such \w|\b[Dd]enied\b|\brefused\b"
     r"|\btimed out\b|\b[Ii]nvalid \w|\b[Uu]nrecogni[sz]ed \w|\b[Uu]nknown (?:option|argument"
     r"|command|host|symbol|error)|\b(?:not|un) ?supported\b|\b[Aa]bort(?:ed|ing)\b"
     r"|\b[Mm]ismatch\b|\berrno\b|\bnot permitted\b|\bunreachable\b|\b[Bb]roken pipe\b"
     r"|\breset by peer\b|\b[Ii]nput/output error\b|\b[Tt]oo many \w|\b[Nn]o space left\b"
-    rf"|{_NO_NAME}[Ee]rror{_NO_NAME_AFTER}"
+    rf"|{_NO_NAME}(?<!-)[Ee]rror{_NO_NAME_AFTER}"
     r"|\b[Gg]iving up\b|\bNaN (?:detected|found|encountered|loss|value)|[Ll]oss\b.{0,9}[ :=]nan\b"
     r"|\b[Nn]icht gefunden\b|\b[Kk]eine Berechtigung\b|\b[Aa]ucun fichier\b|\bintrouvable\b"
     r"|\b[Pp]ermission non \w|\b[Nn]o existe\b|\b[Pp]ermiso denegado\b|\b[Nn]o encontrada\b"
@@ -286,7 +289,7 @@ def kind_of(line: str, below: str = "") -> LineKind | None:
         return None
     if _NOTHING.search(message) and not _COUNTED.search(message):
         return None
-    if kind is LineKind.DOUBTFUL and _is_table(message, below):
+    if kind is LineKind.DOUBTFUL and (_DEPRECATES.search(text) or _is_table(message, below)):
         return None
     if kind is LineKind.FAILING and _KERNEL.match(text):
         kind = LineKind.DOUBTFUL
@@ -295,8 +298,6 @@ def kind_of(line: str, below: str = "") -> LineKind | None:
     if kind is LineKind.FAILING and (_LEFT_OUT.search(message) or tries_again(below)):
         kind = LineKind.DOUBTFUL
     if _TRIES.search(text) or (kind is LineKind.DOUBTFUL and _is_advice(message)):
-        return None
-    if kind is not LineKind.FAILING and "eprecat" in text:
         return None
     is_mild = _MILD.search(text) or (kind is not LineKind.FAILING and _GOES_ON.search(text))
     return LineKind.REMARK if is_mild else kind
@@ -307,17 +308,30 @@ _COUNTED = re.compile(
     r"(?<![\w/-])(?:unreachable|[Ff]ailed|[Ee]rrors|[Ff]ailures)\s*[:=]\s*[1-9]\d*\b(?!\.\d)"
     r"|(?:^|[,;:(|=] *)[1-9]\d* (?:errors?|failures?|failed)\b"
 )
+# What a later version will do without.
+_DEPRECATES = re.compile(r"\bnpm (?:warn|WARN) deprecated |\b(?:Future|\w*Deprecation)Warning: ")
 # A row of a table: a name and at least three figures.
 _FIGURE = r"[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?(?:%|[a-z]{1,2})?"
 _ROW = re.compile(rf"[\w -]{{1,40}}?(?:\s*[|\s]\s*{_FIGURE}){{3,}}\s*$")
 _HEAD = re.compile(r"\w+(?:,\w+){2,}$")
+# Words of a sentence, which no head of columns has: "could not reach these", and the nodes below.
+_SENTENCE = re.compile(
+    r"(?i)\b(?:not?|cannot|unable|too|to|was|were|is|are|has|have|these|this|of|in|on|at|for|by)\b|n't"
+)
 
 
 def _is_table(message: str, below: str) -> bool:
-    """Return whether a line is a row of figures, or the head of columns of which a row follows."""
-    if _ROW.match(message) or _HEAD.match(message):
+    """Return whether a line is a row of figures, or the head of columns of which a row follows.
+
+    Without a fraction or a column's line, figures may be what failed: "nodes unreachable 4 5 6".
+    """
+    if _HEAD.match(message):
         return True
-    words, row = message.split(), below.split()
+    if _SENTENCE.search(message):
+        return False
+    if _ROW.match(message):
+        return "|" in message or bool(re.search(r"\d\.\d", message))
+    words, row = message.split(), below.split() if "." in below else []
     figures = sum(bool(re.fullmatch(_FIGURE, one)) for one in row)
     is_row = figures >= 2 and 2 * figures >= len(row)
     return is_row and figures <= len(words) <= 3 * figures and ":" not in message

@@ -463,6 +463,11 @@ def test_failures_in_the_forms_of_shells_and_other_programs(log, capsys, tmp_pat
     assert run_command(cli, ["explain", str(tmp_path / "log")]) == 2, capsys.readouterr().out
 
 
+def test_what_does_not_work_because_it_is_deprecated_is_not_passed_over(capsys, tmp_path):
+    (tmp_path / "log").write_text("cannot start: the option is deprecated and not supported\n")
+    assert run_command(cli, ["explain", str(tmp_path / "log")]) == 1, capsys.readouterr().out
+
+
 def test_the_text_of_a_failure_on_the_next_line_is_shown(capsys, tmp_path):
     logs = [log for log in _logs("failed.txt") if "gmx" in log or "panicked" in log]
     (tmp_path / "log").write_text("\n".join(logs))
