@@ -24,7 +24,13 @@ from clusterctl.copy.plan import (
 from clusterctl.copy.report import CopyProgress, NodeReport, NodeStage, TransferReport
 from clusterctl.copy.request import CopyRequest, is_s3
 from clusterctl.copy.transfer import Transfer
-from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    CommandFailed,
+    CommandTimeout,
+    ConnectionLost,
+    UsageError,
+)
 from clusterctl.operations.hosts_access import HostsAccess
 from clusterctl.operations.verify import Depth, errors_of, verify
 from clusterctl.transport.connections import Connections
@@ -88,7 +94,22 @@ def copy_to_cluster(
     # needs them only when the first node passes it on.
     if not request.has_urls:
         asking.start()
-    return copy.run(watch, max_workers, timeout_s)
+    report = copy.run(watch, max_workers, timeout_s)
+    return replace(
+        report, nodes=tuple(with_reason(access, node, by_index) for node in report.nodes)
+    )
+
+
+def with_reason(access: Access, node: NodeReport, targets: Mapping[int, Target]) -> NodeReport:
+    """Return the node's report, with the words of EC2 if its instance does not run any more."""
+    error, target = (
+        node.error,
+        next((one for one in targets.values() if one.host == node.host), None),
+    )
+    if target and isinstance(error, (CommandTimeout, ConnectionLost)):
+        explained = access.connections.explain(target, error)
+        return replace(node, error=explained if explained.is_off else error)
+    return node
 
 
 def copy_to_hosts(

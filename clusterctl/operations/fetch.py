@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from clusterctl.copy.request import CopyRequest
+from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostError, UsageError
 from clusterctl.domain.results import last_line
 from clusterctl.jobs.detached import JOBS, find_job
@@ -76,12 +77,14 @@ class Part:
 class Fetched:
     """The number of files that the job wrote, their bytes, and the files, as paths below the
     folder here, that an earlier fetch has left and that are no longer on the nodes. `empty` is the
-    folder of `train --output` if nothing is in it, or there is none."""
+    folder of `train --output` if nothing is in it, or there is none. `lost` are the hosts of ranks
+    that are no nodes of the cluster any more: what they may have written cannot be had."""
 
     files: int = 0
     size_bytes: int = 0
     gone: tuple[str, ...] = ()
     empty: str = ""
+    lost: tuple[str, ...] = ()
 
 
 def fetch(
@@ -153,7 +156,17 @@ def fetch(
     named = job.spec.output
     paths = (f"{one.found.path}/{name}" for one in outputs for name in one.found.names)
     is_empty = not (record_only or any(path.startswith(f"{named}/") for path in paths))
-    return Fetched(sum(one.found.files for one in outputs), size, gone, named * is_empty)
+    lost = () if record_only else _lost(access.cluster, job)
+    return Fetched(sum(one.found.files for one in outputs), size, gone, named * is_empty, lost)
+
+
+def _lost(cluster: Cluster, job: JobRecord) -> tuple[str, ...]:
+    """Return the hosts with ranks of a user's program that are no nodes any more, or others'
+    machines have their names now. The trainer writes on the head node."""
+    there = {(node.name, node.private_ip) for node in cluster.nodes}
+    ran = {(str(node["name"]), str(node["address"])) for node in job.spec.nodes}
+    is_program = job.spec.is_training and not job.spec.log_dir
+    return tuple(sorted(name for name, _ in ran - there)) if is_program else ()
 
 
 def _note(access: Access, job_id: str, place: Path, whole: Sequence[Output]) -> None:

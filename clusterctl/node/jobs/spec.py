@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import shlex
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any, Optional
 
 from clusterctl.node.record import to_data
@@ -373,11 +373,14 @@ class JobRecord:
     @property
     def ended_at(self) -> datetime:
         """When the job ended. For a job that has not ended, the time of the query."""
-        return self.started_at + timedelta(seconds=self.duration_s)
+        ended = (self.now if self.unended else self.status.ended_at) or 0.0
+        return max(self.started_at, datetime.fromtimestamp(ended, timezone.utc))
 
     @property
     def duration_s(self) -> float:
-        """How long the job has run, or has waited if it is queued."""
+        """How long the job has run, or has waited if it is queued; 0 if it never began."""
+        if not (self.unended or self.status.started_at):
+            return 0.0
         began = self.started_at.timestamp()
         ended = self.now if self.unended else self.status.ended_at or began
         return max(0.0, ended - began)
