@@ -493,7 +493,8 @@ def remove(
     from clusterctl.operations.members import remove as take_away
 
     chosen = indices_of(indices)
-    _check_nodes_going(app, name, chosen, "remove", yes, force)
+    anyway = f"clusterctl remove {name} {format_indices(chosen)} --yes --force"
+    _check_nodes_going(app, name, chosen, "remove", anyway, yes, force)
     with launcher_of(app, name) as launcher:
         removed = take_away(launcher, name, chosen)
     if as_json:
@@ -538,7 +539,8 @@ def replace(
     from clusterctl.operations.members import nearest_peer, replace_nodes
 
     chosen = indices_of(indices)
-    _check_nodes_going(app, name, chosen, "replace", yes, force)
+    anyway = f"clusterctl replace {name} {format_indices(chosen)} --yes --force"
+    _check_nodes_going(app, name, chosen, "replace", anyway, yes, force)
     if data:
         with app.open(name) as access:
             # Raises UsageError if no node can supply the data, before any is terminated.
@@ -703,11 +705,17 @@ def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> No
 
 
 def _check_nodes_going(
-    app: AppContext, name: str, indices: tuple[int, ...], verb: str, yes: bool, force: bool
+    app: AppContext,
+    name: str,
+    indices: tuple[int, ...],
+    verb: str,
+    anyway: str,
+    yes: bool,
+    force: bool,
 ) -> None:
     """Show what would be lost with these nodes of the cluster, and ask whether to go on.
 
-    With `yes` it does not ask. Without `force`, raises JobRunning while a job runs, HostError if
+    `verb` is remove or replace, `anyway` the command that loses it. With `yes` it does not ask. Without `force`, raises JobRunning while a job runs, HostError if
     the head node does not say, and, with `yes`, ResultsAtRisk if something would be lost. Raises
     UsageError if it cannot ask, click.Abort.
     """
@@ -717,8 +725,6 @@ def _check_nodes_going(
     found = cluster_status(app.clients, app.folder(name))
     check_nodes(app, name, indices)
     nodes = fold_hosts([f"{name}-{index}" for index in indices])
-    if not force:
-        refuse_while_job_runs(app, name, f"{verb[:-1]}ing nodes may end it", indices)
     losses = _losses(app, name, found.instances, indices=indices)
     folder = app.folder(name)
     # A node that cannot be asked may be the reason: it goes without --force, too.
@@ -726,12 +732,13 @@ def _check_nodes_going(
     if yes and at_risk and not force:
         raise ResultsAtRisk(
             f"nothing was done: what is named above goes with {nodes}",
-            f"save it first, or lose it: clusterctl {verb} {name} "
-            f"{format_indices(indices)} --yes --force",
+            f"save it first, or lose it: {anyway}",
             losses.findings(folder),
         )
     output.findings(losses.findings(folder))
     output.confirm(f"{verb.capitalize()} {nodes}, and lose what is stored there?", yes)
+    if not force:
+        refuse_while_job_runs(app, name, f"{verb[:-1]}ing nodes may end it", indices)
 
 
 def _losses(
