@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from clusterctl.diagnosis.evidence import Frame, HostEvidence, ProcessEvidence, Sample, Socket
 from clusterctl.diagnosis.frames import (
+    STARTING,
     WAITING,
     Activity,
     collective_of,
@@ -91,7 +92,7 @@ class Rank:
     def waits_in(self) -> str:
         """What it waits in for other ranks, such as `Horovod's allreduce`; empty if unknown."""
         frames = main_thread(self.last)
-        kind = collective_of(frames)
+        kind = collective_of(frames) if place_of(frames) is not Activity.BUILD else ""
         if kind or self.place not in WAITING:
             return kind
         deciding = deciding_call(frames)
@@ -115,7 +116,7 @@ class Rank:
         only tries again is in other calls, too.
         """
         seen = [place for place, one in zip(self.places, self.samples) if main_thread(one)]
-        left = any(a in (*WAITING, Activity.IMPORT) and a != b for a, b in zip(seen, seen[1:]))
+        left = any(a in (*WAITING, *STARTING) and a != b for a, b in zip(seen, seen[1:]))
         used_s = self.grown("main_cpu_s")
         # On a busy host it gets less, and is ready to run at all looks.
         uses = used_s > 0 and (used_s >= WORKS_SHARE * self.span_s or self.was("R"))
