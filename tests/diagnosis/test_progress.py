@@ -113,6 +113,30 @@ def test_a_rank_that_validates_alone_for_long_is_not_called_healthy(quiet_s, sta
     assert diagnose(with_rank(evidence, 0, samples=works)).exit_status == status
 
 
+@pytest.mark.parametrize("state, main_s, status", [("R", 0.05, 3), ("S", 0.5, 3), ("S", 0.0, 2)])
+def test_a_rank_that_validates_alone_at_one_line_is_not_known_if_it_uses_the_processor(
+    state, main_s, status
+):
+    looks = used(samples(own("validate"), state=state), main_s)
+    assert diagnose(with_rank(job_of(), 0, samples=looks)).exit_status == status
+
+
+def test_who_is_ready_to_run_at_nearly_all_glances_works_though_it_slept_at_one_sample():
+    looks = used(samples(own("augment"), own("augment", 31), own("augment", 30)), 0.05)
+    looks = (looks[0], *(replace(one, state="R") for one in looks[1:]))
+    evidence = with_rank(job_of(log=(), quiet_s=30.0, age_s=30.0), *range(8), samples=looks)
+    for glances, status in (("R" * 20, 0), ("RRzzw" * 4, 3)):
+        assert diagnose(with_rank(evidence, *range(8), glances=glances)).exit_status == status
+
+
+def test_a_name_of_a_library_is_no_evaluation():
+    looks = used(samples((*own("build"), replace(INNER[0], function="init_val")), state="R"))
+    found = diagnose(with_rank(job_of(), 0, samples=looks))
+    assert (found.exit_status, found.check) == (2, "rank.busy")
+    looks = used(samples((*own("score_val"), INNER[0]), state="R"))
+    assert diagnose(with_rank(job_of(), 0, samples=looks)).exit_status == 3
+
+
 def test_a_rank_that_only_tries_again_makes_no_progress():
     """It is in other calls at each look, and uses the processor a little."""
     tries = used(samples(own("wait", 3), own("wait", 4), own("wait", 3)), 0.02)

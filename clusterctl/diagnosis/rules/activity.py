@@ -21,6 +21,7 @@ from clusterctl.diagnosis.case import (
 )
 from clusterctl.diagnosis.evidence import Partner, ProcessEvidence
 from clusterctl.diagnosis.frames import STARTING, WAITING, Activity, is_user
+from clusterctl.diagnosis.progress import LONGEST_ALONE_S
 from clusterctl.diagnosis.ranks import (
     WORKS_SHARE,
     Rank,
@@ -285,7 +286,9 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
         f"look again ({scene.hints.look}): a rank at work comes out of it; a loop has to be fixed: "
         f"{scene.hints.cancel}"
     )
-    severity = INFO if works_alone(rank) else _severity(scene, works=True)
+    # At one line at all looks, it may evaluate in a long call, or in a loop without an end.
+    evaluates = is_saving(rank) and rank.uses_processor and scene.since_step_s < LONGEST_ALONE_S
+    severity = INFO if works_alone(rank) or evaluates else _severity(scene, works=True)
     if severity is ERROR and (saves_with_progress(rank) or not (seen or scene.stall)):
         severity = WARNING
     cpu_of = "its main thread" if rank.last.main_cpu_s is not None else "all its threads"
