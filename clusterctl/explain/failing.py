@@ -85,6 +85,8 @@ _MILD = re.compile(
     r"(?<![=\w-])(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|NOTE|VERBOSE)\b|\b(?:\w*[Ww]arning|[Ww]arn"
     r"|note|info|debug\d?|hint)\s*[:\]]|: [WID] |^\[?[WID]\d{4} |^\[[WID] "
 )
+# The first characters of a message, in which its level stands.
+_FIRST = 60
 # Words by which a program says that it goes on, and that it only tries something.
 _GOES_ON = re.compile(
     r"(?<!not )\b[Rr]etry(?! (?:limit|count|exceeded|failed))|\bwill try|\b[Ii]gnor|\b[Ss]kip"
@@ -147,8 +149,10 @@ def kind_of(line: str, below: Sequence[str] = ()) -> LineKind | None:
         _KERNEL.match(text) or _LEFT_OUT.search(message) or tries_again(after)
     ):
         kind = LineKind.DOUBTFUL
+    # "fatal: cannot connect: Warning: …" is no warning.
+    first = len(text) - len(message) + _FIRST if kind is LineKind.FAILING else None
     is_mild = (
-        _MILD.search(text)
+        _MILD.search(text[:first])
         or (kind is not LineKind.FAILING and _GOES_ON.search(text))
         or (kind is LineKind.DOUBTFUL and _is_advice(left))
     )

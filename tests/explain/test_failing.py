@@ -160,6 +160,13 @@ def test_an_exception_that_the_program_handled_is_a_warning_where_its_log_ends_w
     assert explain([f"{tagged}Training finished\n"]).severity is Severity.ERROR
 
 
+def test_a_harmless_text_does_not_hide_a_failure_of_its_line():
+    harmless = "Warning: Permanently added '10.0.0.5' (ECDSA) to the list of known hosts."
+    assert not explain([f"{harmless}\n"]).failing
+    found = explain([f"fatal: quux: {harmless} no handle\n"])
+    assert [one.text for one in found.unknown] == [f"fatal: quux: {harmless} no handle"]
+
+
 def test_a_traceback_that_is_cut_is_no_healthy_end():
     cut = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n'
     assert explain(["step 1\n" * 30 + cut]).severity is Severity.ERROR
