@@ -85,8 +85,6 @@ _MILD = re.compile(
     r"(?<![=\w-])(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|NOTE|VERBOSE)\b|\b(?:\w*[Ww]arning|[Ww]arn"
     r"|note|info|debug\d?|hint)\s*[:\]]|: [WID] |^\[?[WID]\d{4} |^\[[WID] "
 )
-# The first characters of a message, in which its level stands.
-_FIRST = 60
 # Words by which a program says that it goes on, and that it only tries something.
 _GOES_ON = re.compile(
     r"(?<!not )\b[Rr]etry(?! (?:limit|count|exceeded|failed))|\bwill try|\b[Ii]gnor|\b[Ss]kip"
@@ -134,7 +132,7 @@ def kind_of(line: str, below: Sequence[str] = ()) -> LineKind | None:
     """
     text = line.strip()
     message = message_of(text)
-    kind = _form(text, message)
+    kind, end = _form(text, message)
     after = below[0].strip() if below else ""
     if kind is None or after == "...ignoring" or _is_harmless(message):
         return None
@@ -142,29 +140,34 @@ def kind_of(line: str, below: Sequence[str] = ()) -> LineKind | None:
         return None
     left = _without_nothing(message)
     if left != message:
-        kind = _form(text[: len(text) - len(message)] + left, left)
+        kind, end = _form(text[: len(text) - len(message)] + left, left)
     if kind is None or kind is LineKind.COMPLAINT:
         return kind
     if kind is LineKind.FAILING and (
         _KERNEL.match(text) or _LEFT_OUT.search(message) or tries_again(after)
     ):
         kind = LineKind.DOUBTFUL
-    # "fatal: cannot connect: Warning: …" is no warning.
-    first = len(text) - len(message) + _FIRST if kind is LineKind.FAILING else None
     is_mild = (
-        _MILD.search(text[:first])
+        # "fatal: cannot connect: Warning: …" is no warning.
+        _MILD.search(text[:end] if kind is LineKind.FAILING else text)
         or (kind is not LineKind.FAILING and _GOES_ON.search(text))
         or (kind is LineKind.DOUBTFUL and _is_advice(left))
     )
     return LineKind.REMARK if is_mild else kind
 
 
-def _form(text: str, message: str) -> LineKind | None:
-    """Return the form of a line, whose `message` is its text without time stamps and the like."""
+def _form(text: str, message: str) -> tuple[LineKind | None, int]:
+    """Return the form of a line, and where in it what has that form ends.
+
+    `message` is its text without time stamps and the like.
+    """
     for one in _with_text(text, *_FAILURES):
-        if one.pattern.search(message) or one.pattern.search(text):
-            return LineKind(one.kind)
-    return None
+        before = len(text) - len(message)
+        for at in (before, 0) if before else (0,):
+            found = one.pattern.search(text[at:])
+            if found:
+                return LineKind(one.kind), at + found.end()
+    return None, 0
 
 
 def _with_text(text: str, *kinds: str) -> Iterator[Form]:
@@ -237,7 +240,7 @@ def message_of(text: str) -> str:
 def _is_advice(message: str) -> bool:
     """Return whether each sentence that something did not work gives advice or guesses."""
     parts = re.split(r"(?<=[.!?])\s+", message) if _ADVICE.search(message) else ()
-    said = [part for part in parts if _form(part, part)]
+    said = [part for part in parts if _form(part, part)[0]]
     return bool(said) and all(map(_ADVICE.search, said))
 
 
