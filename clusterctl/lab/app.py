@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import socket
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -32,6 +33,8 @@ STATUS_PATH = "/_lab/status"
 HOSTS_WITHIN_S = 3.0
 # The region in the Authorization header of a request to the price list.
 SIGNED_FOR = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/pricing/")
+# Held while a service is made, which is done once.
+MAKING = threading.Lock()
 # An idle connection is closed after this time, as S3 does.
 IDLE_S = 60.0
 
@@ -102,7 +105,9 @@ def _dispatch(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[by
 
     moto's own dispatcher is not used, because it would serve every service that moto has.
     """
-    answer: Iterable[bytes] = _backend(environ[wsgi.SERVICE])(environ, start)
+    with MAKING:
+        backend = _backend(environ[wsgi.SERVICE])
+    answer: Iterable[bytes] = backend(environ, start)
     return answer
 
 
@@ -112,6 +117,11 @@ def _backend(service: Any) -> wsgi.Wsgi:
     werkzeug_app.DISABLE_GLOBAL_CORS = True  # type: ignore[attr-defined]
     if service == "pricing":
         return _serve_prices
+    if service == "cloudformation":
+        # Not before: moto then imports the models of all its services.
+        from clusterctl.lab.ec2 import cloudformation
+
+        cloudformation.install()
     return werkzeug_app.create_backend_app("cloudwatch" if service == "monitoring" else service)
 
 

@@ -18,11 +18,13 @@ def clients():
     from moto import mock_aws
     from moto.ec2.models.amis import AmiBackend
 
+    from clusterctl.lab import app
     from clusterctl.lab.hosts import images
 
     hostless.complete_moto()
     # Other tests of this process may have images of their own.
     with mock.patch.object(AmiBackend, "_load_amis", images._load_amis), mock_aws():
+        app._backend("cloudformation")
         yield lambda name: boto3.client(name, region_name="us-east-1")
 
 

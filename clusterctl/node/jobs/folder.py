@@ -100,6 +100,14 @@ def mtime_of(path: Path) -> float | None:
         return None
 
 
+def size_of(path: Path) -> int | None:
+    """Return a file's size; None if there is no file, or nobody may see it."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
 def stamp_of(path: Path) -> str:
     """Return what differs once a file was written or replaced; empty if there is none.
 
@@ -332,7 +340,7 @@ class JobFolder:
     def metrics(self, spec: JobSpec, status: JobStatus) -> Path | None:
         """Return the path of the job's metrics: its own copy after its end, else the trainer's
         file. None if there is none."""
-        if (self.path / METRICS).exists():
+        if size_of(self.path / METRICS) is not None:
             return self.path / METRICS
         # A job without a runner is ended before a later one starts, and its rows are kept then.
         if not spec.log_dir or status.has_ended or status.started_at is None:
@@ -373,13 +381,12 @@ class JobFolder:
             before = {name: JobFolder(self.path.parent / name) for name in status.waits_for}
             left = (name for name, one in before.items() if one.is_unended())
             status = replace(status, waits_for=tuple(left))
-        log = self.path / "log"
         return JobRecord(
             spec,
             status,
             now=time.time(),
-            log_bytes=log.stat().st_size if log.exists() else 0,
-            by_rank=(self.path / "log-0").exists(),
+            log_bytes=size_of(self.path / "log") or 0,
+            by_rank=size_of(self.path / "log-0") is not None,
             row=last_row(self.metrics(spec, status)),
             problem=problem,
             copied=self.copied(),
