@@ -715,9 +715,10 @@ def _check_nodes_going(
 ) -> None:
     """Show what would be lost with these nodes of the cluster, and ask whether to go on.
 
-    `verb` is remove or replace, `anyway` the command that loses it. With `yes` it does not ask. Without `force`, raises JobRunning while a job runs, HostError if
-    the head node does not say, and, with `yes`, ResultsAtRisk if something would be lost. Raises
-    UsageError if it cannot ask, click.Abort.
+    `verb` is remove or replace, `anyway` the command that loses it. With `yes` it does not ask.
+    Without `force`, raises JobRunning while a job runs, HostError if the head node does not say,
+    and, with `yes`, ResultsAtRisk if something would be lost. Raises UsageError if it cannot ask,
+    click.Abort.
     """
     from clusterctl.operations.losses import ResultsAtRisk
     from clusterctl.operations.status import cluster_status

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence
+from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
 from clusterctl.diagnosis.frames import STARTING, Activity
 from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.hostchecks import has_no_room
@@ -110,15 +110,22 @@ class Scene(StepSigns):
         self.left_over = [one for one in every if (one.host.host, one.process.pid) not in known]
 
     @functools.cached_property
+    def launcher(self) -> tuple[HostEvidence, ProcessEvidence] | None:
+        """The job's mpirun with its host, if it was seen."""
+        return next(
+            (
+                (host, one)
+                for host in self.evidence.hosts
+                for one in host.processes
+                if one.role == "launcher" and (one.job_id or "") == self.job.job_id
+            ),
+            None,
+        )
+
+    @functools.cached_property
     def placement(self) -> Placement:
         """Where mpirun has placed the ranks, as far as it is known without seeing them."""
-        launchers = [
-            one
-            for host in self.evidence.hosts
-            for one in host.processes
-            if one.role == "launcher" and (one.job_id or "") == self.job.job_id
-        ]
-        variables = launchers[0].variables if launchers else {}
+        variables = self.launcher[1].variables if self.launcher else {}
         log = [*self.job.log_first, *self.job.log]
         return placed(self.job.line, self.job.hosts, log, variables)
 

@@ -114,13 +114,18 @@ class Sample:
 
 @dataclass(frozen=True)
 class Partner:
-    """A process that another one waits for: the other end of its pipe or terminal, the holder of
-    its lock, its debugger. `relation` says which: reads, writes, collects, locks, traces."""
+    """A process for which the process `waiter` waits: the other end of its pipe, socket or
+    terminal, the holder of its lock, its child, its debugger. `relation` says which: reads, writes,
+    collects, locks, child, traces. `call` and `wait_channel` are what it is in itself. `waiter` is
+    0 in bundles of older versions: there it is the process that has this partner."""
 
     pid: int = 0
     state: str = ""
     relation: str = ""
     argv: tuple[str, ...] = ()
+    waiter: int = 0
+    call: str = ""
+    wait_channel: str = ""
 
 
 @dataclass(frozen=True)

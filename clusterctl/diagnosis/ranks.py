@@ -23,6 +23,7 @@ from clusterctl.diagnosis.hostchecks import SHM, has_no_room
 from clusterctl.diagnosis.native import Native, native_of
 from clusterctl.diagnosis.tree import label, main_thread, sample_path
 from clusterctl.domain.ranges import format_indices
+from clusterctl.node.jobs.processes import SHELLS
 
 # A share needs so many seconds of processor time: the kernel counts hundredths.
 BUSY_S = 0.1
@@ -109,6 +110,14 @@ class Rank:
         return any(one.stacks for one in self.samples) or "python" in " ".join(
             self.process.argv[:1]
         )
+
+    @property
+    def shell_script(self) -> str:
+        """The name of the shell script that it still is, or its shell; else empty."""
+        shell, *words = map(_base_name, (*self.process.argv[:2],)) if self.process.argv else [""]
+        if shell.lstrip("-") not in SHELLS:
+            return ""
+        return words[0] if words and not words[0].startswith("-") else shell
 
     @functools.cached_property
     def works_in_python(self) -> bool:
@@ -218,6 +227,10 @@ class Rank:
             return 0.0
         grown: float = (getattr(self.last, name) or 0.0) - (getattr(self.samples[0], name) or 0.0)
         return max(0.0, grown)
+
+
+def _base_name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _carried(first: Socket, last: Socket) -> int:

@@ -15,7 +15,7 @@ from clusterctl.diagnosis.rules.activity import signature
 from clusterctl.diagnosis.verdict import UNKNOWN, diagnose
 
 # Verdicts that calls in C may explain. Others name the cause already.
-OPEN = (UNKNOWN, "rank.apart", "rank.busy")
+OPEN = (UNKNOWN, "rank.apart", "rank.busy", "rank.unstarted")
 
 
 def to_read(evidence: Evidence) -> list[Rank]:
@@ -63,8 +63,9 @@ def to_connect(evidence: Evidence) -> dict[str, tuple[Rank, str]]:
 
 
 def _ends_outside_python(rank: Rank) -> bool:
-    """Return whether a rank runs, and its calls in Python do not say what it is doing."""
-    if not rank.states or set(rank.states) - {"R", "S"}:
+    """Return whether a rank runs its program, and its calls in Python do not say what it is
+    doing."""
+    if rank.shell_script or not rank.states or set(rank.states) - {"R", "S"}:
         return False
     if not rank.is_python:
         return True

@@ -42,6 +42,7 @@ from clusterctl.diagnosis.rules.liveness import (
     missing_ranks,
     processes,
     silent_hosts,
+    unstarted,
 )
 from clusterctl.diagnosis.rules.logs import (
     NO_ROOM,
@@ -69,6 +70,8 @@ from clusterctl.domain.units import count, format_duration
 WAIT_IS_SAID = ("rank.skipped", "rank.missed", "rank.apart")
 # What PyTorch says at the end of a job whose collective has timed out.
 OF_WATCHDOG = re.compile(r"ProcessGroupNCCL|\b[Ww]atchdog|DistBackendError")
+# Findings that tell what a rank waits for, better than that it is elsewhere than the others.
+HELD = ("rank.io", "disk.full", "rank.uninterruptible", "rank.unstarted")
 # Limits that a rank has reached, which is why it does not go on.
 REACHED = ("rank.descriptors", "rank.threads", "rank.memory")
 # Findings that are inferred from what is not there: damaged evidence does not bear them.
@@ -202,7 +205,7 @@ def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
             into = [x for x in kept if x.check == "rank.uninterruptible"]
             into = [x for x in into if {*one.ranks} <= {*x.ranks}]
         elif one.check in ("rank.apart", "rank.straggler"):
-            into = [x for x in kept if x.check in ("rank.io", "disk.full") and x.ranks]
+            into = [x for x in kept if x.check in HELD and x.ranks]
             into = [x for x in into if {*one.ranks} <= {*x.ranks}]
         elif one.check == "log.exception" and OF_WATCHDOG.search(one.message):
             into = [x for x in kept if x.check in ("torch.missing", "torch.mismatch")]
@@ -379,6 +382,7 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     unreached,
     kernels,
     missing_ranks,
+    unstarted,
     ended_ranks,
     odd_ranks,
     held_up,

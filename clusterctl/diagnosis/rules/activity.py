@@ -19,8 +19,9 @@ from clusterctl.diagnosis.case import (
     full_filesystems,
     gdb_command,
 )
-from clusterctl.diagnosis.evidence import Partner, ProcessEvidence
+from clusterctl.diagnosis.evidence import ProcessEvidence
 from clusterctl.diagnosis.frames import STARTING, WAITING, Activity, is_user
+from clusterctl.diagnosis.partners import LOCKS, chain, wait_in_words
 from clusterctl.diagnosis.progress import LONGEST_ALONE_S
 from clusterctl.diagnosis.ranks import (
     WORKS_SHARE,
@@ -133,10 +134,7 @@ def held_up(scene: Scene) -> Iterator[Cause]:
             continue
         shown = (*rank_lines(rank), *inner_lines(rank))
         where = f" in {label(rank.user_call)}" if rank.user_call else ""
-        path = syscall_path(rank.last.syscall)
-        is_file = path and (not path.startswith("/dev/") or path.startswith("/dev/pts/"))
-        is_lock = rank.last.syscall.partition(" ")[0] in ("flock", "fcntl")
-        blocked = _blocked(scene, rank) if (is_file or is_lock) and _rests(rank) else None
+        blocked = _blocked(scene, rank) if _waits_outside(rank) and _rests(rank) else None
         tried = [one for one in scene.whole_log.findings if one.signature.id in NO_ROOM]
         full = next(filter(None, (_full_by_log(scene, rank, one) for one in tried)), "")
         severity = ERROR if scene.is_quiet and scene.quiet_s is not None else WARNING
@@ -146,6 +144,9 @@ def held_up(scene: Scene) -> Iterator[Cause]:
         elif full and rank.user_call and not rank.gets_on:
             on_disk = full_disk_finding(scene, rank, full, where, shown)
             found.append(on_disk._replace(severity=severity))
+    if len(found) == max(scene.size, len(scene.ranks)):
+        # Whatever the log tells, no rank of the job goes on.
+        found = [one._replace(severity=ERROR) for one in found]
     yield from combine(found)
 
 
@@ -176,6 +177,16 @@ def _works(process: ProcessEvidence) -> bool:
 _RESTS = 0.05
 
 
+def _waits_outside(rank: Rank) -> bool:
+    """Return whether a rank is in a call on a file, a lock, its output or a pipe that it writes,
+    and got no further in it. What it reads from a pipe may be its own workers' work."""
+    call, path = rank.last.syscall, syscall_path(rank.last.syscall)
+    if "write" in call.partition(" ")[0] and ("pipe:[" in call or "socket:[" in call):
+        return not rank.grown("written_bytes")
+    is_file = path and (not path.startswith("/dev/") or path.startswith("/dev/pts/"))
+    return bool(is_file) or call.partition(" ")[0] in LOCKS
+
+
 def _rests(rank: Rank) -> bool:
     """Return whether the rank slept at all looks, and did nothing between them."""
     used_s = rank.grown("main_cpu_s") if rank.last.main_cpu_s is not None else 0.0
@@ -187,12 +198,13 @@ def _rests(rank: Rank) -> bool:
 
 def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankFinding:
     """Return the finding about a rank that sleeps, or waits for something that is no rank."""
-    call = rank.last.syscall
+    call, found = rank.last.syscall, None
     deed = "{is} blocked"
     if "nanosleep" in call or call == "pause":
         deed = "{is} asleep"
     elif call.startswith("wait"):
-        deed = "{is} waiting for a process that it has started"
+        found = chain(scene, rank)
+        deed = f"{{is}} {wait_in_words(call, '')}{found.words}"
     elif " tcp " in call:
         deed = f"{{is}} blocked in {call}"
     inner = rank.shared_frames[-1:]
@@ -200,6 +212,8 @@ def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> Ra
     hint = f"{scene.hints.look} --tree shows its whole stack"
     if inner_lines(rank):
         hint = "the lines above show what its other threads and processes do"
+    elif found and found.partners:
+        hint = found.hint(scene)
     severity = _severity(scene, call.startswith("wait") and any(map(_works, children(rank))))
     return RankFinding("rank.blocked", severity, rank, f"{deed}{where}{deep}", shown, hint)
 
@@ -208,46 +222,21 @@ def _blocked(scene: Scene, rank: Rank) -> tuple[str, str] | None:
     """Return what a rank waits for in a system call on a file, and what helps; else None."""
     call = rank.last.syscall
     name, path = call.partition(" ")[0], syscall_path(call)
-    partners = rank.process.partners
-    if not _same_call(rank) or not set(rank.states) & {"S"}:
+    does = wait_in_words(call, rank.last.wait_channel)
+    if not _same_call(rank) or "S" not in rank.states or name.startswith("wait") or not does:
         return None
-    held = [one for one in partners if one.relation == "locks"]
-    if name in ("flock", "fcntl"):
-        who = f", which {_partner(held[0])} holds" if held else ""
-        what = f"{{is}} waiting for the lock on {path or 'a file'}{who}"
-    elif (
-        path.startswith("/dev/pts/")
-        or "pipe:[" in call
-        or rank.last.wait_channel.endswith(("pipe_read", "pipe_write"))
-    ):
-        held = [one for one in partners if one.relation != "locks"]
-        verb = "writing" if "write" in name else "reading"
-        target = "its output" if path.startswith("/dev/pts/") else path or "a pipe"
-        who = f", which {_partner(held[0])} {held[0].relation}" if held else ""
-        what = f"{{is}} blocked {verb} {target}{who}"
-    elif path:
-        kind = "opening" if name.startswith("open") else "reading"
-        kind = "writing" if name.startswith(("write", "pwrite")) else kind
-        nobody = rank.last.wait_channel == "wait_for_partner"
-        pipe = " (a pipe: nobody is at its other end)" if nobody else ""
-        what = f"{{is}} blocked {kind} {path}{pipe}"
-    else:
+    if path.startswith("/dev/pts/"):
+        does = does.replace(path, "its output")
+    found = chain(scene, rank)
+    what = f"{{is}} {does}{found.words}"
+    if found.partners:
+        return what, found.hint(scene)
+    if "socket:[" in call:
         return None
-    if held and held[0].state == "T":
-        return what, scene.hints.on(rank.host, f"kill -CONT {held[0].pid}")
-    if held:
-        return what, f"see it: {scene.hints.on(rank.host, f'ps -fp {held[0].pid}')}"
-    if not path or name in ("flock", "fcntl"):
+    if not path or name in LOCKS:
         return what, f"{scene.hints.look} --tree shows its whole stack"
     ls = scene.hints.on(rank.host, f"ls -l {shlex.quote(path)}")
     return what, f"see what is at {path}: {ls}"
-
-
-def _partner(one: Partner) -> str:
-    """Return a process in words, such as `pid 77 (python3 writer.py, stopped)`."""
-    state = ", stopped" if one.state == "T" else ""
-    argv = " ".join(one.argv)[:60] or "its name is not known"
-    return f"pid {one.pid} ({argv}{state})"
 
 
 def inner_lines(rank: Rank) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sized
+from dataclasses import replace
 
 from clusterctl.diagnosis.case import (
     ERROR,
@@ -18,6 +19,7 @@ from clusterctl.diagnosis.case import (
 )
 from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence
 from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.partners import STARTS, chain, wait_in_words
 from clusterctl.diagnosis.progress import were
 from clusterctl.diagnosis.ranks import (
     Rank,
@@ -287,6 +289,15 @@ def _in_kernel(scene: Scene, rank: Rank, shown: tuple[str, ...]) -> RankFinding:
     path = syscall_path(rank.last.syscall)
     where = f" on {path}" if path else ""
     call = rank.last.syscall.partition(" ")[0]
+    stuck = (scene.others_wait([rank.number]) or scene.is_quiet) and not saves_with_progress(rank)
+    severity = ERROR if stuck else WARNING
+    if call in STARTS:
+        child = chain(scene, rank)
+        what = f"{{is}} {wait_in_words(call, '')}{child.words}"
+        hint = child.hint(scene) or "see what it has started: " + scene.hints.on(
+            rank.host, f"ps -f --ppid {rank.process.pid}"
+        )
+        return RankFinding("rank.uninterruptible", severity, rank, what, shown, hint)
     what = f"{{is}} blocked in the kernel (state D){where}"
     if call and call != "running":
         what += f", in {call}"
@@ -301,8 +312,6 @@ def _in_kernel(scene: Scene, rank: Rank, shown: tuple[str, ...]) -> RankFinding:
         "no signal ends such a process but what it waits for: look at that file system or device",
         scene.hints.cluster(f"clusterctl reboot NAME {rank.host.index} ends it"),
     )
-    stuck = (scene.others_wait([rank.number]) or scene.is_quiet) and not saves_with_progress(rank)
-    severity = ERROR if stuck else WARNING
     return RankFinding("rank.uninterruptible", severity, rank, what, shown, hint)
 
 
@@ -392,6 +401,43 @@ def _gone_line(scene: Scene, number: int) -> str:
         return f"rank {number}: pid {ended[0].process.pid} ended during the diagnosis"
     where = f" on {scene.host_of[number].host}" if number in scene.host_of else ""
     return f"rank {number}: no process{where}"
+
+
+def unstarted(scene: Scene) -> Iterator[Cause]:
+    """Ranks that are still the shell script which has to start their program, while others run it,
+    or which try something again and again."""
+    if not scene.is_running or scene.advances:
+        return
+    started = [one for one in scene.ranks if not one.shell_script]
+    found = []
+    for rank in scene.ranks:
+        here = [one for one in rank.host.processes if one.parent == rank.process.pid]
+        names = {" ".join(one.argv)[:60] for one in here}
+        polls = len(here) > 1 and not any(len(one.samples) == len(rank.samples) for one in here)
+        if not rank.shell_script or not (started or polls):
+            continue
+        what = (
+            f"{{is}} still the shell script {rank.shell_script}, which has not started its program"
+        )
+        if here:
+            what += f": it runs `{sorted(names)[0]}`{' again and again' if polls else ''}"
+        shown = (*rank_lines(rank), *(f"rank {rank.number}: its {_line(one)}" for one in here))
+        severity = ERROR if scene.is_quiet and rank.process.age_s > STARTING_S else WARNING
+        hint = f"see what {rank.shell_script} waits for before it starts the program"
+        found.append(RankFinding("rank.unstarted", severity, rank, what, shown[:4], hint))
+    inside = sorted({one.native.mpi for one in started} - {""})
+    for cause in combine(found):
+        waiting = [one.number for one in started if one.native.mpi]
+        rest = f"; {format_ranks(waiting)} {_wait(waiting)} in {' or '.join(inside)}"
+        yield replace(cause, message=cause.message + rest * bool(waiting))
+
+
+def _line(process: ProcessEvidence) -> str:
+    return f"{process_line(process)} ({' '.join(process.argv)[:60]})"
+
+
+def _wait(ranks: Sized) -> str:
+    return "wait" if len(ranks) > 1 else "waits"
 
 
 def left_over(scene: Scene) -> Iterator[Cause]:

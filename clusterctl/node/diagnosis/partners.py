@@ -3,47 +3,101 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 from pathlib import Path
 
+from clusterctl.node.diagnosis.sockets import unix_peers
 from clusterctl.node.procfs import read_stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+    from collections.abc import Iterable, Iterator
+    from typing import Any, Callable
+
+    WaitOf = Callable[[int], tuple[str, str, str]]
 
 MOST = 4  # partners of a process
 LONGEST = 200  # characters of an argument
 LOCKS = ("flock", "fcntl")
+# Until a child that was started by these executes its program, its parent waits (vfork(2)).
+STARTS = ("vfork", "clone", "clone3")
 
 
-def of(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the partners of a process, by its last sample (`Partner` of evidence.py)."""
+def add(entries: Iterable[dict[str, Any]], wait_of: WaitOf) -> None:
+    """Add to processes for whom they wait by their last samples, for whom these wait, and so on
+    (`Partner` of evidence.py). `wait_of` returns state, wait channel and system call of a process.
+    """
+    _descriptors.cache_clear()
+    for entry in entries:
+        entry["partners"] = _of(entry, wait_of)
+
+
+def _of(entry: dict[str, Any], wait_of: WaitOf) -> list[dict[str, Any]]:
     if not entry["samples"]:
         return []
-    last, pid = entry["samples"][-1], entry["pid"]
-    call, _, path = last["syscall"].partition(" ")
-    found = []
-    if last["state"] in "tT":
-        found += [(tracer, "traces") for tracer in _tracers(pid)]
-    if call in LOCKS:
-        found += [(holder, "locks") for holder in _holders(pid)]
+    last = entry["samples"][-1]
+    found: list[dict[str, Any]] = []
+    waiting = [(entry["pid"], last["state"], last["wait_channel"], last["syscall"])]
+    for waiter, state, channel, call in waiting:
+        for pid, relation in _ends(waiter, state, channel, call):
+            if len(found) < MOST and pid not in [one[0] for one in waiting]:
+                waiting.append((pid, *wait_of(pid)))
+                one = dict(zip(("pid", "state", "wait_channel", "call"), waiting[-1]))
+                found.append({**one, "relation": relation, "argv": _argv(pid), "waiter": waiter})
+    return found
+
+
+def _ends(pid: int, state: str, channel: str, call: str) -> Iterator[tuple[int, str]]:
+    """Yield the processes for which one waits, and what each is to it."""
+    name, _, path = call.partition(" ")
+    if state in "tT":
+        yield from ((tracer, "traces") for tracer in _tracers(pid))
+    if name in LOCKS:
+        yield from ((holder, "locks") for holder in _holders(pid))
+    elif name in STARTS or name.startswith("wait"):
+        yield from ((child, "child") for child in _children(pid, name in STARTS))
     elif path.startswith("/dev/pts/"):
-        found += [(master, "collects") for master in _masters(path.rpartition("/")[2])]
-    elif path.startswith("pipe:") or last["wait_channel"].endswith(("pipe_read", "pipe_write")):
-        found += _at_pipe(path, pid, "w" if call.startswith("read") else "r")
-    return [_described(one, relation) for one, relation in found[:MOST] if one != pid]
+        yield from ((master, "collects") for master in _masters(path.rpartition("/")[2]))
+    elif path.startswith("socket:["):
+        yield from _at_socket(path[8:-1], name)
+    elif path.startswith("pipe:") or channel.endswith(("pipe_read", "pipe_write", "pipe_wait")):
+        yield from _at_pipe(path, pid, "w" if name.startswith("read") else "r")
 
 
-def _described(pid: int, relation: str) -> dict[str, Any]:
-    state, argv = "", []
-    with contextlib.suppress(OSError, IndexError):
-        state = read_stat(f"/proc/{pid}")[1][0]
+def _argv(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):
         raw = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
-        argv = [word.decode(errors="backslashreplace")[:LONGEST] for word in raw[:4]]
-    return {"pid": pid, "state": state, "relation": relation, "argv": argv}
+        return [word.decode(errors="backslashreplace")[:LONGEST] for word in raw[:4]]
+    return []
+
+
+def _children(own: int, is_unexecuted: bool) -> Iterator[int]:
+    """Yield the children of a process, or those of them that still run its program."""
+    program = _program(own)
+    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
+        with contextlib.suppress(OSError, IndexError):
+            fields = read_stat(f"/proc/{pid}")[1]
+            is_child = int(fields[1]) == own and fields[0] not in "ZX"
+            if is_child and (not is_unexecuted or _program(int(pid)) == program):
+                yield int(pid)
+
+
+def _program(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115
+    return ""
+
+
+def _at_socket(inode: str, call: str) -> Iterator[tuple[int, str]]:
+    """Yield the processes that have the other end of a Unix socket."""
+    with contextlib.suppress(OSError):
+        peer = unix_peers().get(inode, "")
+        relation = "reads" if call.startswith(("write", "send")) else "writes"
+        for pid, _, target in _descriptors():
+            if target == f"socket:[{peer}]":
+                yield pid, relation
 
 
 def _tracers(pid: int) -> Iterator[int]:
@@ -66,14 +120,18 @@ def _holders(pid: int) -> Iterator[int]:
                 yield holder[words[0]]
 
 
-def _descriptors() -> Iterator[tuple[int, str, str]]:
-    """Yield process ID, descriptor and target of all descriptors that this user may see."""
+@functools.lru_cache(maxsize=1)
+def _descriptors() -> tuple[tuple[int, str, str], ...]:
+    """Return process ID, descriptor and target of all descriptors that this user may see."""
+    found = []
     for pid in os.listdir("/proc"):  # noqa: PTH208
         if pid.isdigit():
             with contextlib.suppress(OSError):
                 for fd in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
                     with contextlib.suppress(OSError):
-                        yield int(pid), fd, os.readlink(f"/proc/{pid}/fd/{fd}")  # noqa: PTH115
+                        target = os.readlink(f"/proc/{pid}/fd/{fd}")  # noqa: PTH115
+                        found.append((int(pid), fd, target))
+    return tuple(found)
 
 
 def _info(pid: int, fd: str, name: str) -> str:

@@ -13,15 +13,13 @@ import hashlib
 import os
 import pwd
 import re
-import socket
-import struct
 import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from clusterctl.node.diagnosis import job, partners, ras, stacks
+from clusterctl.node.diagnosis import job, partners, ras, sockets, stacks
 from clusterctl.node.facts import disks, flight, gpus, network, system
 from clusterctl.node.facts.report import FactReport, Question, questions_of, read, request_of
 from clusterctl.node.jobs import launchers, processes
@@ -67,7 +65,8 @@ CALLS = {
         "": named(
             "7 poll 23 select 24 sched_yield 35 nanosleep 61 wait4 130 rt_sigsuspend "
             "202 futex 230 clock_nanosleep 232 epoll_wait 271 ppoll 281 epoll_pwait "
-            "34 pause 162 sync 9 mmap 26 msync 65 semop 70 msgrcv 128 rt_sigtimedwait "
+            "34 pause 56 clone 57 fork 58 vfork 435 clone3 "
+            "162 sync 9 mmap 26 msync 65 semop 70 msgrcv 128 rt_sigtimedwait "
             "208 io_getevents 220 semtimedop 243 mq_timedreceive 247 waitid 270 pselect6 "
             "426 io_uring_enter 441 epoll_pwait2 449 futex_waitv"
         ),
@@ -86,6 +85,7 @@ CALLS = {
             "437 openat2"
         ),
         "": named(
+            "220 clone 435 clone3 "
             "73 ppoll 124 sched_yield 101 nanosleep 260 wait4 133 rt_sigsuspend 98 futex "
             "115 clock_nanosleep 22 epoll_pwait 81 sync 222 mmap 227 msync 193 semop 188 msgrcv "
             "137 rt_sigtimedwait 4 io_getevents 192 semtimedop 163 mq_timedreceive 95 waitid "
@@ -93,14 +93,6 @@ CALLS = {
         ),
     },
 }
-# States of include/net/tcp_states.h, and timers, by the names of `ss`.
-TCP_STATES = (
-    *("", "ESTAB", "SYN-SENT", "SYN-RECV", "FIN-WAIT-1", "FIN-WAIT-2", "TIME-WAIT", "UNCONN"),
-    *("CLOSE-WAIT", "LAST-ACK", "LISTEN", "CLOSING", "NEW-SYN-RECV"),
-)
-# linux/netlink.h, linux/sock_diag.h; INET_DIAG_INFO of linux/inet_diag.h.
-NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, INFO = 4, 20, 2
-TCP_TIMERS = {1: "on", 2: "keepalive", 3: "timewait", 4: "persist"}
 # Calls in which a main thread waits for the threads of a library.
 WAITS = (
     *("futex", "futex_waitv", "poll", "ppoll", "select", "pselect6"),
@@ -224,7 +216,7 @@ def look(
         tables: dict[str, Any] = {}
         if found and not problems:
             try:
-                tables = tcp_sockets()
+                tables = sockets.tcp_sockets()
             except OSError as error:  # some containers do not permit netlink
                 problems.append(f"TCP connections: {error}")
         taken = []
@@ -240,8 +232,7 @@ def look(
         stacks.add_stacks(taken[:MOST_STACKS], spy)
     if known:
         others = busier(began_others, other_users(), time.monotonic() - began)
-        for entry in known.values():
-            entry["partners"] = partners.of(entry)
+        partners.add(known.values(), wait_of)
     return list(known.values()), others, problems
 
 
@@ -376,8 +367,9 @@ def mark_ranks(found: list[processes.Process]) -> None:
     """Give each rank's other processes the role "child".
 
     What a rank starts inherits its variables, and a script may have started the rank. So the rank
-    is the first Python process of these, or else the first process. A torchrun whose ranks are here
-    is a child, too: it is a rank only to mpirun.
+    is the first Python process of these, or if a shell has started them, the first that has loaded
+    a library of MPI, or else the first process. A torchrun whose ranks are here is a child, too: it
+    is a rank only to mpirun.
     """
     by_pid = {one.pid: one for one in found}
     by_rank: dict[tuple[str, str, int], list[processes.Process]] = {}
@@ -409,8 +401,15 @@ def mark_ranks(found: list[processes.Process]) -> None:
     for several in by_rank.values():
         ordered = sorted(several, key=lambda one: (one.started_ticks, one.pid))
         own = next(filter(processes.is_python, ordered), ordered[0])
+        if own.program in processes.SHELLS:
+            own = next(filter(has_mpi, ordered), own)
         for one in several:
             one.role = "rank" if one is own else "child"
+
+
+def has_mpi(one: processes.Process) -> bool:
+    """Return whether a process has loaded a library of MPI or PMI."""
+    return bool(re.search(r"/lib(?:mpi|pmi)[\w.-]*\.so", text_of(f"/proc/{one.pid}/maps")))
 
 
 def job_of_proxy(one: processes.Process, by_pid: dict[int, processes.Process]) -> str:
@@ -655,6 +654,12 @@ def most_relevant_thread(pid: int, tasks: list[int], paths: dict[int, str]) -> t
     return (tasks[0] if tasks else pid, *first)
 
 
+def wait_of(pid: int) -> tuple[str, str, str]:
+    """Return state, wait channel and system call of a process."""
+    _, channel, call = most_relevant_thread(pid, tasks_of(pid), descriptors(pid))
+    return state_of(f"/proc/{pid}"), channel, call
+
+
 def call_of(pid: int, said: str, paths: dict[int, str]) -> str:
     """Return the call of a thread, such as `read /data/train-00017` or `futex`; `running` if it is
     in none; empty if that is not permitted. `said` is /proc/PID/syscall."""
@@ -683,70 +688,3 @@ def string_at(pid: int, address: int) -> str:
             return memory.read(256).partition(b"\0")[0].decode(errors="backslashreplace")
     except (OSError, ValueError, OverflowError):
         return ""
-
-
-def tcp_sockets() -> dict[str, dict[str, Any]]:
-    """Return this host's TCP connections by inode, as `ss -tinO` shows them.
-
-    They come from the same source (sock_diag(7), linux/inet_diag.h, struct tcp_info of
-    linux/tcp.h), which any user may read. Raises OSError.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
-        kernel.settimeout(1.0)
-        for family in (socket.AF_INET, socket.AF_INET6):
-            asked = struct.pack("=BBBxI48x", family, socket.IPPROTO_TCP, 1 << INFO - 1, 0xFFF)
-            # A dump: NLM_F_REQUEST | NLM_F_ROOT | NLM_F_MATCH.
-            head = (16 + len(asked), SOCK_DIAG_BY_FAMILY, 0x301, 0, 0)
-            kernel.send(struct.pack("=IHHII", *head) + asked)
-            is_last = False
-            while not is_last:
-                said = kernel.recv(1 << 18)
-                while said and not is_last:
-                    length, kind = struct.unpack_from("=IH", said)
-                    is_last = kind != SOCK_DIAG_BY_FAMILY  # NLMSG_DONE, or an error
-                    if not is_last:
-                        inode, one = connection(said[16:length])
-                        found[inode] = one
-                    said = said[length + 3 & ~3 :]
-    return found
-
-
-def connection(said: bytes) -> tuple[str, dict[str, Any]]:
-    """Parse a struct inet_diag_msg. Return the inode of the connection and its state."""
-    family, state, timer, retransmits = said[:4]
-    ports = struct.unpack_from("!HH", said, 4)
-    received, unsent, _, inode = struct.unpack_from("=4I", said, 56)
-    ends = [endpoint(family, said[at : at + 16], port) for at, port in zip((8, 24), ports)]
-    one = {
-        "local": ends[0],
-        "peer": ends[1],
-        "state": TCP_STATES[state],
-        "send_queue_bytes": unsent,
-        "receive_queue_bytes": received,
-        "timer": TCP_TIMERS.get(timer, ""),
-        "retransmits": retransmits,
-    }
-    at = 72
-    while at + 4 <= len(said):
-        length, kind = struct.unpack_from("=HH", said, at)
-        # Older kernels have a shorter struct tcp_info.
-        if kind == INFO and length >= 4 + 184:
-            info = said[at + 4 : at + length]
-            one["rtt_s"] = struct.unpack_from("=I", info, 68)[0] / 1e6
-            one["acked_bytes"] = struct.unpack_from("=Q", info, 120)[0]
-            one["received_bytes"] = struct.unpack_from("=Q", info, 128)[0]
-            one["received_segments"], one["sent_segments"] = struct.unpack_from("=II", info, 152)
-            busy_us, closed_us = struct.unpack_from("=QQ", info, 168)
-            one["sending_s"] = (busy_us - closed_us) / 1e6
-        at += max(4, length + 3 & ~3)
-    return str(inode), one
-
-
-def endpoint(family: int, raw: bytes, port: int) -> str:
-    """Return `127.0.0.1:8080` or `[::1]:8080`. IPv4 mapped into IPv6 is shown as IPv4."""
-    if family == socket.AF_INET6 and raw.startswith(b"\0" * 10 + b"\xff\xff"):
-        family, raw = socket.AF_INET, raw[12:]
-    if family == socket.AF_INET:
-        return f"{socket.inet_ntop(family, raw[:4])}:{port}"
-    return f"[{socket.inet_ntop(family, raw)}]:{port}"

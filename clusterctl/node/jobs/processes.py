@@ -35,6 +35,8 @@ DAEMONS = ("orted", "prted", "ompi_prted", "hydra_pmi_proxy")
 # On nodes of a cluster, only `diagnose` looks at those: `kill` ends nothing because of them.
 OTHER_LAUNCHERS = ("srun", "mpirun.mpich", "mpiexec.mpich", "mpirun.openmpi", "mpiexec.openmpi")
 OTHER_DAEMONS = ("hydra_bstrap_proxy",)
+# A script of theirs may start a rank, as its parent or by exec.
+SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "mksh", "tcsh", "csh", "busybox")
 # The modules by which Python starts ranks, and the programs of the same names.
 STARTERS = re.compile(
     r"torchrun|deepspeed|accelerate|torch\.distributed\.(?:run|launch)"

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.node.diagnosis import job, ras, sampler, watch
+from clusterctl.node.diagnosis import job, ras, sampler, sockets, watch
 from clusterctl.node.jobs import folder, output
 from clusterctl.node.jobs.processes import Process, read_process
 from clusterctl.node.jobs.spec import JobSpec
@@ -101,6 +101,21 @@ def test_which_process_is_the_rank(monkeypatch):
     assert [one["rank"] for one in watch.counters()["ranks"].values()] == [2]
 
 
+@pytest.mark.parametrize("has_started", [True, False])
+def test_a_program_that_a_shell_script_has_started_is_the_rank(monkeypatch, has_started):
+    """It is told from what else the script starts by the library of MPI that it has loaded."""
+    found = [
+        Process(pid, 1, name, [name], {b"OMPI_COMM_WORLD_RANK": b"0"}, started_ticks=pid)
+        for pid, name in enumerate(["bash", "sleep", "a.out"], 5)
+    ]
+    for one in found:
+        one.role = "rank"
+    maps = "7f00-7f01 r-xp 0 08:01 7  /usr/lib/libmpi.so.40\n" * has_started
+    monkeypatch.setattr(sampler, "text_of", lambda path: maps * (path == "/proc/7/maps"))
+    sampler.mark_ranks(found)
+    assert [one.name for one in found if one.role == "rank"] == ["a.out" if has_started else "bash"]
+
+
 def test_a_process_that_ends_while_it_is_looked_at():
     argv = [sys.executable, "-c", "print('up', flush=True); input()"]
     pipe = subprocess.PIPE
@@ -120,7 +135,7 @@ def test_a_container_that_does_not_permit_netlink(monkeypatch):
     def refused():
         raise PermissionError("not permitted")
 
-    monkeypatch.setattr(sampler, "tcp_sockets", refused)
+    monkeypatch.setattr(sockets, "tcp_sockets", refused)
     request = sampler.SamplerRequest(samples=2, spacing_s=0.0, within_s=240.0)
     with subprocess.Popen(["sleep", "240"], env={**os.environ, "CLUSTERCTL_JOB": "j"}) as job_of:
         # While a program is executed, its files in /proc are those of no program for a moment.
@@ -139,7 +154,7 @@ def test_a_socket_with_its_queues_and_what_has_passed():
         where = "{}:{}".format(*server.getsockname())
         with socket.create_connection(server.getsockname()) as client, server.accept()[0]:
             client.send(b"x" * 1000)
-            mine = sampler.tcp_sockets()
+            mine = sockets.tcp_sockets()
             of = {path[8:-1] for path in sampler.descriptors(os.getpid()).values()}
             other = next(
                 one
@@ -152,9 +167,9 @@ def test_a_socket_with_its_queues_and_what_has_passed():
     assert (sent["sent_segments"], other["received_segments"]) == (1, 1)
     assert (sent["received_segments"], other["sent_segments"]) == (0, 0)
     assert 0 < sent["rtt_s"] < 1 > sent["sending_s"]
-    assert sampler.endpoint(socket.AF_INET6, bytes(15) + b"\1", 80) == "[::1]:80"
+    assert sockets.endpoint(socket.AF_INET6, bytes(15) + b"\1", 80) == "[::1]:80"
     mapped = bytes(10) + b"\xff\xff\x7f\0\0\1"
-    assert sampler.endpoint(socket.AF_INET6, mapped, 80) == "127.0.0.1:80"
+    assert sockets.endpoint(socket.AF_INET6, mapped, 80) == "127.0.0.1:80"
 
 
 @pytest.mark.parametrize("ahead_s, silent_s", [(-60.0, 60.0), (0.2, 0.0), (3600.0, None)])

@@ -1,0 +1,115 @@
+"""For whom a process waits in a system call, and for whom that one waits, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clusterctl.diagnosis.case import Scene
+from clusterctl.diagnosis.evidence import HostEvidence, Partner, Sample
+from clusterctl.diagnosis.ranks import Rank, called, syscall_path
+
+LOCKS = ("flock", "fcntl")
+# Calls that start a child, and go on when the child has executed its program (vfork(2)).
+STARTS = ("vfork", "clone", "clone3")
+_VERBS = {
+    "open": "opening",
+    "write": "writing",
+    "send": "writing",
+    "read": "reading",
+    "recv": "reading",
+}
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The processes that follow each other in waiting, from the one for which a rank waits to the
+    last that is known, which is on `host`. `words` tells it, as a continuation of what the rank
+    does."""
+
+    partners: tuple[Partner, ...]
+    words: str
+    host: HostEvidence
+
+    def hint(self, scene: Scene) -> str:
+        """Return what helps with the last process; empty if none is known."""
+        if not self.partners:
+            return ""
+        last = self.partners[-1]
+        if last.state == "T":
+            return scene.hints.on(self.host, f"kill -CONT {last.pid}")
+        ctrl_s = ""
+        if any("write /dev/pts/" in one.call for one in self.partners):
+            ctrl_s = "if Ctrl-S has stopped its terminal, Ctrl-Q lets it go on"
+        end = ""
+        if last.relation == "child":
+            end = f"if it is stuck, end it: {scene.hints.on(self.host, f'kill {last.pid}')}"
+        ps = scene.hints.on(self.host, f"ps -fp {last.pid}")
+        return scene.hints.steps(f"see it: {ps}", end, ctrl_s)
+
+
+def wait_in_words(call: str, channel: str) -> str:
+    """Return what a process does in a system call that may wait for another process, or for a
+    file; empty for other calls."""
+    name, path = call.partition(" ")[0], syscall_path(call)
+    if name in LOCKS:
+        return f"waiting for the lock on {path or 'a file'}"
+    if name in STARTS:
+        return f"waiting in {name} for its child to execute its program"
+    if name.startswith("wait"):
+        return "waiting for a process that it has started"
+    if "socket:[" in call:
+        path = "a socket"
+    elif "pipe:[" in call or channel.endswith(("pipe_read", "pipe_write", "pipe_wait")):
+        path = path or "a pipe"
+    if not path:
+        return ""
+    verb = next((word for part, word in _VERBS.items() if part in name), f"in {name} of")
+    nobody = " (a pipe: nobody is at its other end)" * (channel == "wait_for_partner")
+    return f"blocked {verb} {path}{nobody}"
+
+
+def chain(scene: Scene, rank: Rank) -> Chain:
+    """Return for whom a rank waits, for whom that one waits, and so on."""
+    found: list[Partner] = []
+    host, words = rank.host, ""
+    partners, pid = rank.process.partners, rank.process.pid
+    while one := _of(partners, pid, found):
+        words += _named(one)
+        found.append(one)
+        pid = one.pid
+        if _of(partners, pid, found) or "write" in one.call or one.state == "D":
+            does = wait_in_words(one.call, one.wait_channel)
+            state = " (state D)" * (one.state == "D")
+            words += f"; pid {pid} itself is {does}{state}" if does else ""
+        daemons = {other.pid for other in host.processes if other.role == "daemon"}
+        if pid in daemons and scene.launcher and not _of(partners, pid, found):
+            # The daemon sends what it collects to mpirun.
+            above, mpirun = scene.launcher
+            last = mpirun.samples[-1] if mpirun.samples else Sample()
+            if "write" in last.syscall:
+                host, partners, pid = above, mpirun.partners, mpirun.pid
+                words += f"; mpirun on {called(above)}, which gets it from there, is "
+                words += wait_in_words(last.syscall, last.wait_channel)
+                found.append(Partner(pid, last.state, "gets", mpirun.argv, call=last.syscall))
+    return Chain(tuple(found), words, host)
+
+
+def _of(partners: Sequence[Partner], pid: int, found: Sequence[Partner]) -> Partner | None:
+    """Return a partner of a process, one that cannot go on itself first."""
+    waiters = (pid,) if found else (0, pid)
+    those = [one for one in partners if one.waiter in waiters and one not in found]
+    stuck = {one.waiter for one in partners}
+    return max(those, key=lambda one: (one.state in ("T", "D"), one.pid in stuck), default=None)
+
+
+def _named(one: Partner) -> str:
+    """Return a process with what it is to another, such as `, which pid 77 (tee log,
+    stopped) reads`."""
+    argv = " ".join(one.argv)[:60] or "its name is not known"
+    call = one.call.partition(" ")[0]
+    relation = "holds" if one.relation == "locks" else one.relation
+    state = {"T": ", stopped", "D": ", in the kernel (state D)"}.get(one.state, "")
+    if one.relation == "child":
+        return f": pid {one.pid} ({argv}{state or (f', in {call}' if call else '')})"
+    return f", which pid {one.pid} ({argv}{state}) {relation}"

@@ -1,0 +1,86 @@
+"""For whom a process waits, and for whom that one waits: found among processes of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from clusterctl.node.diagnosis import partners, sampler
+from tests.lab.running import wait_until
+
+# The child opens the FIFO before it executes a program, and its parent waits in vfork meanwhile.
+SPAWN = """
+import os, sys
+opens = (os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[opens])
+"""
+
+
+@pytest.fixture
+def start():
+    """Start programs, and end them after the test with what they have started."""
+    with contextlib.ExitStack() as stack:
+
+        def start_one(*argv, **more):
+            process = stack.enter_context(subprocess.Popen(argv, start_new_session=True, **more))
+            stack.callback(os.killpg, process.pid, signal.SIGKILL)
+            return process
+
+        yield start_one
+
+
+def waits(process, call):
+    wait_until(lambda: sampler.wait_of(process.pid)[2].startswith(call), f"that it is in {call}")
+    state, channel, found = sampler.wait_of(process.pid)
+    sample = {"state": state, "wait_channel": channel, "syscall": found}
+    entry = {"pid": process.pid, "samples": [sample]}
+    partners.add([entry], sampler.wait_of)
+    return [
+        (one["pid"], one["relation"], one["waiter"], one["call"].partition(" ")[0])
+        for one in entry["partners"]
+    ]
+
+
+def test_who_reads_the_output_of_who_reads_the_output(start):
+    """As of mpirun, whose output goes through a pipe that nothing is read from."""
+    first = start("yes", stdout=subprocess.PIPE)
+    second = start("cat", stdin=first.stdout, stdout=subprocess.PIPE)
+    last = start("sleep", "600", stdin=second.stdout)
+    for one in (first, second):
+        one.stdout.close()
+    wait_until(lambda: sampler.wait_of(second.pid)[2].startswith("write "), "a full pipe")
+    wait_until(lambda: "nanosleep" in sampler.wait_of(last.pid)[2], "its sleep")
+    found = waits(first, "write ")
+    assert found[0] == (second.pid, "reads", first.pid, "write")
+    assert [*found[1][:3]] == [last.pid, "reads", second.pid]
+    assert "nanosleep" in found[1][3]
+
+
+def test_who_has_the_other_end_of_a_socket(start):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        first = start("yes", stdout=ours.fileno())
+        last = start("sleep", "600", stdin=theirs.fileno())
+    wait_until(lambda: "nanosleep" in sampler.wait_of(last.pid)[2], "its sleep")
+    assert [one[:3] for one in waits(first, "write ")] == [(last.pid, "reads", first.pid)]
+
+
+def test_a_child_that_does_not_get_to_its_program(start, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    process = start(sys.executable, "-c", SPAWN, str(tmp_path / "fifo"))
+    wait_until(lambda: sampler.state_of(f"/proc/{process.pid}") == "D", "vfork")
+    [child] = waits(process, ("vfork", "clone"))
+    assert child[1:3] == ("child", process.pid)
+    assert child[3] in ("open", "openat")
+
+
+def test_a_child_that_is_waited_for(start):
+    process = start("sh", "-c", "sleep 600; true")
+    [child] = waits(process, "wait")
+    assert child[1:3] == ("child", process.pid)
