@@ -294,9 +294,8 @@ def _what_runs(app: AppContext, name: str, awake_before: frozenset[str]) -> str:
 
 def _left_behind(app: AppContext, name: str) -> str:
     """Return what exists after an interrupt, and the command that undoes what the command made."""
-    from clusterctl.ec2.cluster_resources import NOT_TERMINATED
     from clusterctl.ec2.instances import find_instances, unfinished_of
-    from clusterctl.ec2.network.vpcs import find_addresses
+    from clusterctl.ec2.resources import NOT_TERMINATED, find_addresses
     from clusterctl.operations.local_state import sent_launches
 
     command = str(click.get_current_context().info_name)

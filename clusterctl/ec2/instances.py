@@ -88,7 +88,7 @@ def find_every_cluster(
     """Return the instances of every cluster in this region, by cluster name. Raises AwsError."""
     found: dict[str, list[Instance]] = {}
     every = {"Name": "tag-key", "Values": [tags.CLUSTER]}
-    for instance in _describe(client, [every, _in_states(states)]):
+    for instance in describe_instances(client, [every, in_states(states)]):
         found.setdefault(instance.cluster, []).append(instance)
     return {name: tuple(found[name]) for name in sorted(found)}
 
@@ -100,8 +100,8 @@ def find_instances(
 
     Empty `states` means all states, including terminated.
     """
-    filters = [tags.of_cluster(name), *([_in_states(states)] if states else [])]
-    return tuple(_describe(client, filters))
+    filters = [tags.of_cluster(name), *([in_states(states)] if states else [])]
+    return tuple(describe_instances(client, filters))
 
 
 def find_with(
@@ -184,7 +184,9 @@ def launched_with(client: EC2Client, tokens: Sequence[str]) -> tuple[Instance, .
     """Return the instances that launches with these client tokens have made. Raises AwsError."""
     if not tokens:
         return ()
-    return tuple(_describe(client, [{"Name": f"tag:{tags.LAUNCH}", "Values": list(tokens)}]))
+    return tuple(
+        describe_instances(client, [{"Name": f"tag:{tags.LAUNCH}", "Values": list(tokens)}])
+    )
 
 
 def billing_reservations(instances: Iterable[Instance]) -> tuple[str, ...]:
@@ -259,11 +261,13 @@ def members_or_all(instances: Sequence[Instance]) -> tuple[Instance, ...]:
     return members_of(instances) or tuple(instances)
 
 
-def _in_states(states: Iterable[str]) -> dict[str, Any]:
+def in_states(states: Iterable[str]) -> dict[str, Any]:
+    """Return the EC2 filter for instances in these states."""
     return {"Name": "instance-state-name", "Values": list(states)}
 
 
-def _describe(client: EC2Client, filters: list[Any]) -> list[Instance]:
+def describe_instances(client: EC2Client, filters: list[Any]) -> list[Instance]:
+    """Return the instances that all these filters let through, by index. Raises AwsError."""
     with translated():
         pages = client.get_paginator("describe_instances")
         found = pages.paginate(Filters=filters, PaginationConfig=PAGE)

@@ -21,22 +21,24 @@ from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import backoff_delays, translated
 from clusterctl.ec2.gc.orphans import (
+    STOPPED_FOUND,
     Classified,
     ResourceId,
     Rules,
     Verdict,
     classify,
+    limits_of,
     resource_id,
     undated_orphans,
     without_stop_time,
 )
 from clusterctl.ec2.gc.removal import RemainingResource, remove, still_exists_error
-from clusterctl.ec2.gc.resources import STOPPED_FOUND, Resource, ResourceKind, limits_of
 from clusterctl.ec2.gc.sweep import RegionResources, Unlisted, list_region, unreachable_region
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, read_launches
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd, price_key
 from clusterctl.ec2.money.prices import find_prices
+from clusterctl.ec2.resources import Resource, ResourceKind
 from clusterctl.node.record import from_json, to_json
 from clusterctl.operations.costs import Region, price_cache, record_removal_cost, spending_of
 from clusterctl.operations.down import wait_for_unfinished_launches

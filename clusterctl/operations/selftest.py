@@ -14,6 +14,7 @@ import platform
 import shlex
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -32,13 +33,15 @@ from clusterctl.domain.errors import AwsError, ClusterctlError, CommandFailed, U
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
-from clusterctl.ec2.cluster_resources import NOT_TERMINATED, find_key_pairs, find_made, terminate
+from clusterctl.ec2.cluster_resources import terminate
+from clusterctl.ec2.creations import CREATIONS
 from clusterctl.ec2.errors import backoff_delays
 from clusterctl.ec2.instances import find_instances, find_states
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, CostEstimate, Price, format_usd
 from clusterctl.ec2.money.prices import find_price
+from clusterctl.ec2.resources import CREATED_BY, NOT_TERMINATED, find_key_pairs, find_made
 from clusterctl.jobs.detached import find_job
 from clusterctl.jobs.plan import JobRequest
 from clusterctl.jobs.processes import all_of, list_processes
@@ -278,14 +281,8 @@ def check_absent(launcher: Launcher) -> None:
     name, folder = launcher.name, launcher.folder
     nodes = find_own(launcher.clients, folder)
     made = find_made(launcher.clients.ec2, name, creations_of(launcher))
-    kinds = {
-        "node": nodes,
-        "elastic address": made.addresses,
-        "security group": made.groups,
-        "placement group": made.placement_groups,
-        "key pair": made.key_pairs,
-    }
-    found = [count(len(each), kind) for kind, each in kinds.items() if each]
+    kinds = Counter([*("node" for _ in nodes), *(CREATIONS[CREATED_BY[one.kind]] for one in made)])
+    found = [count(number, kind) for kind, number in kinds.items()]
     if any(path.name != "lock" for path in folder.path.glob("*")):
         found.append(f"the folder {folder.path}")
     if found:

@@ -8,14 +8,19 @@ from datetime import datetime
 from enum import Enum
 from typing import Optional
 
+from clusterctl.domain.cluster import Limits
 from clusterctl.domain.units import format_duration
-from clusterctl.ec2.gc.resources import Resource, ResourceKind, limits_of, stopped_at
-from clusterctl.ec2.money.costs import node_cost, overrun_s, passed_end
+from clusterctl.ec2.instances import stopped_since
+from clusterctl.ec2.money.costs import node_cost, overrun_s, parse_limits, passed_end
+from clusterctl.ec2.resources import Resource, ResourceKind
 
 # Anything younger is kept: a launch creates its key pair and security group minutes before its
 # instances. Limits get OVERRUN_AFTER_H, because a node that was started after its end may boot for
 # long, and then has a quarter of an hour.
 YOUNG_S = 900.0
+# The tag with the time at which `gc` first saw a stopped instance. For instances that shut down by
+# themselves: EC2 does not record when.
+STOPPED_FOUND = "clusterctl:stopped-seen"
 
 # Region and cluster name. The same name in two regions is two clusters.
 ClusterId = tuple[str, str]
@@ -75,6 +80,29 @@ def resource_id(one: Resource) -> ResourceId:
 def age_s(one: Resource, now: datetime) -> float | None:
     """Return the resource's age in seconds; None where EC2 has no creation date for it."""
     return (now - one.made_at).total_seconds() if one.made_at else None
+
+
+def stopped_at(one: Resource) -> datetime | None:
+    """Return when an instance stopped, from EC2 or from the tag that `gc` set; None if neither."""
+    if one.instance is None or one.made_at is None:
+        return None
+    requested = stopped_since(one.instance.transition_reason)
+    try:
+        noted = datetime.fromisoformat(one.instance.tags.get(STOPPED_FOUND, ""))
+    except ValueError:
+        noted = None
+    # Each start sets a new launch time, so an older time is that of an earlier stop.
+    times = [
+        time
+        for time in (requested, noted)
+        if time is not None and time.tzinfo is not None and time >= one.made_at
+    ]
+    return min(times) if times else None
+
+
+def limits_of(one: Resource) -> Limits:
+    """Return the limits in an instance's tag. Anybody may have edited it: nonsense is no limit."""
+    return parse_limits(one.instance.limits_text if one.instance else "")
 
 
 def classify_network(one: Resource, everything: Sequence[Resource], rules: Rules) -> Classified:

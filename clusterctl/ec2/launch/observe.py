@@ -20,11 +20,6 @@ from clusterctl.domain.cluster import (
     is_free_tag,
 )
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError, no_such_cluster
-from clusterctl.ec2.cluster_resources import (
-    KeyPair,
-    PlacementGroup,
-    find_made,
-)
 from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.images import Image, find_image
 from clusterctl.ec2.instances import (
@@ -63,6 +58,7 @@ from clusterctl.ec2.network.vpcs import (
 )
 from clusterctl.ec2.node_role import NodeRole, find_node_role, with_policy_hint
 from clusterctl.ec2.policy import EVERY_BUCKET, Bounds, node_policy
+from clusterctl.ec2.resources import KeyPair, Resource, ResourceKind, details_of, find_made
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -241,7 +237,7 @@ class Observed:
     instances: tuple[Instance, ...] = ()
     key_pair: KeyPair | None = None
     group: SecurityGroup | None = None
-    placement_group: PlacementGroup | None = None
+    placement_group: Resource | None = None
     address: ElasticAddress | None = None
     unsettled: tuple[SentLaunch, ...] = ()
     node_role: NodeRole | None = None
@@ -306,17 +302,20 @@ def observe(
     made = find_made(client, name, creations)
     # An interrupted `up` may have left a group in another VPC. That one cannot be used here, and
     # `down` removes it.
-    group = next((one for one in made.groups if one.vpc_id == vpc.vpc_id), None)
+    groups = details_of(made, SecurityGroup)
+    group = next((one for one in groups if one.vpc_id == vpc.vpc_id), None)
     observed = Observed(
         spec=spec,
         region=client.meta.region_name,
         vpc=vpc,
         ssh_from=_ssh_from(client, spec, vpc, group),
         instances=instances,
-        key_pair=next(iter(made.key_pairs), None),
+        key_pair=next(iter(details_of(made, KeyPair)), None),
         group=group,
-        placement_group=next(iter(made.placement_groups), None),
-        address=next(iter(made.addresses), None),
+        placement_group=next(
+            (one for one in made if one.kind is ResourceKind.PLACEMENT_GROUP), None
+        ),
+        address=next(iter(details_of(made, ElasticAddress)), None),
         unsettled=unsettled,
     )
     if asked.instance_profile:

@@ -8,14 +8,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from clusterctl.ec2 import tags
-from clusterctl.ec2.gc.orphans import Rules, Verdict, classify, resource_id
-from clusterctl.ec2.gc.resources import (
-    STOPPED_FOUND,
-    Resource,
-    ResourceKind,
-    read_machine,
-    stopped_since,
-)
+from clusterctl.ec2.gc.orphans import STOPPED_FOUND, Rules, Verdict, classify, resource_id
+from clusterctl.ec2.instances import read_instance, stopped_since
+from clusterctl.ec2.resources import Resource, ResourceKind, of_instance
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 REGION = "us-east-1"
@@ -56,7 +51,7 @@ def machine(
             }
         ),
     }
-    return replace(read_machine(described), region=REGION, cluster=cluster)
+    return replace(of_instance(read_instance(described)), region=REGION, cluster=cluster)
 
 
 def thing(kind: ResourceKind, **fields) -> Resource:
