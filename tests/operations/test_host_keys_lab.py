@@ -78,7 +78,9 @@ def test_a_node_with_other_keys_than_its_console_has(clusterctl, shared, tmp_pat
     shown = "is the same instance as before and shows another host key"
     # For a moment sshd, which starts anew, refuses connections.
     ran = wait_until(
-        lambda: found if shown in (found := clusterctl("run", name, "-n", "hostname")).err else None,
+        lambda: (
+            found if shown in (found := clusterctl("run", name, "-n", "hostname")).err else None
+        ),
         "the other key to be shown",
     )
     assert ran.status == 255
