@@ -83,7 +83,9 @@ def suspects(scene: Scene) -> list[Rank]:
     if not scene.others_wait(one.number for one in out):
         return []
     # A rank that was in a step at one of the samples makes progress, as does one that starts.
-    return [one for one in out if not {*one.places} & {*WAITING, *STARTING}]
+    starts = (one for one in out if {*one.places} & {*STARTING})
+    starting = {one.number for one in starts if not (scene.is_overdue and _rests(one))}
+    return [one for one in out if not {*one.places} & {*WAITING} and one.number not in starting]
 
 
 def odd_ranks(scene: Scene) -> Iterator[Cause]:
