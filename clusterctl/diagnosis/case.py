@@ -352,7 +352,7 @@ class Scene(StepSigns):
             working = [
                 one
                 for one in working
-                if works_alone(one) or {*one.places} & {*starts} or not one.is_python
+                if works_alone(one) or {*one.places} <= {*starts} or not one.is_python
             ]
         if not working:
             return ""

@@ -129,6 +129,18 @@ def test_who_is_ready_to_run_at_nearly_all_glances_works_though_it_slept_at_one_
         assert diagnose(with_rank(evidence, *range(8), glances=glances)).exit_status == status
 
 
+def test_an_import_that_does_not_end_long_after_the_last_step_is_named():
+    held = samples((*IMPORTS, *own("<module>", 7)))
+    found = diagnose(with_rank(job_of(), 5, samples=held))
+    assert (found.check, found.exit_status, found.findings[0].ranks) == ("rank.blocked", 2, (5,))
+    turns = used(samples(IMPORTS, (*IMPORTS, QUICK), IMPORTS, state="R"))
+    for quiet_s, status in ((300.0, 3), (700.0, 2)):
+        evidence = job_of(log=STEPS, quiet_s=quiet_s, age_s=quiet_s + 90.0)
+        assert diagnose(with_rank(evidence, 5, samples=turns)).exit_status == status
+    young = job_of(log=("starts",), quiet_s=30.0, age_s=40.0)
+    assert diagnose(with_rank(young, 5, samples=held)).exit_status == 3
+
+
 def test_a_name_of_a_library_is_no_evaluation():
     looks = used(samples((*own("build"), replace(INNER[0], function="init_val")), state="R"))
     found = diagnose(with_rank(job_of(), 0, samples=looks))

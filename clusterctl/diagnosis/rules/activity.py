@@ -84,7 +84,10 @@ def suspects(scene: Scene) -> list[Rank]:
     if not scene.others_wait(one.number for one in out):
         return []
     # A rank that was in a step at one of the samples makes progress, as does one that starts.
-    return [one for one in out if not {*one.places} & {*WAITING, *STARTING}]
+    is_long = scene.since_step_s >= LONGEST_ALONE_S
+    held = {one.number for one in out if is_long or (scene.is_overdue and _rests(one))}
+    known = [one for one in out if one.number in held or not {*one.places} & {*STARTING}]
+    return [one for one in known if not {*one.places} & {*WAITING}]
 
 
 def odd_ranks(scene: Scene) -> Iterator[Cause]:

@@ -56,6 +56,7 @@ class NodeProcess:
     `rank` and `job_id` are None for a process that has none. `age_s` is in seconds. `ended` is
     terminated, killed, or empty for a process that still runs. `session` identifies its session if
     that is a job's: what is in it belongs to the job, also when nothing else tells that any more.
+    `group` identifies the job, of any launcher, on all hosts; empty if unknown.
     The caller adds `host`.
     """
 
@@ -68,6 +69,7 @@ class NodeProcess:
     argv: tuple[str, ...]
     ended: str = ""
     session: str = ""
+    group: str = ""
 
     @property
     def command(self) -> str:
@@ -91,12 +93,14 @@ class ProcessQuery:
     `all_python` adds every Python process of the SSH user, as the tutorial's `pkill -9 python`.
     `sessions` are those of processes that were found before, each with its host. With
     `any_launcher` also jobs of launchers that no cluster of clusterctl has; as root, every user's.
+    With a `group` only that job of theirs.
     """
 
     job_id: Optional[str] = None
     all_python: bool = False
     sessions: frozenset[tuple[str, str]] = frozenset()
     any_launcher: bool = False
+    group: str = ""
 
     def after(self, found: Iterable[NodeProcess]) -> ProcessQuery:
         """Return the query that also finds what is in the sessions of these processes."""
@@ -154,7 +158,7 @@ class Process:
         self.pid, self.ppid, self.name, self.argv = pid, ppid, name, argv
         self.environ, self.program, self.state = environ, program or name, state
         self.started_ticks, self.session = started_ticks, session
-        self.role = ""
+        self.role = self.group = ""
         self.is_session_of_job = False
 
     @property
@@ -321,7 +325,10 @@ def find(query: ProcessQuery = EVERY_JOB, agent: int | None = None) -> list[Proc
         for one in (processes[pid] for pid in sorted(above) if is_starter(processes[pid])):
             one.role = "launcher"
             found.append(one)
-    return found
+        groups = groups_of(found)
+        for one in found:
+            one.group = groups.get(one.pid, "")
+    return [one for one in found if query.group in ("", one.group) or one.session in sessions]
 
 
 def recorded_sessions(processes: dict[int, Process], job: str | None, boot: str) -> set[int]:
@@ -392,6 +399,36 @@ def descendants(roots: set[int], processes: dict[int, Process]) -> set[int]:
     return found
 
 
+def job_of_proxy(one: Process, by_pid: dict[int, Process]) -> str:
+    """Return what identifies the job of a hydra proxy that started a process; empty if none did."""
+    line = sorted(ancestors(by_pid, one.pid), reverse=True)
+    return next(filter(None, (launchers.job_of_hydra(by_pid[pid].argv) for pid in line)), "")
+
+
+def groups_of(found: list[Process]) -> dict[int, str]:
+    """Return what identifies the job of each process, the same on all hosts, by process ID.
+
+    A rank's environment has it, or the command line of a proxy above it. A launcher has that of
+    what it started here. A process of which it is not known is left out.
+    """
+    by_pid = {one.pid: one for one in found}
+    groups: dict[int, str] = {}
+    for one in found:
+        place = launchers.rank_identity(one.environ) if one.role == "rank" else None
+        group = (place.job if place else "") or launchers.job_of_hydra(one.argv)
+        if group:
+            for pid in ancestors(by_pid, one.pid):
+                if by_pid[pid].role in ("launcher", "daemon") or pid == one.pid:
+                    groups.setdefault(pid, group)
+    for one in found:
+        above = by_pid.get(one.ppid)
+        while above and one.pid not in groups:
+            if above.pid in groups:
+                groups[one.pid] = groups[above.pid]
+            above = by_pid.get(above.ppid)
+    return groups
+
+
 def is_python(process: Process) -> bool:
     return "python" in process.name or process.program.startswith("python")
 
@@ -409,6 +446,7 @@ def describe(process: Process, ended: str = "") -> NodeProcess:
         argv=tuple(process.argv or [f"[{process.name}]"]),
         ended=ended,
         session=str(session_of(process)) if process.is_session_of_job else "",
+        group=process.group,
     )
 
 
