@@ -255,6 +255,7 @@ _DOUBTFUL = re.compile(
     r"|\bnot authori[sz]ed\b|\bnot recogni[sz]ed\b|\breported lower than configured\b"
     r"|\bdeadlock\b|\w is full\b|NVRM: .*\b(?:No|not)\b"
     r"|\bboth .{0,60}\bwere specified\b|\battempt to run as root\b"
+    r"|\b[Nn]o (?:\w+ )?(?:devices?|GPUs?|adapters?) (?:were )?(?:found|available|detected)\b"
 )
 # `E` of glog and TensorFlow, which the library prints for things that it does without, too.
 _ERROR_LEVEL = re.compile(r": E \S+\.cc:\d+\]|^E\d{4} [\d:.]+ |^\[E[\d ][^\]]*\.cpp:\d+\]")
