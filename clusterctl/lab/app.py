@@ -43,9 +43,10 @@ def make_api(listening: socket.socket, secret: str) -> BaseWSGIServer:
     """Return the server of the lab's services, and of its pages for requests with `secret`."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     port = listening.getsockname()[1]
+    wait = functools.partial(TRACKER.wait, instances.LabInstance.changed.set, HOSTS_WITHIN_S)
     pages = {
         STATUS_PATH: lambda _: _instances(),
-        page.PATH: lambda environ: page.serve(environ, checks.admit, _wait_for_hosts),
+        page.PATH: lambda environ: page.serve(environ, checks.admit, wait),
         interruptions.PATH: interruptions.serve,
     }
     return _serve(
@@ -137,11 +138,6 @@ def _serve_prices(environ: dict[str, Any], start: Callable[..., Any]) -> Iterabl
         status, answer = pricing.refusal("AccessDeniedException", text)
     start(status, [("Content-Type", "application/x-amz-json-1.1")])
     return [json.dumps(answer).encode()]
-
-
-def _wait_for_hosts() -> bool:
-    """Wait until the supervisor has checked every host. Return False if that takes too long."""
-    return TRACKER.wait(instances.LabInstance.changed.set, HOSTS_WITHIN_S)
 
 
 def _instances() -> list[dict[str, Any]]:

@@ -77,11 +77,9 @@ def test_a_node_with_other_keys_than_its_console_has(clusterctl, shared, tmp_pat
     assert ran.status == 0, ran.err
     shown = "is the same instance as before and shows another host key"
     # For a moment sshd, which starts anew, refuses connections.
+    run = lambda: clusterctl("run", name, "-n", "hostname")  # noqa: E731
     ran = wait_until(
-        lambda: (
-            found if shown in (found := clusterctl("run", name, "-n", "hostname")).err else None
-        ),
-        "the other key to be shown",
+        lambda: found if shown in (found := run()).err else None, "the other key to be shown"
     )
     assert ran.status == 255
     assert f"{name}-1: i-" in ran.err
