@@ -20,6 +20,9 @@ from clusterctl.explain.signature import Role, branches
 
 LOGS = sorted((Path(__file__).parent / "logs").glob("*.txt"))
 SAMPLES = Path(__file__).parent.parent
+# The part of all alternatives of patterns that a sample matches. It only grows: the cause of an
+# alternative that no sample has may be that of the others, and not its own.
+SAMPLED_SHARE = 0.59
 
 
 def sample(path: Path) -> tuple[dict[str, str], str]:
@@ -177,6 +180,60 @@ def test_each_sample_is_found_by_its_signature_and_no_other_first():
             found = explain([text]).findings
             first = [other.signature.id for other in found if other.line == found[0].line]
             assert first == [one.id], (one.id, text)
+
+
+def test_most_alternatives_of_a_pattern_have_a_sample():
+    every = [(one, branch) for one in catalogue() for branch in branches(one.pattern)]
+    bare = [
+        (one.id, branch)
+        for one, branch in every
+        if not any(re.search(branch, text, re.ASCII | re.MULTILINE) for text in one.samples)
+    ]
+    assert 1 - len(bare) / len(every) >= SAMPLED_SHARE, f"{len(bare)} of {len(every)}: {bare[-40:]}"
+
+
+# What several programs print, of which only one was meant, and what is said of it instead.
+OF_OTHERS = {
+    "This account is currently not available.": "ssh.no-shell",
+    "mongo: Authentication failed.": "",
+    "jwt: token is expired": "",
+    "BlockingIOError: [Errno 11] Resource temporarily unavailable": "python.would-block",
+    "decoder: invalid message 12: no body": "",
+    "terminate called after throwing an instance of 'std::bad_alloc'": "system.allocation",
+    "bind: Address already in use": "net.address-in-use",
+}
+
+
+@pytest.mark.parametrize("line", OF_OTHERS)
+def test_a_line_of_many_programs_names_none_of_them(line):
+    assert [one.signature.id for one in explain([line]).findings] == [OF_OTHERS[line]] * bool(
+        OF_OTHERS[line]
+    )
+
+
+def test_the_stack_of_a_sanitizer_or_of_go_names_the_line_of_the_program():
+    go = """\
+panic: runtime error: invalid memory address or nil pointer dereference
+[signal SIGSEGV: segmentation violation code=0x1 addr=0x18 pc=0x47a1b2]
+
+goroutine 1 [running]:
+panic({0x5c3d20, 0xc0000140a0})
+\t/usr/local/go/src/runtime/panic.go:884 +0x212
+main.(*Server).train(0x0, {0x5c3d20, 0xc0000140a0})
+\t/home/u/srv/main.go:41 +0x22
+"""
+    asan = """\
+step 10 loss 2.2
+==41==ERROR: AddressSanitizer: heap-use-after-free on address 0x602 at pc 0x55 bp 0x7f sp 0x7f
+    #0 0x55d in main /home/u/a.c:7
+SUMMARY: AddressSanitizer: heap-use-after-free /home/u/a.c:7 in main
+"""
+    for log, name, where in (
+        (go, "go.panic", "/home/u/srv/main.go:41"),
+        (asan, "sanitizer.memory", "/home/u/a.c:7 in main"),
+    ):
+        lead = explain([log]).lead
+        assert (lead.signature.id, lead.values["where"]) == (name, where)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def answer(log: str) -> str:
         (
             "[W socket.cpp:426] The server socket has failed to bind to [::]:29500 "
             "(errno: 98 - Address already in use).\n",
-            "python.address-in-use",
+            "net.address-in-use",
         ),
         (
             "[demo-0:29020] [[2752,0],1] bind() failed on error Address already in use (98)\n",
