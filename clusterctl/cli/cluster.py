@@ -185,13 +185,13 @@ def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
     """
 
     def agree(plan: LaunchPlan) -> None:
-        from clusterctl.operations.costs import price_cache, running_cost
+        from clusterctl.operations.costs import running_cost
 
         if app.settings.lab:
             return
         question = "Launch?" if plan.missing else "Start?" if plan.stopped else "Change the role?"
         if plan.missing or plan.stopped:
-            cost = running_cost(app.clients, plan, price_cache(app.settings.home))
+            cost = running_cost(app.clients, plan)
             output.note(f"price of {plan.spec.name}: {_running_words(cost)}")
         if plan.grants:
             output.note(
@@ -267,7 +267,7 @@ def _what_runs(app: AppContext, name: str, awake_before: frozenset[str]) -> str:
     """
     from clusterctl.domain.cluster import AWAKE
     from clusterctl.ec2.instances import find_instances
-    from clusterctl.operations.costs import price_cache, spending_of
+    from clusterctl.operations.costs import spending_of
 
     try:
         there = [one for one in find_instances(app.ec2, name) if one.node.state in AWAKE]
@@ -276,7 +276,7 @@ def _what_runs(app: AppContext, name: str, awake_before: frozenset[str]) -> str:
     new = {one.node.instance_id for one in there} - awake_before
     if not new:
         return ""
-    hourly = spending_of(app.clients, there, price_cache(app.settings.home)).hourly_usd
+    hourly = spending_of(app.clients, there).hourly_usd
     cost = "money" if hourly is None else f"{format_usd(hourly)} an hour"
     if app.settings.lab:
         cost = "nothing, in the lab"
@@ -378,9 +378,9 @@ def _check_idle(draft: SpecDraft, lab: bool) -> None:
 def _show_end(app: AppContext, name: str, instances: Sequence[Instance]) -> None:
     """Print when and why a cluster ends; warn of what it costs a day if nothing ends it."""
     from clusterctl.ec2.launch.capacity import block_end
-    from clusterctl.operations.costs import price_cache, spending_of
+    from clusterctl.operations.costs import spending_of
 
-    money = spending_of(app.clients, instances, price_cache(app.settings.home))
+    money = spending_of(app.clients, instances)
     spot = any(one.market is Market.SPOT for one in instances)
     end = end_words(
         money,

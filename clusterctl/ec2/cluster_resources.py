@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool
-from clusterctl.domain.timeouts import Clock, Timeouts
-from clusterctl.ec2.errors import backoff_delays, translated
+from clusterctl.domain.timeouts import Clock, Polling, Timeouts
+from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import Instance, batches, find_instances, launched_with
 from clusterctl.ec2.resources import NOT_TERMINATED, ResourceKind, find_resources
 
@@ -31,19 +31,19 @@ def await_available(client: EC2Client, name: str, timeouts: Timeouts = Timeouts(
 
     Raises AwsError, and ClusterctlError if that takes more than `placement_group_s`.
     """
-    clock, kind = timeouts.clock, ResourceKind.PLACEMENT_GROUP
-    deadline = clock.monotonic() + timeouts.placement_group_s
-    for gap_s in backoff_delays(0.1):
+    kind = ResourceKind.PLACEMENT_GROUP
+    polling = Polling(timeouts.clock, timeouts.placement_group_s, 0.1)
+    while True:
         states = {group.state for group in find_resources(client, name, kind)}
         if states == {"available"}:
             return
-        if clock.monotonic() > deadline:
+        if polling.left_s < 0:
             raise ClusterctlError(
                 f"the placement group of {name} does not become available: "
                 f"{', '.join(states) or 'EC2 does not show it'}",
                 "run `up` again, or do without: --no-placement-group",
             )
-        clock.sleep(gap_s)
+        polling.wait()
 
 
 # Instances per TerminateInstances call.
@@ -74,12 +74,12 @@ def terminate(
     cost nothing any more, but still take room in their reservation, placement group and subnet.
     Raises AwsError, and after `timeout_s` ClusterctlError: StillShuttingDown if all shut down.
     """
-    deadline = clock.monotonic() + timeout_s
+    polling = Polling(clock, timeout_s)
     is_chosen = is_own if ids is None else lambda one: one.node.instance_id in ids
     nodes = dict.fromkeys(one.node.name for one in known)
     # Whatever EC2 shows of them: it may show an instance, or its tags, late.
     _terminate(client, [one.node.instance_id for one in known] if ids is None else tuple(ids))
-    for gap_s in backoff_delays():
+    while True:
         found = find_instances(client, name, NOT_TERMINATED)
         left = [one for one in found if is_chosen(one)]
         on_poll(left)
@@ -92,7 +92,7 @@ def terminate(
         if not until_gone and not awake:
             return tuple(nodes)
         _terminate(client, [one.node.instance_id for one in awake])
-        if clock.monotonic() > deadline:
+        if polling.left_s < 0:
             hint = f"see `clusterctl status {name}`"
             if ids is None:
                 hint = f"run it again later: clusterctl down {name}"
@@ -102,8 +102,7 @@ def terminate(
                 f"{', '.join(one.node.name for one in left)}",
                 f"their termination is requested; {hint}",
             )
-        clock.sleep(gap_s)
-    raise AssertionError("unreachable")
+        polling.wait()
 
 
 def _terminate(client: EC2Client, ids: Sequence[str]) -> None:
@@ -129,9 +128,9 @@ def await_launches(
 
     For launches of unknown outcome. Returns the instances that EC2 has shown. Raises AwsError.
     """
-    for gap_s in backoff_delays():
+    polling = Polling(clock, until - clock.time())
+    while True:
         made = launched_with(client, tokens)
-        if clock.time() >= until or {one.launch_token for one in made} >= set(tokens):
+        if polling.left_s <= 0 or {one.launch_token for one in made} >= set(tokens):
             return made
-        clock.sleep(gap_s)
-    raise AssertionError("unreachable")
+        polling.wait()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Optional, TypeVar
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.domain.timeouts import Clock
+from clusterctl.domain.timeouts import Clock, Polling
 from clusterctl.ec2 import tags
 from clusterctl.ec2.creations import Creations
-from clusterctl.ec2.errors import backoff_delays, throttled, translated
+from clusterctl.ec2.errors import paged, retried, throttled, translated
 from clusterctl.ec2.instances import Instance, describe_instances, in_states
 from clusterctl.ec2.network.vpcs import (
     NETWORK,
@@ -251,15 +251,13 @@ def _listed(
         there = describe_instances(clients.ec2, [tagged, in_states(NOT_TERMINATED)])
         return [(of_instance(one), dict(one.tags)) for one in there]
     listing = _LISTINGS[kind]
-    with translated():
-        if listing.service == "ec2":
-            return list(_described(clients.ec2, listing, tagged))
-        client: Any = getattr(clients, listing.service)
-        # DescribeStacks has no filter by tag. IAM's lists have no tags, but the path of what is
-        # clusterctl's ends with the cluster's name.
-        of_iam: Any = {"PathPrefix": role_path(region)} if listing.service == "iam" else {}
-        pages = client.get_paginator(listing.operation).paginate(**of_iam)
-        entries = [entry for page in pages for entry in page[listing.answer]]
+    if listing.service == "ec2":
+        return _described(clients.ec2, listing, tagged)
+    # DescribeStacks has no filter by tag. IAM's lists have no tags, but the path of what is
+    # clusterctl's ends with the cluster's name.
+    of_iam: Any = {"PathPrefix": role_path(region)} if listing.service == "iam" else {}
+    client = getattr(clients, listing.service)
+    entries = paged(client, listing.operation, listing.answer, **of_iam)
     if not of_iam:
         return [(listing.read(entry), tags.tag_dict(entry.get("Tags"))) for entry in entries]
     return [
@@ -271,17 +269,15 @@ def _listed(
 
 def _described(
     client: Any, listing: _Listing, tagged: Any
-) -> Iterator[tuple[Resource, dict[str, str]]]:
+) -> list[tuple[Resource, dict[str, str]]]:
     wanted = {"Filters": [tagged], **dict(listing.arguments)}
-    # boto3 has no paginator for addresses, key pairs and some others: EC2 returns these at once.
-    pages = (
-        client.get_paginator(listing.operation).paginate(**wanted)
-        if client.can_paginate(listing.operation)
-        else [getattr(client, listing.operation)(**wanted)]
-    )
-    for found in pages:
-        for entry in found[listing.answer]:
-            yield listing.read(entry), tags.tag_dict(entry.get(listing.tags))
+    if client.can_paginate(listing.operation):
+        entries = paged(client, listing.operation, listing.answer, **wanted)
+    else:
+        # EC2 returns addresses, key pairs and some others at once.
+        with translated():
+            entries = getattr(client, listing.operation)(**wanted)[listing.answer]
+    return [(listing.read(entry), tags.tag_dict(entry.get(listing.tags))) for entry in entries]
 
 
 def find_resources(client: EC2Client, name: str, kind: ResourceKind) -> tuple[Resource, ...]:
@@ -289,8 +285,7 @@ def find_resources(client: EC2Client, name: str, kind: ResourceKind) -> tuple[Re
 
     Raises AwsError.
     """
-    with translated():
-        found = list(_described(client, _LISTINGS[kind], tags.of_cluster(name)))
+    found = _described(client, _LISTINGS[kind], tags.of_cluster(name))
     return tuple(one for one, _ in found if one.state not in _GONE)
 
 
@@ -418,19 +413,16 @@ def delete(
     the error before each retry, and the seconds left. Raises AwsError.
     """
     deletion = DELETIONS[one.kind]
-    for gap_s in backoff_delays(0.5):
-        try:
-            with translated():
-                deletion.call(client, one)
-            return
-        except AwsError as error:
-            if error.code in deletion.gone:
-                return
-            left_s = deadline - clock.monotonic()
-            if left_s < 0 or not (error.code in deletion.in_use or throttled(error)):
-                raise
-            on_wait(error, left_s)
-        clock.sleep(gap_s)
+
+    def is_temporary(error: AwsError) -> bool:
+        return error.code in deletion.in_use or throttled(error)
+
+    polling = Polling(clock, deadline - clock.monotonic(), 0.5)
+    try:
+        retried(lambda: deletion.call(client, one), is_temporary, polling, on_wait)
+    except AwsError as error:
+        if error.code not in deletion.gone:
+            raise
 
 
 def delete_all(

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import NoSuchCluster
-from clusterctl.domain.timeouts import Timeouts
+from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.domain.units import count
 from clusterctl.ec2.cluster_resources import await_launches, terminate
 from clusterctl.ec2.creations import Creations
-from clusterctl.ec2.errors import backoff_delays
 from clusterctl.ec2.instances import Instance, billing_reservations, find_instances
 from clusterctl.ec2.node_role import delete_node_role, role_name
 from clusterctl.ec2.resources import (
@@ -239,9 +238,6 @@ def _wait_until_gone(client: EC2Client, name: str, creations: Creations) -> None
 
     The next `up` would build on an address or a group that is gone. Raises AwsError.
     """
-    clock = creations.timeouts.clock
-    until = clock.monotonic() + creations.timeouts.shown_s
-    for gap_s in backoff_delays(0.2):
-        if not find_made(client, name, creations) or clock.monotonic() > until:
-            return
-        clock.sleep(gap_s)
+    polling = Polling(creations.timeouts.clock, creations.timeouts.shown_s)
+    while find_made(client, name, creations) and polling.left_s >= 0:
+        polling.wait()

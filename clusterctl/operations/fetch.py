@@ -46,7 +46,7 @@ RECORD = "record.json"
 
 @dataclass(frozen=True)
 class Output:
-    """What a job wrote into one folder of a node. `name` is the folder's, if it is brought as a
+    """What a job wrote into one folder of a node. `name` is the folder's, if it is fetched as a
     whole; empty if only its files are."""
 
     target: Target
@@ -96,7 +96,7 @@ def fetch(
     verify: bool = False,
     record_only: bool = False,
 ) -> Fetched:
-    """Bring a job's record and what the job wrote into `place`: only complete files.
+    """Fetch a job's record and what the job wrote into `place`: only complete files.
 
     The log and the other files of the record come first, and record.json last: then all is here.
     It may be run again: what is here already is not copied again. Then contents are compared, since
@@ -266,7 +266,7 @@ def plan_parts(
 ) -> list[Part]:
     """Return where what a job wrote goes: no two files share a path, and none is below another.
 
-    That of the head node goes into `place`, beside the files `records`; that of another of `hosts`
+    That of the head node goes into `place`, next to the files `records`; that of another of `hosts`
     below its name. What has a name that is taken goes below the node's name instead, or, if that is
     taken, too, below that name with a number (`demo-0.2`).
     """
@@ -356,7 +356,7 @@ def locked_staging_folder(place: Path, job_id: str) -> Iterator[tuple[Path, bool
         # NFS cannot lock a folder exclusively. Without the lock, leftover folders stay, because a
         # running fetch may own them.
         with suppress(OSError):
-            # When a job fails, `train` and a `logs -f` beside it fetch it at the same moment.
+            # When a job fails, `train` and a `logs -f` of the same job fetch it at the same moment.
             fcntl.flock(opened, fcntl.LOCK_EX)
             is_alone = True
         left = [*place.glob(f".fetch-{job_id}-*")]

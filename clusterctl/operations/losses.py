@@ -174,7 +174,7 @@ def never_ready(folder: ClusterFolder, head: Node) -> bool:
 
 def known_without_asking(cluster: Cluster | None, folder: ClusterFolder) -> Losses | None:
     """Return what is known without asking a node: nothing is there, or the head node cannot be
-    asked. None if it has to be queried."""
+    queried. None if it has to be queried."""
     heads = [node for node in cluster.nodes if node.index == 0] if cluster else []
     if not heads:
         return Losses(unknown={f"{folder.path.name}-0": "there is no such instance any more"})

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
-from clusterctl.domain.timeouts import Clock
+from clusterctl.domain.timeouts import Clock, backoff_delays
 from clusterctl.domain.units import count, format_duration
-from clusterctl.ec2.errors import backoff_delays, translated
+from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import describe_instances, in_states
 from clusterctl.ec2.launch.capacity import find_offers
 from clusterctl.ec2.launch.request import Step, tagged

@@ -1,7 +1,7 @@
 """Whether what EC2 has under a cluster's name was made from this machine, or elsewhere.
 
-The tags have the cluster's name, and two machines may use the same one. The key pair tells them
-apart: a region of an account has one of each name, `up` imports it before it launches anything, and
+The tags have the cluster's name, and two machines may use the same one. They differ in the key
+pair: a region of an account has one of each name, `up` imports it before it launches anything, and
 its private half is in the cluster's folder.
 """
 

@@ -19,8 +19,7 @@ from clusterctl.domain.errors import (
 )
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, last_line, parse_outputs
-from clusterctl.domain.timeouts import Timeouts
-from clusterctl.ec2.errors import backoff_delays
+from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.ec2.instances import (
     Instance,
     as_cluster,
@@ -84,7 +83,7 @@ def stop(
         going = [one for one in there if one.node.state is NodeState.RUNNING]
         if going:
             may_stop(cluster)
-            note_spent(launcher.clients, going, launcher.prices)
+            note_spent(launcher.clients, going)
             names = [one.node.name for one in going]
             launcher.progress.step(f"stopping {fold_hosts(names)}")
         # All of them: EC2 may still show one as stopped that was started a moment ago.
@@ -161,9 +160,8 @@ def _await_stopped(
 
     Stops instances that EC2 has not shown before, too, and adds their names to `ran`.
     """
-    clock = timeouts.clock
-    deadline = clock.monotonic() + timeouts.stopped_s
-    for gap_s in backoff_delays():
+    polling = Polling(timeouts.clock, timeouts.stopped_s)
+    while True:
         there = find_instances(client, name)
         if not there:
             raise NoSuchCluster(
@@ -177,10 +175,9 @@ def _await_stopped(
             ran += [one for one in more if one not in ran]
         if not moving and is_stopped:
             return as_cluster(client, name, there)
-        if clock.monotonic() > deadline:
+        if polling.left_s < 0:
             raise ClusterctlError(
                 f"still stopping: {fold_hosts(moving or ran)}",
                 f"the stop is requested; check later: clusterctl status {name}",
             )
-        clock.sleep(gap_s)
-    raise AssertionError("unreachable")
+        polling.wait()

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.results import WithError
+from clusterctl.domain.timeouts import Clock, Polling
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.cluster_resources import BATCH
-from clusterctl.ec2.errors import backoff_delays, translated
+from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import batches
 from clusterctl.ec2.node_role import delete_profile, delete_role
 from clusterctl.ec2.resources import DELETIONS, Resource, ResourceKind, delete, list_kind
@@ -189,19 +190,17 @@ def _await_end(
     Raises AwsError.
     """
     left = set(waited_for)
-    deadline = time.monotonic() + TERMINATED_WITHIN_S
-    for gap_s in backoff_delays():
-        if not left:
-            break
+    polling = Polling(Clock(), TERMINATED_WITHIN_S)
+    while left:
         shown = {one.id for one in list_kind(clients, region, ResourceKind.INSTANCE)}
         for one in sorted(left - shown):
             on_gone(by_id[one])
         left &= shown
-        if not left or time.monotonic() > deadline:
+        if not left or polling.left_s < 0:
             break
         what = f"{count(len(left), 'instance')} in {region}"
-        teller.waits(what, "shutting down", deadline - time.monotonic())
-        time.sleep(gap_s)
+        teller.waits(what, "shutting down", polling.left_s)
+        polling.wait()
     return left
 
 
@@ -215,17 +214,17 @@ def _delete_network(
     with translated():
         # This only starts the deletion.
         clients.cloudformation.delete_stack(StackName=network.name)
-    deadline = time.monotonic() + NETWORK_WITHIN_S
-    for gap_s in backoff_delays():
+    polling = Polling(Clock(), NETWORK_WITHIN_S)
+    while True:
         shown = [
             one for one in list_kind(clients, region, ResourceKind.NETWORK) if one.id == network.id
         ]
         if not shown:
             return
-        if shown[0].state == "DELETE_FAILED" or time.monotonic() > deadline:
+        if shown[0].state == "DELETE_FAILED" or polling.left_s < 0:
             raise ClusterctlError(
                 f"CloudFormation has not deleted it ({shown[0].state})",
                 f"aws cloudformation describe-stack-events --stack-name {network.name} shows why",
             )
-        teller.waits(_called(network), "CloudFormation deletes it", deadline - time.monotonic())
-        time.sleep(gap_s)
+        teller.waits(_called(network), "CloudFormation deletes it", polling.left_s)
+        polling.wait()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
-from clusterctl.ec2.errors import translated
+from clusterctl.ec2.errors import paged, translated
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -208,15 +208,9 @@ def find_ways_out(client: EC2Client, subnets: Sequence[Subnet]) -> Mapping[str, 
     if not subnets:
         return {}
     of_vpc: Any = [{"Name": "vpc-id", "Values": [subnets[0].vpc_id]}]
-    with translated():
-        tables = list(_all(client, "describe_route_tables", "RouteTables", of_vpc))
-        endpoints = list(_all(client, "describe_vpc_endpoints", "VpcEndpoints", of_vpc))
+    tables = paged(client, "describe_route_tables", "RouteTables", Filters=of_vpc)
+    endpoints = paged(client, "describe_vpc_endpoints", "VpcEndpoints", Filters=of_vpc)
     return {subnet.subnet_id: _way_out(subnet.subnet_id, tables, endpoints) for subnet in subnets}
-
-
-def _all(client: Any, operation: str, key: str, filters: Any) -> Iterator[Any]:
-    for page in client.get_paginator(operation).paginate(Filters=filters):
-        yield from page[key]
 
 
 def _way_out(subnet_id: str, tables: Sequence[Any], endpoints: Sequence[Any]) -> Egress:
@@ -285,9 +279,7 @@ def find_subnets(
         wanted = {"Filters": [{"Name": f"tag:{NETWORK}", "Values": [network]}]}
     else:
         wanted = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
-    with translated():
-        pages = client.get_paginator("describe_subnets").paginate(**wanted)
-        found = [read_subnet(each) for page in pages for each in page["Subnets"]]
+    found = map(read_subnet, paged(client, "describe_subnets", "Subnets", **wanted))
     return tuple(sorted(found, key=lambda subnet: (subnet.zone, subnet.cidr, subnet.subnet_id)))
 
 

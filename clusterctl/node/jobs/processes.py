@@ -3,7 +3,7 @@
 The processes of jobs are those that have a job's or a rank's variable in their environment, Open
 MPI's launchers and daemons and the program of train.sh, whoever started them, and the descendants
 of all these. A program may write its title over its environment (setproctitle); if its parent ends,
-too, only the session (setsid(2)) tells that it belongs to a job. So what is in a session that was
+too, only the session (setsid(2)) shows that it belongs to a job. So what is in a session that was
 made for a job is found as well: one whose leader is the job's, or is the process that the job's
 record names, and each session that an earlier list has shown.
 A user's shells, editors, notebooks and other Python processes are not among them.
@@ -32,7 +32,7 @@ JOB = b"CLUSTERCTL_JOB"
 RANKS = (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper", "mpiexec.hydra")
 DAEMONS = ("orted", "prted", "ompi_prted", "hydra_pmi_proxy")
-# On nodes of a cluster, only `diagnose` looks at those: `kill` ends nothing because of them.
+# On nodes of a cluster, only `diagnose` inspects those: `kill` ends nothing because of them.
 OTHER_LAUNCHERS = ("srun", "mpirun.mpich", "mpiexec.mpich", "mpirun.openmpi", "mpiexec.openmpi")
 OTHER_DAEMONS = ("hydra_bstrap_proxy",)
 # A script of theirs may start a rank, as its parent or by exec.
@@ -55,7 +55,7 @@ class NodeProcess:
 
     `rank` and `job_id` are None for a process that has none. `age_s` is in seconds. `ended` is
     terminated, killed, or empty for a process that still runs. `session` identifies its session if
-    that is a job's: what is in it belongs to the job, also when nothing else tells that any more.
+    that is a job's: what is in it belongs to the job, also when nothing else shows that any more.
     `group` identifies the job, of any launcher, on all hosts; empty if unknown.
     The caller adds `host`.
     """
@@ -141,7 +141,7 @@ class JobSession(NamedTuple):
 
 
 class Process:
-    """One process, and what tells whether it belongs to a job. `role`: see `role_of`."""
+    """One process, and what shows whether it belongs to a job. `role`: see `role_of`."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Process:
 
 
 def read_process(pid: int, everyone: bool = False) -> Process:
-    """Read one process from /proc. Raises OSError if it is gone or, unless `everyone` is asked for,
+    """Read one process from /proc. Raises OSError if it is gone or, unless `everyone` is true,
     another user's."""
     folder = Path(f"/proc/{pid}")
     if not everyone and folder.stat().st_uid != os.geteuid():
@@ -354,7 +354,7 @@ def of_sessions(
     by `submit` of jobs.py, by sshd for mpirun's daemon, or by themselves. A run that was typed by
     hand is in the session of the user's shell, which is no job's. A user may set the variable in a
     shell, too: a session is the job's only if its leader is. Once the leader has ended, nothing in
-    the session tells whose it was: then it has to be among the `known` ones.
+    the session shows whose it was: then it has to be among the `known` ones.
     """
     marked = {pid for pid in wanted if is_of_any_job(processes[pid], job)}
     marked |= descendants(marked, processes) & wanted

@@ -4,7 +4,7 @@ What counts is the time of the inode's last change (ctime): a program may set th
 copying, but not this one. Reading a file, as `fetch` does, leaves it. A change of mode, owner or
 links makes it a new one, though the content is the same: then the file counts as not fetched. A
 file that is written twice within a tick of the kernel's clock (4 ms at 250 Hz), and listed between
-the two, is the only change that is not seen.
+the two, is the only change that is not found.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from clusterctl.node.relay.protect import OF_HOME, protected, why_needed
 FETCHED = "fetched.json"  # in the job's folder: what `note_fetched` was given
 CHECKPOINTS, MODEL, FILES = "checkpoints", "model", "files"
 KINDS = {"model": MODEL}
-# Folders of runs that were started by hand: as in the tutorial, and beside the shipped trainer.
+# Folders of runs that were started by hand: as in the tutorial, and next to the shipped trainer.
 BY_HAND = ("imagenet_resnet", "examples/horovod/tensorflow/imagenet_resnet")
-# What Python writes beside a program, what clusterctl puts there, keys and other jobs.
+# What Python writes next to a program, what clusterctl puts there, keys and other jobs.
 NO_RESULTS = {"__pycache__", SHIPPED, *map(os.fsdecode, OF_HOME)}
 MOST_UNREAD = 5
 CLOCK_SLACK_S = 0.1  # the heartbeat has one decimal, and times of change lag by a tick
@@ -64,8 +64,8 @@ class OutputFolder:
 
 @dataclass(frozen=True)
 class Trees:
-    """Folders to look into. With `named`, each OutputFiles names its files. With `recorded`, the
-    IDs of all jobs that the head node has a record of, also the programs here of other jobs."""
+    """Folders to list. With `named`, each OutputFiles names its files. With `recorded`, the IDs of
+    all jobs that the head node has a record of, also the programs here of other jobs."""
 
     trees: tuple[OutputFolder, ...]
     named: bool = False
@@ -100,7 +100,7 @@ class Going:
 class Overview:
     """On the head node: the jobs that have not ended, the folders that jobs write into, what is in
     those of the head node, and the digests of what was fetched, by job (each that has a record),
-    host and path. `unknown` says of each job whose folders are not known why."""
+    host and path. `unknown` is why, for each job whose folders are not known."""
 
     jobs: tuple[Going, ...]
     trees: tuple[OutputFolder, ...]
