@@ -348,11 +348,15 @@ class Scene(StepSigns):
         if self.has_made_steps and self.silent_for_steps >= SILENT_STEPS:
             working = [one for one in working if works_alone(one) and not is_long]
         elif len(working) < len(self.ranks):
-            starts = () if is_long else STARTING
+            # Before the first step, one sample in an import is enough: what comes next is short.
+            starts = {*STARTING} if not is_long else set()
             working = [
                 one
                 for one in working
-                if works_alone(one) or {*one.places} <= {*starts} or not one.is_python
+                if works_alone(one)
+                or {*one.places} <= starts
+                or (not self.has_made_steps and {*one.places} & starts)
+                or not one.is_python
             ]
         if not working:
             return ""

@@ -104,7 +104,10 @@ class StepSigns:
 
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of the last run in the trainer's metrics."""
+        """The rows of the last run in the trainer's metrics; none if this job has written none yet:
+        an earlier one may have left the file."""
+        if 0.0 < self.job.age_s < (self.job.metrics_silent_s or 0.0):
+            return []
         rows = [row for row in self.job.metrics if isinstance(row.get("time"), (int, float))]
         run = rows[-1].get("run") if rows else None
         return [row for row in rows if row.get("run") == run]

@@ -282,6 +282,17 @@ def test_no_rank_that_works_is_an_error_before_a_step_is_overdue(ranks, log, qui
     assert found.exit_status != 2, found.verdict
 
 
+def test_metrics_that_an_earlier_job_has_left_tell_nothing_of_this_one():
+    rows = tuple({"run": "a", "step": n, "time": 100.0 + n} for n in range(9))
+    young = job_of(log=("starts",), quiet_s=5.0, age_s=12.0, metrics=rows, metrics_silent_s=1700.0)
+    working = used(samples(own("load"), own("load", 31), own("load"), state="R"))
+    for ranks, looks, status in (((5,), working, 3), (range(8), working, 0)):
+        found = diagnose(with_rank(young, *ranks, samples=looks))
+        assert found.exit_status == status and "no step for 28 min" not in found.verdict
+    old = with_job(young, age_s=1900.0)
+    assert diagnose(with_rank(old, 5, samples=working)).exit_status == 2
+
+
 def test_a_rank_that_works_is_an_error_once_a_step_is_overdue():
     looks = used(samples(own("spin", 3), own("spin", 4), own("spin", 3), state="R"))
     for quiet_s, log, status in (

@@ -455,7 +455,7 @@ NOT_KNOWN = {
     "all wait in allreduce": (STUCK, "wait in Horovod's allreduce"),
     "ranks in C that spin": (with_rank(STUCK, *range(8), samples=SPIN), "ranks 0-7 in running"),
     "ninety steps, then silence": (
-        with_job(job_of(stack=STEP), metrics=ROWS, metrics_silent_s=300.0),
+        with_job(job_of(stack=STEP), metrics=ROWS, metrics_silent_s=300.0, age_s=900.0),
         "no step for 5 min 00 s, and one came every 0.1 s before",
     ),
     "steps in the log, then silence": (
@@ -469,7 +469,7 @@ NOT_KNOWN = {
     ),
     "all work on, long after the last step": (
         with_rank(
-            with_job(job_of(), metrics=ROWS, metrics_silent_s=300.0),
+            with_job(job_of(), metrics=ROWS, metrics_silent_s=300.0, age_s=900.0),
             *range(8),
             samples=samples(own("augment"), STEP, own("augment", 31)),
         ),
