@@ -23,6 +23,7 @@ import pytest
 
 from clusterctl.bootstrap.training import SHELL
 from clusterctl.operations.serving import libraries_here
+from tests.ports import free_port
 from tests.serving import make_model, training_python
 
 pytestmark = pytest.mark.train
@@ -42,9 +43,7 @@ class Server:
     def __init__(self, folder, libraries, model_dir, path="", edit=("", "")):
         folder.mkdir()
         (folder / "serve.py").write_text((SHELL / "serve.py").read_text().replace(*edit))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.log = folder / "log"
         words = ["--model", "tiny", "--folder", str(model_dir), "--port", str(self.port)]
         words += ["--libraries", str(libraries), *(["--public"] if path else [])]

@@ -17,6 +17,7 @@ from clusterctl.lab.record import ACCOUNTS, LabOptions, read_record
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.site import Site, keep_site
 from tests.lab.running import CLUSTERCTL
+from tests.ports import free_port
 
 pytestmark = pytest.mark.lab
 
@@ -111,8 +112,7 @@ def test_a_server_that_cannot_start_fails(tmp_path):
 
 @pytest.mark.all
 def test_a_port_of_ones_own(lab_home):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     assert run(lab_home.path, "start", "--port", str(port)).returncode == 0
     assert read_record(lab_home.path).endpoint_url == f"http://127.0.0.1:{port}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from clusterctl.diagnosis.frames import Activity, collective_of, name_of, place_
 from clusterctl.node.diagnosis.stacks import _read_py_spy
 from clusterctl.operations.diagnose import installed_py_spy
 from tests.lab.running import wait_until
+from tests.ports import free_port
 
 TORCH = Path(__file__).with_name("torch_waits.py")
 # Interpreters that may have PyTorch: Debian's has 1.13. Others are named in a variable.
@@ -57,9 +57,7 @@ def test_where_ranks_of_torch_wait(python, tmp_path):
     probe = subprocess.run([python, "-c", "import torch"], capture_output=True, check=False)
     if probe.returncode:
         pytest.skip(f"{python} has no PyTorch: ./scripts/test installs Debian's")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     common |= {"WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
         subprocess.Popen([python, str(TORCH), str(tmp_path)], env={**common, "RANK": str(rank)})

@@ -19,6 +19,7 @@ from clusterctl.transport.connections import Connections
 from clusterctl.transport.keys import KnownHostKeys, load_key
 from clusterctl.transport.session import Identity
 from clusterctl.transport.target import Target
+from tests.ports import free_port
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
@@ -56,12 +57,6 @@ class SshServer:
 def keygen(path: Path, kind: str = "ed25519") -> None:
     argv = ["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "test", "-f", str(path)]
     subprocess.run(argv, check=True)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 @pytest.fixture(scope="session")

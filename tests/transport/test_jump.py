@@ -22,7 +22,8 @@ from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.keys import KnownHostKeys, load_key
 from clusterctl.transport.session import Identity, connect
 from tests.lab.running import wait_until
-from tests.transport.conftest import free_port, keygen, running_sshd
+from tests.ports import free_port
+from tests.transport.conftest import keygen, running_sshd
 
 
 def behind(server, number: int = 2, **changes):

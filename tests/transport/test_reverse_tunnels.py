@@ -12,6 +12,7 @@ from clusterctl.copy.routes import own_address
 from clusterctl.domain.errors import HostUnreachable
 from clusterctl.transport.reverse_tunnels import HERE, ReverseTunnels
 from tests.lab.running import wait_until
+from tests.ports import free_port
 from tests.transport.conftest import running_sshd
 
 
@@ -84,10 +85,8 @@ def test_one_connection_after_another_and_many_at_once(ssh_server, echo):
 
 
 def test_a_tunnel_to_a_closed_port_ends_only_its_connection(ssh_server):
-    with socket.create_server((HERE, 0)) as closed:
-        port = closed.getsockname()[1]
     with ssh_server.connections() as connections:
-        where = ReverseTunnels(connections, HERE, port).open(ssh_server.target(2))
+        where = ReverseTunnels(connections, HERE, free_port()).open(ssh_server.target(2))
         with socket.create_connection(where, 10) as talk:
             assert talk.recv(1) == b""
         assert connections.run(ssh_server.target(2), "echo in").stdout == "in\n"

@@ -31,7 +31,8 @@ from clusterctl.transport.keys import KnownHostKeys, load_key
 from clusterctl.transport.session import Identity, connect
 from clusterctl.transport.stdin import StdinSource
 from tests.lab.running import wait_until
-from tests.transport.conftest import free_port, keygen, running_sshd
+from tests.ports import free_port
+from tests.transport.conftest import keygen, running_sshd
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from clusterctl.node.jobs import folder, output
 from clusterctl.node.jobs.processes import Process, read_process
 from clusterctl.node.jobs.spec import JobSpec
 from tests.lab.running import wait_until
+from tests.ports import free_port
 
 SAID = {
     "CLIENT PROTOCOL 2": "SERVER PROTOCOL 2\n",
@@ -53,9 +54,7 @@ def nccl():
 
 
 def test_ras(nccl):
-    nobody = socket.create_server(("127.0.0.1", 0))
-    where = f"localhost:{nobody.getsockname()[1]}"
-    nobody.close()
+    where = f"localhost:{free_port()}"
     assert ras.ask_ras([where], 240) == ""
     assert ras.ask_ras([where, nccl.where], 240) == '{"communicators": []}'
     nccl.frozen = True

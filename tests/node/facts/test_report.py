@@ -109,9 +109,10 @@ def test_a_value_of_another_type_is_an_error_of_its_fact_alone():
 
 def test_a_fact_that_hangs_holds_no_output_open():
     """SSH waits until no process has the program's output open. No process is left, either."""
+    name = f"hangs-{os.getpid()}"
     text = (
         "import time; from clusterctl.node.facts import report\n"
-        "def hangs(): open('/proc/self/comm', 'w').write('hangs-here'); time.sleep(600)\n"
+        f"def hangs(): open('/proc/self/comm', 'w').write('{name}'); time.sleep(600)\n"
         "report.hangs = hangs\n"
         "one = report.FactRequest('clusterctl.node.facts.report:hangs')\n"
         "print(report.collect(report.ReportRequest((one,), 0.5)).readings[0].error)"
@@ -120,7 +121,7 @@ def test_a_fact_that_hangs_holds_no_output_open():
         [sys.executable, "-c", text], capture_output=True, text=True, timeout=240, check=True
     )
     assert done.stdout == "no answer within 0.5 s\n", done.stderr
-    left = subprocess.run(["pgrep", "-x", "hangs-here"], capture_output=True, check=False)
+    left = subprocess.run(["pgrep", "-x", name], capture_output=True, check=False)
     assert left.stdout == b""
 
 
