@@ -15,7 +15,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.money import end_words
-from clusterctl.cli.node_options import check_nodes, indices_of, refuse_while_job_runs
+from clusterctl.cli.node_options import check_nodes, refuse_while_job_runs
 from clusterctl.cli.params import (
     dry_run_option,
     force_option,
@@ -470,7 +470,7 @@ def add(
 def remove(
     app: AppContext,
     name: str,
-    indices: tuple[tuple[int, ...], ...],
+    indices: tuple[int, ...],
     yes: bool,
     force: bool,
     as_json: bool,
@@ -487,15 +487,14 @@ def remove(
     from clusterctl.operations.members import remove as take_away
     from clusterctl.operations.status import cluster_status
 
-    chosen = indices_of(indices)
     cluster_status(app.clients, app.folder(name))
-    check_nodes(app, name, chosen)
-    nodes = fold_hosts([f"{name}-{index}" for index in chosen])
+    check_nodes(app, name, indices)
+    nodes = fold_hosts([f"{name}-{index}" for index in indices])
     output.confirm(f"Terminate {nodes}?", yes)
     if not force:
-        refuse_while_job_runs(app, name, "removing nodes may end it", chosen)
+        refuse_while_job_runs(app, name, "removing nodes may end it", indices)
     with launcher_of(app, name) as launcher:
-        removed = take_away(launcher, name, chosen)
+        removed = take_away(launcher, name, indices)
     if as_json:
         output.data(ReducedCluster(**vars(removed.cluster), removed=removed.removed))
         return
@@ -517,7 +516,7 @@ def remove(
 def replace(
     app: AppContext,
     name: str,
-    indices: tuple[tuple[int, ...], ...],
+    indices: tuple[int, ...],
     waiting: WaitingOptions,
     data: str | None,
     yes: bool,
@@ -538,21 +537,20 @@ def replace(
     from clusterctl.operations.members import nearest_peer, replace_nodes
     from clusterctl.operations.status import cluster_status
 
-    chosen = indices_of(indices)
     cluster_status(app.clients, app.folder(name))
-    check_nodes(app, name, chosen)
-    nodes = fold_hosts([f"{name}-{index}" for index in chosen])
+    check_nodes(app, name, indices)
+    nodes = fold_hosts([f"{name}-{index}" for index in indices])
     output.confirm(f"Replace {nodes}, and lose what is stored there?", yes)
     if not force:
-        refuse_while_job_runs(app, name, "replacing nodes may end it", chosen)
+        refuse_while_job_runs(app, name, "replacing nodes may end it", indices)
     if data:
         with app.open(name) as access:
             # Raises UsageError if no node can supply the data, before any is terminated.
-            nearest_peer(access.cluster, chosen)
+            nearest_peer(access.cluster, indices)
     with launcher_of(app, name, waiting) as launcher:
-        report = replace_nodes(launcher, name, chosen)
+        report = replace_nodes(launcher, name, indices)
     show_report(app, report, as_json)
-    return _copy_data(app, name, chosen, data, as_json) if data else 0
+    return _copy_data(app, name, indices, data, as_json) if data else 0
 
 
 def _copy_data(
