@@ -157,6 +157,13 @@ class AppContext:
         return replace(access, why_lost=explain.why_lost)
 
 
+def cluster_named(name: str | None) -> str:
+    """Return NAME. Raises UsageError without one, where no option takes its place."""
+    if name is None:
+        raise UsageError("which cluster?", "give its NAME")
+    return name
+
+
 def _lab_region(region: str) -> str:
     from clusterctl.lab.addresses import REGIONS
 

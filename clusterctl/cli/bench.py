@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.app_context import AppContext, cluster_command, cluster_named
 from clusterctl.cli.params import (
     NodePath,
     dry_run_option,
@@ -128,7 +128,7 @@ def bench(
         # A shell expands `--compare bench-*`: all folders but the first arrive as arguments.
         folders = [*compared, *([name] if name else []), *arguments]
         return _compare([Path(one) for one in folders], as_json)
-    assert name is not None  # ClusterCommand ensures it, unless --compare was given
+    name = cluster_named(name)
     if network:
         from clusterctl.cli.bench_network import bench_network
 

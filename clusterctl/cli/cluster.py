@@ -16,7 +16,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.money import end_words
-from clusterctl.cli.node_options import check_nodes, indices_of, refuse_while_job_runs
+from clusterctl.cli.node_options import check_nodes, refuse_while_job_runs
 from clusterctl.cli.params import (
     dry_run_option,
     indices_argument,
@@ -475,7 +475,7 @@ removal_force_option = click.option(
 def remove(
     app: AppContext,
     name: str,
-    indices: tuple[tuple[int, ...], ...],
+    indices: tuple[int, ...],
     yes: bool,
     force: bool,
     as_json: bool,
@@ -491,11 +491,10 @@ def remove(
     """
     from clusterctl.operations.members import remove as take_away
 
-    chosen = indices_of(indices)
-    anyway = f"clusterctl remove {name} {format_indices(chosen)} --yes --force"
-    _check_nodes_going(app, name, chosen, "remove", anyway, yes, force)
+    anyway = f"clusterctl remove {name} {format_indices(indices)} --yes --force"
+    _check_nodes_going(app, name, indices, "remove", anyway, yes, force)
     with launcher_of(app, name) as launcher:
-        removed = take_away(launcher, name, chosen)
+        removed = take_away(launcher, name, indices)
     if as_json:
         output.data(ReducedCluster(**vars(removed.cluster), removed=removed.removed))
         return
@@ -517,7 +516,7 @@ def remove(
 def replace(
     app: AppContext,
     name: str,
-    indices: tuple[tuple[int, ...], ...],
+    indices: tuple[int, ...],
     waiting: WaitingOptions,
     data: str | None,
     yes: bool,
@@ -537,17 +536,16 @@ def replace(
     """
     from clusterctl.operations.members import nearest_peer, replace_nodes
 
-    chosen = indices_of(indices)
-    anyway = f"clusterctl replace {name} {format_indices(chosen)} --yes --force"
-    _check_nodes_going(app, name, chosen, "replace", anyway, yes, force)
+    anyway = f"clusterctl replace {name} {format_indices(indices)} --yes --force"
+    _check_nodes_going(app, name, indices, "replace", anyway, yes, force)
     if data:
         with app.open(name) as access:
             # Raises UsageError if no node can supply the data, before any is terminated.
-            nearest_peer(access.cluster, chosen)
+            nearest_peer(access.cluster, indices)
     with launcher_of(app, name, waiting) as launcher:
-        report = replace_nodes(launcher, name, chosen)
+        report = replace_nodes(launcher, name, indices)
     show_report(app, report, as_json)
-    return _copy_data(app, name, chosen, data, as_json) if data else 0
+    return _copy_data(app, name, indices, data, as_json) if data else 0
 
 
 def _copy_data(

@@ -36,11 +36,6 @@ def selected(access: Access, head: bool, indices: tuple[int, ...] | None) -> tup
     return access.select((0,) if head else indices)
 
 
-def indices_of(groups: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """Return the indices of several arguments (`2-3 5`), sorted, each once."""
-    return tuple(sorted({index for group in groups for index in group}))
-
-
 def check_nodes(app: AppContext, name: str, indices: tuple[int, ...]) -> None:
     """Raise UsageError for indices of nodes that neither exist nor should. Queries EC2, no node.
 

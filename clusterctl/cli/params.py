@@ -304,9 +304,18 @@ class JobId(click.ParamType):
         return completions(ctx, lambda: _jobs_of(ctx), incomplete)
 
 
-indices_argument = click.argument(
-    "indices", nargs=-1, required=True, type=Indices(), metavar="INDEX..."
-)
+def _indices_argument(name: str, metavar: str, required: bool) -> Callable[[Any], Any]:
+    """Return the argument of several words as `2-3 5`; the command gets their indices, sorted."""
+
+    def flat(ctx: Any, param: Any, groups: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+        return tuple(sorted({index for group in groups for index in group}))
+
+    words: dict[str, Any] = {"nargs": -1, "required": required, "metavar": metavar}
+    return click.argument(name, type=Indices(), callback=flat, **words)
+
+
+indices_argument = _indices_argument("indices", "INDEX...", required=True)
+optional_indices_argument = _indices_argument("chosen", "[INDEX]...", required=False)
 job_argument = click.argument("job_id", required=False, type=JobId(), metavar="[JOB]")
 
 

@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.node_options import check_nodes, indices_of
+from clusterctl.cli.node_options import check_nodes
 from clusterctl.cli.params import indices_argument, json_option
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.ranges import fold_hosts
@@ -38,7 +38,7 @@ LOGIN_WITHIN_S = 6.0
 @click.option("--reason", default="", help="Shown by `status`.")
 @json_option("InService")
 def quarantine(
-    app: AppContext, name: str, indices: tuple[tuple[int, ...], ...], reason: str, as_json: bool
+    app: AppContext, name: str, indices: tuple[int, ...], reason: str, as_json: bool
 ) -> int:
     """Leave the nodes INDEX... of cluster NAME out of the hosts file, and of every command that
     names no node: train, run, copy, env and all others.
@@ -51,19 +51,19 @@ def quarantine(
     A job that runs on them goes on. `release` returns them to service, `replace` replaces the
     machines.
     """
-    return _set(app, name, indices_of(indices), reason, as_json)
+    return _set(app, name, indices, reason, as_json)
 
 
 @cluster_command(explicit=True)
 @indices_argument
 @json_option("InService")
-def release(app: AppContext, name: str, indices: tuple[tuple[int, ...], ...], as_json: bool) -> int:
+def release(app: AppContext, name: str, indices: tuple[int, ...], as_json: bool) -> int:
     """Return the nodes INDEX... of cluster NAME to service.
 
     \b
     clusterctl release demo 2
     """
-    return _set(app, name, indices_of(indices), None, as_json)
+    return _set(app, name, indices, None, as_json)
 
 
 def _set(

@@ -10,8 +10,8 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.node_options import indices_of, nodes_option
-from clusterctl.cli.params import Duration, Indices, force_option, json_option
+from clusterctl.cli.node_options import nodes_option
+from clusterctl.cli.params import Duration, force_option, json_option, optional_indices_argument
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
@@ -37,7 +37,7 @@ class AtOnce(click.ParamType):
 
 
 @cluster_command()
-@click.argument("chosen", nargs=-1, type=Indices(), metavar="[INDEX]...")
+@optional_indices_argument
 @nodes_option
 @click.option(
     "--wait/--no-wait", default=True, show_default=True, help="Until they are back as they were."
@@ -61,7 +61,7 @@ class AtOnce(click.ParamType):
 def reboot(
     app: AppContext,
     name: str,
-    chosen: tuple[tuple[int, ...], ...],
+    chosen: tuple[int, ...],
     indices: tuple[int, ...] | None,
     wait: bool,
     at_once: int | None,
@@ -91,7 +91,7 @@ def reboot(
     with app.open(name) as access, course.interruptible():
         result = reboot_nodes(
             access,
-            indices_of(chosen) if chosen else indices,
+            chosen or indices,
             wait=wait,
             # 0 (`all`) becomes None: no limit.
             at_once=1 if at_once is None else at_once or None,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.app_context import AppContext, cluster_command, cluster_named
 from clusterctl.cli.params import JobId, NodePath, json_option, refuse_overwriting
 from clusterctl.cli.train import exit_status, how_it_ended, note_lost
 from clusterctl.domain.errors import ClusterctlError, UsageError
@@ -117,17 +117,15 @@ def results(
     if cloudwatch is not None:
         if files or log_dir is not None:
             raise UsageError("--cloudwatch is for a job", "one cluster, and one job")
-        assert name is not None
-        push = _Push(app, name, cloudwatch)
+        push = _Push(app, cluster_named(name), cloudwatch)
     if compare:
         return _compare_logs(list(dict.fromkeys(files)), as_json)
     status = 0
     if follow:
         if files or log_dir is not None or more:
             raise UsageError("--follow is for a job", "one cluster, and one job")
-        assert name is not None
         rows = _Rows(definitions, csv_file, as_json)
-        job, status = _follow(app, name, job, rows, definitions, push)
+        job, status = _follow(app, cluster_named(name), job, rows, definitions, push)
         # Rows on stdout are the whole result: a summary would spoil the JSON or CSV.
         if as_json or csv_file == "-" or status == output.INTERRUPTED:
             return status
@@ -137,8 +135,7 @@ def results(
             raise UsageError("--log reads files here, --log-dir those of a cluster", "give one")
         found = _of_files(files, definitions)
     else:
-        assert name is not None  # ClusterCommand ensures it, unless --log was given
-        found = _of_cluster(app, name, job, more, log_dir, definitions)
+        found = _of_cluster(app, cluster_named(name), job, more, log_dir, definitions)
     if push and not follow:
         push(found)
     found = replace(found, comparisons=_compared(found, reference))

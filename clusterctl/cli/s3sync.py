@@ -133,10 +133,8 @@ def _start(
 
     urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
     copy = plan_detached_copy(access, targets, request)
-    started = start_copy_job(
-        access, copy, urls=urls, cache=app.settings.home, offline=bool(app.settings.lab)
-    )
-    name, job = access.cluster.name, wait_until_listed(access, started.plan.job_id)
+    started = start_copy_job(access, copy, urls=urls, offline=bool(app.settings.lab))
+    name, job = access.cluster.name, wait_until_listed(access, started.job.job_id)
     failed = [node for node in _nodes(access, job, None) if node.state is JobState.FAILED]
     unheard = {node.host for node in failed}
     silent = [one for one in started.failures if one.host not in unheard]

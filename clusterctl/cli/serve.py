@@ -139,7 +139,6 @@ def _start(
         access,
         model_dir,
         model_name(model, model_dir),
-        cache=app.settings.home / "cache",
         node=node,
         port=port,
         public=public,

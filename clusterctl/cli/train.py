@@ -608,15 +608,11 @@ def train(
         if watchdog_s:
             from clusterctl.operations.watchdog import prepare
 
-            home, offline = app.settings.home, bool(app.settings.lab)
-            watchdog = prepare(access, watchdog_s, watchdog_cancel, home, offline)
+            watchdog = prepare(access, watchdog_s, watchdog_cancel, bool(app.settings.lab))
         how = "queue" if queue else "force" if force else "refuse"
         machines = machines_of(status.instances, find_prices(*priced), list_prices(*priced))
         bring = _bringing(app, access, CopyOptions(credentials=credentials, quiet=as_json))
-        cache = app.settings.home / "cache"
-        started = start_training(
-            access, plan, how, watchdog, machines, retries, min_gpus, bring, cache
-        )
+        started = start_training(access, plan, how, watchdog, machines, retries, min_gpus, bring)
         _show_started(started)
         if not detach:
             seen = started.started.job

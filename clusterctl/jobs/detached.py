@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timezone
-from types import MappingProxyType
 from typing import Any
 
 from clusterctl.domain.errors import (
@@ -25,7 +26,7 @@ from clusterctl.domain.timeouts import Timeouts
 from clusterctl.jobs.plan import JOBS_FOLDER, JobPlan
 from clusterctl.node.jobs.jobs import Submission, Submitted, cancel, submit
 from clusterctl.node.jobs.listing import find_jobs
-from clusterctl.node.jobs.spec import GPUS, LOG_NAME, JobRecord, JobSpec, JobStep, When
+from clusterctl.node.jobs.spec import LOG_NAME, JobRecord, JobSpec, JobStep, When
 from clusterctl.node.packer import program_of
 from clusterctl.transport.call import call
 from clusterctl.transport.connections import Connections
@@ -66,8 +67,6 @@ def spec_of(plan: JobPlan, **more: Any) -> JobSpec:
         "steps": tuple(steps),
         "workdir": plan.workdir,
         "ranks": plan.ranks,
-        "claims": (f"{plan.preset}:{plan.destination}",) if plan.destination else (GPUS,),
-        "destination": plan.destination,
         "log_dir": plan.log_dir,
         "log_name": plan.run.log_name if plan.run else LOG_NAME,
         "variables": {one.name: None if one.private else one.value for one in plan.variables},
@@ -82,37 +81,28 @@ def spec_of(plan: JobPlan, **more: Any) -> JobSpec:
     return JobSpec(**{**fields, **more})
 
 
-def job_files(plan: JobPlan) -> dict[str, str]:
-    """Return further files of the job's folder by name: its lines, for a user, and the program that
-    collects a model."""
-    files = {"command": " &&\n".join(plan.lines) + "\n"}
-    if plan.contract:
-        files[COLLECT_FILE] = COLLECT.text
-    return files
+def submission_of(plan: JobPlan, spec: JobSpec, how: str = "refuse") -> Submission:
+    """Return the request to start a planned job with this specification. Pure."""
+    private = {one.name: one.value for one in plan.variables if one.private}
+    return Submission(spec, how, private, {COLLECT_FILE: COLLECT.text} if plan.contract else {})
 
 
 def start_job(
-    connections: Connections,
-    head: Target,
-    plan: JobPlan,
-    cluster: str,
-    how: str = "refuse",
-    files: Mapping[str, str] = MappingProxyType({}),
-    spec: JobSpec | None = None,
+    connections: Connections, head: Target, request: Submission, cluster: str
 ) -> Submitted:
     """Start a job on the head node.
 
-    `how` decides what happens if other jobs are running: start at the same time ("force"), start
-    after them ("queue"), or raise JobRunning ("refuse"). `files` go into the job's folder. `spec`
-    is the job's specification; None for only that of the plan. Raises CommandFailed if the job
-    could not be started. If it may have been started all the same, the message of ConnectionLost or
-    KeyboardInterrupt has that.
+    Raises JobRunning if another job is in its way and the request refuses that, and CommandFailed
+    if the job could not be started. If it may have been started all the same, the message of
+    ConnectionLost or KeyboardInterrupt has that.
     """
-    private = {one.name: one.value for one in plan.variables if one.private}
-    request = Submission(spec or spec_of(plan), how, private, {**job_files(plan), **files})
+    spec = request.spec
+    lines = [shlex.join(one.argv) for one in spec.steps if one.when is not When.ALWAYS]
+    # Its lines are a file of their own, for a user.
+    files = {"command": " &&\n".join(lines) + "\n", **request.files}
     try:
         started = call(
-            *(connections, head, submit, request),
+            *(connections, head, submit, replace(request, files=files)),
             doing="starting the job",
             timeout_s=START_WITHIN_S,
             attachment=RUNNER.text.encode(),
@@ -120,23 +110,23 @@ def start_job(
     except (CommandTimeout, ConnectionLost) as lost:
         raise ConnectionLost(
             lost.host,
-            f"{lost.message}; job {plan.job_id} may run there all the same",
+            f"{lost.message}; job {spec.job_id} may run there all the same",
             f"see whether it does: clusterctl jobs {cluster}",
         ) from lost
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
-            f"interrupted; job {plan.job_id} may run all the same: see `clusterctl jobs {cluster}`"
+            f"interrupted; job {spec.job_id} may run all the same: see `clusterctl jobs {cluster}`"
         ) from None
     except CommandFailed as failed:
         if os.strerror(errno.ENOSPC) not in failed.message:
             raise
         raise CommandFailed(
             failed.host,
-            f"job {plan.job_id} was not started: its disk is full",
+            f"job {spec.job_id} was not started: its disk is full",
             f"make room: clusterctl disk {cluster}, clusterctl clean-logs {cluster} --jobs",
         ) from failed
     if started.busy:
-        raise job_running_error(started.busy, cluster, plan.destination)
+        raise job_running_error(started.busy, cluster, spec.destination)
     return started
 
 

@@ -195,8 +195,7 @@ class JobPlan:
     the folder there into which the program's folder is shipped; empty if it is on the nodes. `home`
     is the nodes' home folder. `run` is what the trainer will do, and `refused` its errors about its
     flags, after `with_trainer_run()`. `clears_on_purpose`: the user explicitly requested an empty
-    log folder. `destination` is that of a copy (preset `copy`), or the model that is served
-    (SERVE). `watchdog`: the settings of the watchdog (operations/watchdog.py). `tag_end`: see
+    log folder. `watchdog`: the settings of the watchdog (operations/watchdog.py). `tag_end`: see
     mpirun.tag_end; empty if ranks have no logs of their own. `torchrun`: mpirun starts one process
     on each node. `port`: the first of three for the job's processes; 0 for a job without ranks.
     `per_host`, `environment`: see JobRequest. `contract` is what the nodes of a script-mode program
@@ -220,7 +219,6 @@ class JobPlan:
     home: str = ""
     variables: tuple[Variable, ...] = ()
     mpi_arguments: tuple[str, ...] = ()
-    destination: str = ""
     watchdog: Watchdog | None = None
     per_host: int | None = None
     tag_end: str = ""

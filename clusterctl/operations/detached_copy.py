@@ -19,10 +19,11 @@ from clusterctl.copy.state_file import new_state
 from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.domain.results import HostOutcome
 from clusterctl.jobs.deploy import HOSTS_PATH
-from clusterctl.jobs.detached import job_running_error, spec_of, start_job
-from clusterctl.jobs.mpirun import Variable
-from clusterctl.jobs.plan import JobPlan, new_job_id
+from clusterctl.jobs.detached import job_running_error, start_job
+from clusterctl.jobs.plan import new_job_id
 from clusterctl.node.jobs.folder import COPIED
+from clusterctl.node.jobs.jobs import Submission
+from clusterctl.node.jobs.spec import COPY, JobSpec, JobStep
 from clusterctl.node.record import to_json
 from clusterctl.node.relay.manifest import FOLDER as A_FOLDER
 from clusterctl.node.relay.scan import SourceError, scan
@@ -61,7 +62,7 @@ class StartedCopy:
     """A copy whose job has been started. `tools` names the tools for S3 in use, `failures` are the
     errors of nodes that did not answer or could get no tool."""
 
-    plan: JobPlan
+    job: JobSpec
     tools: str = ""
     failures: tuple[HostOutcome[None], ...] = ()
 
@@ -129,7 +130,6 @@ def start_copy_job(
     copy: DetachedCopy,
     *,
     urls: UrlAccess,
-    cache: Path,
     offline: bool,
     mirror: bool = False,
     options: Sequence[str] = (),
@@ -139,8 +139,8 @@ def start_copy_job(
 
     Nodes without a tool for S3 get one first. `urls` is how they access it. `mirror` says that
     --delete has made DST on the head node identical to the source on this machine, so the job can
-    copy all of DST with --delete. `options` are further options for copyclust. For `cache` and
-    `offline` see put_programs.
+    copy all of DST with --delete. `options` are further options for copyclust. For `offline` see
+    put_programs.
     """
     tools = ""
     failures: tuple[HostOutcome[None], ...] = ()
@@ -152,7 +152,7 @@ def start_copy_job(
         if len(failures) == len(copy.targets) and failures[0].error:
             raise failures[0].error
     # The head node may have an older copyclust, if an older clusterctl launched it.
-    put_programs(access.connections, access.head, HOSTS_PATH, cache, offline)
+    put_programs(access.connections, access.head, HOSTS_PATH, access.folder.home, offline)
     home, is_folder = _home_of_head(access, copy.request.place_word)
     job_id = new_job_id()
     folder = f"{home}/.clusterctl/jobs/{job_id}"
@@ -168,32 +168,27 @@ def start_copy_job(
     if copy.needs_this_machine:
         destination = copy.request.place + ("/" if is_folder else "")
         sources = (destination,)
-    plan = JobPlan(
+    private = temporary_keys(urls)
+    program = f"{home}/{FOLDER}/bin/copyclust"
+    spec = JobSpec(
         job_id,
-        ranks=0,
-        preset="copy",
-        synthetic=False,
+        preset=COPY,
+        steps=(JobStep((program, *words, "--", f"{folder}/hosts", *sources, destination)),),
         workdir=home,
-        argv=(
-            *(f"{home}/{FOLDER}/bin/copyclust", *words),
-            *("--", f"{folder}/hosts", *sources, destination),
-        ),
+        claims=(f"{COPY}:{copy.request.place}",),
         destination=copy.request.place,
-        variables=temporary_keys(urls),
+        sources=copy.request.sources,
+        variables=dict.fromkeys(private),
     )
-    start_job(
-        *(access.connections, access.head, plan, access.cluster.name),
-        files=files,
-        spec=spec_of(plan, sources=copy.request.sources),
-    )
-    return StartedCopy(plan, tools, failures)
+    request = Submission(spec, private=private, files=files)
+    start_job(access.connections, access.head, request, access.cluster.name)
+    return StartedCopy(spec, tools, failures)
 
 
-def temporary_keys(urls: UrlAccess) -> tuple[Variable, ...]:
+def temporary_keys(urls: UrlAccess) -> dict[str, str]:
     """Return the private variable that has the temporary credentials: they are in no file."""
     keys = urls.credentials
-    is_temporary = isinstance(keys, AccessKeys)
-    return (Variable(KEYS_VARIABLE, to_json(keys), private=True),) if is_temporary else ()
+    return {KEYS_VARIABLE: to_json(keys)} if isinstance(keys, AccessKeys) else {}
 
 
 def copyclust_options(copy: DetachedCopy, urls: UrlAccess, mirror: bool) -> list[str]:

@@ -184,7 +184,7 @@ def no_cluster(clients: Clients, folder: ClusterFolder) -> NoSuchCluster:
 
 def did_you_mean(folder: ClusterFolder) -> str:
     """Return `did you mean demo? ` if this machine has a cluster of a name like the folder's."""
-    home = folder.path.parent
+    home = folder.home
     here = [one.parent.name for one in home.glob("*/account")] if home.is_dir() else []
     near = difflib.get_close_matches(folder.path.name, set(here) - {folder.path.name}, 1)
     return f"did you mean {near[0]}? " if near else ""

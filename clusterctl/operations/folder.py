@@ -13,6 +13,11 @@ class ClusterFolder:
     path: Path
 
     @property
+    def home(self) -> Path:
+        """The folder that holds the folders of all clusters, and what is kept for all of them."""
+        return self.path.parent
+
+    @property
     def key(self) -> Path:
         """The private key that logs in to the nodes (0600); the public half is in `key`.pub."""
         return self.path / "id_ed25519"
@@ -64,7 +69,7 @@ class ClusterFolder:
     def failed_job(self, job_id: str) -> Path:
         """What was fetched by itself of a failed job. It is no cluster's folder: `down` deletes
         that, and this may be the only copy of the log."""
-        return self.path.parent / "failed_jobs" / job_id
+        return self.home / "failed_jobs" / job_id
 
     @property
     def launched(self) -> bool:

@@ -104,7 +104,7 @@ class Launcher:
     @property
     def home(self) -> Path:
         """The folder that holds the folders of all clusters."""
-        return self.folder.path.parent
+        return self.folder.home
 
 
 def check_all(cluster: Cluster, result: FanoutResult[Any]) -> None:

@@ -384,7 +384,7 @@ def train(test: Selftest) -> Passed:
         planned = plan_training(access, request)
         test.say(planned.job.line)
         # A training that hangs would else be waited for until the nodes end themselves.
-        watchdog = prepare(access, HUNG_AFTER_S, True, test.launcher.home, offline=test.is_free)
+        watchdog = prepare(access, HUNG_AFTER_S, True, offline=test.is_free)
         job_id = start_training(access, planned, watchdog=watchdog).job.job_id
         job = follow(access, job_id, partial(_both, test), lambda why, _: test.say(why.message))
         if job.state is not JobState.SUCCEEDED:

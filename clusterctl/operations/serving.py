@@ -39,12 +39,13 @@ from clusterctl.domain.errors import (
     check_home,
 )
 from clusterctl.domain.results import last_line
-from clusterctl.jobs.detached import JobRunning, end_job, find_job, list_jobs, spec_of, start_job
+from clusterctl.jobs.detached import JobRunning, end_job, find_job, list_jobs, start_job
 from clusterctl.jobs.head_facts import facts_of_head, facts_to_read
-from clusterctl.jobs.plan import JobPlan, is_on_nodes, new_job_id
+from clusterctl.jobs.plan import is_on_nodes, new_job_id
 from clusterctl.node.jobs.folder import START_DAEMON_PATH
+from clusterctl.node.jobs.jobs import Submission
 from clusterctl.node.jobs.recovery import SSH
-from clusterctl.node.jobs.spec import SERVE, JobRecord, JobState
+from clusterctl.node.jobs.spec import SERVE, JobRecord, JobSpec, JobState, JobStep
 from clusterctl.node.record import RecordError, from_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import DOWNLOAD_WITHIN_S
@@ -165,19 +166,17 @@ def start_serving(
     model_dir: str,
     name: str,
     *,
-    cache: Path,
     node: int = 0,
     port: int | None = None,
     public: bool = False,
-    bring: Callable[[CopyRequest, Target], TransferReport] | None = None,
+    bring: Callable[[CopyRequest, Target], TransferReport],
 ) -> tuple[Served, Ready]:
     """Serve the model in a folder of the node (`~/models/cifar10`), of this machine or in S3, and
     wait until the server answers. Return the model, and which server and version answers.
 
     Without `port`, use the first port from PORT on that no served model on the node has. `bring`
-    copies a model that is not on the node to it. `cache` is a folder of this machine for the
-    server's libraries. Raise UsageError, MissingTool, JobRunning if a model of that name is served
-    already, and CommandFailed if the model does not load.
+    copies a model that is not on the node to it. Raise UsageError, MissingTool, JobRunning if a
+    model of that name is served already, and CommandFailed if the model does not load.
     """
     (target,) = access.select((node,))
     check_home(model_dir)
@@ -201,11 +200,10 @@ def start_serving(
     may_run = False  # whether the job may have been started
     try:
         if own:
-            assert bring, "a model that is not on the node needs a function that copies it"
             problem = bring(CopyRequest((source,), f"{folder}/"), target).problem
             if problem:
                 raise problem
-        _put_libraries(access, target, cache)
+        _put_libraries(access, target)
         may_run = True
         try:
             start_server(access, target, job_id, home, argv, name)
@@ -250,27 +248,28 @@ def server_argv(
     )
 
 
-def serving_plan(
+def serving_spec(
     access: Access, target: Target, job_id: str, home: str, argv: tuple[str, ...], name: str
-) -> JobPlan:
-    """Return the plan of the head node's job that runs a server on a node. Pure.
+) -> JobSpec:
+    """Return the specification of the head node's job that runs a server on a node. Pure.
 
     Through SSH, the server runs under the supervisor of mpirun's daemons: if the connection is
     lost, or the job's runner, it ends with all that it has started.
     """
+    addresses = {one.name: one.private_ip for one in access.cluster.nodes}
+    hosts = dict.fromkeys((access.head_name, target.host))
     if target.host != access.head_name:
-        [address] = [node.private_ip for node in access.cluster.nodes if node.name == target.host]
         marked = ("exec", "env", f"CLUSTERCTL_JOB={job_id}", "python3", "-IS")
         line = shlex.join((*marked, f"{home}/{START_DAEMON_PATH}", *argv))
-        argv = (*SSH, *KEEP_ALIVES, address, line)
-    return JobPlan(
+        argv = (*SSH, *KEEP_ALIVES, addresses[target.host], line)
+    return JobSpec(
         job_id,
-        ranks=0,
         preset=SERVE,
-        synthetic=False,
-        workdir="",
-        argv=argv,
+        steps=(JobStep(argv),),
+        claims=(f"{SERVE}:model {name}",),
         destination=f"model {name}",
+        hosts=(target.host,),
+        nodes=tuple({"name": host, "address": addresses[host]} for host in hosts),
     )
 
 
@@ -278,12 +277,8 @@ def start_server(
     access: Access, target: Target, job_id: str, home: str, argv: tuple[str, ...], name: str
 ) -> None:
     """Start the job of a server. Raise JobRunning if one serves a model of this name; HostError."""
-    plan = serving_plan(access, target, job_id, home, argv, name)
-    addresses = {one.name: one.private_ip for one in access.cluster.nodes}
-    hosts = dict.fromkeys((access.head_name, target.host))
-    nodes = tuple({"name": host, "address": addresses[host]} for host in hosts)
-    spec = spec_of(plan, hosts=(target.host,), nodes=nodes)
-    start_job(access.connections, access.head, plan, access.cluster.name, spec=spec)
+    request = Submission(serving_spec(access, target, job_id, home, argv, name))
+    start_job(access.connections, access.head, request, access.cluster.name)
 
 
 def _refuse_another(models: Sequence[Served], name: str, cluster: str) -> None:
@@ -509,7 +504,7 @@ def forward_argv(access: Access, model: Served, port: int) -> list[str]:
     ]
 
 
-def _put_libraries(access: Access, target: Target, cache: Path) -> None:
+def _put_libraries(access: Access, target: Target) -> None:
     """Put the server, uvicorn and starlette into a folder of their own on the node, unless they are
     there. pip on this machine downloads the packages. Raise MissingTool, HostError."""
     there = f'"$HOME"/{LIBRARIES}'
@@ -517,7 +512,7 @@ def _put_libraries(access: Access, target: Target, cache: Path) -> None:
         return
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as archive:
-        archive.add(libraries_here(cache), ".")
+        archive.add(libraries_here(access.folder.home / "cache"), ".")
         info = tarfile.TarInfo("serve.py")
         info.size = len(SERVER.encode())
         archive.addfile(info, io.BytesIO(SERVER.encode()))

@@ -34,7 +34,7 @@ from clusterctl.jobs.deploy import (
     remove_code,
     ship_code,
 )
-from clusterctl.jobs.detached import job_running_error, spec_of, start_job
+from clusterctl.jobs.detached import job_running_error, spec_of, start_job, submission_of
 from clusterctl.jobs.head_facts import HeadFacts, depends_on_gpus, facts_of_head
 from clusterctl.jobs.head_facts import facts_to_read as facts_to_read_of_head
 from clusterctl.jobs.plan import (
@@ -200,6 +200,13 @@ def channel_copies(mode: ScriptMode, job_id: str) -> dict[str, CopyRequest]:
     return copies
 
 
+def _no_copy(name: str, request: CopyRequest) -> TransferReport:
+    raise UsageError(
+        f"channel {name}: {request.sources[0]} is not on the nodes",
+        "start the job with `clusterctl train`, which copies it",
+    )
+
+
 def start_training(
     access: Access,
     plan: TrainingPlan,
@@ -208,16 +215,14 @@ def start_training(
     machines: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     retries: int = 0,
     min_gpus: int | None = None,
-    bring: Callable[[str, CopyRequest], TransferReport] | None = None,
-    cache: Path | None = None,
+    bring: Callable[[str, CopyRequest], TransferReport] = _no_copy,
 ) -> StartedJob:
     """Put the files on every node and start the job on the head node.
 
-    For `how` see start_job. `watchdog` is from `watchdog.prepare`. `machines` describes each
+    For `how` see Submission. `watchdog` is from `watchdog.prepare`. `machines` describes each
     node for the job's record (`machines_of`). After a lost node the job is started again up to
     `retries` times, with at least `min_gpus` ranks (None: with all). `bring` copies a channel,
-    given its name and the copy. `cache` is a folder for the tool that uploads a model to S3, in
-    case the head node has none.
+    given its name and the copy.
 
     Raise NotReady, JobRunning, HostError, ClusterctlError.
     """
@@ -247,13 +252,11 @@ def start_training(
         if plan.code:
             _on_all(access, ship_code(*to, plan.code, job.job_id, job.contract))
         if plan.script_mode and plan.script_mode.model_url:
-            assert cache, "a model that goes to S3 comes with a place for the tool"
-            _check_tool(access, plan.script_mode.model_url, cache)
-        for name, request in plan.brings.items():
-            assert bring, "channels need a function that copies them"
-            _check_copied(name, bring(name, request))
-        head, cluster = access.head, access.cluster.name
-        started = start_job(access.connections, head, job, cluster, how, spec=spec)
+            _check_tool(access, plan.script_mode.model_url)
+        for name, channel in plan.brings.items():
+            _check_copied(name, bring(name, channel))
+        request = submission_of(job, spec, how)
+        started = start_job(access.connections, access.head, request, access.cluster.name)
     except (ConnectionLost, HostUnreachable):
         raise  # the job may run
     except ClusterctlError:
@@ -296,10 +299,11 @@ def _sum_of(nodes: Sequence[Mapping[str, Any]], name: str) -> float | None:
     return None if None in prices else sum(prices)
 
 
-def _check_tool(access: Access, url: str, cache: Path) -> None:
+def _check_tool(access: Access, url: str) -> None:
     """Make sure that the head node has a tool to upload a model to S3. Raise ClusterctlError."""
     connections, request = access.connections, CopyRequest((url,), "~")
-    report = send_tools(connections, [access.head], request, UrlAccess(cache), sender(connections))
+    urls = UrlAccess(access.folder.home / "cache")
+    report = send_tools(connections, [access.head], request, urls, sender(connections))
     for error in filter(None, (node.error for node in report.nodes)):
         raise error
 

@@ -35,12 +35,12 @@ BUNDLE = "diagnosis.gz"
 LEAST_S = 1.0  # the shortest --watchdog
 
 
-def prepare(access: Access, after_s: float, cancels: bool, cache: Path, offline: bool) -> Watchdog:
+def prepare(access: Access, after_s: float, cancels: bool, offline: bool) -> Watchdog:
     """Put the watchdog's programs on the head node and return its settings.
 
     One diagnosis is made at once, to be sure that it works; it also stores py-spy on the nodes.
-    `after_s` is the time without a step after which the watchdog acts. For `cache` and `offline`
-    see put_programs. Raise UsageError if `after_s` is too short, and ClusterctlError. A node that
+    `after_s` is the time without a step after which the watchdog acts. For `offline` see
+    put_programs. Raise UsageError if `after_s` is too short, and ClusterctlError. A node that
     does not answer is no error here.
     """
     if after_s < LEAST_S:
@@ -48,7 +48,7 @@ def prepare(access: Access, after_s: float, cancels: bool, cache: Path, offline:
             f"--watchdog {after_s:g}s is shorter than steps may be",
             f"give it {LEAST_S:g}s or more, such as 5m",
         )
-    put_programs(access.connections, access.head, HOSTS_PATH, cache, offline)
+    put_programs(access.connections, access.head, HOSTS_PATH, access.folder.home, offline)
     collect(access, looking=SamplerRequest(samples=1, within_s=3.0))
     hosts = tuple(
         WatchedHost(node.index, node.name, node.private_ip, node.gpus)

@@ -27,13 +27,14 @@ from clusterctl.domain.errors import (
     UsageError,
 )
 from clusterctl.domain.timeouts import Timeouts
+from clusterctl.jobs import detached
 from clusterctl.jobs.detached import (
     JobRunning,
     end_job,
     find_job,
     follow_job,
     list_jobs,
-    start_job,
+    spec_of,
 )
 from clusterctl.jobs.horovod import STEPS
 from clusterctl.jobs.mpirun import Variable
@@ -67,6 +68,13 @@ def plan(home, script, job_id=JOB):
         workdir=str(home),
         argv=("/bin/sh", "-c", script),
     )
+
+
+def start_job(connections, head, job, cluster, how="refuse", files=None, **more):
+    """Start a planned job, with further files in its folder."""
+    request = detached.submission_of(job, spec_of(job, **more), how)
+    request = replace(request, files={**request.files, **(files or {})})
+    return detached.start_job(connections, head, request, cluster)
 
 
 def eventually(reached, timeout_s=240.0):
@@ -115,8 +123,9 @@ def test_a_job_that_was_just_looked_at_is_not_looked_at_again_before_its_log(nod
 def test_copies_and_trainings_are_in_nobodys_way_but_their_own_kinds(node):
     def start(number, destination=""):
         job = plan(node.home, "while [ ! -e go ]; do sleep 0.1; done", f"{JOB[:-1]}{number}")
-        job = replace(job, destination=destination)
-        return start_job(node, HEAD, job, "demo", files={"names": "a\0\udcff"})
+        more = {"destination": destination, "claims": (f"copy:{destination}",)}
+        more = {**(more if destination else {}), "files": {"names": "a\0\udcff"}}
+        return start_job(node, HEAD, job, "demo", **more)
 
     start(0, "~/set")
     with pytest.raises(JobRunning, match="copies to ~/set on demo already"):

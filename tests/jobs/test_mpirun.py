@@ -14,7 +14,7 @@ import pytest
 
 from clusterctl.domain.errors import ClusterctlError, MissingTool, NotEnoughGpus, UsageError
 from clusterctl.domain.hostsfile import parse_hosts_file
-from clusterctl.jobs.detached import job_files, spec_of
+from clusterctl.jobs.detached import spec_of
 from clusterctl.jobs.head_facts import (
     Environment,
     HeadFacts,
@@ -275,7 +275,7 @@ def test_variables_and_options_of_the_users_own():
         "A": "b=c",
     }
     assert described["mpi_arguments"] == list(request.mpi_arguments)
-    assert "hidden" not in to_json(spec_of(plan)) + "".join(job_files(plan).values())
+    assert "hidden" not in to_json(spec_of(plan)) + "".join(plan.lines)
 
 
 @pytest.mark.parametrize(

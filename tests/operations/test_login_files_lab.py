@@ -10,7 +10,7 @@ import itertools
 
 import pytest
 
-from clusterctl.jobs.detached import start_job
+from clusterctl.jobs.detached import spec_of, start_job, submission_of
 from clusterctl.jobs.plan import JobPlan
 from tests.pair import eventually
 
@@ -87,7 +87,7 @@ def cluster(pair):
         plan = JobPlan(JOB, ranks=1, preset="cpu", synthetic=True, workdir="/tmp/work", argv=argv)
         hosts = f"{access.cluster.head.private_ip} slots=1\n"
         access.connections.run(access.head, f"mkdir -p /tmp/work; echo '{hosts}' >/tmp/work/hosts")
-        start_job(access.connections, access.head, plan, pair.name)
+        start_job(access.connections, access.head, submission_of(plan, spec_of(plan)), pair.name)
     variables = f"CLUSTERCTL_JOB={RANK} OMPI_COMM_WORLD_RANK=3"
     pair.on(1, f"{variables} setsid sleep 1001 </dev/null >/dev/null 2>&1 &")
     eventually(lambda: pair.jobs()[-1]["state"] == "succeeded", "the job's end")

@@ -13,7 +13,7 @@ from clusterctl.cli.main import cli, run_command
 from clusterctl.cli.serve import _status
 from clusterctl.domain.errors import HostError, HostUnreachable
 from clusterctl.domain.results import FanoutResult, HostOutcome
-from clusterctl.jobs.detached import JobRunning, spec_of
+from clusterctl.jobs.detached import JobRunning
 from clusterctl.node.agent import name_of
 from clusterctl.node.facts.processes import job_processes, unended_jobs
 from clusterctl.node.facts.report import FactReading, FactReport
@@ -22,7 +22,7 @@ from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState, JobStatus
 from clusterctl.operations import logs
 from clusterctl.operations.doctor import _end_leftovers, _of_unknown_jobs
 from clusterctl.operations.logs import refuse_while_training, running_work
-from clusterctl.operations.serving import Served, ServerAnswer, served, server_argv, serving_plan
+from clusterctl.operations.serving import Served, ServerAnswer, served, server_argv, serving_spec
 from clusterctl.operations.train import leftovers
 
 NODES = tuple(SimpleNamespace(host=f"d-{index}") for index in range(4))
@@ -216,16 +216,13 @@ def test_a_server_on_another_node_runs_through_the_head_nodes_ssh(monkeypatch):
     access = SimpleNamespace(cluster=cluster, head_name="d-0", connections=None, head=None)
     access.all_targets = NODES
     line = server_argv("/home/u", "/opt/python", "m", "/home/u/my models/m", 8502, True)
-    plans = [serving_plan(access, target, "ID", "/home/u", line, "m") for target in NODES[:2]]
-    assert plans[0].argv == line
-    *ssh, address, command = plans[1].argv
+    specs = [serving_spec(access, target, "ID", "/home/u", line, "m") for target in NODES[:2]]
+    assert specs[0].argv == line
+    *ssh, address, command = specs[1].argv
     assert (ssh[0], address) == ("ssh", "10.0.0.1")
     start = "exec env CLUSTERCTL_JOB=ID python3 -IS /home/u/.clusterctl/start_daemon.py /opt/python"
     assert command.startswith(start) and "'/home/u/my models/m'" in command
-    jobs = [
-        JobRecord(spec_of(plan, hosts=(target.host,)), JobStatus(JobState.RUNNING))
-        for plan, target in zip(plans, NODES)
-    ]
+    jobs = [JobRecord(spec, JobStatus(JobState.RUNNING)) for spec in specs]
     monkeypatch.setattr(operations.serving, "list_jobs", lambda *_: jobs)
     for found, target in zip(served(access), NODES):
         assert (found.model, found.target, found.port, found.public) == ("m", target, 8502, True)

@@ -140,18 +140,17 @@ def _start(
         access,
         job,
         urls=urls,
-        cache=app.settings.home,
         offline=bool(app.settings.lab),
         mirror=mirror,
         options=(*words, "--fanout", str(options.fanout)),
     )
-    plan, hosts = started.plan, [target.host for target in job.targets]
+    spec, hosts = started.job, [target.host for target in job.targets]
     if options.as_json:
-        output.event({"event": "job", "job_id": plan.job_id, "nodes": hosts, "line": plan.line})
+        output.event({"event": "job", "job_id": spec.job_id, "nodes": hosts, "line": spec.line})
     output.note(
-        f"job {plan.job_id} copies to {fold_hosts(hosts)} from now on, without this machine"
+        f"job {spec.job_id} copies to {fold_hosts(hosts)} from now on, without this machine"
     )
-    output.print_job_commands(access.cluster.name, plan.job_id)
+    output.print_job_commands(access.cluster.name, spec.job_id)
     hostlines.show_failures(started.failures)
     return max((one.error.exit_status for one in started.failures if one.error), default=0)
 
