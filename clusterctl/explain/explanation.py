@@ -106,13 +106,23 @@ class UnknownError:
 
 
 def by_words(message: str, line: int = 0, text: str = "") -> LogFinding | None:
-    """Return the kind of failure that the words of a message name, or None."""
-    for one in wordings():
-        match = compiled(one.pattern).search(message)
-        if match:
-            values = {"said": message[:SHOWN], **object_of(message), **named(match)}
-            return LogFinding(one, line, text, values)
+    """Return the kind of failure that the words of a message name, or None.
+
+    Of a chain, `cannot start: mount failed: no such device`, the last part is the reason.
+    """
+    for part in dict.fromkeys((_innermost(message), message)):
+        for one in wordings():
+            match = compiled(one.pattern).search(part)
+            if match:
+                values = {"said": message[:SHOWN], **object_of(message), **named(match)}
+                return LogFinding(one, line, text, values)
     return None
+
+
+def _innermost(message: str) -> str:
+    """Return the last part of a chain of three or more with colons between that has two words."""
+    parts = message.split(": ")
+    return next((one for one in reversed(parts[2:]) if " " in one.strip()), message)
 
 
 # What mpirun prints when a rank ends with an exit status, whatever the reason.

@@ -189,7 +189,7 @@ def _is_harmless(message: str) -> bool:
 def _without_nothing(text: str) -> str:
     """Return a text without its parts that say that nothing failed."""
     for one in _with_text(text, "nothing"):
-        text = one.pattern.sub(lambda part: part.groupdict().get("keep") or "-", text)
+        text = one.pattern.sub(lambda part: part.groupdict().get("keep") or " - ", text)
     return text
 
 

@@ -78,6 +78,12 @@ def test_what_a_message_names(message, named):
     assert object_of(message).get("object", "") == named
 
 
+def test_the_last_part_of_a_chain_names_the_kind_of_failure():
+    chain = "Error: cannot find the widget: dial tcp 10.0.0.1:22: connect: connection refused\n"
+    kind = explain([chain]).failing[0].by_words
+    assert kind and kind.signature.id == "words.connection"
+
+
 def test_a_line_that_reports_only_another_failure_comes_last():
     called = "CalledProcessError: Command 'quux' returned non-zero exit status 1."
     trace = f'Traceback (most recent call last):\n  File "a.py", line 7, in f\n{called}\n'
