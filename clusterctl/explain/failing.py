@@ -145,7 +145,7 @@ _NOTHING = re.compile(
     r"|\b(?:ERRORS?|FAILED|FAILURES?): *0 *$"
     r"|\b(?:residual|max(?:imum)?|min|relative|rel|abs(?:olute)?|truncation|mean|average|avg|final"
     r"|squared|rounding|reconstruction|interpolation) [Ee]rror *[:=]? *[-+]?\d"
-    r"|\berror (?:rate|bars?)\b|root error\(s\) found|^(?:Last )?[Ee]rrors?:$"
+    r"|\berror (?:rate|bars?)\b|^\d+ root error\(s\) found|^(?:Last )?[Ee]rrors?:$"
     r"|^\d+ (?:errors?|failures?) found in [\w ]+:$"
     r"|End of error message|^Signal: |^:::MLLOG |\bPASSED\b"
 )
@@ -166,7 +166,8 @@ _FAILING = re.compile(
     r"|(?:[\w./+<>-]+:\s?(?:\d+:\s?)*){0,3}(?:[Ff]atal(?: [Ee]rror)?|FATAL(?: ERROR)?|[Pp]anic"
     r"|PANIC|CRITICAL|SEVERE|[Ee]rror|ERROR|ERR|E)(?: ?\(\w+\)| ?\[\w+\]| \d+)?(?::|!|\s-)\s*\S"
     r"|(?:FATAL|CRITICAL|SEVERE|ERROR)\b"
-    r"|.*\b(?:what\(\):  |Check failed: |Status Code: [45]\d\d\b|with link time reference$)"
+    r"|.*\b(?:what\(\):  |Check failed: |CUDA initialization: |Status Code: [45]\d\d\b"
+    r"|with link time reference$)"
     r"|.*(?:\bAssertion\b.*\bfailed\b|\b[Aa]n error occurred\b|\[error\]|(?<![\w-])error=\S)"
     # Rust, Java, Go's logrus, curl, CloudFormation.
     r"|thread '.*' panicked at |Exception in thread |(?:ERRO|FATA)\[|curl: \(\d+\) "
