@@ -1011,6 +1011,18 @@ def test_what_others_left_is_a_warning():
     assert JOB not in found.findings[0].message
 
 
+def test_ranks_that_end_one_by_one_are_neither_missing_nor_left_over():
+    saves = used(samples((*own("evaluate"), INNER[0]), (*own("save", 31), INNER[0]), state="R")[:2])
+    last = with_rank(gone(job_of(quiet_s=20.0)), 0, samples=saves)
+    alone = with_processes(last, lambda one: one if one.rank in (None, 0) else None)
+    assert "rank.missing" not in [one.check for one in diagnose(alone).findings]
+    assert "rank.missing" in [one.check for one in diagnose(last).findings]  # others wait
+    ended = with_job(alone, state="succeeded")
+    assert diagnose(ended).exit_status == 0
+    no_launcher = with_processes(ended, lambda one: one if one.rank == 0 else None)
+    assert diagnose(no_launcher).check == "ranks.leftover"
+
+
 def test_beside_a_job_that_runs_one_in_the_queue_and_one_that_ended_leave_nothing():
     for state, check in (("queued", "queued"), ("succeeded", "healthy")):
         other = replace(

@@ -26,6 +26,7 @@ from clusterctl.diagnosis.ranks import (
     called,
     format_ranks,
     full_disk_of,
+    is_saving,
     process_line,
     rank_lines,
     saves_with_progress,
@@ -325,6 +326,13 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
         return
     if any(one.place is Activity.ENDED for one in scene.ranks) and scene.advances:
         return
+    # At a program's end ranks leave one by one, and nobody waits for them.
+    python = scene.ranks and all(one.is_python or not one.places for one in scene.ranks)
+    alone = any(map(is_saving, scene.ranks)) and not any(
+        one.waits and not is_saving(one) for one in scene.ranks
+    )
+    if scene.has_made_steps and alone and python and not scene.stall:
+        return
     if not scene.ranks:
         yield from _none_runs(scene)
         return
@@ -457,6 +465,13 @@ def _wait(ranks: Sized) -> str:
 def left_over(scene: Scene) -> Iterator[Cause]:
     """Ranks of jobs that have ended, or that are unknown, and the memory that they hold."""
     others_now = set(scene.job.others)
+    # A job whose launcher was seen has ended meanwhile.
+    others_now |= {
+        one.job_id or ""
+        for host in scene.evidence.hosts
+        for one in host.processes
+        if one.role == "launcher" and one.job_id == scene.job.job_id and not scene.is_running
+    }
     by_host: dict[str, list[Rank]] = {}
     for rank in scene.left_over:
         if (rank.process.job_id or "") not in others_now:
