@@ -20,7 +20,7 @@ from clusterctl.diagnosis.case import (
     gdb_command,
 )
 from clusterctl.diagnosis.frames import WAITING, Activity, is_user
-from clusterctl.diagnosis.partners import LOCKS, chain, wait_in_words
+from clusterctl.diagnosis.partners import chain, wait_in_words
 from clusterctl.diagnosis.ranks import (
     WORKS_SHARE,
     Rank,
@@ -39,6 +39,7 @@ from clusterctl.diagnosis.tree import label, main_thread, others
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
 from clusterctl.explain.explanation import LogFinding
+from clusterctl.node.diagnosis.partners import LOCKS
 
 
 def ended_ranks(scene: Scene) -> Iterator[Cause]:
