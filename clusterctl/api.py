@@ -37,7 +37,6 @@ from clusterctl.operations import bench as benchmarks
 from clusterctl.operations import down as removal
 from clusterctl.operations import logs as job_logs
 from clusterctl.operations.copy import copy_to_cluster
-from clusterctl.operations.costs import price_cache
 from clusterctl.operations.diagnose import collect
 from clusterctl.operations.fetch import Fetched
 from clusterctl.operations.fetch import fetch as fetch_job
@@ -238,7 +237,7 @@ def train(
     status = app.status(name)
     with app.access(status.cluster) as access:
         plan = plan_training(access, request)
-        priced = (app.clients, status.instances, price_cache(app.settings.home))
+        priced = (app.clients, status.instances)
         machines = machines_of(status.instances, find_prices(*priced), list_prices(*priced))
         started = start_training(
             access,
@@ -326,9 +325,7 @@ def bench(
     request = benchmarks.BenchRequest(settings, tuple(sizes), repeats, secrets.randbelow(2**32))
     status = app.status(settings.cluster)
     with app.access(status.cluster) as access:
-        plan = benchmarks.plan_benchmark(
-            *(app.clients, status, access, request, place, price_cache(app.settings.home))
-        )
+        plan = benchmarks.plan_benchmark(app.clients, status, access, request, place)
         for largest in plan.largest.values():
             largest.check()
         benchmarks.write_benchmark(place, plan.benchmark)

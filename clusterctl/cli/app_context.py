@@ -87,7 +87,7 @@ class AppContext:
         """The AWS clients, of the local EC2 with --lab. Raises LabError if that does not run."""
         from clusterctl.ec2.session import Account, Clients
 
-        record = self._lab
+        record, price_cache = self._lab, self.settings.home / "prices.json"
         if record:
             # `lab env --account` exports the key of one of the lab's accounts.
             key = record.key_named(os.environ.get("AWS_ACCESS_KEY_ID"))
@@ -96,12 +96,14 @@ class AppContext:
                 endpoint_url=record.endpoint_url,
                 access_key=key.id,
                 secret_key=key.secret,
+                price_cache=price_cache,
             )
         else:
             account = Account(
                 region=self.settings.region,
                 profile=self.settings.profile,
                 endpoint_url=self.settings.endpoint_url,
+                price_cache=price_cache,
             )
         return Clients(account)
 

@@ -160,7 +160,7 @@ def bench(
         mpi_arguments=mpirun_arguments(mpi_args),
     )
     settings.check_arguments()
-    asked = _BenchOptions(
+    options = _BenchOptions(
         BenchRequest(
             settings,
             parse_sizes(gpus),
@@ -174,7 +174,7 @@ def bench(
         dry_run=dry_run,
         as_json=as_json,
     )
-    return _bench(app, asked)
+    return _bench(app, options)
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class _BenchOptions:
     as_json: bool
 
 
-def _bench(app: AppContext, asked: _BenchOptions) -> int:
+def _bench(app: AppContext, options: _BenchOptions) -> int:
     """Make the remaining runs, or with --dry-run show them; return the exit status."""
     from clusterctl.operations.bench import (
         plan_benchmark,
@@ -197,23 +197,22 @@ def _bench(app: AppContext, asked: _BenchOptions) -> int:
         write_benchmark,
         write_report,
     )
-    from clusterctl.operations.costs import price_cache
     from clusterctl.operations.status import cluster_status
 
-    request, folder, prices = asked.request, asked.folder, price_cache(app.settings.home)
+    request, folder = options.request, options.folder
     status = cluster_status(app.clients, app.folder(request.settings.cluster))
     with app.access(status.cluster) as access:
-        plan = plan_benchmark(app.clients, status, access, request, folder, prices)
-        _show_plan(plan, asked)
+        plan = plan_benchmark(app.clients, status, access, request, folder)
+        _show_plan(plan, options)
         for largest in plan.largest.values():
             largest.check()
-        if asked.dry_run:
+        if options.dry_run:
             return 0
         write_benchmark(folder, plan.benchmark)
-        with _report_if_it_ends_early(folder, asked.predicted):
+        with _report_if_it_ends_early(folder, options.predicted):
             run_benchmark(access, plan, request, folder, _watch(len(plan.keys)))
-    wrote = write_report(folder, asked.predicted)
-    _show(read_benchmark(folder), asked.predicted, asked.as_json)
+    wrote = write_report(folder, options.predicted)
+    _show(read_benchmark(folder), options.predicted, options.as_json)
     output.note(f"in {folder}: {', '.join(wrote)}")
     return 0
 
@@ -243,7 +242,7 @@ def _note_damaged(benchmark: Benchmark) -> None:
         output.note(f"warning: a run is lost: {text}")
 
 
-def _show_plan(plan: BenchPlan, asked: _BenchOptions) -> None:
+def _show_plan(plan: BenchPlan, options: _BenchOptions) -> None:
     """Print how many runs are left, their time and price; for a dry run every run and line."""
     benchmark, keys, plans = plan.benchmark, plan.keys, plan.largest
     _note_damaged(benchmark)
@@ -255,12 +254,12 @@ def _show_plan(plan: BenchPlan, asked: _BenchOptions) -> None:
     seconds = estimate_s(benchmark, keys, guess_step_s(benchmark.about, first))
     hourly = hourly_usd(benchmark.about)
     usd = None if seconds is None or hourly is None else seconds / 3600 * hourly
-    if asked.dry_run and asked.as_json:
+    if options.dry_run and options.as_json:
         lines = {kind: largest.job.line for kind, largest in plans.items()}
         cost = {"estimate_s": seconds, "estimate_usd": usd, "hourly_usd": hourly}
         output.data({"runs": keys, "seed": benchmark.seed, **cost, "lines": lines})
         return
-    if asked.dry_run:
+    if options.dry_run:
         output.table(("GPUS", "DATA", "REPEAT"), [(k.gpus, k.data, k.repeat) for k in keys])
         for largest in plans.values():
             output.line(largest.job.line)
@@ -352,13 +351,13 @@ def print_comparison(
     Return the exit status: 1 if one of the others is slower, 0 if none is.
     """
     if as_json:
-        told: list[dict[str, Any]] = [
+        shown: list[dict[str, Any]] = [
             {"base": base, "other": other, "unlike": unlike} | {"sizes": differences}
             for other, differences, unlike in found
         ]
-        for one, choice in zip(told, choices):
+        for one, choice in zip(shown, choices):
             one["choices"] = choice
-        output.data(told)
+        output.data(shown)
     for other, differences, unlike in () if as_json else found:
         output.line(f"{other} against {base}, images/s of each GPU:")
         output.table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,6 @@ from clusterctl.cli.money import end_words
 from clusterctl.cli.node_options import check_nodes, indices_of, refuse_while_job_runs
 from clusterctl.cli.params import (
     dry_run_option,
-    force_option,
     indices_argument,
     json_option,
     yes_option,
@@ -185,13 +185,13 @@ def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
     """
 
     def agree(plan: LaunchPlan) -> None:
-        from clusterctl.operations.costs import price_cache, running_cost
+        from clusterctl.operations.costs import running_cost
 
         if app.settings.lab:
             return
         question = "Launch?" if plan.missing else "Start?" if plan.stopped else "Change the role?"
         if plan.missing or plan.stopped:
-            cost = running_cost(app.clients, plan, price_cache(app.settings.home))
+            cost = running_cost(app.clients, plan)
             output.note(f"price of {plan.spec.name}: {_running_words(cost)}")
         if plan.grants:
             output.note(
@@ -267,7 +267,7 @@ def _what_runs(app: AppContext, name: str, awake_before: frozenset[str]) -> str:
     """
     from clusterctl.domain.cluster import AWAKE
     from clusterctl.ec2.instances import find_instances
-    from clusterctl.operations.costs import price_cache, spending_of
+    from clusterctl.operations.costs import spending_of
 
     try:
         there = [one for one in find_instances(app.ec2, name) if one.node.state in AWAKE]
@@ -276,7 +276,7 @@ def _what_runs(app: AppContext, name: str, awake_before: frozenset[str]) -> str:
     new = {one.node.instance_id for one in there} - awake_before
     if not new:
         return ""
-    hourly = spending_of(app.clients, there, price_cache(app.settings.home)).hourly_usd
+    hourly = spending_of(app.clients, there).hourly_usd
     cost = "money" if hourly is None else f"{format_usd(hourly)} an hour"
     if app.settings.lab:
         cost = "nothing, in the lab"
@@ -294,9 +294,8 @@ def _what_runs(app: AppContext, name: str, awake_before: frozenset[str]) -> str:
 
 def _left_behind(app: AppContext, name: str) -> str:
     """Return what exists after an interrupt, and the command that undoes what the command made."""
-    from clusterctl.ec2.cluster_resources import NOT_TERMINATED
     from clusterctl.ec2.instances import find_instances, unfinished_of
-    from clusterctl.ec2.network.vpcs import find_addresses
+    from clusterctl.ec2.resources import NOT_TERMINATED, find_addresses
     from clusterctl.operations.local_state import sent_launches
 
     command = str(click.get_current_context().info_name)
@@ -379,9 +378,9 @@ def _check_idle(draft: SpecDraft, lab: bool) -> None:
 def _show_end(app: AppContext, name: str, instances: Sequence[Instance]) -> None:
     """Print when and why a cluster ends; warn of what it costs a day if nothing ends it."""
     from clusterctl.ec2.launch.capacity import block_end
-    from clusterctl.operations.costs import price_cache, spending_of
+    from clusterctl.operations.costs import spending_of
 
-    money = spending_of(app.clients, instances, price_cache(app.settings.home))
+    money = spending_of(app.clients, instances)
     spot = any(one.market is Market.SPOT for one in instances)
     end = end_words(
         money,
@@ -463,10 +462,15 @@ def add(
     _show_end(app, name, report.instances)
 
 
+removal_force_option = click.option(
+    "--force", is_flag=True, help="Even while a job runs, and whatever was not fetched."
+)
+
+
 @cluster_command(explicit=True)
 @indices_argument
 @yes_option
-@force_option
+@removal_force_option
 @json_option("Reduced")
 def remove(
     app: AppContext,
@@ -486,15 +490,10 @@ def remove(
     clusterctl remove demo 2-3 5 --yes
     """
     from clusterctl.operations.members import remove as take_away
-    from clusterctl.operations.status import cluster_status
 
     chosen = indices_of(indices)
-    cluster_status(app.clients, app.folder(name))
-    check_nodes(app, name, chosen)
-    nodes = fold_hosts([f"{name}-{index}" for index in chosen])
-    output.confirm(f"Terminate {nodes}?", yes)
-    if not force:
-        refuse_while_job_runs(app, name, "removing nodes may end it", chosen)
+    anyway = f"clusterctl remove {name} {format_indices(chosen)} --yes --force"
+    _check_nodes_going(app, name, chosen, "remove", anyway, yes, force)
     with launcher_of(app, name) as launcher:
         removed = take_away(launcher, name, chosen)
     if as_json:
@@ -513,7 +512,7 @@ def remove(
 @waiting_options
 @click.option("--with-data", "data", metavar="DIR", help="Then copy DIR from the nearest node.")
 @yes_option
-@force_option
+@removal_force_option
 @json_option("ReadyCluster")
 def replace(
     app: AppContext,
@@ -537,15 +536,10 @@ def replace(
     clusterctl replace demo 2 --capacity-timeout 1h --yes
     """
     from clusterctl.operations.members import nearest_peer, replace_nodes
-    from clusterctl.operations.status import cluster_status
 
     chosen = indices_of(indices)
-    cluster_status(app.clients, app.folder(name))
-    check_nodes(app, name, chosen)
-    nodes = fold_hosts([f"{name}-{index}" for index in chosen])
-    output.confirm(f"Replace {nodes}, and lose what is stored there?", yes)
-    if not force:
-        refuse_while_job_runs(app, name, "replacing nodes may end it", chosen)
+    anyway = f"clusterctl replace {name} {format_indices(chosen)} --yes --force"
+    _check_nodes_going(app, name, chosen, "replace", anyway, yes, force)
     if data:
         with app.open(name) as access:
             # Raises UsageError if no node can supply the data, before any is terminated.
@@ -687,7 +681,7 @@ def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> No
     With `yes` it does not ask. Raises ResultsAtRisk if something would be lost then, UsageError if
     it cannot ask, click.Abort.
     """
-    from clusterctl.operations.losses import ResultsAtRisk
+    from clusterctl.operations.losses import Losses, ResultsAtRisk
     from clusterctl.operations.ownership import others_text
 
     if not (found.instances or found.others):
@@ -696,10 +690,9 @@ def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> No
     question = f"Terminate the {nodes} of {name}?"
     if found.others:
         question = f"Remove {name}, with what was not made from here?"
-    output.will_ask(question, yes)
-    if found.others:
         output.findings([Finding.warning("down.elsewhere", others_text(name, found.others))])
-    at_risk = _losses(app, name, found).findings(app.folder(name))
+    losses = _losses(app, name, found.instances, found.others) if found.instances else Losses()
+    at_risk = losses.findings(app.folder(name))
     if yes and at_risk:
         raise ResultsAtRisk(
             f"nothing was removed: what is named above goes with the nodes of {name}",
@@ -710,21 +703,64 @@ def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> No
     output.confirm(question, yes)
 
 
-def _losses(app: AppContext, name: str, found: Removable) -> Losses:
-    """Return what would be lost with the cluster's nodes. Raises AwsError."""
+def _check_nodes_going(
+    app: AppContext,
+    name: str,
+    indices: tuple[int, ...],
+    verb: str,
+    anyway: str,
+    yes: bool,
+    force: bool,
+) -> None:
+    """Show what would be lost with these nodes of the cluster, and ask whether to go on.
+
+    `verb` is remove or replace, `anyway` the command that loses it. With `yes` it does not ask.
+    Without `force`, raises JobRunning while a job runs, HostError if the head node does not say,
+    and, with `yes`, ResultsAtRisk if something would be lost. Raises UsageError if it cannot ask,
+    click.Abort.
+    """
+    from clusterctl.operations.losses import ResultsAtRisk
+    from clusterctl.operations.status import cluster_status
+
+    found = cluster_status(app.clients, app.folder(name))
+    check_nodes(app, name, indices)
+    nodes = fold_hosts([f"{name}-{index}" for index in indices])
+    losses = _losses(app, name, found.instances, indices=indices)
+    folder = app.folder(name)
+    # A node that cannot be asked may be the reason: it goes without --force, too.
+    at_risk = dataclasses.replace(losses, unknown={}).findings(folder)
+    if yes and at_risk and not force:
+        raise ResultsAtRisk(
+            f"nothing was done: what is named above goes with {nodes}",
+            f"save it first, or lose it: {anyway}",
+            losses.findings(folder),
+        )
+    output.findings(losses.findings(folder))
+    output.confirm(f"{verb.capitalize()} {nodes}, and lose what is stored there?", yes)
+    if not force:
+        refuse_while_job_runs(app, name, f"{verb[:-1]}ing nodes may end it", indices)
+
+
+def _losses(
+    app: AppContext,
+    name: str,
+    instances: Sequence[Instance],
+    others: Sequence[object] = (),
+    indices: tuple[int, ...] | None = None,
+) -> Losses:
+    """Return what would be lost with these nodes of the cluster; None are all. Raises AwsError."""
     from clusterctl.ec2.instances import as_cluster
     from clusterctl.operations.losses import Losses, find_losses, known_without_asking
 
-    if not found.instances:
-        return Losses()
-    cluster = as_cluster(app.ec2, name, found.instances)
+    cluster = as_cluster(app.ec2, name, instances)
     # What this folder knows is of its own nodes.
-    known = None if found.others else known_without_asking(cluster, app.folder(name))
+    known = None if others else known_without_asking(cluster, app.folder(name))
     if known:
         return known
+    hosts = None if indices is None else [f"{name}-{index}" for index in indices]
     try:
         with app.access(cluster) as access:
-            return find_losses(access, app.timeouts.at_risk_s)
+            return find_losses(access, app.timeouts.at_risk_s, hosts)
     except ClusterctlError as error:  # the key is not on this machine
         return Losses(unknown={cluster.head.name: error.message})
 

@@ -22,8 +22,8 @@ def completion(shell: str) -> None:
     clusterctl completion fish | source       # for ~/.config/fish/config.fish
 
     Bash needs version 4.4 or newer. Tab proposes commands, options, instance types, and from
-    ~/.clusterctl the names of clusters and nodes. Nothing asks AWS. A job's id is the only word
-    for which the head node is asked, over SSH, for at most three seconds.
+    ~/.clusterctl the names of clusters and nodes. Nothing queries AWS. A job's id is the only word
+    for which the head node is queried, over SSH, for at most three seconds.
     """
     of_shell = get_completion_class(shell)
     assert of_shell, shell  # the choice above lists those that click has

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +21,7 @@ from clusterctl.node.jobs.clean import NodeLogs
 if TYPE_CHECKING:
     from clusterctl.domain.results import FanoutResult
     from clusterctl.operations.disk import DiskReport, PartsOnHost
+    from clusterctl.operations.losses import Losses
 
 
 @cluster_command()
@@ -150,7 +152,7 @@ class CleanedNode(NodeLogs):
 
 
 @cluster_command("clean-logs", explicit=True)
-@click.option("--jobs", is_flag=True, help="The logs of ended jobs too (clusterctl logs).")
+@click.option("--jobs", is_flag=True, help="Ended jobs too: logs, models, programs.")
 @click.option(
     "--keep-last",
     type=click.IntRange(1),
@@ -182,9 +184,10 @@ def clean_logs(
     clusterctl clean-logs demo --copies
 
     These are the folders of the cluster's jobs (--log_dir), ~/imagenet_resnet, and imagenet_resnet
-    and imagenet_resnet_synthetic in ~/examples/horovod/tensorflow. Other files there stay. Asks on
-    a terminal before it removes checkpoints; elsewhere that needs --yes. --copies removes no logs,
-    only what interrupted copies have left, unless a copy is using it.
+    and imagenet_resnet_synthetic in ~/examples/horovod/tensorflow. Other files there stay. --jobs
+    removes all that is kept of ended jobs, and what their programs wrote beside themselves. Asks
+    on a terminal before it removes checkpoints, or what was not fetched; elsewhere that needs
+    --yes. --copies removes no logs, only what interrupted copies have left, unless a copy uses it.
     """
     if copies:
         if jobs or keep_last:
@@ -192,13 +195,19 @@ def clean_logs(
         return _discard_copies(app, name, dry_run, as_json)
     from clusterctl.operations.clean_logs import clean_logs as clean
     from clusterctl.operations.clean_logs import find_logs
+    from clusterctl.operations.losses import Losses, find_losses
 
     with app.open(name) as access:
         cleaning, result = find_logs(access, jobs, force, dry_run, keep_last or 0)
         if not as_json:
             _show(result)
+        losses = Losses()
+        if jobs:
+            ids = {Path(one.path).name for node in result.values for one in node.folders}
+            losses = find_losses(access, app.timeouts.at_risk_s).of_jobs(ids)
+            output.findings(losses.findings(access.folder))
         if not dry_run:
-            _confirm(result, yes)
+            _confirm(result, losses, yes)
             result = clean(access, cleaning)
     if as_json:
         nodes = [CleanedNode(**vars(node), host=host) for host, node in result.by_host.items()]
@@ -260,10 +269,15 @@ def _show(found: FanoutResult[NodeLogs]) -> None:
         output.table(("NODE", "FOLDER", "SIZE", "CHECKPOINTS", "OTHER FILES, KEPT"), rows)
 
 
-def _confirm(found: FanoutResult[NodeLogs], yes: bool) -> None:
-    """Ask before checkpoints are removed. Raises UsageError if it cannot ask."""
+def _confirm(found: FanoutResult[NodeLogs], losses: Losses, yes: bool) -> None:
+    """Ask before checkpoints or results are removed. Raises UsageError if it cannot ask."""
     hosts = [host for host, node in found.by_host.items() if node.checkpoints]
-    if yes or not hosts:
-        return
-    checkpoints = count(sum(node.checkpoints for node in found.values), "checkpoint")
-    output.confirm(f"Remove {checkpoints} on {fold_hosts(hosts)}?", yes)
+    going = []
+    if hosts:
+        checkpoints = count(sum(node.checkpoints for node in found.values), "checkpoint")
+        going.append(f"{checkpoints} on {fold_hosts(hosts)}")
+    jobs = {one.job_id for one in losses.written} | {*losses.unread}
+    if jobs:
+        going.append(f"what {count(len(jobs), 'job')} wrote and nobody fetched")
+    if going:
+        output.confirm(f"Remove {', and '.join(going)}?", yes)

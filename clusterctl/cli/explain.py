@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
+from clusterctl.cli.host_options import host_options
 from clusterctl.cli.params import json_option, launched_here
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import NOT_KNOWN, STATUSES, Severity
@@ -26,6 +27,7 @@ from clusterctl.domain.units import count
 if TYPE_CHECKING:
     from clusterctl.cli.json_types import Explained, LogFindingData, UnknownLine
     from clusterctl.explain.explanation import Explanation, LogFinding, UnknownError
+    from clusterctl.operations.hosts_access import HostSource
 
 # Characters of each piece that are looked at, and the share of them that text has at most of those
 # that no text has.
@@ -43,30 +45,57 @@ _PACKED = (b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", _GZIP)
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @json_option("Explained")
-def explain(files: tuple[str, ...], as_json: bool) -> int:
+@host_options("slurm")
+@click.option(
+    "--launcher",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="On these hosts: the log of the job that this mpirun has started.",
+)
+def explain(
+    files: tuple[str, ...], as_json: bool, source: HostSource | None, launcher: int | None
+) -> int:
     """Say what failed first in logs: a job's, a kernel's, cloud-init's. No cluster is needed.
 
     \b
     clusterctl explain train.log
     clusterctl logs demo | clusterctl explain
     clusterctl explain train.log dmesg-*.txt.gz --json
+    clusterctl explain --hosts hosts
 
-    Without FILE, and for -, it reads standard input. What it does not know it leaves unexplained.
+    Without FILE, and for -, it reads standard input. Of hosts of no cluster, named by --hosts, -w
+    or --local, it reads the file to which an mpirun that runs there writes. What it does not know
+    it leaves unexplained.
     The exit status is 2 if a line reports a failure, 1 if there are warnings only, 0 if there is
     neither, and 3 if a log has nothing to read, and no line of the others reports a failure.
     """
     from clusterctl.explain.engine import explain as explained
     from clusterctl.explain.explanation import merge
 
-    if not files and sys.stdin.isatty():
+    if launcher and not source:
+        raise UsageError(
+            "--launcher is for hosts without a cluster", "name them with --hosts or -w"
+        )
+    if source and files:
+        raise UsageError(f"two are named: {files[0]} and {source.options}", "leave one of them out")
+    of_hosts: dict[str, list[str]] = {}
+    if source:
+        from clusterctl.operations.diagnose_hosts import logs_of
+
+        of_hosts = logs_of(source, launcher or 0)
+        files = tuple(of_hosts)
+    elif not files and sys.stdin.isatty():
         raise UsageError("no log was given", "name a file: clusterctl explain FILE")
     names = dict.fromkeys(files or ("-",))
-    if len(files) == 2:
+    if len(files) == 2 and not of_hosts:
         _require_files(*files)
     read = {name: _Content() for name in names}
     found = merge(
         [
-            explained(content.measured(_pieces(name)), "" if len(names) == 1 else name)
+            explained(
+                content.measured(iter(["\n".join(of_hosts[name])]) if of_hosts else _pieces(name)),
+                "" if len(names) == 1 else name,
+            )
             for name, content in read.items()
         ]
     )

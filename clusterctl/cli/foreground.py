@@ -52,7 +52,7 @@ def _wait(pid: int) -> int:
         _, status = os.waitpid(pid, os.WUNTRACED)
         if os.WIFSTOPPED(status):
             os.kill(os.getpid(), signal.SIGSTOP)
-            # SIGCONT may have been sent to this process alone (kill -CONT): pass it on.
+            # SIGCONT may have been sent to this process only (kill -CONT): pass it on.
             os.kill(pid, signal.SIGCONT)
         elif os.WIFSIGNALED(status):
             return 128 + os.WTERMSIG(status)

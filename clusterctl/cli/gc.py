@@ -67,7 +67,6 @@ def gc(
     clusterctl gc --all-regions --delete
     clusterctl gc --cluster demo --regions us-east-1,us-west-2 --delete --yes
     """
-    from clusterctl.operations.costs import price_cache
     from clusterctl.operations.gc import GarbageCollector, GcOptions, GcReport, HourlyCosts
 
     # An empty name, of a shell's unset variable, must not mean all clusters.
@@ -82,7 +81,7 @@ def gc(
         places, app.settings.home, GcOptions(cluster, older_than_s, networks), output.note
     )
     sweep = collector.sweep()
-    costs = HourlyCosts(places, price_cache(app.settings.home))
+    costs = HourlyCosts(places)
     print_failures(sweep.failures)
     warn_not_recorded(sweep)
     _note_stops(collector, sweep)

@@ -52,8 +52,8 @@ def jobs(app: AppContext, name: str, as_json: bool) -> int:
                 job.state.value,
                 "-" if job.exit_status is None else job.exit_status,
                 job.spec.ranks,
-                "-" if job.status.waits_for else f"{job.started_at:%Y-%m-%d %H:%M:%S}",
-                "-" if job.status.waits_for else format_duration(job.duration_s),
+                f"{job.started_at:%Y-%m-%d %H:%M:%S}" if job.status.started_at else "-",
+                format_duration(job.duration_s) if job.status.started_at else "-",
                 "-" if job.usd is None else f"${job.usd:.2f}",
                 "-" if job.row.step is None else job.row.step,
             )
@@ -172,6 +172,11 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
     output.line(f"job {job.job_id} is in {place}{of_it}{same}: {names}")
     if fetched.empty:
         output.note(f"warning: nothing is in the folder of --output, {fetched.empty}")
+    if fetched.lost:
+        output.note(
+            f"warning: ranks ran on {fold_hosts(fetched.lost)}, which the cluster no longer has: "
+            "what they wrote there is lost"
+        )
     if fetched.gone:
         output.note(f"left by an earlier fetch, no longer on the nodes: {' '.join(fetched.gone)}")
     return 0

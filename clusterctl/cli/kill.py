@@ -14,6 +14,7 @@ from clusterctl.cli.host_options import SOURCES, for_clusters, host_options, one
 from clusterctl.cli.node_options import nodes_option
 from clusterctl.cli.params import dry_run_option, job_argument, json_option
 from clusterctl.cli.train import how_it_ended
+from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
 from clusterctl.node.record import to_data
@@ -84,6 +85,12 @@ def hint_after_interrupt(where: str) -> Iterator[None]:
 @dry_run_option
 @json_option("Killed")
 @host_options("slurm")
+@click.option(
+    "--launcher",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="On these hosts: only the job that this mpirun or torchrun has started.",
+)
 def kill(
     app: AppContext,
     name: str | None,
@@ -93,6 +100,7 @@ def kill(
     dry_run: bool,
     as_json: bool,
     source: HostSource | None,
+    launcher: int | None,
 ) -> int:
     """End what jobs left on the nodes of cluster NAME: ranks, mpirun, its daemons; with JOB, only
     that job's.
@@ -105,9 +113,10 @@ def kill(
 
     Shells, notebooks and other Python programs stay. Processes get TERM, and KILL after 5 s. Then a
     second check has to find none of them, and the GPUs' memory free. On hosts of no cluster, named
-    by --hosts, -w or --local, all jobs of the login end, of any launcher.
+    by --hosts, -w or --local, all jobs of the login end, of any launcher, or the one of --launcher.
     """
     from clusterctl.node.jobs.processes import ProcessQuery
+    from clusterctl.operations.kill import job_of_launcher
     from clusterctl.operations.kill import kill as kill_processes
 
     def found(outcomes: Processes) -> None:
@@ -118,6 +127,10 @@ def kill(
     one_of(name, source)
     for_clusters(source, nodes=indices)
     query = ProcessQuery(job_id, all_python, any_launcher=source is not None)
+    if launcher:
+        if not source or all_python:
+            raise UsageError("--launcher names a job on hosts without a cluster", "give no other")
+        query = job_of_launcher(source.connections, source.targets, launcher)
     with hint_after_interrupt(source.options if source else name or ""):
         if source:
             report = kill_processes(source.connections, source.targets, query, dry_run, found)
@@ -146,7 +159,7 @@ def _report_data(report: KillReport) -> Killed:
 
 def _process_data(process: NodeProcess) -> Any:
     data = to_data(process)
-    del data["session"]  # only the node knows what it means
+    del data["session"], data["group"]  # only the node knows what they mean
     return {**data, "ended": process.ended or None}
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Optional
 from clusterctl.cli import output
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.gc.orphans import Classified, Verdict, age_s
-from clusterctl.ec2.gc.resources import Resource
 from clusterctl.ec2.gc.sweep import Unlisted
 from clusterctl.ec2.money.costs import format_usd
+from clusterctl.ec2.resources import Resource
 
 if TYPE_CHECKING:
     from clusterctl.operations.gc import GcReport, HourlyCosts, Sweep

@@ -227,8 +227,8 @@ def raw(text: bytes, stream: str = "stdout") -> None:
     with writing_to(stream):
         out.flush()
         rest = _SCREENS[stream].shown(text, out.encoding) if out.isatty() else text
-        # With PYTHONUNBUFFERED the buffer is the raw file: when the reader goes away, a write is
-        # short, and only the next one raises.
+        # With PYTHONUNBUFFERED the buffer is the raw file: when the reader has closed it, a write
+        # is short, and only the next one raises.
         while rest:
             rest = rest[out.buffer.write(rest) :]
         out.buffer.flush()
@@ -335,8 +335,8 @@ def confirm(question: str, yes: bool, scripts: bool = False, instead: str = "--y
 
 
 def will_ask(question: str, yes: bool, scripts: bool = False, instead: str = "--yes") -> bool:
-    """Return whether `confirm` will ask. Raises UsageError if the question cannot be asked: nobody
-    would see it, or, without `scripts`, nobody could answer it."""
+    """Return whether `confirm` will ask. Raises UsageError if the question cannot be asked: it
+    would not be shown, or, without `scripts`, could not be answered."""
     has_input = sys.stdin is not None and sys.stdin.isatty()
     if yes or (scripts and not has_input):
         return False

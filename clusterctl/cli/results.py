@@ -218,7 +218,7 @@ class _Push:
             if number:
                 output.note(f"  left out: {number} {why}")
 
-    def now_and_then(self, look: Callable[[], Results]) -> None:
+    def now_and_then(self, poll: Callable[[], Results]) -> None:
         """Push once a minute, and less often if a push takes long.
 
         An error of AWS is printed: it does not end the following.
@@ -230,7 +230,7 @@ class _Push:
             return
         try:
             with contextlib.suppress(NoResults):
-                self(look())
+                self(poll())
         except ClusterctlError as error:
             output.note(f"nothing was sent to CloudWatch: {error.message}; tried again in a minute")
         ended = time.monotonic()
@@ -406,9 +406,9 @@ def _draw(found: Results, path: Path) -> None:
     from clusterctl.operations.results import write_result
     from clusterctl.operations.results_plot import metric_charts, run_charts
 
-    beside = next((each.reference for each in found.comparisons if each), None)
+    reference = next((each.reference for each in found.comparisons if each), None)
     charts = [
-        *(run_charts(found.runs, beside) if found.runs else []),
+        *(run_charts(found.runs, reference) if found.runs else []),
         *metric_charts(found.metrics),
     ]
     write_result(path, picture(charts, ", ".join(found.sources)).encode())

@@ -122,7 +122,7 @@ def _reach(
             if _has_moved(app, name):
                 return _reach(app, name, index, command, connect_timeout_s)
             if not isinstance(failure, HostUnreachable):
-                # With EC2's instance ids the error can tell whose key it is (ClusterHostKeys).
+                # With EC2's instance ids the error can name the owner of the key (ClusterHostKeys).
                 with app.open(name) as requested:
                     requested.connections.session(requested.select((index,))[0])
             raise

@@ -144,13 +144,13 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
     clusterctl status demo --json
     """
     from clusterctl.ec2.health import health_findings
-    from clusterctl.operations.costs import price_cache, spending_of, with_gone
+    from clusterctl.operations.costs import spending_of, with_gone
 
     found = app.status(name)
     health = health_findings(app.clients.ec2, found.instances)
     outcomes = _log_in(app, found.cluster)
     reached = {one.host: one.error.message if one.error else "" for one in outcomes}
-    money = spending_of(app.clients, found.instances, price_cache(app.settings.home))
+    money = spending_of(app.clients, found.instances)
     money = with_gone(money, name, found.gone)
     if as_json:
         output.data(_status(found, reached, health, money))

@@ -504,7 +504,6 @@ def train(
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
     from clusterctl.jobs.plan import JobRequest, clears_or_resumes
     from clusterctl.jobs.script_mode import ScriptMode, parse_channel, parse_hyperparameter
-    from clusterctl.operations.costs import price_cache
     from clusterctl.operations.fetch import check_place
     from clusterctl.operations.train import (
         live_hosts,
@@ -527,8 +526,8 @@ def train(
         job = read_job_file(job_file)
         script, per_host = job.script, job.per_host
         variables, mpi_args = (*job.variables, *variables), (*job.mpi_arguments, *mpi_args)
-        if job.settled:
-            output.note(f"left to the cluster: {', '.join(job.settled)}")
+        if job.ignored:
+            output.note(f"left to the cluster: {', '.join(job.ignored)}")
     elif gpus is None:
         raise UsageError("how many GPUS?", "clusterctl train NAME GPUS, or --job-file YAML")
     if min_gpus and not (retries and min_gpus <= (gpus or 0)):
@@ -590,7 +589,7 @@ def train(
     status = app.status(name)
     output.findings(folded(status.findings))
     with app.access(status.cluster) as access:
-        priced = (app.clients, status.instances, price_cache(app.settings.home))
+        priced = (app.clients, status.instances)
         with _ways_out(access, gpus, priced):
             if job:
                 request = replace(request, ranks=job.ranks(live_hosts(access), name))
@@ -644,7 +643,8 @@ def train(
 
 
 def _note_model(name: str, started: StartedJob, place: Path | None) -> None:
-    """Print how the model comes to the folder of --model-dir, if nobody waits for the job."""
+    """Print how the model comes to the folder of --model-dir, if this command does not wait for the
+    job."""
     if place:
         job_id, folder = started.job.job_id, shlex.quote(str(place))
         output.note(f"  its model: clusterctl fetch {name} {job_id} {folder}")
@@ -652,7 +652,7 @@ def _note_model(name: str, started: StartedJob, place: Path | None) -> None:
 
 @contextlib.contextmanager
 def _ways_out(
-    access: Access, gpus: int | None, priced: tuple[Clients, Sequence[Instance], Path]
+    access: Access, gpus: int | None, priced: tuple[Clients, Sequence[Instance]]
 ) -> Iterator[None]:
     """Add to a NotEnoughGpus of the block the same command with all GPUs that are there, and what
     a further node costs, if that is known."""

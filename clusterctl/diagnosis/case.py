@@ -10,11 +10,11 @@ from datetime import datetime
 from typing import NamedTuple
 
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
-from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.frames import STARTING, Activity
 from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.hostchecks import has_no_room
 from clusterctl.diagnosis.mapping import Placement, placed
-from clusterctl.diagnosis.progress import SILENT_STEPS, StepSigns, is_step, waits
+from clusterctl.diagnosis.progress import LONGEST_ALONE_S, SILENT_STEPS, StepSigns, is_step, waits
 from clusterctl.diagnosis.ranks import (
     LONGEST_CHATTER,
     MOST_NAMED,
@@ -40,8 +40,6 @@ ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 COMPUTES, ASKS = 0.1, 0.3
 # Bytes between ranks in a few seconds: more than processes without work send to say that they live.
 EXCHANGED_BYTES = 4 << 10
-# A rank that saves or evaluates alone for longer than this is not called healthy for that.
-LONGEST_ALONE_S = 600.0
 # In the first seconds of a job, some ranks may not have been started yet.
 STARTED_AFTER_S = 5.0
 # The ranks of a job that is younger may not run yet.
@@ -323,7 +321,10 @@ class Scene(StepSigns):
             return False
         if "-m torch.distributed.run" in self.job.line:
             return all(one.exchanged_bytes(self._ends) >= EXCHANGED_BYTES for one in self.ranks)
-        return all(one.tensor_bytes(self._ends) >= TENSOR_BYTES for one in self.ranks)
+        sends = [one for one in self.ranks if one.tensor_bytes(self._ends) >= TENSOR_BYTES]
+        # Ranks of one host exchange theirs in shared memory.
+        hosts = {one.host.host for one in sends}
+        return all(one in sends or (one.waits and one.host.host in hosts) for one in self.ranks)
 
     @functools.cached_property
     def moves(self) -> str:
@@ -338,16 +339,20 @@ class Scene(StepSigns):
         if added and all(map(waits, added)):
             return ""
         working = [one for one in self.ranks if self.exchanges or self.works(one)]
-        if not working or not all(one in working or one.waits for one in self.ranks):
+        idle = [one for one in self.ranks if one not in working]
+        # At a program's end, the others wait for the one that evaluates or saves.
+        ends = any(map(works_alone, working))
+        if not working or not all(x.waits or (ends and x.place is Activity.ENDED) for x in idle):
             return ""
+        is_long = self.since_step_s > LONGEST_ALONE_S
         if self.has_made_steps and self.silent_for_steps >= SILENT_STEPS:
-            is_long = (self.quiet_s or 0.0) > LONGEST_ALONE_S
             working = [one for one in working if works_alone(one) and not is_long]
         elif len(working) < len(self.ranks):
+            starts = () if is_long else STARTING
             working = [
                 one
                 for one in working
-                if works_alone(one) or one.place is Activity.IMPORT or not one.is_python
+                if works_alone(one) or {*one.places} <= {*starts} or not one.is_python
             ]
         if not working:
             return ""

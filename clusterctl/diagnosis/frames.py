@@ -24,6 +24,7 @@ class Activity(Enum):
     GRAPH = "in a compiled step"
     DATA = "waiting for its next batch"
     IMPORT = "importing modules"
+    BUILD = "building a compiled step"
     ENDED = "at its end"
     USER = "in its own code"
     LIBRARY = "in a library"
@@ -32,6 +33,8 @@ class Activity(Enum):
 
 # Activities in which a rank may wait for others. A compiled step may contain a collective.
 WAITING = (Activity.COLLECTIVE, Activity.INIT, Activity.GRAPH)
+# Long work at the start of a program, for which all other ranks wait.
+STARTING = (Activity.IMPORT, Activity.BUILD)
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,8 @@ _COLLECTIVE_NAME = re.compile(
     r"(?:horovod_|_?grouped_|_)?(all_?reduce|reduce_?scatter|all_?gather|all_?to_?all|broadcast"
     r"|barrier|join|reduce|scatter|gather|send|recv)\w*"
 )
+# TensorFlow makes a graph of the user's function below it. Collectives are only put into that.
+_BUILDS = "func_graph_from_py_func"
 # How many calls a library may make below the call that tells what it is doing.
 _DEEPEST = 24
 
@@ -143,7 +148,10 @@ def is_user(frame: Frame) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _user_file(path: str) -> bool:
     installed = ("/site-packages/", "/dist-packages/", "/lib/python")
-    return bool(path) and not any(part in path for part in installed) and path[0] != "<"
+    if not path or path[0] == "<" or any(part in path for part in installed):
+        return False
+    # TensorFlow writes what it makes of the user's functions into files of its own.
+    return not path.rpartition("/")[2].startswith("__autograph_generated_file")
 
 
 @functools.lru_cache(maxsize=16384)
@@ -191,6 +199,9 @@ def place_of(frames: tuple[Frame, ...]) -> Activity:
     # At the end of a program, Python waits for the other threads and runs the exit functions.
     if name_of(python[0]) in ("_shutdown", "_python_exit", "_run_exitfuncs"):
         return Activity.ENDED
+    builds = any("/tensorflow/" in one.file and name_of(one) == _BUILDS for one in python)
+    if builds and not is_user(inner) and not known_call(inner):
+        return Activity.BUILD
     deciding = deciding_call(python)
     row = deciding and known_call(deciding)
     if row:

@@ -33,6 +33,10 @@ class Hints:
 
     @property
     def cancel(self) -> str:
+        job = self.evidence.job.job_id if self.evidence.job else ""
+        source = self.evidence.source
+        if source and job.isdecimal() and "--slurm" not in source:
+            return f"clusterctl kill {source} --launcher {job}"
         return self.cluster("clusterctl cancel NAME") or "end the job"
 
     def without_cluster(self, host: str, hint: str) -> str:

@@ -25,6 +25,8 @@ MOST_OF_A_LOG = 20
 # So many times between lines about steps tell what is usual: nine of ten are not longer. Several
 # ranks may print each step at once, and a hang that has passed is one long time among many.
 FEW_TIMES, USUAL_PART = 5, 0.9
+# A rank that works for longer than this, while all others wait, is not called healthy for that.
+LONGEST_ALONE_S = 600.0
 # A job that printed steps and has been silent for so many of them is never healthy.
 SILENT_STEPS = 10
 _STEP = re.compile(
@@ -41,6 +43,8 @@ _WAITS = re.compile(
     r"(?i)\bwait|heartbeat|\bstill\b|alive|polling|\battempt|\bnot (?:ready|yet)|\bsleep|\bpending"
     r"|\breconnect|\bback(?:ing)?[ -]?off\b|\bretr(?:y|ies)\b|\btrying again"
 )
+# What announces the first epoch is no step.
+_BEGINS = re.compile(r"(?i)\bepoch\W*[01](?:\s*(?:/|of)\s*\d+)?[\s.:]*$")
 _MEASURES = re.compile(r"(?i)loss|acc|/s\b")
 
 
@@ -58,7 +62,7 @@ def waits(line: str) -> bool:
 @functools.lru_cache(maxsize=8192)
 def is_step(line: str) -> bool:
     """Return whether a log line is about a step of a training."""
-    return bool(_STEP.search(line)) and not _complains(line)
+    return bool(_STEP.search(line)) and not _complains(line) and not _BEGINS.search(line)
 
 
 def were(things: Sized) -> str:
@@ -175,6 +179,35 @@ class StepSigns:
         if self.stall or self.quiet_s is None:
             return True
         return self.quiet_s >= self.patience_s
+
+    @functools.cached_property
+    def since_step_s(self) -> float:
+        """Seconds since the last step that was shown, or since the job's start without one."""
+        if not self.has_made_steps:
+            return self.job.age_s
+        last = self.job.metrics_silent_s if self.rows else None
+        if last is None and self.step_times:
+            last = self.step_times[-1][0]
+        return self.job.log_silent_s or 0.0 if last is None else last
+
+    @functools.cached_property
+    def is_overdue(self) -> bool:
+        """Whether the job has shown no step for far longer than one takes.
+
+        Before, ranks that work may just be slow, on a busy machine for example. If the usual time
+        of a step is not known, it is at most the mean since the job's start.
+        """
+        if not self.has_made_steps:
+            return self.since_step_s >= LONGEST_ALONE_S
+        shown = len(self.rows) or sum(map(is_step, self.job.log))
+        usual_s = self.rhythm_s or max(0.0, self.job.age_s - self.since_step_s) / shown
+        late = self.since_step_s >= max(STUCK_AFTER_S, STUCK_AFTER_STEPS * usual_s)
+        return late or self.stall is not None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the job has shown no step for several of its usual steps."""
+        return 0.0 < STUCK_AFTER_STEPS * self.rhythm_s <= self.since_step_s
 
     @functools.cached_property
     def has_made_steps(self) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from clusterctl.diagnosis.evidence import Frame, HostEvidence, ProcessEvidence, Sample, Socket
 from clusterctl.diagnosis.frames import (
+    STARTING,
     WAITING,
     Activity,
     collective_of,
@@ -35,6 +36,8 @@ READ_BYTES = 64 << 10
 # A main thread at work uses so much of the time a processor. One that tries again and again uses
 # less.
 WORKS_SHARE = 0.1
+# On a busy host it is ready to run at more than this share of the glances.
+READY_SHARE = 0.8
 # So few ranks on several hosts are named with their hosts.
 MOST_NAMED = 3
 
@@ -92,7 +95,7 @@ class Rank:
     def waits_in(self) -> str:
         """What it waits in for other ranks, such as `Horovod's allreduce`; empty if unknown."""
         frames = main_thread(self.last)
-        kind = collective_of(frames)
+        kind = collective_of(frames) if place_of(frames) is not Activity.BUILD else ""
         if kind or self.place not in WAITING:
             return kind
         deciding = deciding_call(frames)
@@ -124,11 +127,16 @@ class Rank:
         only tries again is in other calls, too.
         """
         seen = [place for place, one in zip(self.places, self.samples) if main_thread(one)]
-        left = any(a in (*WAITING, Activity.IMPORT) and a != b for a, b in zip(seen, seen[1:]))
-        used_s = self.grown("main_cpu_s")
-        # On a busy host it gets less, and is ready to run at all looks.
-        uses = used_s > 0 and (used_s >= WORKS_SHARE * self.span_s or self.was("R"))
-        return len(seen) > 1 and self.moved and (left or self.gets_on or uses)
+        left = any(a in (*WAITING, *STARTING) and a != b for a, b in zip(seen, seen[1:]))
+        return len(seen) > 1 and self.moved and (left or self.gets_on or self.uses_processor)
+
+    @property
+    def uses_processor(self) -> bool:
+        """Whether its main thread used a processor. On a busy host it gets less of one, and is
+        ready to run at all looks."""
+        used_s, glances = self.grown("main_cpu_s"), self.process.glances
+        ready = self.was("R") or glances.count("R") > READY_SHARE * len(glances)
+        return used_s > 0 and (used_s >= WORKS_SHARE * self.span_s or ready)
 
     def exchanged_bytes(self, others: Set[Ends]) -> int:
         """Return the bytes that its busiest connection to one of these ranks' sockets carried
@@ -321,14 +329,15 @@ def syscall_path(syscall: str) -> str:
 
 # Names of functions in which one rank works, and the others wait for it.
 _SAVES = re.compile(r"(?i)save|checkpoint|export")
-_EVALUATES = re.compile(
-    r"(?i)evaluat|validat|^(?:eval|valid|test|predict|infer)(?:_|$)|_(?:eval|val)$"
-)
+_EVALUATES = re.compile(r"(?i)evaluat|validat")
+# The same for the user's own functions: a library may call a value so.
+_OWN = re.compile(rf"{_EVALUATES.pattern}|^(?:eval|valid|test|predict|infer)(?:_|$)|_(?:eval|val)$")
 
 
 def _was_in(rank: Rank, names: re.Pattern[str]) -> bool:
     calls = (*(frame for one in rank.samples for frame in main_thread(one)), *rank.native.frames)
-    return any(names.search(name_of(frame)) for frame in calls)
+    own = _OWN if names is _EVALUATES else names
+    return any((own if is_user(one) else names).search(name_of(one)) for one in calls)
 
 
 def is_saving(rank: Rank) -> bool:

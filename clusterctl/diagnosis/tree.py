@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterctl.diagnosis.evidence import Frame, ProcessEvidence, Sample, ThreadStack
-from clusterctl.diagnosis.frames import Activity, is_user, known_call
+from clusterctl.diagnosis.frames import Activity, is_user, known_call, place_of
 from clusterctl.domain.ranges import format_indices
 from clusterctl.node.facts.native import NativeCalls
 
@@ -64,13 +64,11 @@ def native_frames(calls: NativeCalls) -> tuple[Frame, ...]:
 @functools.lru_cache(maxsize=16384)
 def path_of(frames: tuple[Frame, ...]) -> tuple[str, ...]:
     """Return the labels of a stack. Calls below a collective are left out: they only wait."""
-    labels = []
-    for frame in frames:
-        labels.append(label(frame))
+    for at, frame in enumerate(frames if place_of(frames) is not Activity.BUILD else ()):
         row = None if frame.native else known_call(frame)
         if row and row.place is Activity.COLLECTIVE:
-            break
-    return tuple(labels)
+            return tuple(map(label, frames[: at + 1]))
+    return tuple(map(label, frames))
 
 
 # States of processes that are worth a note, by the kernel's letter.

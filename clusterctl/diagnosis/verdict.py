@@ -15,7 +15,7 @@ from typing import Any
 
 from clusterctl.diagnosis.case import ERROR, INFO, QUEUED, Cause, Scene, gdb_command
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence
-from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.frames import STARTING
 from clusterctl.diagnosis.progress import SILENT_STEPS
 from clusterctl.diagnosis.ranks import Rank, called, format_ranks, sees_nothing
 from clusterctl.diagnosis.rules.activity import (
@@ -328,7 +328,7 @@ def _open(scene: Scene) -> str:
 
 def _does(rank: Rank) -> str:
     call = rank.user_call
-    if rank.place is Activity.IMPORT:
+    if rank.place in STARTING:
         return rank.place.value
     if call:
         return f"in {label(call)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 
@@ -25,6 +26,37 @@ class Clock:
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Wait until the event is set, for at most so many seconds. Return whether it is set."""
         return event.wait(seconds)
+
+
+def backoff_delays(
+    first_s: float = 0.2, growth: float = 1.4, limit_s: float = 5.0
+) -> Iterator[float]:
+    """Yield delays in seconds without end, each `growth` times the one before, at most `limit_s`.
+
+    Used by every poll and retry: short at first for what is quick, longer to spare the API.
+    """
+    gap_s = first_s
+    while True:
+        yield gap_s
+        gap_s = min(gap_s * growth, limit_s)
+
+
+class Polling:
+    """The waits between polls or retries, for `within_s` in all. `delays`: see backoff_delays."""
+
+    def __init__(self, clock: Clock, within_s: float, *delays: float) -> None:
+        self._clock = clock
+        self._until = clock.monotonic() + within_s
+        self._delays = backoff_delays(*delays)
+
+    @property
+    def left_s(self) -> float:
+        """The seconds that are left; negative once the time is up."""
+        return self._until - self._clock.monotonic()
+
+    def wait(self) -> None:
+        """Wait until the next poll."""
+        self._clock.sleep(next(self._delays))
 
 
 @dataclass(frozen=True)

@@ -1,47 +1,19 @@
-"""A cluster's key pairs and placement groups, and the removal of everything a cluster has."""
+"""Waiting for what a cluster has on AWS, and the termination of its instances."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool
-from clusterctl.domain.timeouts import Clock, Timeouts
-from clusterctl.ec2 import tags
-from clusterctl.ec2.creations import Creations
-from clusterctl.ec2.errors import backoff_delays, throttled, translated
+from clusterctl.domain.timeouts import Clock, Polling, Timeouts
+from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import Instance, batches, find_instances, launched_with
-from clusterctl.ec2.network.vpcs import (
-    ElasticAddress,
-    SecurityGroup,
-    find_addresses,
-    find_groups,
-)
+from clusterctl.ec2.resources import NOT_TERMINATED, ResourceKind, find_resources
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-
-
-@dataclass(frozen=True)
-class KeyPair:
-    """A key pair in EC2. `public_key` is an OpenSSH line, empty where EC2 does not return it."""
-
-    name: str
-    public_key: str
-
-    def holds(self, public_key: str) -> bool:
-        """Return whether this is the same key. The comments may differ."""
-        return self.public_key.split()[:2] == public_key.split()[:2]
-
-
-def find_key_pairs(client: EC2Client, name: str) -> tuple[KeyPair, ...]:
-    """Return the key pairs with the cluster's tag: usually one or none. Raises AwsError."""
-    with translated():
-        of_cluster: Any = tags.of_cluster(name)
-        found = client.describe_key_pairs(Filters=[of_cluster], IncludePublicKey=True)["KeyPairs"]
-    return tuple(KeyPair(pair["KeyName"], pair.get("PublicKey", "")) for pair in found)
 
 
 def anothers_key(name: str) -> MissingTool:
@@ -54,150 +26,26 @@ def anothers_key(name: str) -> MissingTool:
     )
 
 
-@dataclass(frozen=True)
-class PlacementGroup:
-    """A placement group. `state` is EC2's: `pending`, `available` or `deleting`."""
-
-    name: str
-    state: str
-
-
-def find_placement_groups(client: EC2Client, name: str) -> tuple[PlacementGroup, ...]:
-    """Return the placement groups with the cluster's tag: usually one or none. Raises AwsError."""
-    with translated():
-        of_cluster: Any = tags.of_cluster(name)
-        found = client.describe_placement_groups(Filters=[of_cluster])
-    return tuple(
-        PlacementGroup(group["GroupName"], group.get("State", ""))
-        for group in found["PlacementGroups"]
-        if group.get("State") != "deleted"
-    )
-
-
 def await_available(client: EC2Client, name: str, timeouts: Timeouts = Timeouts()) -> None:
     """Wait until the cluster's placement group accepts instances.
 
     Raises AwsError, and ClusterctlError if that takes more than `placement_group_s`.
     """
-    clock = timeouts.clock
-    deadline = clock.monotonic() + timeouts.placement_group_s
-    for gap_s in backoff_delays(0.1):
-        states = {group.state for group in find_placement_groups(client, name)}
+    kind = ResourceKind.PLACEMENT_GROUP
+    polling = Polling(timeouts.clock, timeouts.placement_group_s, 0.1)
+    while True:
+        states = {group.state for group in find_resources(client, name, kind)}
         if states == {"available"}:
             return
-        if clock.monotonic() > deadline:
+        if polling.left_s < 0:
             raise ClusterctlError(
                 f"the placement group of {name} does not become available: "
                 f"{', '.join(states) or 'EC2 does not show it'}",
                 "run `up` again, or do without: --no-placement-group",
             )
-        clock.sleep(gap_s)
+        polling.wait()
 
 
-@dataclass(frozen=True)
-class Made:
-    """What a cluster has besides its instances: usually one or none of each kind."""
-
-    key_pairs: tuple[KeyPair, ...] = ()
-    groups: tuple[SecurityGroup, ...] = ()
-    placement_groups: tuple[PlacementGroup, ...] = ()
-    addresses: tuple[ElasticAddress, ...] = ()
-
-
-def find_made(client: EC2Client, name: str, creations: Creations) -> Made:
-    """Return everything with the cluster's tag, waiting for what was started a short time ago.
-
-    Raises AwsError.
-    """
-    return Made(
-        creations.find("import_key_pair", lambda: find_key_pairs(client, name)),
-        creations.find("create_security_group", lambda: find_groups(client, name)),
-        creations.find("create_placement_group", lambda: find_placement_groups(client, name)),
-        creations.find("allocate_address", lambda: find_addresses(client, name)),
-    )
-
-
-@dataclass(frozen=True)
-class Deletion:
-    """The API call that deletes one kind of resource.
-
-    `operation` is boto3's method and `argument` its parameter: the resource's id, or its name with
-    `by_name`. `gone` are the error codes that mean that it does not exist, `in_use` those that
-    mean that something still uses it.
-    """
-
-    operation: str
-    argument: str
-    gone: tuple[str, ...]
-    in_use: tuple[str, ...] = ()
-    by_name: bool = False
-
-
-DELETE_PLACEMENT_GROUP = Deletion(
-    "delete_placement_group",
-    "GroupName",
-    ("InvalidPlacementGroup.Unknown",),
-    ("InvalidPlacementGroup.InUse",),
-    by_name=True,
-)
-DELETE_SECURITY_GROUP = Deletion(
-    "delete_security_group",
-    "GroupId",
-    ("InvalidGroup.NotFound", "InvalidGroupId.NotFound"),
-    ("DependencyViolation", "InvalidGroup.InUse"),
-)
-
-
-def delete(
-    client: Any,
-    deletion: Deletion,
-    value: str,
-    deadline: float,
-    on_wait: Callable[[AwsError, float], object] = lambda error, left_s: None,
-    clock: Clock = Clock(),
-) -> None:
-    """Delete the resource with this id or name, unless it is gone already.
-
-    Tries again until `deadline` (by `clock.monotonic`) while something still uses it, as EC2
-    reports for a while after an instance is gone, and while EC2 is throttling. `on_wait` receives
-    the error before each retry, and the seconds left. Raises AwsError.
-    """
-    for gap_s in backoff_delays(0.5):
-        try:
-            with translated():
-                getattr(client, deletion.operation)(**{deletion.argument: value})
-            return
-        except AwsError as error:
-            if error.code in deletion.gone:
-                return
-            left_s = deadline - clock.monotonic()
-            if left_s < 0 or not (error.code in deletion.in_use or throttled(error)):
-                raise
-            on_wait(error, left_s)
-        clock.sleep(gap_s)
-
-
-def delete_placement_groups(
-    client: EC2Client,
-    found: Iterable[PlacementGroup],
-    timeout_s: float,
-    clock: Clock = Clock(),
-    on_wait: Callable[[], object] = lambda: None,
-) -> tuple[str, ...]:
-    """Delete these placement groups and return the names of those that were not being deleted.
-
-    Waits up to `timeout_s` while terminated instances are still in a group, and calls `on_wait`
-    before each further try. Raises AwsError.
-    """
-    deadline = clock.monotonic() + timeout_s
-    groups = [group for group in found if group.state != "deleting"]
-    for group in groups:
-        again = (deadline, lambda error, left_s: on_wait())
-        delete(client, DELETE_PLACEMENT_GROUP, group.name, *again, clock=clock)
-    return tuple(group.name for group in groups)
-
-
-NOT_TERMINATED = ("pending", "running", "stopping", "stopped", "shutting-down")
 # Instances per TerminateInstances call.
 BATCH = 100
 
@@ -226,12 +74,12 @@ def terminate(
     cost nothing any more, but still take room in their reservation, placement group and subnet.
     Raises AwsError, and after `timeout_s` ClusterctlError: StillShuttingDown if all shut down.
     """
-    deadline = clock.monotonic() + timeout_s
+    polling = Polling(clock, timeout_s)
     is_chosen = is_own if ids is None else lambda one: one.node.instance_id in ids
     nodes = dict.fromkeys(one.node.name for one in known)
     # Whatever EC2 shows of them: it may show an instance, or its tags, late.
     _terminate(client, [one.node.instance_id for one in known] if ids is None else tuple(ids))
-    for gap_s in backoff_delays():
+    while True:
         found = find_instances(client, name, NOT_TERMINATED)
         left = [one for one in found if is_chosen(one)]
         on_poll(left)
@@ -244,7 +92,7 @@ def terminate(
         if not until_gone and not awake:
             return tuple(nodes)
         _terminate(client, [one.node.instance_id for one in awake])
-        if clock.monotonic() > deadline:
+        if polling.left_s < 0:
             hint = f"see `clusterctl status {name}`"
             if ids is None:
                 hint = f"run it again later: clusterctl down {name}"
@@ -254,8 +102,7 @@ def terminate(
                 f"{', '.join(one.node.name for one in left)}",
                 f"their termination is requested; {hint}",
             )
-        clock.sleep(gap_s)
-    raise AssertionError("unreachable")
+        polling.wait()
 
 
 def _terminate(client: EC2Client, ids: Sequence[str]) -> None:
@@ -274,32 +121,6 @@ def _terminate(client: EC2Client, ids: Sequence[str]) -> None:
                     _terminate(client, [one])
 
 
-def delete_groups(
-    client: EC2Client,
-    groups: Sequence[SecurityGroup],
-    timeout_s: float,
-    clock: Clock = Clock(),
-    on_wait: Callable[[], object] = lambda: None,
-) -> tuple[str, ...]:
-    """Delete these security groups and return their ids.
-
-    Waits up to `timeout_s` while something still uses a group, and calls `on_wait` before each
-    further try. Raises AwsError.
-    """
-    deadline = clock.monotonic() + timeout_s
-    for group in groups:
-        again = (deadline, lambda error, left_s: on_wait())
-        delete(client, DELETE_SECURITY_GROUP, group.group_id, *again, clock=clock)
-    return tuple(group.group_id for group in groups)
-
-
-def delete_key_pairs(client: EC2Client, names: Sequence[str]) -> None:
-    """Delete the key pairs with these names. Raises AwsError."""
-    for name in names:
-        with translated():
-            client.delete_key_pair(KeyName=name)
-
-
 def await_launches(
     client: EC2Client, tokens: Sequence[str], until: float, clock: Clock = Clock()
 ) -> tuple[Instance, ...]:
@@ -307,9 +128,9 @@ def await_launches(
 
     For launches of unknown outcome. Returns the instances that EC2 has shown. Raises AwsError.
     """
-    for gap_s in backoff_delays():
+    polling = Polling(clock, until - clock.time())
+    while True:
         made = launched_with(client, tokens)
-        if clock.time() >= until or {one.launch_token for one in made} >= set(tokens):
+        if polling.left_s <= 0 or {one.launch_token for one in made} >= set(tokens):
             return made
-        clock.sleep(gap_s)
-    raise AssertionError("unreachable")
+        polling.wait()

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from clusterctl.domain.files import write_file
-from clusterctl.domain.timeouts import Timeouts
-from clusterctl.ec2.errors import backoff_delays
+from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.node.record import RecordError, from_json, to_json
 
 # boto3's methods that make what a cluster has one of, and what that is.
@@ -68,18 +67,16 @@ class Creations:
 
         Raises what `poll` raises.
         """
-        clock = self.timeouts.clock
-        sent = self._sent()
+        clock, sent = self.timeouts.clock, self._sent()
         began = clock.time() if sent is None else sent.get(operation, 0.0)
-        until = began + self.timeouts.shown_s
-        for number, gap_s in enumerate(backoff_delays(0.2)):
-            found = tuple(poll())
-            if found or clock.time() >= until:
-                return found
-            if not number:
+        polling = Polling(clock, began + self.timeouts.shown_s - clock.time())
+        is_first = True
+        while not (found := tuple(poll())) and polling.left_s > 0:
+            if is_first:
                 self.notify(f"waiting for AWS to show the {CREATIONS[operation]}, if there is one")
-            clock.sleep(gap_s)
-        raise AssertionError("unreachable")
+            is_first = False
+            polling.wait()
+        return found
 
     def _sent(self) -> dict[str, float] | None:
         """Return the times by operation; None if the record cannot be read."""

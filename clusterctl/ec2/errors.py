@@ -1,25 +1,16 @@
-"""Translation of botocore's errors into AwsError, with hints; the delays between retries."""
+"""Translation of botocore's errors into AwsError, with hints; calls that are repeated or paged."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from clusterctl.domain.errors import AwsError
+from clusterctl.domain.timeouts import Polling
 
-
-def backoff_delays(
-    first_s: float = 0.2, growth: float = 1.4, limit_s: float = 5.0
-) -> Iterator[float]:
-    """Yield delays in seconds without end, each `growth` times the one before, at most `limit_s`.
-
-    Used by every poll and retry: short at first for what is quick, longer to spare the API.
-    """
-    gap_s = first_s
-    while True:
-        yield gap_s
-        gap_s = min(gap_s * growth, limit_s)
+Answer = TypeVar("Answer")
 
 
 # Error code -> (message, hint). An empty message keeps EC2's own; `{message}` stands for it.
@@ -222,6 +213,34 @@ def translated() -> Iterator[None]:
         if failure is None:
             raise
         raise failure from error
+
+
+def retried(
+    call: Callable[[], Answer],
+    is_temporary: Callable[[AwsError], bool],
+    polling: Polling,
+    on_wait: Callable[[AwsError, float], object] = lambda error, left_s: None,
+) -> Answer:
+    """Return the answer to a call, which is repeated while its error is temporary.
+
+    `on_wait` receives the error before each retry, and the seconds left. Raises AwsError.
+    """
+    while True:
+        try:
+            with translated():
+                return call()
+        except AwsError as error:
+            if polling.left_s < 0 or not is_temporary(error):
+                raise
+            on_wait(error, polling.left_s)
+        polling.wait()
+
+
+def paged(client: Any, operation: str, key: str, **arguments: Any) -> list[Any]:
+    """Return what a call lists under `key`, on all pages. Raises AwsError."""
+    with translated():
+        pages = client.get_paginator(operation).paginate(**arguments)
+        return [one for page in pages for one in page[key]]
 
 
 def aws_error(error: Exception) -> AwsError | None:

@@ -37,7 +37,7 @@ BY_CODE = {
     "Client.VolumeLimitExceeded": "the account's limit on volumes",
 }
 # The beginning of a StateTransitionReason without a code in the StateReason: "User initiated (2026-
-# 11-21 16:18:17 GMT)". The second was seen on spot instances and means any decision of EC2's own.
+# 11-21 16:18:17 GMT)". The second was found on spot instances and means any decision of EC2's own.
 BY_TRANSITION = {
     "User initiated": BY_CODE["Client.UserInitiatedShutdown"],
     "Service initiated": "EC2 itself, without a reason",

@@ -8,13 +8,13 @@ import re
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.domain.timeouts import Clock
-from clusterctl.ec2.errors import backoff_delays, throttled, translated
+from clusterctl.domain.timeouts import Clock, backoff_delays
+from clusterctl.ec2.errors import paged, throttled, translated
 from clusterctl.ec2.instances import batches
 
 if TYPE_CHECKING:
@@ -224,17 +224,12 @@ def _ask(
 
 
 def _online(client: SSMClient, group: Sequence[str]) -> set[str]:
-    with translated():
-        pages = client.get_paginator("describe_instance_information").paginate(
-            Filters=[{"Key": "InstanceIds", "Values": list(group)}],
-            PaginationConfig={"PageSize": AT_A_TIME},
-        )
-        return {
-            one["InstanceId"]
-            for page in pages
-            for one in page["InstanceInformationList"]
-            if one.get("PingStatus") == "Online"
-        }
+    found = paged(
+        *(client, "describe_instance_information", "InstanceInformationList"),
+        Filters=[{"Key": "InstanceIds", "Values": list(group)}],
+        PaginationConfig={"PageSize": AT_A_TIME},
+    )
+    return {one["InstanceId"] for one in found if one.get("PingStatus") == "Online"}
 
 
 def _await(
@@ -249,21 +244,18 @@ def _await(
         # Right after SendCommand the listing may still be empty.
         ended = {
             one["InstanceId"]: one
-            for one in _invocations(client, command_id)
+            for one in paged(
+                *(client, "list_command_invocations", "CommandInvocations"),
+                CommandId=command_id,
+                Details=True,
+                PaginationConfig={"PageSize": AT_A_TIME},
+            )
             if one.get("Status") in _ENDED
         }
         if len(ended) >= count or clock.monotonic() + gap_s > deadline:
             return ended
         clock.sleep(gap_s)
     raise AssertionError("unreachable")
-
-
-def _invocations(client: SSMClient, command_id: str) -> Iterable[Any]:
-    with translated():
-        pages = client.get_paginator("list_command_invocations").paginate(
-            CommandId=command_id, Details=True, PaginationConfig={"PageSize": AT_A_TIME}
-        )
-        return [one for page in pages for one in page["CommandInvocations"]]
 
 
 def _output(invocation: Any) -> str:

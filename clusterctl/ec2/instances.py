@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import Cluster, Disk, Market, Node, NodeState, is_user_name
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.domain.timeouts import Timeouts
+from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.ec2 import tags
-from clusterctl.ec2.errors import backoff_delays, translated
+from clusterctl.ec2.errors import Answer, paged, retried, translated
 from clusterctl.ec2.tags import tag_list
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ PRESENT = ("pending", "running", "stopping", "stopped")
 PAGE: Any = {"PageSize": 1000}
 # Instance ids per DescribeInstanceStatus call.
 STATUS_IDS = 100
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ def find_every_cluster(
     """Return the instances of every cluster in this region, by cluster name. Raises AwsError."""
     found: dict[str, list[Instance]] = {}
     every = {"Name": "tag-key", "Values": [tags.CLUSTER]}
-    for instance in _describe(client, [every, _in_states(states)]):
+    for instance in describe_instances(client, [every, in_states(states)]):
         found.setdefault(instance.cluster, []).append(instance)
     return {name: tuple(found[name]) for name in sorted(found)}
 
@@ -100,8 +98,8 @@ def find_instances(
 
     Empty `states` means all states, including terminated.
     """
-    filters = [tags.of_cluster(name), *([_in_states(states)] if states else [])]
-    return tuple(_describe(client, filters))
+    filters = [tags.of_cluster(name), *([in_states(states)] if states else [])]
+    return tuple(describe_instances(client, filters))
 
 
 def find_with(
@@ -117,10 +115,10 @@ def find_with(
     that have terminated, so `older` ones are waited for during `shown_s` only. Raises AwsError, and
     ClusterctlError where `launched` ones are not shown within `visible_s`.
     """
-    began = timeouts.clock.monotonic()
-    for gap_s in backoff_delays(0.2):
+    polling = Polling(timeouts.clock, timeouts.visible_s)
+    while True:
         found = find_instances(client, name, states=())
-        waited_s = timeouts.clock.monotonic() - began
+        waited_s = timeouts.visible_s - polling.left_s
         there = {one.node.instance_id for one in found}
         missing = set(launched) - there
         if not missing and (set(older) <= there or waited_s > timeouts.shown_s):
@@ -130,8 +128,7 @@ def find_with(
                 f"EC2 does not show {', '.join(sorted(missing))} any more, which it has shown",
                 f"check `clusterctl status {name}`, then run `up` again",
             )
-        timeouts.clock.sleep(gap_s)
-    raise AssertionError("unreachable")
+        polling.wait()
 
 
 def find_profile_associations(client: EC2Client, ids: Sequence[str]) -> Mapping[str, str]:
@@ -145,11 +142,10 @@ def find_profile_associations(client: EC2Client, ids: Sequence[str]) -> Mapping[
             {"Name": "instance-id", "Values": batch},
             {"Name": "state", "Values": ["associating", "associated"]},
         ]
-        with translated():
-            pages = client.get_paginator("describe_iam_instance_profile_associations")
-            for page in pages.paginate(Filters=there):
-                for one in page["IamInstanceProfileAssociations"]:
-                    found[one["InstanceId"]] = one["AssociationId"]
+        key = "IamInstanceProfileAssociations"
+        operation = "describe_iam_instance_profile_associations"
+        for one in paged(client, operation, key, Filters=there):
+            found[one["InstanceId"]] = one["AssociationId"]
     return found
 
 
@@ -184,7 +180,9 @@ def launched_with(client: EC2Client, tokens: Sequence[str]) -> tuple[Instance, .
     """Return the instances that launches with these client tokens have made. Raises AwsError."""
     if not tokens:
         return ()
-    return tuple(_describe(client, [{"Name": f"tag:{tags.LAUNCH}", "Values": list(tokens)}]))
+    return tuple(
+        describe_instances(client, [{"Name": f"tag:{tags.LAUNCH}", "Values": list(tokens)}])
+    )
 
 
 def billing_reservations(instances: Iterable[Instance]) -> tuple[str, ...]:
@@ -259,24 +257,26 @@ def members_or_all(instances: Sequence[Instance]) -> tuple[Instance, ...]:
     return members_of(instances) or tuple(instances)
 
 
-def _in_states(states: Iterable[str]) -> dict[str, Any]:
+def in_states(states: Iterable[str]) -> dict[str, Any]:
+    """Return the EC2 filter for instances in these states."""
     return {"Name": "instance-state-name", "Values": list(states)}
 
 
-def _describe(client: EC2Client, filters: list[Any]) -> list[Instance]:
-    with translated():
-        pages = client.get_paginator("describe_instances")
-        found = pages.paginate(Filters=filters, PaginationConfig=PAGE)
-        described = [entry for page in found for entry in _entries(page)]
-    instances = [read_instance(entry) for entry in described]
+def describe_instances(client: EC2Client, filters: list[Any]) -> list[Instance]:
+    """Return the instances that all these filters let through, by index. Raises AwsError."""
+    found = described_instances(client, Filters=filters, PaginationConfig=PAGE)
+    instances = [read_instance(entry) for entry in found]
     return sorted(instances, key=lambda found: (found.node.index, found.node.instance_id))
 
 
-def _entries(page: Any) -> Iterator[Any]:
-    for reservation in page["Reservations"]:
+def described_instances(client: EC2Client, **arguments: Any) -> list[Any]:
+    """Return all entries of DescribeInstances' answer. Raises AwsError."""
+    return [
         # The reservation's owner is the account that pays, even in a subnet shared by another one.
-        owner = {"OwnerId": reservation.get("OwnerId", "")}
-        yield from ({**instance, **owner} for instance in reservation["Instances"])
+        {**instance, "OwnerId": reservation.get("OwnerId", "")}
+        for reservation in paged(client, "describe_instances", "Reservations", **arguments)
+        for instance in reservation["Instances"]
+    ]
 
 
 def read_instance(described: Any) -> Instance:
@@ -411,17 +411,8 @@ def once_known(call: Callable[[], Answer], timeouts: Timeouts = Timeouts()) -> A
     Repeats it for `shown_s` while EC2 does not know one of them, as of an instance that it has
     shown before, but launched a moment ago. Raises AwsError.
     """
-    until = timeouts.clock.monotonic() + timeouts.shown_s
-    for gap_s in backoff_delays(0.2):
-        try:
-            with translated():
-                return call()
-        except AwsError as error:
-            late = timeouts.clock.monotonic() > until
-            if error.code != "InvalidInstanceID.NotFound" or late:
-                raise
-        timeouts.clock.sleep(gap_s)
-    raise AssertionError("unreachable")
+    polling = Polling(timeouts.clock, timeouts.shown_s)
+    return retried(call, lambda error: error.code == "InvalidInstanceID.NotFound", polling)
 
 
 def tag(client: EC2Client, instance_ids: Sequence[str], labels: Mapping[str, str]) -> None:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.domain.timeouts import Timeouts
+from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.ec2.creations import Creations
-from clusterctl.ec2.errors import backoff_delays, throttled, translated
+from clusterctl.ec2.errors import throttled, translated
 from clusterctl.ec2.policy import BOUNDARY, Bounds, Policy
 
 if TYPE_CHECKING:
@@ -183,15 +183,14 @@ def _wait_until_gone(iam: Any, name: str, timeouts: Timeouts) -> None:
 
     Raises AwsError.
     """
-    clock = timeouts.clock
-    until = clock.monotonic() + timeouts.shown_s
-    for gap_s in backoff_delays(0.2):
+    polling = Polling(timeouts.clock, timeouts.shown_s)
+    while True:
         shown = _get(iam.get_role, "Role", RoleName=name) or _get(
             iam.get_instance_profile, "InstanceProfile", InstanceProfileName=name
         )
-        if not shown or clock.monotonic() > until:
+        if not shown or polling.left_s < 0:
             return
-        clock.sleep(gap_s)
+        polling.wait()
 
 
 def delete_profile(iam: Any, name: str) -> None:
@@ -211,9 +210,8 @@ def delete_role(iam: Any, name: str, again: str, timeouts: Timeouts = Timeouts()
 
     `again` is the command that continues afterwards. Raises AwsError.
     """
-    clock = timeouts.clock
-    deadline = clock.monotonic() + timeouts.known_s
-    for gap_s in backoff_delays(0.5):
+    polling = Polling(timeouts.clock, timeouts.known_s, 0.5)
+    while True:
         try:
             _gone_is_well(iam.delete_role_policy, RoleName=name, PolicyName=POLICY)
             _gone_is_well(iam.delete_role, RoleName=name)
@@ -223,13 +221,13 @@ def delete_role(iam: Any, name: str, again: str, timeouts: Timeouts = Timeouts()
                 raise
             added = [*_added(iam, name)] if error.code == "DeleteConflict" else []
             # IAM may not know yet that what was clusterctl's own is gone.
-            if added or clock.monotonic() > deadline:
+            if added or polling.left_s < 0:
                 raise AwsError(
                     error.code,
                     f"the role {name} cannot be deleted: {error.message}",
                     f"{' && '.join([*added, again])}",
                 ) from error
-        clock.sleep(gap_s)
+        polling.wait()
 
 
 def _added(iam: Any, name: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, UsageError
@@ -36,8 +37,9 @@ _single_attempts: weakref.WeakKeyDictionary[Any, Callable[[], Any]] = weakref.We
 class Account:
     """The account and region to use. For a field of None boto3 finds the value by its own rules.
 
-    `endpoint_url` serves every API: the local EC2, or a gateway. Raises UsageError for an
-    `endpoint_url` that is no HTTP URL.
+    `endpoint_url` serves every API: the local EC2, or a gateway. `price_cache` is the file that
+    keeps prices between commands, if one does. Raises UsageError for an `endpoint_url` that is no
+    HTTP URL.
     """
 
     region: str | None = None
@@ -45,6 +47,7 @@ class Account:
     endpoint_url: str | None = None
     access_key: str | None = None
     secret_key: str | None = None
+    price_cache: Path | None = None
 
     def __post_init__(self) -> None:
         if self.endpoint_url and not re.match(r"https?://[^/\s]+(/|$)", self.endpoint_url):

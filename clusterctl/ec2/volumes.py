@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.domain.timeouts import Timeouts
-from clusterctl.ec2.errors import backoff_delays, translated
+from clusterctl.domain.timeouts import Polling, Timeouts
+from clusterctl.ec2.errors import translated
+from clusterctl.ec2.instances import described_instances
 from clusterctl.ec2.machines import find_machine_type
 
 if TYPE_CHECKING:
@@ -30,18 +31,13 @@ def root_volumes(client: EC2Client, instance_ids: Sequence[str]) -> dict[str, Vo
 
     An instance whose root volume EC2 does not list is left out.
     """
+    ids = {
+        mapping["Ebs"]["VolumeId"]: machine["InstanceId"]
+        for machine in described_instances(client, InstanceIds=list(instance_ids))
+        for mapping in machine["BlockDeviceMappings"]
+        if mapping["DeviceName"] == machine["RootDeviceName"]
+    }
     with translated():
-        pages = client.get_paginator("describe_instances")
-        found = pages.paginate(InstanceIds=list(instance_ids))
-        machines = [
-            one for page in found for group in page["Reservations"] for one in group["Instances"]
-        ]
-        ids = {
-            mapping["Ebs"]["VolumeId"]: machine["InstanceId"]
-            for machine in machines
-            for mapping in machine["BlockDeviceMappings"]
-            if mapping["DeviceName"] == machine["RootDeviceName"]
-        }
         described = client.describe_volumes(VolumeIds=list(ids))["Volumes"] if ids else []
     return {
         ids[one["VolumeId"]]: Volume(one["VolumeId"], one["Size"], one.get("Throughput", 0))
@@ -75,9 +71,8 @@ def enlarge(client: EC2Client, volume: Volume, gib: int, timeouts: Timeouts = Ti
             return
         with translated():
             client.modify_volume(VolumeId=volume.id, Size=gib)
-    clock = timeouts.clock
-    deadline = clock.monotonic() + timeouts.enlarged_s
-    for gap_s in backoff_delays(0.5, 1.4, 10.0):
+    polling = Polling(timeouts.clock, timeouts.enlarged_s, 0.5, 1.4, 10.0)
+    while True:
         change = _last_change(client, volume.id)
         # EC2 may still show the change before this one, or none.
         state = change["ModificationState"] if change and change["TargetSize"] == gib else ""
@@ -88,13 +83,13 @@ def enlarge(client: EC2Client, volume: Volume, gib: int, timeouts: Timeouts = Ti
             raise AwsError(
                 "VolumeModificationFailed", f"{volume.id} could not be changed: {message}"
             )
-        if clock.monotonic() > deadline:
+        if polling.left_s < 0:
             raise AwsError(
                 "VolumeModificationSlow",
                 f"{volume.id} is still being changed after {timeouts.enlarged_s / 60:.0f} min",
                 "the same command goes on",
             )
-        clock.sleep(gap_s)
+        polling.wait()
 
 
 def _last_change(client: EC2Client, volume_id: str) -> VolumeModificationTypeDef | None:

@@ -82,7 +82,7 @@ _FRAME_LINES = 60
 _LAST = 20
 # Lines that are matched with the forms of failures, apart from the last ones: of those that may be
 # an error by themselves, and of others.
-_MOST_STRONG = 20_000
+_MOST_STRONG = 10_000
 _MOST_WEAK = 5000
 _NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 
@@ -274,9 +274,9 @@ class _Reader:
 
     def _look(self, texts: set[int], lines: Sequence[bytes], number: int, at_end: bool) -> None:
         """Match one line. `texts` are the indices of the plain texts that it has."""
-        if b" <==" in lines[number] and self._begins_part(lines[number]):
-            return
         line = lines[number]
+        if b" <==" in line and self._begins_part(line):
+            return
         shape = self._shape(line, texts)
         shape.seen += 1
         key = (self._part, shape.matched)
@@ -345,7 +345,7 @@ class _Reader:
         elif at_end and is_python_frame(said):  # of a traceback that is cut on both sides
             self._note_unknown(self._line + 1, said, text, LineKind.END, lines, number)
         else:
-            kind = kind_of(said, "".join(text_of(one) for one in lines[number + 1 : number + 2]))
+            kind = kind_of(said, [text_of(one) for one in lines[number + 1 : number + 3]])
             if kind and (at_end or kind is not LineKind.REMARK):
                 self._note_unknown(self._line + 1, said, text, kind, lines, number)
 
@@ -419,6 +419,10 @@ class _Reader:
         match = compiled(one.pattern).search(block)
         if not match or (one.generic and is_beside(lines, number)):
             return 0
+        if one.role is Role.HARMLESS and one.lines == 1:
+            rest = f"{block[: match.start()]}-{block[match.end() :]}"
+            if kind_of(rest) is LineKind.FAILING:
+                return 0
         values = {**place_of(raw), **named(match)}
         if one.hook:
             more = one.hook(block)

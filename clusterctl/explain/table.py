@@ -10,7 +10,7 @@ from enum import Enum
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from clusterctl.explain.catalogue import catalogue
-from clusterctl.explain.failing import STRONG_MARKS, WEAK_MARKS
+from clusterctl.explain.failing import marks
 from clusterctl.explain.lines import CHAINED, LONGEST_LINE, TRACEBACK
 from clusterctl.explain.signature import Signature, literals
 
@@ -34,15 +34,16 @@ class Table:
 
     def __init__(self, signatures: Sequence[Signature]) -> None:
         self._signatures = signatures
-        strong = (TRACEBACK, *CHAINED, " <==", *STRONG_MARKS)
+        failing, weak = marks()
+        strong = {text.lower() for text in (TRACEBACK, *CHAINED, " <==", *failing)}
         of_text: dict[str, list[int]] = {" <==": []}
         for number, one in enumerate(signatures):
             for text in literals(one.pattern):
-                of_text.setdefault(text, []).append(number)
+                of_text.setdefault(text.lower(), []).append(number)
         # How many of the texts are searched by a Search.
         self._sizes = {Search.SIGNATURES: len(of_text)}
-        for search, marks in ((Search.STRONG, strong), (Search.ALL, WEAK_MARKS)):
-            for text in marks:
+        for search, some in ((Search.STRONG, strong), (Search.ALL, weak)):
+            for text in some:
                 of_text.setdefault(text, [])
             self._sizes[search] = len(of_text)
         self._texts = [text.encode() for text in of_text]
@@ -57,7 +58,7 @@ class Table:
             # A DFA is three times as fast as what the library chooses by itself.
             texts = self._texts[: self._sizes[search]]
             self._automata[search] = BytesAhoCorasick(texts, implementation=Implementation.DFA)
-        return self._automata[search].find_matches_as_indexes(data, overlapping=True)
+        return self._automata[search].find_matches_as_indexes(data.lower(), overlapping=True)
 
     def is_mark(self, texts: Iterable[int]) -> bool:
         """Return whether the texts are marks of failing lines, and none is a signature's."""

@@ -68,9 +68,9 @@ def deploy_files(
 
     `script_of` returns a script for `sh` that a node, perhaps a new one, runs first, in the same
     command; it prints "complete" at its end. Then a new node needs one command, a node that has our
-    files two. Files that are the same are left alone, and so are those that the user changed on the
-    node, except the hosts file, the launcher and what starts ranks. A node whose script fails has a
-    CommandFailed as its outcome. Read the other results with `deployed_files`.
+    files two. Files that are the same stay as they are, and so do those that the user changed on
+    the node, except the hosts file, the launcher and what starts ranks. A node whose script fails
+    has a CommandFailed as its outcome. Read the other results with `deployed_files`.
     """
     files = {**example_files(), HOSTS_PATH: hosts_text.encode()}
     first, update = first_archive(files) if script_of else b"", UNPACK.stdin(archive(files))
@@ -149,7 +149,7 @@ def example_files() -> Mapping[str, bytes]:
 
 def _below(place: str, folder: Path, pattern: str) -> dict[str, bytes]:
     # The patterns are those of `package_data` in setup.cfg. In a checkout, a run of the trainer
-    # leaves logs and checkpoints in folders beside it, which must not be deployed.
+    # leaves logs and checkpoints in folders next to it, which must not be deployed.
     return {
         f"{place}/{path.relative_to(folder).as_posix()}": path.read_bytes()
         for path in sorted(folder.glob(pattern))
@@ -263,7 +263,7 @@ def program_to_ship(script: str, source_dir: str | None = None) -> Code | None:
     listed = _git(folder, "ls-files", "-z", "-co", "--exclude-standard").split("\0")[:-1]
     names = sorted(set(listed) or _walk(folder))
     found = [one for one in names if (folder / one).is_symlink() or (folder / one).is_file()]
-    # The program itself is shipped even if git ignores it: the user asked for it.
+    # The program itself is shipped even if git ignores it: the user requested it.
     files = tuple(dict.fromkeys([name, *found]))
     sizes = Counter[str]()
     for one in files:
@@ -323,8 +323,8 @@ def ship_code(
     channels: dict[str, str] = {}
     if contract is not None:
         program = program_of("clusterctl.node.scripts.rank").zipapp(compress=True)
-        told = json.dumps(contract, indent=1).encode()
-        archive = code.archive("code/", {RANK_PROGRAM: program, CONTRACT: told})
+        contract_text = json.dumps(contract, indent=1).encode()
+        archive = code.archive("code/", {RANK_PROGRAM: program, CONTRACT: contract_text})
         channels = {
             name: str(one["source"])
             for name, one in contract["channels"].items()
@@ -338,11 +338,13 @@ def ship_code(
         command = shlex.join(["sh", "-c", script])
         result = connections.run(target, command, stdin=archive, timeout_s=CODE_TIMEOUT_S)
         if not result.ok:
-            said = last_line(result.stderr)
-            absent = next((one for one in channels if said == _absent(one, channels[one])), None)
+            reported = last_line(result.stderr)
+            absent = next(
+                (one for one in channels if reported == _absent(one, channels[one])), None
+            )
             if absent:
-                raise CommandFailed(target.host, said, _data_hint(channels[absent], code.files))
-            raise CommandFailed(target.host, f"cannot put {code.script} there: {said}")
+                raise CommandFailed(target.host, reported, _data_hint(channels[absent], code.files))
+            raise CommandFailed(target.host, f"cannot put {code.script} there: {reported}")
         return result
 
     return fan_out(one, targets)
@@ -359,7 +361,7 @@ def _absent(name: str, source: str) -> str:
 
 
 def _data_hint(source: str, files: Sequence[str]) -> str:
-    """Return how to bring a channel's data to the nodes. `files` are those shipped with the
+    """Return how a channel's data get to the nodes. `files` are those shipped with the
     program."""
     place = shlex.quote(f"{source.rstrip('/')}/")
     hint = f"copy the data there: clusterctl copy NAME FOLDER/ {place}"

@@ -56,7 +56,7 @@ def spec_of(plan: JobPlan, **more: Any) -> JobSpec:
     if plan.evaluation:
         steps.append(JobStep(plan.evaluation, When.SUCCESS))
     if plan.contract:
-        # Of a program that failed, too: what it left may tell why.
+        # Of a program that failed, too: what it left may show why.
         folder = f"{plan.home}/{JOBS_FOLDER}/{plan.job_id}"
         collect = ("python3", "-ISu", f"{folder}/{COLLECT_FILE}", folder)
         steps.append(JobStep(collect, When.ALWAYS))
@@ -102,11 +102,11 @@ def start_job(
 ) -> Submitted:
     """Start a job on the head node.
 
-    `how` decides what happens if other jobs are running: start beside them ("force"), start after
-    them ("queue"), or raise JobRunning ("refuse"). `files` go into the job's folder. `spec` is the
-    job's specification; None for that of the plan alone. Raises CommandFailed if the job could not
-    be started. If it may have been started all the same, the message of ConnectionLost or
-    KeyboardInterrupt says so.
+    `how` decides what happens if other jobs are running: start at the same time ("force"), start
+    after them ("queue"), or raise JobRunning ("refuse"). `files` go into the job's folder. `spec`
+    is the job's specification; None for only that of the plan. Raises CommandFailed if the job
+    could not be started. If it may have been started all the same, the message of ConnectionLost or
+    KeyboardInterrupt has that.
     """
     private = {one.name: one.value for one in plan.variables if one.private}
     request = Submission(spec or spec_of(plan), how, private, {**job_files(plan), **files})
@@ -175,7 +175,7 @@ def end_job(connections: Connections, head: Target, job_id: str) -> bool:
     return call(*where, doing="ending the job", timeout_s=CANCEL_WITHIN_S)
 
 
-BETWEEN_LOOKS_S = 0.2
+BETWEEN_POLLS_S = 0.2
 
 
 def tail_command(
@@ -192,7 +192,7 @@ def tail_command(
     if not until_end:
         return f"{tail} {path}"
     # The lock's file has the runner's process ID and the boot's ID. If there is no such process
-    # here, what is there is printed, and the caller looks again.
+    # here, what is there is printed, and the caller polls again.
     return (
         f"read -r pid boot _ <{folder}/lock; read -r now </proc/sys/kernel/random/boot_id; "
         f'[ "$boot" = "$now" ] && grep -qzxF CLUSTERCTL_JOB={job_id} "/proc/$pid/environ" '
@@ -220,7 +220,7 @@ def follow_job(
     head node is off or if all attempts in a row fail. Raises UsageError if there is no such job.
     """
     failures, offset, known = 0, 0, f"of job {job_id} no message arrived"
-    looked_again = False
+    polled_again = False
     while True:
         received = _Counter(sink or (lambda chunk: None))
         try:
@@ -231,9 +231,9 @@ def follow_job(
             if not job.unended:
                 return job
             # The job has ended, unless its runner was not there yet, or its end is not recorded.
-            if looked_again:
-                timeouts.clock.sleep(BETWEEN_LOOKS_S)
-            looked_again = True
+            if polled_again:
+                timeouts.clock.sleep(BETWEEN_POLLS_S)
+            polled_again = True
         except (ConnectionLost, HostUnreachable) as lost:
             failures = 1 if received.count else failures + 1
             if received.count:

@@ -146,9 +146,9 @@ def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environm
         if environment.horovod:
             return environment
     if needs_horovod:
-        looked = ", ".join(environment.python for environment in environments)
+        searched = ", ".join(environment.python for environment in environments)
         raise MissingTool(
-            f"Horovod is not installed on {where} (looked in {looked})",
+            f"Horovod is not installed on {where} (searched in {searched})",
             "put it on every node: clusterctl env install NAME",
         )
     return environments[0]
@@ -163,7 +163,7 @@ def _by_gpus(facts: HeadFacts) -> list[Environment]:
     """Return the environments in the order of preference. For GPUs of compute capability 9.0 and
     later, the newest TensorFlow comes before 2.15, which has no kernels for them.
 
-    An environment that is active, or that `env install` was told to make, is in the list a second
+    An environment that is active, or that `env install` was to make, is in the list a second
     time, before all others, and stays there.
     """
     found = list(facts.environments)

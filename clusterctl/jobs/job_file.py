@@ -31,14 +31,14 @@ RENAMED = {
     "inputs": "channels",
 }
 # Keys that are accepted and have no effect: the cluster decides on machines, image and rights.
-SETTLED = (
+IGNORED = (
     *("base_job_name", "framework_version", "image_uri", "instance_type", "py_version", "role"),
     *("script_mode", "security_group_ids", "subnets", "tags", "volume_size"),
 )
 KEYS = (
     *("channels", "distribution", "entry_point", "framework", "hyperparameters", "input_mode"),
     *("instance_count", "max_run", "metric_definitions", "model_dir", "output_path", "source_dir"),
-    *SETTLED,
+    *IGNORED,
 )
 CHANNEL_KEYS = (
     "source",
@@ -58,7 +58,7 @@ class JobFile:
     """The content of a job file. `script` and `source_dir` are paths on this machine.
 
     `hosts` is the number of nodes, `per_host` that of ranks on each; None for as many as a node has
-    GPUs. `variables` and `mpi_arguments` are texts as for -x and --mpi-arg. `settled` are those of
+    GPUs. `variables` and `mpi_arguments` are texts as for -x and --mpi-arg. `ignored` are those of
     the file's keys that have no effect.
     """
 
@@ -69,7 +69,7 @@ class JobFile:
     per_host: int | None = None
     variables: tuple[str, ...] = ()
     mpi_arguments: tuple[str, ...] = ()
-    settled: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     def ranks(self, hosts: HostsFile, cluster: str) -> int:
         """Return the number of ranks on a cluster. Raises NotEnoughGpus if it has too few nodes."""
@@ -140,12 +140,12 @@ def _apart(name: str, value: Any, item: yaml_tree.Item) -> Iterator[tuple[int, A
         yield item.line, value
 
 
-def parse_job(said: Any, folder: Path) -> JobFile:
-    """Return the job in a file's content `said`. Raises UsageError.
+def parse_job(content: Any, folder: Path) -> JobFile:
+    """Return the job in a file's content. Raises UsageError.
 
     Paths in the content are relative to `folder`.
     """
-    known = _mapping(said, "a job", (*KEYS, *RENAMED))
+    known = _mapping(content, "a job", (*KEYS, *RENAMED))
     keys: dict[str, Any] = {}
     for name, value in known.items():
         new = RENAMED.get(name, name)
@@ -183,7 +183,7 @@ def parse_job(said: Any, folder: Path) -> JobFile:
         per_host=per_host,
         variables=variables,
         mpi_arguments=arguments,
-        settled=tuple(name for name in known if RENAMED.get(name, name) in SETTLED),
+        ignored=tuple(name for name in known if RENAMED.get(name, name) in IGNORED),
     )
 
 
@@ -207,12 +207,12 @@ def split_mpi_options(options: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(variables), tuple([" ".join(arguments)] if arguments else [])
 
 
-def _distribution(said: Any) -> tuple[str, int | None, str]:
+def _distribution(content: Any) -> tuple[str, int | None, str]:
     """Return the distribution's name, the ranks per host (None: its GPUs) and mpirun's options.
 
     Without mpi or parameter_server the name is empty, for one process on each host.
     """
-    found = _mapping(said, "distribution", ("mpi", "parameter_server"))
+    found = _mapping(content, "distribution", ("mpi", "parameter_server"))
     servers = _mapping(found.get("parameter_server"), "parameter_server", ("enabled",))
     mpi = _mapping(found.get("mpi"), "mpi", MPI_KEYS)
     for enabled in (one.get("enabled", False) for one in (servers, mpi)):
@@ -225,17 +225,17 @@ def _distribution(said: Any) -> tuple[str, int | None, str]:
     return "parameter_server" if servers.get("enabled") else "", 1, ""
 
 
-def _channels(said: Any, mode: str, folder: Path) -> tuple[Channel, ...]:
+def _channels(content: Any, mode: str, folder: Path) -> tuple[Channel, ...]:
     """Return the channels, with local paths made absolute.
 
     A text instead of a mapping is the source of the channel `training`, as in estimator.fit().
     """
-    if isinstance(said, str):
-        said = {"training": said}
+    if isinstance(content, str):
+        content = {"training": content}
     channels = []
-    for name, value in _mapping(said, "channels").items():
-        told = {"source": value} if isinstance(value, str) else value
-        options = dict(_mapping(told, f"channel {name}", CHANNEL_KEYS))
+    for name, value in _mapping(content, "channels").items():
+        described = {"source": value} if isinstance(value, str) else value
+        options = dict(_mapping(described, f"channel {name}", CHANNEL_KEYS))
         source = str(options.pop("source", ""))
         own_mode = str(options.pop("input_mode", mode))
         channel = Channel(str(name), source, own_mode, options)
@@ -245,31 +245,31 @@ def _channels(said: Any, mode: str, folder: Path) -> tuple[Channel, ...]:
     return tuple(channels)
 
 
-def _metrics(said: Any) -> dict[str, str]:
-    if said is None:
+def _metrics(content: Any) -> dict[str, str]:
+    if content is None:
         return {}
-    if not isinstance(said, list):
+    if not isinstance(content, list):
         raise UsageError("metric_definitions is a list of Name and Regex")
-    rows = [_mapping(row, "metric_definitions", ("Name", "Regex")) for row in said]
+    rows = [_mapping(row, "metric_definitions", ("Name", "Regex")) for row in content]
     metrics = {_text(row, "Name"): _text(row, "Regex") for row in rows}
     parse_definitions(f"{name}={regex}" for name, regex in metrics.items())
     return metrics
 
 
-def _mapping(said: Any, what: str, known: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return `said` as it is, or an empty mapping for None. `what` names it in messages.
+def _mapping(content: Any, what: str, known: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return `content` as it is, or an empty mapping for None. `what` names it in messages.
 
     Raises UsageError if it is no mapping, or if it has a key that is not in `known`.
     """
-    if said is None:
+    if content is None:
         return {}
-    if not isinstance(said, dict):
-        raise UsageError(f"{what}: keys and values are wanted, not {str(said)[:60]!r}")
-    for name in said:
+    if not isinstance(content, dict):
+        raise UsageError(f"{what}: keys and values are wanted, not {str(content)[:60]!r}")
+    for name in content:
         if not isinstance(name, str) or (known and name not in known):
             near = did_you_mean(str(name), [one.replace("_", "-") for one in known])
             raise UsageError(f"{what} has no key {str(name)[:60]!r}{near.replace('-', '_')}")
-    return said
+    return content
 
 
 def _text(keys: Mapping[str, Any], name: str, default: str = "") -> str:

@@ -20,7 +20,7 @@ NO_DATA_INTERFACES = "lo,docker0,virbr0"
 # ssh ends after 60 s of silence (10 s x 5). Shorter settings end jobs for passing trouble: a host
 # that EC2 moves or that is out of memory, a link that is down for a moment (2 s x 3 ended a session
 # after 7.5 s). Busy processors do not silence sshd: with 128 busy loops on 2 cores it answered
-# within 6 ms. BatchMode, because a detached job must not wait for a password that nobody types.
+# within 6 ms. BatchMode, because a detached job must not wait for a password that is never typed.
 SSH_ARGUMENTS = (
     "-o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=10 -o ServerAliveCountMax=5"
 )
@@ -52,13 +52,14 @@ class Dialect(Enum):
     OPEN_MPI_5 = 5
 
 
-# Options of mpirun that bind ranks to processors. Measured with 4.1.4 and 5.0.11: beside `--bind-to
-# none` they have no effect, or Open MPI 5 refuses both. So has --map-by with BINDING_WORDS.
+# Options of mpirun that bind ranks to processors. Measured with 4.1.4 and 5.0.11: together with
+# `--bind-to none` they have no effect, or Open MPI 5 refuses both. So has --map-by with
+# BINDING_WORDS.
 BINDING_OPTIONS = {
     *("cpu-set", "cpu-list", "rankfile", "rf", "npersocket", "cpus-per-proc", "cpus-per-rank"),
     *("bind-to-core", "bind-to-socket", "bind-to-none"),
 }
-# Those that say which ranks go where. Beside --map-by mpirun refuses most of them.
+# Those that place ranks. Together with --map-by mpirun refuses most of them.
 MAPPING_OPTIONS = {
     *("cpu-set", "cpu-list", "rankfile", "rf", "npersocket", "npernode", "pernode", "ppr", "N"),
     *("bynode", "byslot"),
@@ -83,7 +84,7 @@ BINDING_WORDS = re.compile(r"\b(pe|pe-list)=|\brankfile\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class MpiRun:
-    """An mpirun. `path` is absolute: Open MPI then looks for its files there on every host."""
+    """An mpirun. `path` is absolute: Open MPI then has its files there on every host."""
 
     path: str
     version: str
@@ -111,9 +112,10 @@ class MpiLaunch:
     """The parts of an mpirun command line. `settings` are MCA parameters, `exports` variables.
 
     An export of None takes its value from mpirun's environment. `arguments` are the user's options,
-    which replace ours. `alone`: run all ranks on this host and ignore the hosts file. `folder`: the
-    ranks' working folder; if empty, mpirun's. `per_host`: ranks per host; 0 for as many as the host
-    has slots. `network`: the one that all hosts are in, such as 10.0.0.0/24; empty if unknown.
+    which replace ours. `on_head_only`: run all ranks on this host and ignore the hosts file.
+    `folder`: the ranks' working folder; if empty, mpirun's. `per_host`: ranks per host; 0 for as
+    many as the host has slots. `network`: the one that all hosts are in, such as 10.0.0.0/24; empty
+    if unknown.
     """
 
     mpirun: MpiRun
@@ -122,7 +124,7 @@ class MpiLaunch:
     settings: tuple[tuple[str, str], ...]
     exports: tuple[tuple[str, str | None], ...]
     program: tuple[str, ...]
-    alone: bool = False
+    on_head_only: bool = False
     arguments: tuple[str, ...] = ()
     network: str = ""
     folder: str = ""
@@ -137,7 +139,7 @@ def parse_mpirun_version(text: str) -> str:
     match = re.search(r"\(Open MPI\)\s+(\d+)\.(\d[\w.]*)", text)
     if not match:
         first = text.strip().splitlines()[:1] or ["nothing"]
-        raise MissingTool(f"this mpirun is not Open MPI: it says {first[0]!r}")
+        raise MissingTool(f"this mpirun is not Open MPI: it reports {first[0]!r}")
     if int(match[1]) < 4:
         raise MissingTool(f"Open MPI {match[1]}.{match[2]} is too old", "install 4.0 or newer")
     return f"{match[1]}.{match[2]}"
@@ -153,7 +155,11 @@ def mpirun_argv(launch: MpiLaunch) -> list[str]:
     interfaces = (f"btl_tcp_if_{over[0]}", over[1])
     # With a number of slots: otherwise Open MPI counts cores, and may find too few.
     here = ["--host", f"localhost:{launch.ranks}"]
-    where = [here] if launch.alone else [["--hostfile", "hosts"], *_spawn(*spawning, launch.hosts)]
+    where = (
+        [here]
+        if launch.on_head_only
+        else [["--hostfile", "hosts"], *_spawn(*spawning, launch.hosts)]
+    )
     exports = (name if value is None else f"{name}={value}" for name, value in launch.exports)
     ours = [
         *where,
@@ -228,7 +234,7 @@ def tag_end(mpirun: MpiRun, arguments: tuple[str, ...]) -> str:
 def parse_variable(text: str, environ: Mapping[str, str]) -> Variable:
     """Return the variable in `NAME=VALUE`, or `NAME` with its value from `environ`.
 
-    It is private if the value is from `environ`, or if the name looks like that of a secret. Raises
+    It is private if the value is from `environ`, or if the name is like that of a secret. Raises
     UsageError.
     """
     name, given, value = text.partition("=")

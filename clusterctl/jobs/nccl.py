@@ -101,7 +101,7 @@ def _cause(text: str) -> tuple[str, str]:
     for pattern, cause, hint in _CAUSES:
         if re.search(pattern, text):
             return cause, hint
-    return "NCCL does not say why", "look for NET/ in the log"
+    return "NCCL does not say why", "search the log for NET/"
 
 
 def transport_finding(transport: NcclNetwork, efa: bool) -> Finding:
@@ -112,8 +112,8 @@ def transport_finding(transport: NcclNetwork, efa: bool) -> Finding:
             f"libfabric {transport.libfabric}" if transport.libfabric else "",
             f"{transport.cards} cards" if transport.cards > 1 else "",
         ]
-        told = ", ".join(filter(None, details))
-        message = "NCCL uses EFA between nodes" + (f" ({told})" if told else "")
+        reported = ", ".join(filter(None, details))
+        message = "NCCL uses EFA between nodes" + (f" ({reported})" if reported else "")
         return Finding("nccl.network", Severity.INFO, message)
     way = "TCP sockets" if transport.network == "Socket" else transport.network
     if not efa:
@@ -129,10 +129,10 @@ def transport_finding(transport: NcclNetwork, efa: bool) -> Finding:
 class TransportWatch:
     """Reads a job's log as it grows, and reports NCCL's network once."""
 
-    def __init__(self, efa: bool, tell: Callable[[Finding], None]) -> None:
-        self._efa, self._tell = efa, tell
+    def __init__(self, efa: bool, report: Callable[[Finding], None]) -> None:
+        self._efa, self._report = efa, report
         self._read = bytearray()
-        self._looked_at = 0
+        self._read_until = 0
         self._done = False
 
     def take(self, chunk: bytes) -> None:
@@ -143,12 +143,12 @@ class TransportWatch:
         # Only complete lines: the name of the network may be split between two chunks.
         end = self._read.rfind(b"\n") + 1
         # Search only the new lines: a job that never uses NCCL may write for days.
-        if b"Using network" in self._read[self._looked_at : end]:
+        if b"Using network" in self._read[self._read_until : end]:
             transport = parse_transport(self._read[:end].decode(errors="replace"))
             if transport:
-                self._tell(transport_finding(transport, self._efa))
+                self._report(transport_finding(transport, self._efa))
                 self._done = True
-        self._looked_at = max(self._looked_at, end)
+        self._read_until = max(self._read_until, end)
         if self._done or len(self._read) > MOST_BYTES:
             self._done = True
             self._read.clear()

@@ -538,7 +538,7 @@ def _check_clearing(clears: bool | None, arguments: tuple[str, ...]) -> None:
     if clears is not None and word in arguments:
         own = "--clear deletes" if clears else "--resume goes on from"
         raise Contradiction(
-            f"{own} the checkpoints, and the trainer's {word} says the opposite",
+            f"{own} the checkpoints, and the trainer's {word} does the opposite",
             "leave one of them out",
         )
 
@@ -577,14 +577,14 @@ def _script(request: JobRequest, home: str, job_id: str) -> tuple[str, str]:
     if script is None or is_on_nodes(script):
         return _in_home(script or "", home, None), ""
     code = f"{home}/{CODE_FOLDER}/{job_id}"
-    if request.script_mode:  # the job's folder has others beside the code: /opt/ml's
+    if request.script_mode:  # the job's folder has others next to the code: /opt/ml's
         code += "/code"
     below = posixpath.relpath(script, request.source_dir or posixpath.dirname(script) or ".")
     return posixpath.normpath(f"{code}/{below}"), code
 
 
 def _output(given: str | None, home: str, code: str, job_id: str) -> str:
-    """Return the absolute path of the folder that `fetch` brings; empty if none was named.
+    """Return the absolute path of the folder that `fetch` copies; empty if none was named.
 
     Raises UsageError for one that the nodes need: it has their keys, or all other jobs' files.
     """
@@ -653,7 +653,7 @@ def _evaluation(
 ) -> tuple[str, ...]:
     """Return the command line of the evaluation that follows a training; empty if there is none.
 
-    It runs on the head node alone: rank 0 writes the checkpoints, and it is there.
+    It runs only on the head node: rank 0 writes the checkpoints, and it is there.
     """
     if request.script is not None or request.synthetic or not request.evaluate:
         return ()
@@ -663,7 +663,9 @@ def _evaluation(
     program = _trainer(environment.python, flags, request.arguments)
     exports = tuple(one for one in launch.exports if one[0] not in TRAINING_ONLY_VARIABLES)
     ranks = head_slots(facts, hosts)
-    here = replace(launch, ranks=ranks, exports=exports, program=program, alone=True, per_host=0)
+    here = replace(
+        launch, ranks=ranks, exports=exports, program=program, on_head_only=True, per_host=0
+    )
     return tuple(mpirun_argv(here))
 
 

@@ -154,16 +154,16 @@ def quote_hint(context: JobContext, option: str, path: str) -> str:
 
 def findings_by_message(
     check_id: str,
-    said: Iterable[tuple[str, str]],
+    messages: Iterable[tuple[str, str]],
     hint: str = "",
     severity: Severity = Severity.ERROR,
 ) -> list[Finding]:
-    """Make one finding of each message. `said` are pairs of host and message.
+    """Make one finding of each message. `messages` are pairs of host and message.
 
     Hosts with the same message share a finding.
     """
     hosts: dict[str, list[str]] = {}
-    for host, message in said:
+    for host, message in messages:
         hosts.setdefault(message, []).append(host)
     return [
         Finding(check_id, severity, message, fold_hosts(names), hint)
@@ -243,8 +243,8 @@ def gpu_findings(context: JobContext) -> list[Finding]:
         ("env.gpus", Severity.ERROR, _too_old, _install_older(context)),
         ("env.kernels", Severity.INFO, _without_kernels, COMPILE if newest else INSTALL_NEWEST),
     ):
-        said = [(node.host, text) for node in context.readers for text in texts(node)]
-        found += findings_by_message(check_id, said, other or hint, severity)
+        messages = [(node.host, text) for node in context.readers for text in texts(node)]
+        found += findings_by_message(check_id, messages, other or hint, severity)
     return found
 
 
@@ -306,14 +306,14 @@ def _dotted(capability: int) -> str:
 def script_findings(context: JobContext) -> list[Finding]:
     """Check that the user's program is on every node with ranks, and that Python can read it."""
     path = context.plan.script_path
-    said = [
+    messages = [
         (node.host, f"cannot run {path}: {node.script_error}")
         for node in context.readers
         if node.script_error
     ]
     quote = quote_hint(context, "--script", path)
     copy = "put it there on every node (clusterctl copy NAME FILE DIR)"
-    return findings_by_message("script.missing", said, quote or copy)
+    return findings_by_message("script.missing", messages, quote or copy)
 
 
 def output_findings(context: JobContext) -> list[Finding]:
@@ -323,8 +323,8 @@ def output_findings(context: JobContext) -> list[Finding]:
     text = f"`fetch` will look for {context.plan.output} on the nodes"
     found = [Finding("output.elsewhere", Severity.WARNING, text, hint=hint)] if hint else []
     errors = ((one.host, one.output_error) for one in context.readers)
-    said = [(host, f"--output: {error}") for host, error in errors if error]
-    return [*found, *findings_by_message("output.unusable", said, "name another folder")]
+    messages = [(host, f"--output: {error}") for host, error in errors if error]
+    return [*found, *findings_by_message("output.unusable", messages, "name another folder")]
 
 
 def _differences(node: PreflightFacts, head: PreflightFacts) -> Iterable[str]:
@@ -600,7 +600,7 @@ BYTES_PER_WEIGHT = 8  # of a checkpoint: each weight and its momentum, 4 bytes e
 def log_findings(context: JobContext) -> list[Finding]:
     """Check what happens to the log folder: earlier checkpoints, disk space, steps to trace.
 
-    Checkpoints are not deleted unless the user asks for it, and a finished run is not trained
+    Checkpoints are not deleted unless the user requests it, and a finished run is not trained
     again without notice.
     """
     run = context.run
@@ -649,8 +649,8 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
         severity = Severity.WARNING if context.plan.clears_on_purpose else Severity.ERROR
         hint = "" if context.plan.clears_on_purpose else _offer(is_final, run.data_dir is None)
         check_id = "log.finished" if is_final else "log.unfinished"
-        said = [(node.host, _what_is_there(node, folder, steps)) for node in holders]
-        yield from findings_by_message(check_id, said, hint, severity)
+        messages = [(node.host, _what_is_there(node, folder, steps)) for node in holders]
+        yield from findings_by_message(check_id, messages, hint, severity)
     elif is_final:
         what = f"the final step, {last}" if last == steps else _longer(last, steps)
         text = f"{folder} holds {what}: nothing is left to train"
@@ -693,9 +693,9 @@ def _longer(last: int, steps: int | None) -> str:
 def _offer(is_final: bool, is_synthetic: bool) -> str:
     if is_synthetic:
         return "leave --log_dir out: a synthetic run has a folder of its own; --clear deletes it"
-    beside = "or keep it and write elsewhere: the trainer's --log_dir NAME"
+    keep = "or keep it and write elsewhere: the trainer's --log_dir NAME"
     resume = "--resume only evaluates it" if is_final else "--resume goes on from it"
-    return f"--clear deletes it and starts over; {resume}; {beside}"
+    return f"--clear deletes it and starts over; {resume}; {keep}"
 
 
 def _nothing_to_evaluate(context: JobContext) -> Iterable[Finding]:
@@ -710,7 +710,7 @@ def _disk(context: JobContext, records: int | None) -> list[Finding]:
     run = context.run
     savers = context.readers if run.local_ckpt else context.nodes[:1]
     each = PARAMETERS.get(run.model, 0) * BYTES_PER_WEIGHT
-    said = []
+    messages = []
     for node in savers:
         # By time, a run deletes those that it or an earlier run has saved by time. Which of those
         # that are there these are is not known, so none counts as room.
@@ -721,12 +721,12 @@ def _disk(context: JobContext, records: int | None) -> list[Finding]:
             need = "needs" if wanted == 1 else "need"
             text = f"{count(wanted, 'checkpoint')} of {run.model} {need}"
             room = f"{format_bytes(wanted * each)}, {format_bytes(node.free_bytes)} are free for"
-            said.append((node.host, f"{text} {room} {context.plan.log_dir}"))
+            messages.append((node.host, f"{text} {room} {context.plan.log_dir}"))
     hint = (
         "remove old ones (clusterctl clean-logs NAME), write to a larger disk (--log_dir), or save "
         "fewer with --save_checkpoints_steps"
     )
-    return findings_by_message("disk.checkpoints", said, hint)
+    return findings_by_message("disk.checkpoints", messages, hint)
 
 
 def preflight(
@@ -775,8 +775,8 @@ def flags_findings(plan: JobPlan) -> list[Finding]:
         f"its flags: {TRAINER} --help; options of clusterctl come before --; "
         f"if the nodes' trainer is one of your own: {own}"
     )
-    said = f"the trainer: {plan.refused}"
-    return [Finding("flags.refused", Severity.ERROR, said, hint=hint)] if plan.refused else []
+    message = f"the trainer: {plan.refused}"
+    return [Finding("flags.refused", Severity.ERROR, message, hint=hint)] if plan.refused else []
 
 
 def in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -843,10 +843,10 @@ def crowding_findings(nodes: Sequence[PreflightFacts], ranks: Mapping[str, int])
         text = f"{total} ranks share {shared}: all hosts of the lab run on this machine"
         hint = f"expect a slow run, whose speed means nothing; or take {cpus}"
         return [Finding("cpus.crowded", Severity.WARNING, text, hint=hint)]
-    said = [
+    messages = [
         (node.host, f"{ranks[node.host]} ranks share {count(node.cpus, 'processor')}")
         for node in nodes
         if node.cpus and ranks.get(node.host, 0) > node.cpus
     ]
     hint = "take another instance type, or fewer ranks a node: slots in the hosts file"
-    return findings_by_message("cpus.crowded", said, hint, Severity.WARNING)
+    return findings_by_message("cpus.crowded", messages, hint, Severity.WARNING)

@@ -19,7 +19,7 @@ HUGE_GPU_MIB = 80_000
 class Recipe:
     """What a recipe sets, whatever the cluster. It changes the speed, not the optimiser.
 
-    `flags` are the trainer's on all processors, `gpu_flags` those on GPUs alone, and `fp16_flags`
+    `flags` are the trainer's on all processors, `gpu_flags` those only on GPUs, and `fp16_flags`
     those on GPUs that compute in float16. `efa_fusion_bytes` is the size of Horovod's fusion buffer
     on nodes with EFA; 0 for the preset's. `batches` are pairs of GPU memory (MiB, as nvidia-smi's
     memory.total) and the images of a rank's batch above it, largest first. `largest_step` is the

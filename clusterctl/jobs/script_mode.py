@@ -104,7 +104,7 @@ class Channel:
 
 @dataclass(frozen=True)
 class ScriptMode:
-    """What the user requests beside the program. Raises UsageError.
+    """What the user requests besides the program. Raises UsageError.
 
     `model_url`: where the model is uploaded when the job has ended, into a folder named after the
     job; if empty, it stays on the head node, for `fetch`. `distribution`: mpi, parameter_server, or

@@ -65,5 +65,5 @@ def kernels_command(folder: str, version: str, preset: Preset, facts: HeadFacts)
     flags = ("--synthetic", "--num_batches", "3", "-b", "32", "--use_larc")
     log_dir = f"{facts.home}/.cache/clusterctl/kernels-log"
     program = (*launch.program, trainer, *flags, "--log_dir", log_dir)
-    argv = mpirun_argv(replace(launch, program=program, alone=True))
+    argv = mpirun_argv(replace(launch, program=program, on_head_only=True))
     return shlex.join(["timeout", str(KERNELS_TIMEOUT_S), *argv])

@@ -122,7 +122,7 @@ def main() -> None:
     status = run(plan.argv)
     if not status and plan.evaluation:
         # Not in place of this program: if that leads the session of the user's shell (`exec
-        # ./train.sh`), the session would look like the job's.
+        # ./train.sh`), the session would seem to be the job's.
         status = run(plan.evaluation)
     sys.exit(status)
 
@@ -134,11 +134,11 @@ def run(argv: tuple[str, ...]) -> int:
     """
     announce(argv)
     lost: list[bool] = []
-    told: list[int] = []
+    early_signals: list[int] = []
     processes: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _frame: object) -> None:
-        told.append(number)
+        early_signals.append(number)
         # The terminal sends Ctrl-C to mpirun, too; this program only has to survive it.
         if processes and number != signal.SIGINT:
             processes[0].send_signal(number)
@@ -151,24 +151,24 @@ def run(argv: tuple[str, ...]) -> int:
     processes.append(subprocess.Popen(argv, stderr=subprocess.PIPE))
     watch = threading.Thread(target=pass_through, args=(processes[0].stderr, lost), daemon=True)
     watch.start()
-    for early in told:  # received before mpirun was started
+    for early in early_signals:  # received before mpirun was started
         processes[0].send_signal(early)
     status = processes[0].wait()
     # A process that mpirun left behind may keep the pipe open for ever.
     watch.join(DRAIN_S)
     for number, handler in caught.items():
         signal.signal(number, handler)
-    if told:
-        return 128 + told[0]
+    if early_signals:
+        return 128 + early_signals[0]
     if not status and lost:
         return ConnectionLost.exit_status
     return status if status >= 0 else 128 - status
 
 
-def pass_through(said: BinaryIO, lost: list[bool]) -> None:
+def pass_through(source: BinaryIO, lost: list[bool]) -> None:
     """Copy mpirun's stderr to ours; append to `lost` when it reports that it has lost a node."""
     before = b""
-    for chunk in iter(lambda: os.read(said.fileno(), 65536), b""):
+    for chunk in iter(lambda: os.read(source.fileno(), 65536), b""):
         # If our stderr is closed, go on reading: otherwise the pipe fills and mpirun blocks.
         with contextlib.suppress(OSError):
             sys.stderr.buffer.write(chunk)

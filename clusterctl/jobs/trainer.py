@@ -42,8 +42,8 @@ class Preset:
     """The settings of a job that depend on the nodes' hardware.
 
     `exports` are environment variables, `settings` MCA parameters, `flags` those of the trainer
-    beside the batch. `steps` is the length of a run; 0 for runs that are counted in epochs. `batch`
-    is per rank; empty if it depends on the GPUs.
+    besides the batch. `steps` is the length of a run; 0 for runs that are counted in epochs.
+    `batch` is per rank; empty if it depends on the GPUs.
     """
 
     name: str
@@ -146,7 +146,7 @@ def training_flags(
 
 
 def recipe_flags(preset: Preset, options: TrainerOptions) -> tuple[str, ...]:
-    """Return the recipe's flags for a training on the preset's processors, beside the batch."""
+    """Return the recipe's flags for a training on the preset's processors, besides the batch."""
     recipe = options.recipe
     on_gpus = (*recipe.gpu_flags, *(recipe.fp16_flags if options.fp16 else ()))
     return (*recipe.flags, *(on_gpus if preset.on_gpus else ()))
@@ -252,7 +252,7 @@ class TrainerRun:
     `save_every` is in steps, 0 for once an epoch, None for by time. `local_ckpt`: each node keeps
     checkpoints. `clears`: the log folder is emptied first. `trace_steps`: the first step to trace,
     and the first one after those. `fp16`: in mixed precision. `eval_interval`: the evaluation takes
-    the first checkpoint and every one after so many; None for the last one alone.
+    the first checkpoint and every one after so many; None for only the last one.
     """
 
     ranks: int
@@ -341,7 +341,7 @@ def parse_with_trainer(
     folder, for a `~` in the flags. The parser imports no TensorFlow, so this takes a tenth of a
     second. Without it, wrong flags would be reported by every rank of the job.
     """
-    asked = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-B", "-c", _ASK],
         cwd=str(folder),
         env={**os.environ, "HOME": home},
@@ -349,19 +349,19 @@ def parse_with_trainer(
         capture_output=True,
         check=False,
     )
-    told = asked.stderr.decode(errors="replace").splitlines()
+    errors = process.stderr.decode(errors="replace").splitlines()
     try:
-        lines_out = [] if asked.returncode else asked.stdout.splitlines()
-        said, *_ = [from_json(_Parsed, line).flags for line in lines_out]
+        lines_out = [] if process.returncode else process.stdout.splitlines()
+        parsed, *_ = [from_json(_Parsed, line).flags for line in lines_out]
     except ValueError:  # a trainer that the user has changed may end early, or print
-        return None, f"does not say what it will do: {(told or ['no message'])[-1]}"
-    matches = (re.search("error: (.*)", line, re.IGNORECASE) for line in told)
+        return None, f"does not say what it will do: {(errors or ['no message'])[-1]}"
+    matches = (re.search("error: (.*)", line, re.IGNORECASE) for line in errors)
     refused = "; ".join(dict.fromkeys(match[1] for match in matches if match))
-    if said is None:
+    if parsed is None:
         return None, refused
     flags = {name: _NAMES.get(name, name) for name in TrainerRun.__dataclass_fields__}
     # A trainer that the user has changed, or of another version, may lack a flag.
-    known = {name: said[flag] for name, flag in flags.items() if flag in said}
+    known = {name: parsed[flag] for name, flag in flags.items() if flag in parsed}
     known["trace_steps"] = tuple(known.get("trace_steps") or ()) or None
     return TrainerRun(**{**known, "ranks": ranks}), refused
 
@@ -371,8 +371,8 @@ def switch(arguments: Sequence[str], name: str) -> bool | None:
 
     The trainer accepts no abbreviations of flags, so the words are compared as a whole.
     """
-    said = [word == f"--{name}" for word in arguments if word in (f"--{name}", f"--no{name}")]
-    return said[-1] if said else None
+    found = [word == f"--{name}" for word in arguments if word in (f"--{name}", f"--no{name}")]
+    return found[-1] if found else None
 
 
 def opposite(word: str) -> str:

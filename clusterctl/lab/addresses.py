@@ -84,11 +84,6 @@ def link_name(network: IPv4Network) -> str:
     return f"clab{network.network_address.packed[1]}"
 
 
-def host_name(address: str) -> str:
-    """Return the hostname that EC2 gives to a private address, such as `ip-10-77-0-5`."""
-    return "ip-" + address.replace(".", "-")
-
-
 def domain_name(region: str) -> str:
     """Return the domain of a region's private hostnames, as on EC2."""
     return "ec2.internal" if region == "us-east-1" else f"{region}.compute.internal"

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import socket
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -32,6 +33,8 @@ STATUS_PATH = "/_lab/status"
 HOSTS_WITHIN_S = 3.0
 # The region in the Authorization header of a request to the price list.
 SIGNED_FOR = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/pricing/")
+# Held while a service is made, which is done once.
+MAKING = threading.Lock()
 # An idle connection is closed after this time, as S3 does.
 IDLE_S = 60.0
 
@@ -40,9 +43,10 @@ def make_api(listening: socket.socket, secret: str) -> BaseWSGIServer:
     """Return the server of the lab's services, and of its pages for requests with `secret`."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     port = listening.getsockname()[1]
+    wait = functools.partial(TRACKER.wait, instances.LabInstance.changed.set, HOSTS_WITHIN_S)
     pages = {
         STATUS_PATH: lambda _: _instances(),
-        page.PATH: lambda environ: page.serve(environ, checks.admit, _wait_for_hosts),
+        page.PATH: lambda environ: page.serve(environ, checks.admit, wait),
         interruptions.PATH: interruptions.serve,
     }
     return _serve(
@@ -102,7 +106,9 @@ def _dispatch(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[by
 
     moto's own dispatcher is not used, because it would serve every service that moto has.
     """
-    answer: Iterable[bytes] = _backend(environ[wsgi.SERVICE])(environ, start)
+    with MAKING:
+        backend = _backend(environ[wsgi.SERVICE])
+    answer: Iterable[bytes] = backend(environ, start)
     return answer
 
 
@@ -112,6 +118,11 @@ def _backend(service: Any) -> wsgi.Wsgi:
     werkzeug_app.DISABLE_GLOBAL_CORS = True  # type: ignore[attr-defined]
     if service == "pricing":
         return _serve_prices
+    if service == "cloudformation":
+        # Not before: moto then imports the models of all its services.
+        from clusterctl.lab.ec2 import cloudformation
+
+        cloudformation.install()
     return werkzeug_app.create_backend_app("cloudwatch" if service == "monitoring" else service)
 
 
@@ -127,11 +138,6 @@ def _serve_prices(environ: dict[str, Any], start: Callable[..., Any]) -> Iterabl
         status, answer = pricing.refusal("AccessDeniedException", text)
     start(status, [("Content-Type", "application/x-amz-json-1.1")])
     return [json.dumps(answer).encode()]
-
-
-def _wait_for_hosts() -> bool:
-    """Wait until the supervisor has checked every host. Return False if that takes too long."""
-    return TRACKER.wait(instances.LabInstance.changed.set, HOSTS_WITHIN_S)
 
 
 def _instances() -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from clusterctl.lab import sessions
 from clusterctl.lab.ec2 import (
     capacity,
     capacity_blocks,
-    cloudformation,
     descriptions,
     filters,
     instance_types,
@@ -34,9 +33,6 @@ from clusterctl.lab.ec2 import (
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import images, instances, vpcs
 
-# The types of resources that a stack may create. moto's models of other services run programs on
-# this machine.
-SERVED = ("AWS::EC2::", "AWS::S3::", "AWS::IAM::", "AWS::SSM::")
 # Checked in this order: a request that is wrong in itself is refused for that before it is refused
 # for a quota or for missing capacity.
 RULES = (
@@ -59,6 +55,7 @@ def installers(
 ) -> list[Callable[[], None]]:
     """Return the functions that complete moto, one for each subject. Their order does not matter.
 
+    CloudFormation's is called by `app`, when the first request comes.
     `inside` is the network of the default VPCs, `public` that of public addresses. `read_console`
     returns what an instance's host has printed, given the instance's id.
     """
@@ -70,7 +67,6 @@ def installers(
     return [
         *(module.install for module in plain),
         lambda: capacity.install(FAULTS.capacity_left),
-        lambda: cloudformation.install(SERVED),
         lambda: instances.install(read_console),
         lambda: late.install(FAULTS.lag_s, lambda: FAULTS.reordered),
         lambda: public_addresses.install(public, instances.LabInstance.changed.set),

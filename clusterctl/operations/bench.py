@@ -203,7 +203,7 @@ def about_cluster(clients: Clients, status: ClusterStatus, access: Access, price
     found = [prices[price_key(one)] for one in own]
     local = is_local(clients.ec2.meta.endpoint_url)
     if local:
-        # GPU, network and price are those of a type that nobody has measured here.
+        # GPU, network and price are those of a type that was not measured here.
         machines, found = [], [None for _ in found]
     return {
         "cluster": access.cluster.name,
@@ -323,10 +323,9 @@ def plan_benchmark(
     access: Access,
     request: BenchRequest,
     folder: Path,
-    prices_file: Path,
 ) -> BenchPlan:
     """Plan the runs that `folder` lacks. The largest is planned as a job, so that problems show
-    before any run starts. `prices_file` caches prices.
+    before any run starts.
 
     Raise NotEnoughGpus, UsageError, MissingTool, HostError.
     """
@@ -337,13 +336,12 @@ def plan_benchmark(
         )
         for data in settings.kinds
     }
-    priced = (clients, status.instances, prices_file)
-    prices = find_prices(*priced)
+    prices = find_prices(clients, status.instances)
     about = about_cluster(clients, status, access, prices)
     benchmark = open_benchmark(folder, settings, request.seed, about)
     done = {run.key for run in benchmark.runs}
     keys = order(settings, request.sizes, request.repeats, benchmark.seed, done)
-    machines = machines_of(status.instances, prices, list_prices(*priced))
+    machines = machines_of(status.instances, prices, list_prices(clients, status.instances))
     return BenchPlan(benchmark, tuple(keys), plans, machines)
 
 
@@ -519,7 +517,7 @@ def _result(
 ) -> MeasuredRun:
     """Read a finished run's result.
 
-    Raise ClusterctlError if it has no row after the warm-up; the run is then made anew next time.
+    Raise ClusterctlError if it has no row after the warm-up; the run is then made again next time.
     """
     found = results_of_cluster(access)
     if found.job is None or found.job.job_id != going.job_id:

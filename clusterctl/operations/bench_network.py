@@ -49,7 +49,7 @@ SLACK_S = 25.0
 MPI_WITHIN_S = 180  # seconds for one mpirun
 
 # Prints `osu=PATH` for the first osu_allreduce found: on the PATH, then where packages and builds
-# from source put it. Prints `PROGRAM=PATH` for those of nccl-tests that are beside the first
+# from source put it. Prints `PROGRAM=PATH` for those of nccl-tests that are next to the first
 # all_reduce_perf, and `nccl_library=FOLDER` for the NCCL of the environment whose folder is $1.
 FIND = """\
 for one in "$(command -v osu_allreduce)" /opt/osu*/libexec/osu-micro-benchmarks/mpi/collective/\
@@ -73,8 +73,7 @@ done
 
 @dataclass(frozen=True)
 class NetworkProgress:
-    """Progress of a measurement: `done` of `pairs` pairs, or, where `pairs` is 0, what `doing`
-    says."""
+    """Progress of a measurement: `done` of `pairs` pairs, or, where `pairs` is 0, `doing`."""
 
     done: int
     pairs: int
@@ -159,7 +158,7 @@ class _Probes(RelayGroup[str]):
         self.streams, self.seconds, self.watch = streams, seconds, watch
         self.broken: dict[Pair, str] = {}
         self.figures: dict[Pair, dict[str, float]] = {}
-        self._heard: dict[str, float] = {}
+        self._last_message_at: dict[str, float] = {}
         self._at: dict[str, Listening] = {}
 
     def report(self, names: Sequence[str]) -> NetworkFigures:
@@ -247,7 +246,7 @@ class _Probes(RelayGroup[str]):
         now = time.monotonic()
         updates = self.updates()
         for name, event in updates:
-            self._heard[name] = now
+            self._last_message_at[name] = now
             if isinstance(event, Listening):
                 self._at[name] = event
             elif isinstance(event, Ended):
@@ -255,7 +254,7 @@ class _Probes(RelayGroup[str]):
             elif isinstance(event, Failed):
                 self.fail(name, printable(event.why))
         for name in self._at:
-            if now - self._heard[name] > SILENT_AFTER_S:
+            if now - self._last_message_at[name] > SILENT_AFTER_S:
                 self.fail(name, f"it fell silent for {SILENT_AFTER_S:g} s")
         return updates
 
@@ -312,7 +311,7 @@ def _by_mpi(
     slots = dict.fromkeys(hosts, 1)
     result = _mpirun(access, facts, slots, program, CPU)
     table = table_of_mpi(result.stdout, result.exit_status, name, len(hosts))
-    return replace(table, error=f"{table.error}{_said(result)}") if table.error else table
+    return replace(table, error=f"{table.error}{_causes(result)}") if table.error else table
 
 
 def _by_nccl(
@@ -333,7 +332,7 @@ def _by_nccl(
         "" if others else instance_type,
         len(hosts),
     )
-    return replace(table, error=f"{table.error}{_said(result)}") if table.error else table
+    return replace(table, error=f"{table.error}{_causes(result)}") if table.error else table
 
 
 def _mpirun(
@@ -370,7 +369,7 @@ def _mpirun(
     return access.connections.run(access.head, line, timeout_s=MPI_WITHIN_S + 30)
 
 
-def _said(result: CommandResult) -> str:
+def _causes(result: CommandResult) -> str:
     """Return a colon and the beginning of a program's messages; empty if there are none.
 
     nccl-tests print the cause of a failure on stdout, and mpirun's messages follow on stderr.

@@ -74,7 +74,7 @@ def find_logs(
 def clean_logs(access: Access, cleaning: Cleaning) -> FanoutResult[NodeLogs]:
     """Remove the files on each node. Raise JobRunning if a job has started since `find_logs`,
     unless `cleaning.force`."""
-    # Clean the head node first. It alone has the records of jobs, and refuses while one runs; then
+    # Clean the head node first. Only it has the records of jobs, and refuses while one runs; then
     # nothing is removed on the other nodes; nor if it is silent by now.
     head = _on(access, [access.head], cleaning)
     if head.failures and not cleaning.force:

@@ -24,7 +24,13 @@ from clusterctl.copy.plan import (
 from clusterctl.copy.report import CopyProgress, NodeReport, NodeStage, TransferReport
 from clusterctl.copy.request import CopyRequest, is_s3
 from clusterctl.copy.transfer import Transfer
-from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    CommandFailed,
+    CommandTimeout,
+    ConnectionLost,
+    UsageError,
+)
 from clusterctl.operations.hosts_access import HostsAccess
 from clusterctl.operations.verify import Depth, errors_of, verify
 from clusterctl.transport.connections import Connections
@@ -88,7 +94,22 @@ def copy_to_cluster(
     # needs them only when the first node passes it on.
     if not request.has_urls:
         asking.start()
-    return copy.run(watch, max_workers, timeout_s)
+    report = copy.run(watch, max_workers, timeout_s)
+    return replace(
+        report, nodes=tuple(with_reason(access, node, by_index) for node in report.nodes)
+    )
+
+
+def with_reason(access: Access, node: NodeReport, targets: Mapping[int, Target]) -> NodeReport:
+    """Return the node's report, with the words of EC2 if its instance does not run any more."""
+    error, target = (
+        node.error,
+        next((one for one in targets.values() if one.host == node.host), None),
+    )
+    if target and isinstance(error, (CommandTimeout, ConnectionLost)):
+        explained = access.connections.explain(target, error)
+        return replace(node, error=explained if explained.is_off else error)
+    return node
 
 
 def copy_to_hosts(
@@ -196,11 +217,11 @@ class _Copy:
         self._there: tuple[str, ...] = ()  # the hosts that take part, known when it is planned
 
     def run(self, watch: Watch, max_workers: int, timeout_s: float | None) -> TransferReport:
-        seen = _Progress(watch)
+        progress = _Progress(watch)
         if any(target.jump for target in self._targets):
             max_workers = min(max_workers, JUMP_LOGINS)
         if self._request.has_urls:
-            return self._from_urls(seen, max_workers, timeout_s)
+            return self._from_urls(progress, max_workers, timeout_s)
         report = Transfer(
             connections=self._connections,
             targets=self._targets,
@@ -214,12 +235,12 @@ class _Copy:
             slowest_link=lambda: slowest_link(self._request, self._facts_of(0, 0)),
             max_logins=max_workers,
             timeout_s=timeout_s,
-            watch=seen,
+            watch=progress,
         ).run()
-        return self._verified(report, seen, timeout_s)
+        return self._verified(report, progress, timeout_s)
 
     def _from_urls(
-        self, seen: _Progress, max_workers: int, timeout_s: float | None
+        self, progress: _Progress, max_workers: int, timeout_s: float | None
     ) -> TransferReport:
         """Copy from URLs. From S3, each node downloads. From a web server, only the first node
         downloads, and its copy is then copied to the others."""
@@ -231,10 +252,10 @@ class _Copy:
         began = time.monotonic()
         send = sender(self._connections, max_workers)
         with Fetching(self._connections, pulling, self._request, urls, send) as fetching:
-            report = fetching.run(seen, timeout_s)
+            report = fetching.run(progress, timeout_s)
         [first] = report.nodes[:1]
         if not rest:
-            return self._verified(report, seen, timeout_s)
+            return self._verified(report, progress, timeout_s)
         if self._request.dry_run or first.error:
             others = tuple(replace(first, host=target.host) for target in rest)
             return replace(report, nodes=(first, *others))
@@ -251,7 +272,7 @@ class _Copy:
             self._source_zone,
             self._urls,
         )
-        onward = passed.run(seen, max_workers, left)
+        onward = passed.run(progress, max_workers, left)
         # The others were compared with the first node: it is the same as those that passed.
         same = (first.host, *onward.verified) if onward.verified else ()
         return replace(
@@ -260,7 +281,7 @@ class _Copy:
             verified=same,
             reread=False,
             duration_s=time.monotonic() - began,
-            one_copy_s=None,  # the rate from the web server says nothing about the nodes' links
+            one_copy_s=None,  # the rate from the web server does not show the nodes' links
         )
 
     def _plan(self, summary: SourceSummary, there: Sequence[str]) -> CopyPlan:
@@ -276,7 +297,7 @@ class _Copy:
         )
 
     def _verified(
-        self, report: TransferReport, seen: _Progress, timeout_s: float | None
+        self, report: TransferReport, progress: _Progress, timeout_s: float | None
     ) -> TransferReport:
         """Verify the finished nodes if the request asks for it, and return the report with the
         result.
@@ -308,7 +329,7 @@ class _Copy:
                 source=self._source,
                 to_here=self._to_here,
                 timeout_s=timeout_s,
-                watch=seen.checking,
+                watch=progress.checking,
             ).run()
             if again.error:
                 raise again.error

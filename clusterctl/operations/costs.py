@@ -220,24 +220,18 @@ class Region:
     clients: Clients
 
 
-def price_cache(home: Path) -> Path:
-    """Return the path of the file that caches prices between commands."""
-    return home / "prices.json"
-
-
 def spending_of(
     clients: Clients,
     instances: Sequence[Instance],
-    cache: Path | None,
     used_h: Mapping[str, float] = MappingProxyType({}),
 ) -> Spending:
     """Return what a cluster costs and has cost. `instances` are all of its instances.
 
     `used_h` are the hours that nodes have run in all, by instance id, where their guards counted
-    them. `cache` is the file of `price_cache`; None for no cache. A price that AWS does not give is
-    taken from clusterctl's table or counts as unknown; no AwsError is raised.
+    them. A price that AWS does not give is taken from clusterctl's table or counts as unknown; no
+    AwsError is raised.
     """
-    return spending(instances, find_prices(clients, instances, cache), _now(), used_h)
+    return spending(instances, find_prices(clients, instances), _now(), used_h)
 
 
 def with_gone(money: Spending, cluster: str, gone: Mapping[int, Instance | None]) -> Spending:
@@ -259,7 +253,7 @@ def with_gone(money: Spending, cluster: str, gone: Mapping[int, Instance | None]
     return replace(money, complete=money.complete and not gone, findings=(*money.findings, *found))
 
 
-def running_cost(clients: Clients, plan: LaunchPlan, cache: Path | None) -> RunningCost:
+def running_cost(clients: Clients, plan: LaunchPlan) -> RunningCost:
     """Return what the plan's whole cluster costs per hour once all its nodes run.
 
     Raises no AwsError; see `spending_of`.
@@ -272,7 +266,7 @@ def running_cost(clients: Clients, plan: LaunchPlan, cache: Path | None) -> Runn
         )
     members = members_of(plan.observed.instances)
     awake = [replace(one, node=replace(one.node, state=NodeState.RUNNING)) for one in members]
-    money = spending_of(clients, awake, cache)
+    money = spending_of(clients, awake)
     gpus = sum(one.node.gpus for one in awake)
     return RunningCost(nodes, gpus, money.hourly_usd, money.price_source)
 
@@ -280,20 +274,19 @@ def running_cost(clients: Clients, plan: LaunchPlan, cache: Path | None) -> Runn
 def note_spent(
     clients: Clients,
     instances: Sequence[Instance],
-    cache: Path | None,
     used_h: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
     """Record in the tags of these nodes what they have cost so far.
 
     To be called before a stop or start, after which EC2 has forgotten the times of earlier runs.
     Can be repeated, and interrupted at any point. Raises no AwsError: a cost that could not be
-    recorded is missing later, and the sum is then reported as a minimum. `used_h` and `cache` are
+    recorded is missing later, and the sum is then reported as a minimum. `used_h` is
     described at `spending_of`.
     """
     now = _now().replace(microsecond=0)
     ids: dict[str, list[str]] = {}
     with suppress(AwsError):
-        prices = find_prices(clients, instances, cache)
+        prices = find_prices(clients, instances)
         for one in instances:
             id = one.node.instance_id
             cost = node_cost(one, prices[price_key(one)], now, used_h.get(id))
@@ -356,7 +349,7 @@ def _region_costs(
             continue
         there = {one.node.index for one in instances}
         missing = [index for index in wanted_of(instances) if index not in there]
-        money = spending_of(clients, instances, price_cache(home))
+        money = spending_of(clients, instances)
         money = with_gone(money, cluster, find_gone(clients.ec2, cluster, missing))
         region = str(clients.ec2.meta.region_name)
         costs.append(ClusterCosts(cluster, region, tuple(instances), money, len(missing)))
@@ -415,7 +408,7 @@ def record_removal_cost(
         return
     now = _now()
     with suppress(OSError, AwsError):
-        prices = find_prices(clients, going, price_cache(home))
+        prices = find_prices(clients, going)
         costs = {one.node.instance_id: node_cost(one, prices[price_key(one)], now) for one in going}
         append_ended(
             home,

@@ -153,7 +153,7 @@ def start_copy_job(
             raise failures[0].error
     # The head node may have an older copyclust, if an older clusterctl launched it.
     put_programs(access.connections, access.head, HOSTS_PATH, cache, offline)
-    home, is_folder = _look(access, copy.request.place_word)
+    home, is_folder = _home_of_head(access, copy.request.place_word)
     job_id = new_job_id()
     folder = f"{home}/.clusterctl/jobs/{job_id}"
     hosts = [target.host for target in copy.targets]
@@ -218,13 +218,13 @@ def copyclust_options(copy: DetachedCopy, urls: UrlAccess, mirror: bool) -> list
     return words
 
 
-def _look(access: Access, word: str) -> tuple[str, bool]:
+def _home_of_head(access: Access, word: str) -> tuple[str, bool]:
     """Return the head node's home folder, and whether `word`, a path for its shell, is a folder.
 
     Raise CommandFailed.
     """
-    look = f'echo "$HOME"; if [ -d {word} ]; then echo folder; fi'
-    result = access.connections.run(access.head, look, timeout_s=PROBE_TIMEOUT_S)
+    command = f'echo "$HOME"; if [ -d {word} ]; then echo folder; fi'
+    result = access.connections.run(access.head, command, timeout_s=PROBE_TIMEOUT_S)
     home, _, is_folder = result.stdout.partition("\n")
     if not home.startswith("/"):
         raise CommandFailed(access.head.host, f"it has no home folder: {result.stderr.strip()}")

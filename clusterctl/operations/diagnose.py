@@ -28,7 +28,13 @@ from typing import Any
 import clusterctl
 from clusterctl.bootstrap.wheels import program_in_wheel
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence
-from clusterctl.domain.errors import ClusterctlError, CommandNotRun, HostError, UsageError
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    CommandFailed,
+    CommandNotRun,
+    HostError,
+    UsageError,
+)
 from clusterctl.domain.hostsfile import HostSlots, parse_hosts_file
 from clusterctl.node.diagnosis.job import JobOnHead, JobOutput
 from clusterctl.node.diagnosis.sampler import SamplerRequest, sample
@@ -314,6 +320,8 @@ def silent(error: ClusterctlError | None) -> HostEvidence:
     what, _, ec2 = said.partition("; EC2 ")
     if said.startswith("its instance is "):
         return HostEvidence(error=said, ec2=said)
+    if isinstance(error, CommandFailed) and error.hint:
+        what += f" ({error.hint})"  # of a host that answers, and cannot run the program
     return HostEvidence(error=what, ec2=f"EC2 {ec2}" if ec2 else "")
 
 

@@ -18,13 +18,16 @@ from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, P
 from clusterctl.diagnosis.ranks import says_nothing
 from clusterctl.diagnosis.rules.liveness import ENDED_NOTHING
 from clusterctl.domain.errors import ClusterctlError, UsageError
-from clusterctl.node.diagnosis.job import JobOnHead
+from clusterctl.node.diagnosis.job import JobOnHead, LogRequest, job_log
 from clusterctl.node.diagnosis.sampler import SamplerRequest
 from clusterctl.operations.diagnose import PySpies, ask, job_of, silent
 from clusterctl.operations.hosts_access import HostSource
 from clusterctl.operations.native_frames import with_native_frames, with_rendezvous
+from clusterctl.transport.call import call_all
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
+
+LOG_TIMEOUT_S = 30.0
 
 
 def collect_from(source: HostSource, job_name: str | None, cache: Path) -> Evidence:
@@ -66,6 +69,39 @@ def collect_from(source: HostSource, job_name: str | None, cache: Path) -> Evide
     evidence = with_native_frames(source.connections, source.targets, evidence)
     evidence = with_rendezvous(source.connections, source.targets, evidence)
     return replace(evidence, took_s=round(time.monotonic() - began, 2))
+
+
+def logs_of(source: HostSource, launcher: int) -> dict[str, list[str]]:
+    """Return the log of the job by hand on each of these hosts, by host and path. Of a long one it
+    is the end. With a `launcher` of that job alone.
+
+    Raise ClusterctlError if there is none, and the error of a host that did not answer.
+    """
+    request = LogRequest(launcher)
+    found = call_all(
+        source.connections,
+        source.targets,
+        job_log,
+        lambda _: request,
+        doing="reading the job's log",
+        timeout_s=LOG_TIMEOUT_S,
+    )
+    jobs = {host: one for host, one in found.by_host.items() if one.launcher}
+    logs = {f"{host}:{one.log_path}": [*one.log] for host, one in jobs.items() if one.log_path}
+    if logs:
+        return logs
+    for outcome in found.failures:
+        if outcome.error:
+            raise outcome.error
+    if jobs:
+        where = ", ".join(f"{one.launcher} on {host}" for host, one in jobs.items())
+        raise ClusterctlError(
+            f"the output of launcher {where} goes to no file", "send it to one: mpirun ... > FILE"
+        )
+    which = f"launcher {launcher}" if launcher else "mpirun that was started by hand"
+    raise ClusterctlError(
+        f"no {which} runs on these hosts", "name its log: clusterctl explain FILE"
+    )
 
 
 def _ranks(hosts: Sequence[HostEvidence], job: JobEvidence) -> set[int | None]:

@@ -112,7 +112,7 @@ def findings_of(report: FactReport) -> Iterator[Finding]:
 
 # A script for `sh -s MOUNT` that grows the partition and the file system to the volume's size.
 # growpart exits with 1 if the partition has that size already. A file system without a device of
-# its own (on a host of the lab) is left alone.
+# its own (on a host of the lab) is left as it is.
 GROW = """
 mount=$1 source=$(findmnt -nvo SOURCE "$1") kind=$(findmnt -nvo FSTYPE "$1")
 as_root=sudo; [ "$(id -u)" != 0 ] || as_root=
@@ -122,12 +122,12 @@ name=$(basename "$(readlink -f "$source")")
 if [ -e "/sys/class/block/$name/partition" ]; then
     disk=$(basename "$(dirname "$(readlink -f "/sys/class/block/$name")")")
     number=$(cat "/sys/class/block/$name/partition")
-    said=$($as_root growpart "/dev/$disk" "$number" 2>&1 </dev/null)
-    [ $? -le 1 ] || fail "growpart /dev/$disk $number: $said"
+    shown=$($as_root growpart "/dev/$disk" "$number" 2>&1 </dev/null)
+    [ $? -le 1 ] || fail "growpart /dev/$disk $number: $shown"
 fi
 case $kind in
-ext*) said=$($as_root resize2fs "$source" 2>&1 </dev/null) || fail "resize2fs $source: $said" ;;
-xfs) said=$($as_root xfs_growfs "$mount" 2>&1 </dev/null) || fail "xfs_growfs $mount: $said" ;;
+ext*) shown=$($as_root resize2fs "$source" 2>&1 </dev/null) || fail "resize2fs $source: $shown" ;;
+xfs) shown=$($as_root xfs_growfs "$mount" 2>&1 </dev/null) || fail "xfs_growfs $mount: $shown" ;;
 *) fail "a file system of the type $kind, which clusterctl cannot grow" ;;
 esac
 echo "grown: $source"

@@ -7,24 +7,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import NoSuchCluster
-from clusterctl.domain.timeouts import Timeouts
+from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.domain.units import count
-from clusterctl.ec2.cluster_resources import (
+from clusterctl.ec2.cluster_resources import await_launches, terminate
+from clusterctl.ec2.creations import Creations
+from clusterctl.ec2.instances import Instance, billing_reservations, find_instances
+from clusterctl.ec2.node_role import delete_node_role, role_name
+from clusterctl.ec2.resources import (
     NOT_TERMINATED,
-    Made,
-    await_launches,
-    delete_groups,
-    delete_key_pairs,
-    delete_placement_groups,
+    KeyPair,
+    ResourceKind,
+    delete_all,
+    details_of,
     find_key_pairs,
     find_made,
-    terminate,
 )
-from clusterctl.ec2.creations import Creations
-from clusterctl.ec2.errors import backoff_delays
-from clusterctl.ec2.instances import Instance, billing_reservations, find_instances
-from clusterctl.ec2.network.vpcs import release_addresses
-from clusterctl.ec2.node_role import delete_node_role, role_name
 from clusterctl.operations.costs import record_removal_cost
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import StepProgress
@@ -84,7 +81,7 @@ def find_removable(
     instances = _find_nodes(clients, name, folder)
     creations = Creations(folder.creations, timeouts)
     made = find_made(clients.ec2, name, creations)
-    own = ownership(folder, creations, made.key_pairs)
+    own = ownership(folder, creations, details_of(made, KeyPair))
     return Removable(instances, own.others(instances, made))
 
 
@@ -201,18 +198,23 @@ def _remove(
     progress.step(f"removing what was made for {name}, once nothing uses it any more")
     made = find_made(client, name, creations)
     there = find_instances(client, name, NOT_TERMINATED)
-    if others := ownership(folder, creations, made.key_pairs, agreed).others(there, made):
+    if others := ownership(folder, creations, details_of(made, KeyPair), agreed).others(
+        there, made
+    ):
         raise NotLaunchedHere(name, others)
     # A role with nothing else may be that of an `up` of another machine, which has just begun.
     begun = creations.began("create_role") or creations.began("create_instance_profile")
-    has_role = bool(nodes or begun or made != Made() or own_role in profiles)
+    has_role = bool(nodes or begun or made or own_role in profiles)
     # An instance that EC2 did not show before may be what still uses a group.
     timeout = (timeouts.group_free_s, clock, end)
+    addresses = delete_all(client, made, ResourceKind.ADDRESS, timeouts.shown_s, clock)
+    groups = delete_all(client, made, ResourceKind.SECURITY_GROUP, *timeout)
+    placements = delete_all(client, made, ResourceKind.PLACEMENT_GROUP, *timeout)
     removed = RemovedCluster(
-        addresses=release_addresses(client, made.addresses, timeouts),
-        security_groups=delete_groups(client, made.groups, *timeout),
-        placement_groups=delete_placement_groups(client, made.placement_groups, *timeout),
-        key_pairs=tuple(pair.name for pair in made.key_pairs),
+        addresses=tuple(one.name for one in addresses),
+        security_groups=tuple(one.id for one in groups),
+        placement_groups=tuple(one.name for one in placements),
+        key_pairs=tuple(pair.name for pair in details_of(made, KeyPair)),
         # After all that costs money, since others may have added to it what keeps it.
         roles=delete_node_role(clients, name, creations, own_role in profiles, timeouts)
         if has_role
@@ -224,7 +226,7 @@ def _remove(
         # The key pair is deleted last. A `down` that was interrupted earlier finds it when it is
         # run again, and so still deletes the folder.
         record_removed(folder)
-    delete_key_pairs(client, removed.key_pairs)
+    delete_all(client, made, ResourceKind.KEY_PAIR, timeouts.shown_s, clock)
     if not removed.nothing:
         # The record is gone by now, so the polls that follow wait for nothing.
         _wait_until_gone(client, name, creations)
@@ -236,9 +238,6 @@ def _wait_until_gone(client: EC2Client, name: str, creations: Creations) -> None
 
     The next `up` would build on an address or a group that is gone. Raises AwsError.
     """
-    clock = creations.timeouts.clock
-    until = clock.monotonic() + creations.timeouts.shown_s
-    for gap_s in backoff_delays(0.2):
-        if find_made(client, name, creations) == Made() or clock.monotonic() > until:
-            return
-        clock.sleep(gap_s)
+    polling = Polling(creations.timeouts.clock, creations.timeouts.shown_s)
+    while find_made(client, name, creations) and polling.left_s >= 0:
+        polling.wait()

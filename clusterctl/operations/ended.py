@@ -1,7 +1,7 @@
 """Clusters that a limit has ended: as long as EC2 shows their nodes, and afterwards.
 
 EC2 shows a terminated instance for about an hour, but not when it switched itself off. That time
-follows from the limit, by the calculation from which the nodes were told their end. Later only
+follows from the limit, by the calculation that gave the nodes their end. Later only
 the folder of the machine that launched the cluster has it.
 """
 
@@ -28,7 +28,7 @@ from clusterctl.operations.folder import ClusterFolder
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
-# A guard looks once a minute, and a machine takes time to switch itself off and to be shown so.
+# A guard checks once a minute, and a machine takes time to switch itself off and to be shown so.
 EARLY_S = 300.0
 
 
@@ -106,7 +106,7 @@ def ended_clusters(clients: Clients, name: str | None = None) -> tuple[EndedClus
     ends = []
     for cluster, gone in found.items():
         if any(one.state_reason.startswith(BY_ITSELF) for one in gone):
-            ends.append(end_of(cluster, gone, find_prices(clients, gone, None), now))
+            ends.append(end_of(cluster, gone, find_prices(clients, gone), now))
     return tuple(end for end in ends if end)
 
 
@@ -135,7 +135,7 @@ def keep_end(folder: ClusterFolder, ends_at: datetime | None, by: str) -> None:
 
 
 def kept_end(folder: ClusterFolder, now: datetime) -> str:
-    """Return what the folder says of the end of a cluster that is gone.
+    """Return when a limit would have ended a cluster that is gone, by its folder.
 
     Empty if no limit would have ended it by `now`.
     """

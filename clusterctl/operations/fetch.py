@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from clusterctl.copy.request import CopyRequest
+from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostError, UsageError
 from clusterctl.domain.results import last_line
 from clusterctl.jobs.detached import JOBS, find_job
@@ -45,7 +46,7 @@ RECORD = "record.json"
 
 @dataclass(frozen=True)
 class Output:
-    """What a job wrote into one folder of a node. `name` is the folder's, if it is brought as a
+    """What a job wrote into one folder of a node. `name` is the folder's, if it is fetched as a
     whole; empty if only its files are."""
 
     target: Target
@@ -76,12 +77,14 @@ class Part:
 class Fetched:
     """The number of files that the job wrote, their bytes, and the files, as paths below the
     folder here, that an earlier fetch has left and that are no longer on the nodes. `empty` is the
-    folder of `train --output` if nothing is in it, or there is none."""
+    folder of `train --output` if nothing is in it, or there is none. `lost` are the hosts of ranks
+    that are no nodes of the cluster any more: what they may have written cannot be had."""
 
     files: int = 0
     size_bytes: int = 0
     gone: tuple[str, ...] = ()
     empty: str = ""
+    lost: tuple[str, ...] = ()
 
 
 def fetch(
@@ -93,7 +96,7 @@ def fetch(
     verify: bool = False,
     record_only: bool = False,
 ) -> Fetched:
-    """Bring a job's record and what the job wrote into `place`: only complete files.
+    """Fetch a job's record and what the job wrote into `place`: only complete files.
 
     The log and the other files of the record come first, and record.json last: then all is here.
     It may be run again: what is here already is not copied again. Then contents are compared, since
@@ -153,7 +156,17 @@ def fetch(
     named = job.spec.output
     paths = (f"{one.found.path}/{name}" for one in outputs for name in one.found.names)
     is_empty = not (record_only or any(path.startswith(f"{named}/") for path in paths))
-    return Fetched(sum(one.found.files for one in outputs), size, gone, named * is_empty)
+    lost = () if record_only else _lost(access.cluster, job)
+    return Fetched(sum(one.found.files for one in outputs), size, gone, named * is_empty, lost)
+
+
+def _lost(cluster: Cluster, job: JobRecord) -> tuple[str, ...]:
+    """Return the hosts with ranks of a user's program that are no nodes any more, or others'
+    machines have their names now. The trainer writes on the head node."""
+    there = {(node.name, node.private_ip) for node in cluster.nodes}
+    ran = {(str(node["name"]), str(node["address"])) for node in job.spec.nodes}
+    is_program = job.spec.is_training and not job.spec.log_dir
+    return tuple(sorted(name for name, _ in ran - there)) if is_program else ()
 
 
 def _note(access: Access, job_id: str, place: Path, whole: Sequence[Output]) -> None:
@@ -253,7 +266,7 @@ def plan_parts(
 ) -> list[Part]:
     """Return where what a job wrote goes: no two files share a path, and none is below another.
 
-    That of the head node goes into `place`, beside the files `records`; that of another of `hosts`
+    That of the head node goes into `place`, next to the files `records`; that of another of `hosts`
     below its name. What has a name that is taken goes below the node's name instead, or, if that is
     taken, too, below that name with a number (`demo-0.2`).
     """
@@ -343,7 +356,7 @@ def locked_staging_folder(place: Path, job_id: str) -> Iterator[tuple[Path, bool
         # NFS cannot lock a folder exclusively. Without the lock, leftover folders stay, because a
         # running fetch may own them.
         with suppress(OSError):
-            # When a job fails, `train` and a `logs -f` beside it fetch it at the same moment.
+            # When a job fails, `train` and a `logs -f` of the same job fetch it at the same moment.
             fcntl.flock(opened, fcntl.LOCK_EX)
             is_alone = True
         left = [*place.glob(f".fetch-{job_id}-*")]

@@ -58,11 +58,11 @@ class ClusterFolder:
 
     @property
     def fetched(self) -> Path:
-        """Into which folders of this machine `fetch` brought which jobs: a line of JSON each."""
+        """Into which folders of this machine `fetch` put which jobs: a line of JSON each."""
         return self.path / "fetched.jsonl"
 
     def failed_job(self, job_id: str) -> Path:
-        """What was brought by itself of a failed job. It is no cluster's folder: `down` deletes
+        """What was fetched by itself of a failed job. It is no cluster's folder: `down` deletes
         that, and this may be the only copy of the log."""
         return self.path.parent / "failed_jobs" / job_id
 

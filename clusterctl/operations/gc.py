@@ -17,28 +17,30 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.cluster import AWAKE, Market, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.files import read_file, write_file
-from clusterctl.domain.timeouts import Timeouts
+from clusterctl.domain.timeouts import Timeouts, backoff_delays
 from clusterctl.ec2 import tags
-from clusterctl.ec2.errors import backoff_delays, translated
+from clusterctl.ec2.errors import translated
 from clusterctl.ec2.gc.orphans import (
+    STOPPED_FOUND,
     Classified,
     ResourceId,
     Rules,
     Verdict,
     classify,
+    limits_of,
     resource_id,
     undated_orphans,
     without_stop_time,
 )
 from clusterctl.ec2.gc.removal import RemainingResource, remove, still_exists_error
-from clusterctl.ec2.gc.resources import STOPPED_FOUND, Resource, ResourceKind, limits_of
 from clusterctl.ec2.gc.sweep import RegionResources, Unlisted, list_region, unreachable_region
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, read_launches
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd, price_key
 from clusterctl.ec2.money.prices import find_prices
+from clusterctl.ec2.resources import Resource, ResourceKind
 from clusterctl.node.record import from_json, to_json
-from clusterctl.operations.costs import Region, price_cache, record_removal_cost, spending_of
+from clusterctl.operations.costs import Region, record_removal_cost, spending_of
 from clusterctl.operations.down import wait_for_unfinished_launches
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import locked
@@ -49,8 +51,8 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
 
 
-# Records when resources without a creation date at EC2 were first seen unused. It is a file and not
-# a tag, so that users with read-only permissions can record it, too.
+# Records when resources without a creation date at EC2 were first found unused. It is a file and
+# not a tag, so that users with read-only permissions can record it, too.
 FILE = "gc.json"
 
 
@@ -64,9 +66,9 @@ def record_unused(
 
     `accounts` has the site, as text, of each region that was read. `unused_since` are the unused
     resources of these regions. Entries of the `incomplete` regions, which could not be read in
-    full, are kept. Returns the first-seen time of each resource in `unused_since`, and the error if
-    the file could not be read or written: they then count as seen for the first time, and are kept
-    for longer.
+    full, are kept. Returns since when each resource has been unused in `unused_since`, and the
+    error if the file could not be read or written: they then count as unused from now on, and are
+    kept for longer.
     """
     kept, failure = _read(path)
     now = datetime.now(timezone.utc).replace(microsecond=0)
@@ -95,7 +97,8 @@ def record_unused(
 
 @dataclass(frozen=True)
 class _Unused:
-    """The content of the file: by site, the time at which each resource was first seen unused."""
+    """The content of the file: by site, the time since which each resource has been found
+    unused."""
 
     unused_since: Mapping[str, Mapping[str, datetime]]
 
@@ -119,13 +122,13 @@ def _read(path: Path) -> tuple[Mapping[str, Mapping[str, datetime]], ClusterctlE
 class LocalClusters:
     """The clusters with a folder on this machine, as pairs of region and name.
 
-    A command of this machine is changing those in `locked`. Those in `unsettled` have a recent
+    A command of this machine is changing those in `locked`. Those in `unresolved` have a recent
     launch of unknown outcome.
     """
 
     here: frozenset[tuple[str, str]]
     locked: frozenset[tuple[str, str]]
-    unsettled: frozenset[tuple[str, str]]
+    unresolved: frozenset[tuple[str, str]]
 
 
 def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
@@ -138,7 +141,7 @@ def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
         locked=_identities(
             regions, [folder for folder in regions if _is_locked(folder.path / "lock")]
         ),
-        unsettled=_identities(
+        unresolved=_identities(
             regions,
             [folder for folder in regions if _may_be_launching(folder, recent)],
         ),
@@ -200,9 +203,8 @@ def _is_locked(lock: Path) -> bool:
 class HourlyCosts:
     """The hourly costs of resources. Each price is read once."""
 
-    def __init__(self, clients: Mapping[str, Clients], cache: Path) -> None:
+    def __init__(self, clients: Mapping[str, Clients]) -> None:
         self._clients = clients
-        self._cache = cache
         self._machines: dict[tuple[str, str, Market, str], float | None] = {}
 
     def of(self, one: Resource) -> float | None:
@@ -222,7 +224,7 @@ class HourlyCosts:
     def _machine(self, region: str, instance: Instance) -> float | None:
         key = (region, *price_key(instance))
         if key not in self._machines:
-            [price] = find_prices(self._clients[region], [instance], self._cache).values()
+            [price] = find_prices(self._clients[region], [instance]).values()
             self._machines[key] = price.hourly_usd if price else None
         return self._machines[key]
 
@@ -244,8 +246,8 @@ class GcOptions:
 class Sweep:
     """The resources found, with a verdict on each.
 
-    `failures` are the kinds that could not be read in a region. `record_error` is the error if the
-    first-seen times could not be recorded.
+    `failures` are the kinds that could not be read in a region. `record_error` is the error if
+    these times could not be recorded.
     """
 
     classified: tuple[Classified, ...] = ()
@@ -320,7 +322,7 @@ class GarbageCollector:
                 undated_orphans(resources, rules),
                 {one.region for one in failures},
             )
-            rules = replace(rules, first_seen_unused=since)
+            rules = replace(rules, unused_since=since)
         return Sweep(classify(resources, rules), failures, failure)
 
     def _spent(
@@ -331,8 +333,8 @@ class GarbageCollector:
         for one in resources:
             if one.instance and one.cluster is not None and limits_of(one).budget_usd is not None:
                 clusters.setdefault((one.region, one.cluster), []).append(one.instance)
-        clients, cache = {one.host: one.clients for one in self._places}, price_cache(self._home)
-        found = {key: spending_of(clients[key[0]], clusters[key], cache) for key in clusters}
+        clients = {one.host: one.clients for one in self._places}
+        found = {key: spending_of(clients[key[0]], clusters[key]) for key in clusters}
         return {key: (money.spent_usd, money.hourly_usd) for key, money in found.items()}
 
     def note_stops(self, sweep: Sweep) -> None:
@@ -426,7 +428,7 @@ class GarbageCollector:
             here=local.here,
             busy=local.locked,
             # A chosen cluster is removed with what its launches of unknown outcome have made.
-            unsettled=local.unsettled if options.cluster is None else frozenset(),
+            unresolved=local.unresolved if options.cluster is None else frozenset(),
             unlisted_kinds=frozenset((one.region, one.kind) for one in failures),
             cluster=options.cluster,
             older_than_s=options.older_than_s,

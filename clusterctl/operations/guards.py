@@ -94,20 +94,20 @@ def update_guards(
     """Send every guard its settings, and set what EC2 does when a node switches itself off.
 
     EC2 is set to terminate only nodes that know their end. The settings say when the node
-    ends, and to the head node which workers it asks whether they idle. `members` are the nodes of
+    ends, and to the head node which workers it queries for idleness. `members` are the nodes of
     `targets`, the head node first. `quarantined` are the nodes in quarantine, which cost money as
     well; one that cannot be reached is a finding. Raises AwsError, and ClusterctlError naming the
     other nodes whose guard could not be set.
     """
     instances = find_instances(launcher.clients.ec2, cluster.name)
-    spending = spending_of(launcher.clients, instances, launcher.prices)
+    spending = spending_of(launcher.clients, instances)
     spot = any(found.market is Market.SPOT for found in instances)
     if not spending.complete:
         # EC2 does not know how long earlier runs took; the guards count it.
         used_h = _used_h(instances, connections, targets)
         known = [one for one in instances if one.node.instance_id in used_h]
-        note_spent(launcher.clients, known, launcher.prices, used_h)
-        spending = spending_of(launcher.clients, instances, launcher.prices, used_h)
+        note_spent(launcher.clients, known, used_h)
+        spending = spending_of(launcher.clients, instances, used_h)
         for finding in spending.findings:
             if finding.check == "cost.incomplete" and spending.limits.ends:
                 launcher.progress.finding(replace(finding, severity=Severity.WARNING))
@@ -220,7 +220,7 @@ class EndMessage:
         instances = find_instances(clients.ec2, self._cluster)
         if not instances:
             return None
-        found = spending_of(clients, instances, self._launcher.prices)
+        found = spending_of(clients, instances)
         if not found.complete:
             # EC2 does not know how long earlier runs took. Each guard knows it of its own node.
             self._lifetime_s = lifetime_s(found.limits, found.hourly_usd)
@@ -239,7 +239,7 @@ def _block_ends_at(clients: Clients, instances: Sequence[Instance]) -> float | N
 def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[bool]:
     """Adapt the guards after these nodes went into quarantine or came back from it.
 
-    The head node's guard then asks only the nodes in service whether they idle, and a node in
+    The head node's guard then queries only the nodes in service for idleness, and a node in
     quarantine decides for itself. The result has the head node first, then these nodes: true where
     the guard has an idle limit. A node that does not answer is a failure. If the head node has no
     idle limit, or does not answer, the others are not contacted.
@@ -268,7 +268,7 @@ def update_idle_groups(access: Access, indices: Sequence[int]) -> FanoutResult[b
                 f"its guard's settings cannot be read: {wrong}",
                 f"write them again: clusterctl up {access.cluster.name}",
             ) from None
-        # On spot clusters, the head node's guard asks its workers for notices, too.
+        # On spot clusters, the head node's guard queries its workers for notices, too.
         if settings.idle_s is None and not settings.spot:
             return False
         is_head = target.host == access.head_name

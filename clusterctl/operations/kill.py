@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
-from clusterctl.domain.errors import HostError
+from clusterctl.domain.errors import HostError, UsageError
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.jobs.detached import end_job, find_job
 from clusterctl.jobs.processes import Processes, all_of, end_processes, list_processes
@@ -150,6 +150,30 @@ def kill(
             connections, [t for t in targets if t.host in busy - failures.keys()], failures
         )
     return KillReport(found, tuple(ended.values()), left, answered, tuple(failures.values()), held)
+
+
+def job_of_launcher(
+    connections: HostConnections, targets: Sequence[Target], launcher: int
+) -> ProcessQuery:
+    """Return the query for the job on hosts of no cluster that this process has started. Raise
+    UsageError if none of them has such a job, and HostError if a host does not answer."""
+    listed = list_processes(connections, targets, ProcessQuery(any_launcher=True))
+    every = [one for one in all_of(listed) if one.role == "launcher"]
+    found = {one.group for one in every if one.pid == launcher}
+    if not found and listed.failures and (error := listed.failures[0].error):
+        raise error
+    if not found:
+        running = ", ".join(f"{one.pid} on {one.host}" for one in every)
+        raise UsageError(
+            f"no launcher {launcher} runs on these hosts",
+            f"these do: {running}" if running else "none runs",
+        )
+    if len(found) > 1 or "" in found:
+        raise UsageError(
+            f"what launcher {launcher} has started is not known apart from other jobs",
+            f"end it where it runs: kill {launcher}",
+        )
+    return ProcessQuery(any_launcher=True, group=found.pop())
 
 
 def _held(

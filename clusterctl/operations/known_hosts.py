@@ -62,7 +62,7 @@ class LearntHostKeys(KnownHostKeys):
 
         `unverified` marks a key that only the host itself has shown.
         """
-        # The instance id tells a later `up` whether the address still belongs to this machine.
+        # By the instance id a later `up` checks whether the address still belongs to this machine.
         note = f"{node.instance_id} {UNVERIFIED}" if unverified else node.instance_id
         lines = known_hosts_lines(node_names(node), host_keys, note)
         with self._lock:

@@ -15,7 +15,6 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import FanoutResult
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.domain.units import count
-from clusterctl.operations.costs import price_cache
 from clusterctl.operations.folder import ClusterFolder
 
 if TYPE_CHECKING:
@@ -106,11 +105,6 @@ class Launcher:
     def home(self) -> Path:
         """The folder that holds the folders of all clusters."""
         return self.folder.path.parent
-
-    @property
-    def prices(self) -> Path:
-        """The file that caches prices."""
-        return price_cache(self.home)
 
 
 def check_all(cluster: Cluster, result: FanoutResult[Any]) -> None:

@@ -74,8 +74,8 @@ class RunningWork:
 
     @property
     def trainings(self) -> RunningWork:
-        """This value without the jobs that copy data or serve a model: a training may run beside
-        them. `served_on` stays."""
+        """This value without the jobs that copy data or serve a model: a training may run at the
+        same time. `served_on` stays."""
         others = {job.job_id for job in self.jobs if not job.spec.is_training}
         return replace(
             self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +18,7 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.processes import all_of, list_processes
 from clusterctl.node.jobs.folder import has_content, text_in
-from clusterctl.node.jobs.processes import ProcessQuery
+from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.written import OutputFiles, Overview, Trees, look, overview
 from clusterctl.node.record import RecordError, from_json, to_json
 from clusterctl.operations.access import Access
@@ -47,7 +47,8 @@ class Written:
     `job_id` is empty for a run that was started by hand. `kind` is checkpoints, model or files.
     `unread` has paths there of what cannot be read, with the reasons; then there may be no file
     that was not fetched. `lost_copy` is the folder of this machine into which they were fetched, if
-    it is gone.
+    it is gone. `recorded` is false for a job that the head node has no record of: `fetch` does not
+    know it.
     """
 
     host: str
@@ -58,47 +59,59 @@ class Written:
     size_bytes: int
     unread: tuple[str, ...] = ()
     lost_copy: str = ""
+    recorded: bool = True
 
 
 @dataclass(frozen=True)
 class Losses:
-    """What would be lost with the disks of a cluster.
+    """What would be lost with the disks of a cluster, or of some of its nodes.
 
     `jobs` are the ids of jobs that run or are queued, but of no served model: ending that loses
-    nothing. `launchers` are the command lines of runs that were started by hand. `unknown` has the
-    reason for each host of which it is not known, and `unread` for each job.
+    nothing. `runs` are a host and a command line each of what was started by hand: launchers of
+    ranks, and Python programs. `unknown` has the reason for each host of which it is not known, and
+    `unread` for each job.
     """
 
     jobs: tuple[str, ...] = ()
-    launchers: tuple[str, ...] = ()
+    runs: tuple[tuple[str, str], ...] = ()
     written: tuple[Written, ...] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
+
+    def of_jobs(self, ids: Collection[str]) -> Losses:
+        """Return what is lost with all that is kept of these jobs."""
+        return Losses(
+            written=tuple(one for one in self.written if one.job_id in ids),
+            unread={job: reason for job, reason in self.unread.items() if job in ids},
+        )
 
     def findings(self, folder: ClusterFolder) -> tuple[Finding, ...]:
         """Return a warning for each, with the command that saves it."""
         name = folder.path.name
         found = [
             Finding.warning(
-                "down.job",
+                "results.job",
                 f"job {job} has not ended, and ends with the nodes",
                 f"wait for it: clusterctl wait {name} {job}",
             )
             for job in self.jobs
         ]
         found += [
-            Finding.warning("down.run", f"a run that was started by hand has not ended: {line}")
-            for line in self.launchers
+            Finding.warning(
+                "results.run", f"{host}: a run that was started by hand has not ended: {line}"
+            )
+            for host, line in self.runs
         ]
         by_job: dict[tuple[str, ...], list[Written]] = {}
         for one in self.written:
-            # Without a job each folder has a command of its own, which saves it.
-            key = (one.job_id,) if one.job_id else ("", one.host, one.path)
+            # What `fetch` does not know has a command of its own for each folder.
+            is_known = one.job_id and one.recorded
+            key = (one.job_id,) if is_known else (one.job_id, one.host, one.path)
             by_job.setdefault(key, []).append(one)
         found += [one for some in by_job.values() for one in _unsaved(some, folder)]
         found += [
             Finding.warning(
-                "down.unknown",
+                "results.unknown",
                 f"{host}: not known what is left there: {reason}",
                 f"if it can be started or reached again: clusterctl status {name}",
             )
@@ -106,7 +119,7 @@ class Losses:
         ]
         found += [
             Finding.warning(
-                "down.unknown",
+                "results.unknown",
                 reason,
                 f"save its program's folder: clusterctl copy {name} --from 0 "
                 f"'~/.clusterctl/code/{job}' runs/{job}",
@@ -130,21 +143,23 @@ def _unsaved(written: Sequence[Written], folder: ClusterFolder) -> Iterator[Find
         if files:
             parts.append(f"{what}{count(files, 'file')} of {size} in {path}")
     save = f"clusterctl fetch {name} {job} runs/{job}"
-    if not job:
+    is_recorded = written[0].recorded
+    if not (job and is_recorded):
         source = shlex.quote(f"{written[0].host}:{written[0].path}")
         save = f"scp -r -F {shlex.quote(str(folder.ssh_config))} {source} ."
     by = f"job {job}" if job else "a run that was started by hand"
+    by += "" if is_recorded else ", of which the head node has no record,"
     if parts:
         lost = next((one.lost_copy for one in written if one.lost_copy), "")
         why = f"and the copy in {lost} is gone" if lost else "not fetched since they changed"
         hosts = _hosts(one for one in written if one.files)
         text = f"{hosts}: {by} left {'; '.join(parts)}, {why}"
-        yield Finding.warning("down.unsaved", text, f"save them: {save}")
+        yield Finding.warning("results.unsaved", text, f"save them: {save}")
     unread = [one for one in written if one.unread]
     if unread:
         reasons = "; ".join(dict.fromkeys(text for one in unread for text in one.unread))
         text = f"{_hosts(unread)}: not known what {by} left there: {reasons}"
-        yield Finding.warning("down.unknown", text, f"make it readable there, then: {save}")
+        yield Finding.warning("results.unknown", text, f"make it readable there, then: {save}")
 
 
 def _hosts(written: Iterable[Written]) -> str:
@@ -159,7 +174,7 @@ def never_ready(folder: ClusterFolder, head: Node) -> bool:
 
 def known_without_asking(cluster: Cluster | None, folder: ClusterFolder) -> Losses | None:
     """Return what is known without asking a node: nothing is there, or the head node cannot be
-    asked. None if it has to be queried."""
+    queried. None if it has to be queried."""
     heads = [node for node in cluster.nodes if node.index == 0] if cluster else []
     if not heads:
         return Losses(unknown={f"{folder.path.name}-0": "there is no such instance any more"})
@@ -170,62 +185,76 @@ def known_without_asking(cluster: Cluster | None, folder: ClusterFolder) -> Loss
     return None
 
 
-def find_losses(access: Access, within_s: float) -> Losses:
+def find_losses(access: Access, within_s: float, hosts: Collection[str] | None = None) -> Losses:
     """Ask the nodes what would be lost, for at most `within_s` seconds.
 
-    A head node that does not say is in `unknown`; so is another node on which ranks may have
-    written. Raises nothing of a node.
+    `hosts` are the nodes whose disks go; None are all. With the head node's go the records, so that
+    all counts then. A node that does not say is in `unknown`. Raises nothing of a node.
     """
     until = time.monotonic() + within_s
     access.connections.connect_timeout_s = within_s
     access.connections.ask_again = False
     head = access.head
+    if hosts is None or head.host in hosts:
+        hosts = [target.host for target in access.all_targets]
 
-    def ask_head() -> tuple[Overview, tuple[str, ...], dict[str, str]]:
+    def runs_on(target: Target) -> list[NodeProcess]:
+        every = ProcessQuery(all_python=True)
+        result = list_processes(access.connections, (target,), every)
+        unknown.update((one.host, one.error.message) for one in result.failures if one.error)
+        # A program of clusterctl's own runs isolated, as another command's that looks at a node.
+        return [
+            one
+            for one in all_of(result)
+            if one.role == "launcher"
+            or (one.role == "python" and not "".join(one.argv[1:2]).startswith("-I"))
+        ]
+
+    def ask_head() -> tuple[Overview, list[NodeProcess]]:
         requested = (access.connections, head, overview, None)
         report = call(*requested, doing=LOOKING, timeout_s=within_s)
-        running = list_processes(access.connections, (head,), ProcessQuery())
-        by_job = {one.id for one in report.jobs}
-        of_none = [one for one in all_of(running) if one.job_id not in by_job]
-        lines = [one.short_command for one in of_none if one.role == "launcher"]
-        silent = {one.host: one.error.message for one in running.failures if one.error}
-        return report, tuple(lines), silent
+        return report, runs_on(head) if head.host in hosts else []
 
+    unknown: dict[str, str] = {}
     try:
-        report, launchers, unknown = _within(head.host, within_s, ask_head)
+        report, processes = _within(head.host, within_s, ask_head)
     except ClusterctlError as error:
         return Losses(unknown={head.host: error.message})
-    found = {head.host: report.found}
+    found = {head.host: report.found} if head.host in hosts else {}
     trees = [tree for tree in report.trees if tree.hosts]
-    named = {host for tree in trees for host in tree.hosts}
-    others = [target for target in access.all_targets if target.host in named]
+    others = [one for one in access.all_targets if one.host in hosts and one != head]
 
-    def ask_other(target: Target) -> tuple[OutputFiles, ...]:
+    def ask_other(target: Target) -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
         left = max(0.1, until - time.monotonic())
-        here = Trees(tuple(tree for tree in trees if target.host in tree.hosts))
+        here = tuple(tree for tree in trees if target.host in tree.hosts)
+        request = Trees(here, recorded=tuple(report.fetched))
 
-        def find_there() -> tuple[OutputFiles, ...]:
-            requested = (access.connections, target, look, here)
-            return call(*requested, doing=LOOKING, timeout_s=left)
+        def find_there() -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
+            requested = (access.connections, target, look, request)
+            return call(*requested, doing=LOOKING, timeout_s=left), runs_on(target)
 
         return _within(target.host, left, find_there)
 
     for outcome in fan_out(ask_other, others).outcomes:
         if outcome.error:
             unknown[outcome.host] = outcome.error.message
-        found[outcome.host] = outcome.value or ()
+        found[outcome.host], there = outcome.value or ((), [])
+        processes += there
     lost = lost_copies(access.folder)
 
     def at_risk(host: str, one: OutputFiles) -> Written:
         digest = report.fetched.get(one.job, {}).get(host, {}).get(one.path)
         copy = lost.get(one.digest, "")
         amount = (0, 0) if digest == one.digest and not copy else (one.files, one.bytes)
-        return Written(host, one.job, one.path, one.kind, *amount, one.unread, copy)
+        recorded = not one.job or one.job in report.fetched
+        return Written(host, one.job, one.path, one.kind, *amount, one.unread, copy, recorded)
 
     written = (at_risk(host, one) for host, there in found.items() for one in there)
+    known = {one.id for one in report.jobs}
+    by_hand = (one for one in processes if one.job_id not in known)
     return Losses(
         jobs=tuple(one.id for one in report.jobs if not one.serves),
-        launchers=launchers,
+        runs=tuple((one.host, one.short_command) for one in by_hand),
         written=tuple(one for one in written if one.files or one.unread),
         unknown=unknown,
         unread=report.unknown,

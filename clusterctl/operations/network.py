@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
-from clusterctl.domain.timeouts import Clock
+from clusterctl.domain.timeouts import Clock, backoff_delays
 from clusterctl.domain.units import count, format_duration
-from clusterctl.ec2 import tags
-from clusterctl.ec2.errors import backoff_delays, translated
-from clusterctl.ec2.instances import PAGE
+from clusterctl.ec2.errors import translated
+from clusterctl.ec2.instances import describe_instances, in_states
 from clusterctl.ec2.launch.capacity import find_offers
 from clusterctl.ec2.launch.request import Step, tagged
 from clusterctl.ec2.network.plan import (
@@ -50,6 +49,7 @@ from clusterctl.ec2.network.vpcs import (
     find_vpc,
     find_ways_out,
 )
+from clusterctl.ec2.resources import NOT_TERMINATED
 from clusterctl.operations.launcher import StepProgress
 
 if TYPE_CHECKING:
@@ -458,22 +458,8 @@ def _users(clients: Clients, stack: Stack) -> tuple[Mapping[str, int], Sequence[
     vpc_id = stack.outputs.get("VpcId")
     if not vpc_id:
         return {}, ()
+    in_vpc = {"Name": "vpc-id", "Values": [vpc_id]}
     # Also "shutting-down": an instance holds its network interface until it is terminated.
-    states = ["pending", "running", "shutting-down", "stopping", "stopped"]
-    wanted: Any = [
-        {"Name": "vpc-id", "Values": [vpc_id]},
-        {"Name": "instance-state-name", "Values": states},
-    ]
-    clusters = Counter[str]()
-    others: list[str] = []
-    with translated():
-        pages = clients.ec2.get_paginator("describe_instances")
-        for page in pages.paginate(Filters=wanted, PaginationConfig=PAGE):
-            for reservation in page["Reservations"]:
-                for instance in reservation["Instances"]:
-                    cluster = tags.tag_dict(instance.get("Tags")).get(tags.CLUSTER)
-                    if cluster:
-                        clusters[cluster] += 1
-                    else:
-                        others.append(instance["InstanceId"])
-    return clusters, sorted(others)
+    there = describe_instances(clients.ec2, [in_vpc, in_states(NOT_TERMINATED)])
+    others = sorted(one.node.instance_id for one in there if not one.cluster)
+    return Counter(one.cluster for one in there if one.cluster), others

@@ -1,21 +1,22 @@
 """Whether what EC2 has under a cluster's name was made from this machine, or elsewhere.
 
-The tags have the cluster's name, and two machines may use the same one. The key pair tells them
-apart: a region of an account has one of each name, `up` imports it before it launches anything, and
+The tags have the cluster's name, and two machines may use the same one. They differ in the key
+pair: a region of an account has one of each name, `up` imports it before it launches anything, and
 its private half is in the cluster's folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.units import count
-from clusterctl.ec2.cluster_resources import KeyPair, Made, anothers_key, find_key_pairs
-from clusterctl.ec2.creations import Creations
+from clusterctl.ec2.cluster_resources import anothers_key
+from clusterctl.ec2.creations import CREATIONS, Creations
 from clusterctl.ec2.instances import Instance
+from clusterctl.ec2.resources import CREATED_BY, KeyPair, Resource, ResourceKind, find_key_pairs
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import local_key, sent_launches
 
@@ -68,13 +69,13 @@ class Ownership:
         own = one.node.instance_id in self.instance_ids or one.launch_token in self.tokens
         return self.is_whole or own or named_instance(one) in self.agreed
 
-    def others(self, instances: Iterable[Instance], made: Made) -> tuple[str, ...]:
+    def others(self, instances: Iterable[Instance], made: Iterable[Resource]) -> tuple[str, ...]:
         """Return the names of all that may not be removed: `node demo-0 (i-0abc)`, ..."""
         if self.is_whole:
             return ()
         nodes = [named_instance(one) for one in instances if not self.has(one)]
         started = frozenset[str]() if self.is_denied else self.started
-        rest = [text for operation, text in _named(made) if operation not in started]
+        rest = [_named(one) for one in made if CREATED_BY[one.kind] not in started]
         return (*nodes, *(text for text in rest if text not in self.agreed))
 
 
@@ -83,16 +84,10 @@ def named_instance(one: Instance) -> str:
     return f"node {one.node.name} ({one.node.instance_id})"
 
 
-def _named(made: Made) -> Iterator[tuple[str, str]]:
-    """Yield the method that makes each resource, and its name for a message."""
-    for pair in made.key_pairs:
-        yield "import_key_pair", f"key pair {pair.name}"
-    for group in made.groups:
-        yield "create_security_group", f"security group {group.group_id}"
-    for placement in made.placement_groups:
-        yield "create_placement_group", f"placement group {placement.name}"
-    for address in made.addresses:
-        yield "allocate_address", f"elastic address {address.public_ip}"
+def _named(one: Resource) -> str:
+    """Return the name of another resource for a message: `security group sg-0abc`."""
+    name = one.id if one.kind is ResourceKind.SECURITY_GROUP else one.name
+    return f"{CREATIONS[CREATED_BY[one.kind]]} {name}"
 
 
 def ownership(

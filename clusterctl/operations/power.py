@@ -19,8 +19,7 @@ from clusterctl.domain.errors import (
 )
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, last_line, parse_outputs
-from clusterctl.domain.timeouts import Timeouts
-from clusterctl.ec2.errors import backoff_delays
+from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.ec2.instances import (
     Instance,
     as_cluster,
@@ -84,12 +83,12 @@ def stop(
         going = [one for one in there if one.node.state is NodeState.RUNNING]
         if going:
             may_stop(cluster)
-            note_spent(launcher.clients, going, launcher.prices)
+            note_spent(launcher.clients, going)
             names = [one.node.name for one in going]
             launcher.progress.step(f"stopping {fold_hosts(names)}")
         # All of them: EC2 may still show one as stopped that was started a moment ago.
-        ran = _stop(client, there, launcher.timeouts)
-        stopped = _await_stopped(client, name, launcher.timeouts, ran)
+        ran, is_stopped = _stop(client, there, launcher.timeouts)
+        stopped = _await_stopped(client, name, launcher.timeouts, ran, is_stopped)
         # Time in which it is stopped does not count: when it ends is not known until it starts.
         keep_end(launcher.folder, None, "")
         return StopReport(stopped, tuple(ran), billing_reservations(there))
@@ -137,45 +136,48 @@ def _check_stoppable(name: str, there: Sequence[Instance]) -> None:
         )
 
 
-def _stop(client: EC2Client, going: Sequence[Instance], timeouts: Timeouts) -> list[str]:
-    """Call StopInstances, and return the names of the nodes that ran until then, by EC2's answer.
+def _stop(
+    client: EC2Client, going: Sequence[Instance], timeouts: Timeouts
+) -> tuple[list[str], bool]:
+    """Call StopInstances. Return the names of the nodes that ran, and whether all are stopped.
 
-    A node that switches itself off from now on is stopped, too. Raises AwsError.
+    Both are of EC2's answer, which is not late. A node that switches itself off from now on is
+    stopped, too. Raises AwsError.
     """
     names = {one.node.instance_id: one.node.name for one in going}
     set_at_power_off(client, names, "stop")
     answer = once_known(lambda: client.stop_instances(InstanceIds=[*names]), timeouts)
-    ran = [
-        one["InstanceId"]
-        for one in answer["StoppingInstances"]
-        if one["PreviousState"]["Name"] == NodeState.RUNNING.value
-    ]
-    return [name for id, name in names.items() if id in ran]
+    changes = answer["StoppingInstances"]
+    ran = [one["InstanceId"] for one in changes if one["PreviousState"]["Name"] == "running"]
+    is_stopped = all(one["CurrentState"]["Name"] == "stopped" for one in changes)
+    return [name for id, name in names.items() if id in ran], is_stopped
 
 
-def _await_stopped(client: EC2Client, name: str, timeouts: Timeouts, ran: list[str]) -> Cluster:
-    """Wait until all instances are stopped. Return the cluster.
+def _await_stopped(
+    client: EC2Client, name: str, timeouts: Timeouts, ran: list[str], is_stopped: bool
+) -> Cluster:
+    """Wait until all instances are shown as stopped, and `is_stopped`. Return the cluster.
 
     Stops instances that EC2 has not shown before, too, and adds their names to `ran`.
     """
-    clock = timeouts.clock
-    deadline = clock.monotonic() + timeouts.stopped_s
-    for gap_s in backoff_delays():
+    polling = Polling(timeouts.clock, timeouts.stopped_s)
+    while True:
         there = find_instances(client, name)
         if not there:
             raise NoSuchCluster(
                 f"cluster {name} disappeared while it stopped", "see `clusterctl gc`"
             )
         moving = [one.node.name for one in there if one.node.state is not NodeState.STOPPED]
-        if not moving:
+        awake = any(one.node.state is NodeState.RUNNING for one in there)
+        # An old answer, from before they were started, also shows all as stopped.
+        if awake or not (moving or is_stopped):
+            more, is_stopped = _stop(client, there, timeouts)
+            ran += [one for one in more if one not in ran]
+        if not moving and is_stopped:
             return as_cluster(client, name, there)
-        awake = [one for one in there if one.node.state is NodeState.RUNNING]
-        if awake:
-            ran += [one for one in _stop(client, awake, timeouts) if one not in ran]
-        if clock.monotonic() > deadline:
+        if polling.left_s < 0:
             raise ClusterctlError(
-                f"still stopping: {fold_hosts(moving)}",
+                f"still stopping: {fold_hosts(moving or ran)}",
                 f"the stop is requested; check later: clusterctl status {name}",
             )
-        clock.sleep(gap_s)
-    raise AssertionError("unreachable")
+        polling.wait()

@@ -36,9 +36,8 @@ from clusterctl.domain.errors import (
 from clusterctl.domain.files import write_file
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.results import FanoutResult, parse_outputs
-from clusterctl.domain.timeouts import Clock, Timeouts
+from clusterctl.domain.timeouts import Clock, Timeouts, backoff_delays
 from clusterctl.domain.units import format_duration
-from clusterctl.ec2.errors import backoff_delays
 from clusterctl.ec2.gone import why_gone
 from clusterctl.ec2.host_keys import Consoles
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances, find_states
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
 class InstanceWatch:
     """Polls the state of a fixed set of instances.
 
-    `states_seen` is the first snapshot, from EC2's last answer. EC2 is polled often while an
+    `known_states` is the first snapshot, from EC2's last answer. EC2 is polled often while an
     instance is pending or not shown, and seldom once all run. Once every description is complete, a
     poll reads only the states, which is a shorter answer, and reads the rest when a state has
     changed.
@@ -77,7 +76,7 @@ class InstanceWatch:
         self,
         client: EC2Client,
         name: str,
-        states_seen: Sequence[Instance],
+        known_states: Sequence[Instance],
         clock: Clock = Clock(),
     ) -> None:
         self._client = client
@@ -85,7 +84,7 @@ class InstanceWatch:
         self._name = name
         self._lock = threading.Lock()
         self._often, self._seldom = backoff_delays(0.2, 1.1), backoff_delays(1.0, 1.3)
-        self._states = {instance.node.instance_id: instance for instance in states_seen}
+        self._states = {instance.node.instance_id: instance for instance in known_states}
         self._ids = tuple(self._states)
         self._next_probe = self._clock.monotonic() + next(self._pace)
 
@@ -107,8 +106,8 @@ class InstanceWatch:
 
         The public address may be in a later snapshot only.
         """
-        states_seen = self._states.get(node.instance_id)
-        return states_seen.node if states_seen else node
+        found = self._states.get(node.instance_id)
+        return found.node if found else node
 
     def _probe(self) -> None:
         """Poll EC2 once, for the states alone if all descriptions are complete."""
@@ -128,14 +127,14 @@ class InstanceWatch:
         return self._often if awaited else self._seldom
 
 
-def _is_whole(states_seen: Instance) -> bool:
+def _is_whole(found: Instance) -> bool:
     """Return whether EC2's description is complete. Addresses may appear after the other fields."""
-    node = states_seen.node
+    node = found.node
     if node.state not in AWAKE:
         return True
     # EC2 gives no public address to an instance with several interfaces. Only the head node has
     # one then, an elastic address.
-    public = not (states_seen.private or (states_seen.several_interfaces and node.index))
+    public = not (found.private or (found.several_interfaces and node.index))
     return bool(node.private_ip and (node.public_ip or not public))
 
 
@@ -265,9 +264,9 @@ class Readiness:
         self._enter(node, Stage.PENDING)
         # The watch decides when EC2 is polled; most of these ticks read the last snapshot.
         for _ in self._ticks(node, itertools.repeat(0.1)):
-            states_seen = self._alive(node)
-            if states_seen and states_seen.state is NodeState.RUNNING and states_seen.private_ip:
-                return states_seen
+            found = self._alive(node)
+            if found and found.state is NodeState.RUNNING and found.private_ip:
+                return found
         raise AssertionError("unreachable")
 
     def _learn(self, node: Node) -> tuple[str, ...]:
@@ -294,15 +293,15 @@ class Readiness:
 
     def _may_have_agent(self, node: Node) -> bool:
         """Return whether the node has an instance profile, which the SSM agent needs to answer."""
-        states_seen = self._watch.read(node.instance_id)
-        return bool(states_seen and states_seen.instance_profile)
+        found = self._watch.read(node.instance_id)
+        return bool(found and found.instance_profile)
 
     def _requested(self, node: Node) -> RequestedEquipment:
         """Return what the launch requested, to compare the node with."""
-        states_seen = self._watch.read(node.instance_id)
+        found = self._watch.read(node.instance_id)
         return (
-            RequestedEquipment(states_seen.efa_interfaces, states_seen.disk.size_gib or 0)
-            if states_seen
+            RequestedEquipment(found.efa_interfaces, found.disk.size_gib or 0)
+            if found
             else RequestedEquipment()
         )
 
@@ -365,18 +364,18 @@ class Readiness:
 
         Raises NodeNotReady once its instance stops or terminates.
         """
-        states_seen = self._watch.read(node.instance_id)
-        if states_seen is None:
+        found = self._watch.read(node.instance_id)
+        if found is None:
             return None
-        state = states_seen.node.state
+        state = found.node.state
         if has_ended(state, self._clock.monotonic() > self._finished_at):
             again = "starts it" if state in ASLEEP else "launches another in its place"
             raise NodeNotReady(
                 node.name,
-                f"its instance {node.instance_id} is {state.value}: {why_gone(states_seen)}",
+                f"its instance {node.instance_id} is {state.value}: {why_gone(found)}",
                 f"`up` again {again}",
             )
-        return states_seen.node
+        return found.node
 
     def _enter(self, node: Node, stage: Stage) -> None:
         if self._stages.get(node.name) is not stage:
@@ -496,8 +495,8 @@ def _reach_and_join(
             waited = readiness.wait(awaited)
         finally:
             # Written even if a node failed, so that its owner can log in and see why.
-            states_seen = replace(cluster, nodes=tuple(map(watch.latest, cluster.nodes)))
-            _write_views(launcher, states_seen, host_keys)
+            current = replace(cluster, nodes=tuple(map(watch.latest, cluster.nodes)))
+            _write_views(launcher, current, host_keys)
         check_all(cluster, waited)
         facts = waited.values
         targets = [target_of(fact.node) for fact in facts]
@@ -526,16 +525,16 @@ def _reach_and_join(
     return facts
 
 
-def _write_views(launcher: Launcher, states_seen: Cluster, host_keys: LearntHostKeys) -> None:
+def _write_views(launcher: Launcher, current: Cluster, host_keys: LearntHostKeys) -> None:
     """Write known_hosts and ssh_config for the nodes, as EC2 has last shown them."""
-    for node in states_seen.nodes:
-        if node not in states_seen.in_service and (keys := host_keys.recall(node)):
+    for node in current.nodes:
+        if node not in current.in_service and (keys := host_keys.recall(node)):
             # A stop and start may have changed its address, so its old keys are recorded under the
             # new one.
             host_keys.learn(node, keys, host_keys.was_unverified(node))
     folder = launcher.folder
-    write_file(folder.known_hosts, host_keys.text(states_seen.nodes))
-    write_file(folder.ssh_config, ssh_config_text(states_seen, folder, launcher.proxy_command))
+    write_file(folder.known_hosts, host_keys.text(current.nodes))
+    write_file(folder.ssh_config, ssh_config_text(current, folder, launcher.proxy_command))
 
 
 def _join(

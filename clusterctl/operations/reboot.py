@@ -85,12 +85,12 @@ def differences(before: BootState, after: BootState, gpus: int) -> list[str]:
     before the reboot are expected. Without any, nvidia-smi may fail now if it failed then: it does
     so on a machine that has it, but no GPU.
     """
-    said = [
+    reported = [
         f"{where} ({was.source}) is not mounted again"
         for where, was in before.mounts.items()
         if where not in after.mounts
     ]
-    said += [
+    reported += [
         f"{where} is {after.mounts[where].source} now, not {was.source}"
         for where, was in before.mounts.items()
         if where in after.mounts and not _same(was, after.mounts[where])
@@ -98,12 +98,12 @@ def differences(before: BootState, after: BootState, gpus: int) -> list[str]:
     wanted = gpus or (0 if isinstance(before.gpus, FactReading) else before.gpus)
     if isinstance(after.gpus, FactReading):
         if wanted or after.gpus.timed_out or not isinstance(before.gpus, FactReading):
-            said.append(f"how many GPUs it has is not known: {after.gpus.error}")
+            reported.append(f"how many GPUs it has is not known: {after.gpus.error}")
     elif after.gpus < wanted:
-        said.append(f"nvidia-smi sees {after.gpus} of {count(wanted, 'GPU')}")
+        reported.append(f"nvidia-smi sees {after.gpus} of {count(wanted, 'GPU')}")
     if after.cloud_init not in (None, 0, 2) and before.cloud_init in (None, 0, 2):
-        said.append(f"cloud-init failed (exit status {after.cloud_init})")
-    return said
+        reported.append(f"cloud-init failed (exit status {after.cloud_init})")
+    return reported
 
 
 def _same(was: Mounted, now: Mounted) -> bool:
@@ -268,7 +268,7 @@ def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
     """
     timeouts, clock = access.timeouts, access.timeouts.clock
     deadline = sent.at + timeout_s
-    seen = "it is still up: it never went down"
+    found = "it is still up: it never went down"
     stable_by = None
     fresh = _NewConnections(access.connections)
     promised = {node.name: node.gpus for node in access.cluster.nodes}.get(sent.host, 0)
@@ -281,22 +281,22 @@ def _wait(access: Access, sent: _Sent, timeout_s: float) -> Rebooted:
                 lacks = differences(sent.before, after, promised)
                 if not lacks:
                     return Rebooted(sent.host, clock.monotonic() - sent.at)
-                seen = f"not as it was: {'; '.join(lacks)}"
+                found = f"not as it was: {'; '.join(lacks)}"
                 if clock.monotonic() > stable_by:
                     break
         except NOT_YET as error:
-            seen = error.message
+            found = error.message
         clock.sleep(POLL_S)
     name = access.cluster.name
     if stable_by:
         raise NotAsItWas(
             sent.host,
-            f"back, but {seen}",
+            f"back, but {found}",
             f"log in and check: clusterctl ssh {name} {sent.host.rpartition('-')[2]}",
         )
     raise NotBack(
         sent.host,
-        f"not back within {format_duration(timeout_s)}: {seen}",
+        f"not back within {format_duration(timeout_s)}: {found}",
         f"see `clusterctl status {name}`, or wait longer: --timeout 20m",
     )
 

@@ -14,6 +14,7 @@ import platform
 import shlex
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -31,14 +32,16 @@ from clusterctl.domain.cluster import ClusterSpec, Limits, Market, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.timeouts import backoff_delays
 from clusterctl.domain.units import count
-from clusterctl.ec2.cluster_resources import NOT_TERMINATED, find_key_pairs, find_made, terminate
-from clusterctl.ec2.errors import backoff_delays
+from clusterctl.ec2.cluster_resources import terminate
+from clusterctl.ec2.creations import CREATIONS
 from clusterctl.ec2.instances import find_instances, find_states
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, CostEstimate, Price, format_usd
 from clusterctl.ec2.money.prices import find_price
+from clusterctl.ec2.resources import CREATED_BY, NOT_TERMINATED, find_key_pairs, find_made
 from clusterctl.jobs.detached import find_job
 from clusterctl.jobs.plan import JobRequest
 from clusterctl.jobs.processes import all_of, list_processes
@@ -120,7 +123,7 @@ class StepNotRun(Exception):
 
 @dataclass(frozen=True)
 class SelftestStep:
-    """One step. It is run if all steps in `needs` have passed. `title` says what it does.
+    """One step. It is run if all steps in `needs` have passed. `title` describes it.
 
     `always`: it is run whatever happened before, also after an interrupt.
     """
@@ -145,7 +148,7 @@ class Hang:
 
 
 class NotedProgress(StepProgress):
-    """Tells the progress of a launch or a removal as lines. Its threads wait for each other."""
+    """Reports the progress of a launch or a removal as lines. Its threads wait for each other."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say, self._lock = say, threading.Lock()
@@ -212,7 +215,7 @@ class Selftest:
         return self.spec.name
 
     def say(self, text: str) -> None:
-        """Tell a line of progress, and keep it for the report."""
+        """Report a line of progress, and keep it for the report."""
         self.notify(text)
         self.keep(f"{text}\n".encode())
 
@@ -247,7 +250,7 @@ def at_most(estimate: CostEstimate, on_demand: Price | None) -> CostEstimate:
     """Return the estimate with spot machines at their price on demand.
 
     A spot price can rise while the nodes run. That it ends at the price on demand, since no maximum
-    price is sent, is from AWS's guide on spot instances, as remembered: it was not looked up.
+    price is sent, is from AWS's guide on spot instances, as remembered: it was not checked.
     """
     machines, *others = estimate.lines
     usd = None if on_demand is None else on_demand.hourly_usd
@@ -278,14 +281,8 @@ def check_absent(launcher: Launcher) -> None:
     name, folder = launcher.name, launcher.folder
     nodes = find_own(launcher.clients, folder)
     made = find_made(launcher.clients.ec2, name, creations_of(launcher))
-    kinds = {
-        "node": nodes,
-        "elastic address": made.addresses,
-        "security group": made.groups,
-        "placement group": made.placement_groups,
-        "key pair": made.key_pairs,
-    }
-    found = [count(len(each), kind) for kind, each in kinds.items() if each]
+    kinds = Counter([*("node" for _ in nodes), *(CREATIONS[CREATED_BY[one.kind]] for one in made)])
+    found = [count(number, kind) for kind, number in kinds.items()]
     if any(path.name != "lock" for path in folder.path.glob("*")):
         found.append(f"the folder {folder.path}")
     if found:
@@ -308,8 +305,7 @@ def plan(launcher: Launcher, spec: ClusterSpec, max_cost_usd: float) -> tuple[La
         raise LaunchRefused(spec.name, planned.findings)
     estimate = planned.estimate
     if estimate and spec.market is Market.SPOT:
-        kind, cache = spec.instance_type, launcher.prices
-        on_demand = find_price(launcher.clients, kind, Market.ON_DEMAND, cache=cache)
+        on_demand = find_price(launcher.clients, spec.instance_type, Market.ON_DEMAND)
         estimate = at_most(estimate, on_demand)
     most = most_usd(estimate)
     nodes = f"{count(NODES, 'node')} of {spec.instance_type}"
@@ -330,7 +326,7 @@ def plan(launcher: Launcher, spec: ClusterSpec, max_cost_usd: float) -> tuple[La
 
 
 def left_by_guards(planned: LaunchPlan) -> str:
-    """Return in words what is left where the nodes end by their limits alone."""
+    """Return in words what is left where the nodes end only by their limits."""
     free = "a security group, a key and perhaps a placement group, which are free"
     if any(step.operation == "allocate_address" for step in planned.steps):
         return (
@@ -445,7 +441,7 @@ def measure(test: Selftest) -> Passed:
 
 
 def nccl_tests(test: Selftest) -> Passed:
-    """Judge what `bench --network` has measured with nccl-tests."""
+    """Check what `bench --network` has measured with nccl-tests."""
     assert test.network
     measured = (*test.network.allreduce, *test.network.collectives)
     tables = [one for one in measured if "nccl-tests" in one.program]
@@ -558,7 +554,7 @@ def resume(test: Selftest) -> Passed:
 def remove(test: Selftest) -> Passed:
     """Remove what this self-test launched: REMOVALS tries, ended early by as many presses.
 
-    Raises StepNotRun if it launched nothing: whatever has its name belongs to somebody else.
+    Raises StepNotRun if it launched nothing: whatever has its name belongs to another user.
     """
     if not test.launch_id:
         raise StepNotRun(NOTHING_LAUNCHED)
@@ -591,13 +587,13 @@ def _remove_once(test: Selftest, pause_s: float) -> Passed:
     )
     if not removed.nothing:
         return Passed(f"{count(len(removed.nodes), 'node')}, and all that was made for them")
-    if left := _unended(test):
+    if left := _still_shown(test):
         raise ClusterctlError(f"EC2 does not list {', '.join(left)} as nodes of {test.name}")
     return Passed("nothing was left to remove")
 
 
 def _spare_others(test: Selftest) -> None:
-    """Raise ClusterctlError if somebody else has launched a cluster of the same name meanwhile.
+    """Raise ClusterctlError if another user has launched a cluster of the same name meanwhile.
 
     The lock of `launch` keeps out only what runs on this machine, and `down` removes by name. Then
     only the nodes that this self-test has launched are terminated.
@@ -624,8 +620,8 @@ def _spare_others(test: Selftest) -> None:
         )
 
 
-def _unended(test: Selftest) -> list[str]:
-    """Return the ids of the nodes that EC2 still shows, asked for each by its id."""
+def _still_shown(test: Selftest) -> list[str]:
+    """Return the ids of the nodes that EC2 still shows, queried each by its id."""
     client = test.launcher.clients.ec2
     states = {one: find_states(client, [one]).get(one) for one in sorted(test.instance_ids)}
     return [one for one in states if states[one] not in (None, NodeState.TERMINATED)]
@@ -681,7 +677,7 @@ def _remaining(collector: GarbageCollector, test: Selftest) -> tuple[list[str], 
     found = [one.resource for one in sweep.classified if one.resource.cluster == test.name]
     left = [f"{one.kind.value} {one.id}" for one in found]
     listed = {one.id for one in found}
-    left += [f"instance {one}" for one in _unended(test) if one not in listed]
+    left += [f"instance {one}" for one in _still_shown(test) if one not in listed]
     return left, [one.kind.value for one in sweep.failures]
 
 
@@ -788,7 +784,7 @@ def _failure(error: ClusterctlError) -> tuple[str, list[str]]:
 
 
 def report_of(test: Selftest, results: Sequence[StepResult] = ()) -> SelftestReport:
-    """Return the report of what has run so far. Asks EC2 for the costs once all has ended."""
+    """Return the report of what has run so far. Queries EC2 for the costs once all has ended."""
     has_ended = bool(results) and results[-1].name == "verify"
     return SelftestReport(
         version=f"clusterctl {clusterctl.__version__}",

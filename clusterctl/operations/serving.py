@@ -92,7 +92,7 @@ class NotServed(ClusterctlError):
 class Served:
     """A model that a job serves or loads. `folder` is the model's folder on the node. `public`
     means that the server listens on all of the node's addresses. `state` and `version` are as the
-    server reports them, where it was asked."""
+    server reports them, where it was queried."""
 
     model: str
     target: Target
@@ -220,7 +220,7 @@ def start_serving(
             )
     except BaseException as error:
         # If the job does not run or was refused, remove it and its copy. After any other error,
-        # such as a lost connection or Ctrl-C, it may serve, so leave it alone.
+        # such as a lost connection or Ctrl-C, it may serve, so leave it as it is.
         if not may_run or isinstance(error, (CommandFailed, JobRunning)):
             with contextlib.suppress(HostError):
                 end_job(access.connections, access.head, job_id)

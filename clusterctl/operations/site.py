@@ -108,7 +108,7 @@ def check_site(
 
     Without this check `down` with the wrong --profile would find nothing and report success, and
     `up` would launch a second cluster. `instances` are the cluster's instances if the caller has
-    looked for them. Raises AwsError if the account cannot be determined.
+    listed them. Raises AwsError if the account cannot be determined.
     """
     kept = kept_site(folder)
     if kept is None:
@@ -121,9 +121,9 @@ def check_site(
 
 
 def check_account(folder: ClusterFolder, clients: Clients) -> None:
-    """Raise UsageError if the folder says that its cluster is in another account.
+    """Raise UsageError if, by its folder, its cluster is in another account.
 
-    For commands that look in several regions: the region is not checked. Raises AwsError, and
+    For commands that read several regions: the region is not checked. Raises AwsError, and
     ClusterctlError if the folder's file cannot be read.
     """
     kept = kept_site(folder)

@@ -117,7 +117,7 @@ class TrainingPlan:
 @dataclass(frozen=True)
 class StartedJob:
     """A job that runs or is queued. `kept` lists the shipped files that users changed on nodes and
-    that were left alone, each with the hosts, as in `demo-[0-3]`."""
+    that were left as they are, each with the hosts, as in `demo-[0-3]`."""
 
     job: JobPlan
     started: Submitted
@@ -226,7 +226,7 @@ def start_training(
         raise job_running_error(plan.running.jobs[0].job_id, access.cluster.name)
     if how != "force":
         # The queue waits for jobs, but not for a run that was started by hand. A training may run
-        # beside served models.
+        # at the same time as served models.
         known = {job.job_id for job in plan.running.jobs}
         by_hand = tuple(one for one in plan.running.launchers if one.job_id not in known)
         others = replace(plan.running, jobs=(), processes=by_hand)
@@ -251,7 +251,7 @@ def start_training(
             _check_tool(access, plan.script_mode.model_url, cache)
         for name, request in plan.brings.items():
             assert bring, "channels need a function that copies them"
-            _check_brought(name, bring(name, request))
+            _check_copied(name, bring(name, request))
         head, cluster = access.head, access.cluster.name
         started = start_job(access.connections, head, job, cluster, how, spec=spec)
     except (ConnectionLost, HostUnreachable):
@@ -311,7 +311,7 @@ def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, di
     Raise UsageError if a stream has no objects, or fewer than the ranks that share them, and
     HostError, ClusterctlError.
     """
-    listed, asked = {}, {}
+    listed, requested = {}, {}
     for channel in mode.channels:
         if channel.is_stream and channel.is_here:
             path = Path(channel.path).expanduser()
@@ -323,14 +323,14 @@ def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, di
                 ) from None
             listed[channel.name] = {"objects": found}
         elif channel.is_stream:
-            asked[channel.name] = {"source": channel.source, **channel.options}
-    if asked:
+            requested[channel.name] = {"source": channel.source, **channel.options}
+    if requested:
         environ = {one.name: one.value for one in job.variables if one.name.startswith("AWS_")}
         there = call(
             access.connections,
             access.head,
             list_channels,
-            Channels(asked, environ),
+            Channels(requested, environ),
             doing="listing the channels",
             timeout_s=LIST_TIMEOUT_S,
         )
@@ -356,7 +356,7 @@ def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, di
     return listed
 
 
-def _check_brought(channel: str, report: TransferReport) -> None:
+def _check_copied(channel: str, report: TransferReport) -> None:
     """Raise ClusterctlError unless all nodes have all of a channel."""
     if report.problem:
         hosts = fold_hosts([one.host for one in report.failed or report.nodes])
@@ -442,9 +442,9 @@ def preflight_nodes(
     path = posixpath.relpath(job.script_path or "/", job.home or "/")
     facts = facts_to_read(job, ships_script=bool(job.code) or path in example_files())
     reports = read_reports(access.connections, access.targets, facts, DOING)
-    looks = parse_outputs(reports, lambda report: facts_of_node(report.host, report))
+    facts_read = parse_outputs(reports, lambda report: facts_of_node(report.host, report))
     unsaid = () if force else running.silent
-    failures = {one.host: one.error for one in (*unsaid, *looks.failures)}
+    failures = {one.host: one.error for one in (*unsaid, *facts_read.failures)}
     silent = [(host, error.message) for host, error in failures.items() if error]
     name, index = access.cluster.name, ",".join(host.rpartition("-")[2] for host, _ in silent)
     hint = (
@@ -452,17 +452,17 @@ def preflight_nodes(
         f"or give it a new machine (clusterctl replace {name} {index})"
     )
     unreachable = findings_by_message("node.unreachable", silent, hint)
-    if not looks.values or looks.outcomes[0].error:
+    if not facts_read.values or facts_read.outcomes[0].error:
         return tuple(unreachable), {}
     per_host = zip(access.targets, hosts.fill(job.ranks, job.per_host))
     with_ranks = {target.host: ranks for target, ranks in per_host if ranks}
     home = str(Path("~").expanduser())
     besides = [
         *leftovers(access.cluster.name, running),
-        *crowding_findings(looks.values, with_ranks),
+        *crowding_findings(facts_read.values, with_ranks),
     ]
-    found = preflight(job, looks.values, with_ranks, force, home, besides)
-    return in_order([*unreachable, *found]), {one.host: one.versions for one in looks.values}
+    found = preflight(job, facts_read.values, with_ranks, force, home, besides)
+    return in_order([*unreachable, *found]), {one.host: one.versions for one in facts_read.values}
 
 
 def leftovers(cluster: str, running: RunningWork) -> list[Finding]:
@@ -507,8 +507,8 @@ def head_facts(
     environment: str | None = None,
     known: FanoutResult[FactReport] | None = None,
 ) -> HeadFacts:
-    """Query the head node's facts. `environment` is a virtual environment to look in first. `known`
-    are reports that begin with the head node's, if it was asked a moment ago. Raise HostError,
+    """Query the head node's facts. `environment` is a virtual environment to search first. `known`
+    are reports that begin with the head node's, if it was requested a moment ago. Raise HostError,
     ClusterctlError.
 
     If the GPUs decide which environment is used, those of the other nodes count, too; a node that
@@ -530,8 +530,8 @@ def write_hosts_files(access: Access) -> FanoutResult[CommandResult]:
     node."""
     text = format_hosts_file(live_hosts(access))
     # The local file also lists the nodes in quarantine, as comments at its end.
-    away = hosts_text(access.cluster).split("#", 1)[1:]
-    write_file(access.folder.hosts, text + "".join(f"#{comments}" for comments in away))
+    quarantined = hosts_text(access.cluster).split("#", 1)[1:]
+    write_file(access.folder.hosts, text + "".join(f"#{comments}" for comments in quarantined))
     return deploy_files(access.connections, access.targets, text)
 
 
@@ -556,6 +556,7 @@ def live_hosts(access: Access) -> HostsFile:
 def _more_gpus(cluster: Cluster, ranks: int) -> str:
     """Return the hint of NotEnoughGpus: the command that adds enough nodes for `ranks`."""
     per_node = max(cluster.head.gpus, 1)
-    away = len(cluster.nodes) - len(cluster.in_service)
-    aside = f" ({count(away, 'node')} in quarantine)" if away else ""
-    return f"add nodes{aside}: clusterctl up {cluster.name} --nodes {-(-ranks // per_node) + away}"
+    quarantined = len(cluster.nodes) - len(cluster.in_service)
+    nodes = -(-ranks // per_node) + quarantined
+    aside = f" ({count(quarantined, 'node')} in quarantine)" if quarantined else ""
+    return f"add nodes{aside}: clusterctl up {cluster.name} --nodes {nodes}"

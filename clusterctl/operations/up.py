@@ -148,7 +148,7 @@ def creations_of(launcher: Launcher) -> Creations:
 
 
 def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Instance, ...]]:
-    """Do the part of `up` that needs EC2 alone: plan, check, and carry out the plan.
+    """Do the part of `up` that needs only EC2: plan, check, and carry out the plan.
 
     Returns the plan and the cluster's members after it. Raises LaunchRefused, AwsError, UsageError,
     ClusterctlError, and what `launcher.agree` raises.
@@ -205,7 +205,7 @@ def prepare_start(launcher: Launcher) -> None:
     disk; `update_guards` sets that back.
     """
     asleep = find_instances(launcher.clients.ec2, launcher.name, tuple(one.value for one in ASLEEP))
-    note_spent(launcher.clients, asleep, launcher.prices)
+    note_spent(launcher.clients, asleep)
     kept = [one.node.instance_id for one in asleep if one.market is not Market.SPOT]
     set_at_power_off(launcher.clients.ec2, kept, "stop")
 
@@ -214,7 +214,7 @@ def ended_findings(launcher: Launcher, plan: LaunchPlan) -> Iterator[Finding]:
     """Warn before stopped nodes are started though their end by the plan's limits has passed."""
     if not plan.spec.limits.ends:
         return
-    money = spending_of(launcher.clients, plan.observed.instances, launcher.prices)
+    money = spending_of(launcher.clients, plan.observed.instances)
     passed = passed_end(plan.spec.limits, money.ran_h, money.spent_usd, money.hourly_usd)
     left = count(round(launcher.timeouts.least_left_s / 60), "minute")
     hint = f"a new end: clusterctl up {launcher.name}, with all limits that are to hold"
@@ -258,7 +258,7 @@ def _plan_with_capacity(launcher: Launcher, request: Request, key: LocalKey) -> 
 
 def _plan(launcher: Launcher, request: Request, key: LocalKey) -> LaunchPlan:
     name, clients = launcher.name, launcher.clients
-    records = (launcher.folder.launch, launcher.prices, creations_of(launcher))
+    records = (launcher.folder.launch, creations_of(launcher))
     observed = observe(clients, name, request, *records)
     if observed.instances and key.unwritten is not None:
         raise anothers_key(name)
@@ -280,10 +280,10 @@ def _passed_limits(launcher: Launcher, plan: LaunchPlan) -> list[Finding]:
         return []
     ran_h, spent_usd = 0.0, 0.0
     if there:
-        money = spending_of(launcher.clients, there, launcher.prices)
+        money = spending_of(launcher.clients, there)
         ran_h, spent_usd = money.ran_h, money.spent_usd
     if plan.missing:
         # The checks of a launch have compared the budget with the price of the new nodes.
         limits = replace(limits, budget_usd=None)
-    hourly = running_cost(launcher.clients, plan, launcher.prices).hourly_usd
+    hourly = running_cost(launcher.clients, plan).hourly_usd
     return left_findings(limits, ran_h, spent_usd, hourly)

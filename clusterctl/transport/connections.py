@@ -47,7 +47,7 @@ class Connections:
     """Opens connections when they are needed and keeps them. Thread-safe.
 
     As a context manager it closes all connections at the end. `explain` turns the error of a host
-    that was not reached or was lost into one that says more, for example with the state in EC2.
+    that was not reached or was lost into one that has more, for example the state in EC2.
 
     `doubt_after_s` is for connections that are kept for minutes, during which hosts may reboot: a
     kept connection that does not accept a command within this time is replaced by a new one. If

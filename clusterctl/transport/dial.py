@@ -144,7 +144,7 @@ def start_connecting(targets: Iterable[Target]) -> None:
     """Start TCP connections to hosts in the background; `dial` uses them later.
 
     The kernel connects and the servers start their SSH processes while this program still imports
-    paramiko. Hosts that are given by name are left out, since a name look-up would block.
+    paramiko. Hosts that are given by name are left out, since resolving a name would block.
     """
     most = min(MOST_STARTED, most_hosts())
     for target in targets:

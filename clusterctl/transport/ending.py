@@ -1,7 +1,7 @@
 """The end of a command on its host: which processes it is, ending them, and what is left of them.
 
 sshd sends signals to a command for users other than root only, without saying whether it did, and
-closing a channel ends nothing. So each command tells at its start the process that it runs as
+closing a channel ends nothing. So each command reports at its start the process that it runs as
 (node/framed.py), and a second channel of the same connection ends it: SIGTERM to all processes of
 its session, after GRACE_S SIGKILL to those that remain. sshd makes a session for each command.
 
@@ -34,7 +34,7 @@ class Ending:
     unknown: str = ""
 
     def __str__(self) -> str:
-        """Return what a message says of it; empty if nothing is left."""
+        """Return the message about it; empty if nothing is left."""
         if self.unknown:
             return f"it may still run there: {self.unknown}"
         if not self.left:

@@ -155,7 +155,7 @@ def _is_there(path: Path) -> bool:
     """Return whether a file exists, as far as this user can see it."""
     try:
         return path.exists()
-    except OSError:  # before Python 3.14: no permission to look into its folder
+    except OSError:  # before Python 3.14: no permission to read its folder
         return False
 
 

@@ -275,7 +275,7 @@ class _Pass:
     """One reading of the settings of a host. A value that is set already stays.
 
     `name` is what Host patterns are compared with. OpenSSH reads the files a second time, with
-    `is_final`, if a `Match final` line or CanonicalizeHostname asks for it.
+    `is_final`, if a `Match final` line or CanonicalizeHostname requires it.
     """
 
     def __init__(self, settings: HostSettings, name: str, is_final: bool = False) -> None:
@@ -495,7 +495,7 @@ def _canonical(settings: HostSettings) -> str:
     Raises UsageError.
     """
     try:
-        # An address in another form, such as 127.1. No name server is asked.
+        # An address in another form, such as 127.1. No name server is queried.
         found = socket.getaddrinfo(settings.address, None, flags=socket.AI_NUMERICHOST)
         # With the scope of a link-local address, such as fe80::1%eth0.
         return socket.getnameinfo(found[0][4], socket.NI_NUMERICHOST)[0]

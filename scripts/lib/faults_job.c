@@ -15,12 +15,14 @@
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
+#include <sys/mman.h>
 #include <sys/msg.h>
 #include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/sem.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -165,6 +167,41 @@ static void other_waits(void) {
     }
 }
 
+/* Limits, a lock of a dead process, and a mistake in a message. */
+static void newer_faults(void) {
+    int one, child;
+    float few[2], many[9] = {0};
+    struct rlimit limit = {1, 2};
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    if (is("cpu_limit") && !setrlimit(RLIMIT_CPU, &limit)) for (volatile int n = 0;; n = 1) continue;
+    if (is("shared_mutex")) {
+        pthread_mutexattr_t shared;
+        pthread_mutex_t *lock = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        pthread_mutexattr_init(&shared);
+        pthread_mutexattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+        pthread_mutex_init(lock, &shared);
+        child = fork();
+        if (!child) {
+            pthread_mutex_lock(lock);
+            _exit(0);
+        }
+        waitpid(child, NULL, 0);
+        pthread_mutex_lock(lock);
+    }
+    if (is("truncate")) {
+        MPI_Request sent;
+        MPI_Isend(many, 9, MPI_FLOAT, 1, 78, MPI_COMM_WORLD, &sent);
+        MPI_Recv(few, 2, MPI_FLOAT, 1, 78, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+    if (is("unix_backlog")) {
+        strcpy(at.sun_path, "/data/backlog");
+        unlink(at.sun_path);
+        one = socket(AF_UNIX, SOCK_STREAM, 0);
+        if (bind(one, (struct sockaddr *)&at, sizeof at) || listen(one, 0)) exit(3);
+        for (int n = 0; n < 9; n++) connect(socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr *)&at, sizeof at);
+    }
+}
+
 static void fault(void) {
     int ends[2], child;
     struct rlimit few;
@@ -202,6 +239,7 @@ static void fault(void) {
     }
     more_faults();
     other_waits();
+    newer_faults();
     if (is("spin")) for (volatile int n = 0;; n = 1) continue;
     if (is("slow")) for (double until = now() + 1; now() < until;) continue;
 }

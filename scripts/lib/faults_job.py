@@ -348,6 +348,89 @@ def fails():
     raise ValueError("bad row 7")
 
 
+def worker_killed():
+    with multiprocessing.Pool(1) as one:
+        task = one.apply_async(time.sleep, (3600,))
+        time.sleep(0.3)
+        os.kill(one._pool[0].pid, signal.SIGKILL)
+        task.get()
+
+
+def late_import():
+    Path("/data/late").mkdir(exist_ok=True)
+    Path("/data/late/late_module.py").write_text("import time\ntime.sleep(3600)\n")
+    sys.path.insert(0, "/data/late")
+    import late_module  # noqa: F401
+
+
+def read_only():
+    fill("/data/scratch/part")
+
+
+def drip():
+    """Read an answer that comes by one byte a second, and never ends."""
+
+    def serve(server):
+        one, _ = server.accept()
+        with contextlib.suppress(OSError):
+            one.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 9999\r\n\r\n")
+            while True:
+                one.sendall(b"x")
+                time.sleep(1)
+
+    server = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=serve, args=(server,), daemon=True).start()
+    urllib.request.urlopen(f"http://127.0.0.1:{server.getsockname()[1]}/x").read()
+
+
+def quiet_exit():
+    os._exit(3)
+
+
+def held_semaphore():
+    """Wait for a lock that a process has taken which has been killed since."""
+    lock = multiprocessing.Lock()
+    child = multiprocessing.Process(target=lambda: (lock.acquire(), time.sleep(3600)))
+    child.start()
+    time.sleep(0.3)
+    child.kill()
+    child.join()
+    lock.acquire()
+
+
+def handler_lock():
+    lock = threading.Lock()
+    signal.signal(signal.SIGALRM, lambda *_: lock.acquire())
+    with lock:
+        signal.raise_signal(signal.SIGALRM)
+
+
+def full_log_pipe():
+    """Write to the pipe of a program for the log, which is stopped."""
+    sink = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    sink.send_signal(signal.SIGSTOP)
+    try:
+        while True:
+            sink.stdin.write(b"x" * 4096)
+    finally:
+        sink.kill()
+
+
+def file_limit():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+
+    def more():
+        with Path("/data/checkpoint").open("wb") as file:
+            file.write(bytes(2 << 20))
+
+    try:
+        retry(more, OSError)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def loader():
     import torch
 

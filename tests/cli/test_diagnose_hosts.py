@@ -72,6 +72,45 @@ def test_a_hosts_file(stuck, home, tmp_path):
     assert "ssh 127.0.0.1 'ls -l " in on_pipe["hint"]
 
 
+def test_explain_reads_the_log_of_a_running_job(home, tmp_path):
+    program, log = tmp_path / "mpirun", tmp_path / "train.log"
+    program.write_text("#!/bin/sh\necho 'MemoryError: batch 7'\nwhile :; do sleep 600; done\n")
+    program.chmod(0o755)
+    with log.open("w") as file:
+        job = subprocess.Popen([program], start_new_session=True, stdout=file)
+    try:
+        wait_until(log.read_text, "its output")
+        done = call("clusterctl", "explain", "--local", "--launcher", str(job.pid))
+        assert (done.returncode, "MemoryError: batch 7" in done.stdout) == (2, True), done.stderr
+    finally:
+        os.killpg(job.pid, 9)
+        job.wait()
+    done = call("clusterctl", "explain", "--local", "--launcher", str(job.pid))
+    assert done.returncode == 3 and f"no launcher {job.pid} runs on these hosts" in done.stderr
+
+
+def test_kill_of_one_job_leaves_the_others(stuck, home, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "mpirun").write_text("#!/bin/sh\nPMI_RANK=0 PMI_SIZE=1 PMI_JOBID=x sleep 600 & wait\n")
+    (other / "mpirun").chmod(0o755)
+    kept = subprocess.Popen([other / "mpirun"], start_new_session=True)
+    try:
+        kill = ("clusterctl", "kill", "--local", "--launcher")
+        done = call(*kill, "999999999")
+        assert done.returncode == 2 and "no launcher 999999999 runs" in done.stderr
+        assert f"{stuck} on " in done.stderr and f"{kept.pid} on " in done.stderr
+        done = call(*kill, str(stuck), "--json")
+        assert done.returncode == 0, done.stderr
+        ended = json.loads(done.stdout)["processes"]
+        assert {one["role"] for one in ended} == {"launcher", "rank"}
+        assert stuck in [one["pid"] for one in ended] and len(ended) == 3
+        assert kept.poll() is None
+    finally:
+        os.killpg(kept.pid, 9)
+        kept.wait()
+
+
 @pytest.mark.all
 def test_hosts_by_name(stuck, home):
     found, _ = diagnosed("-w", "127.0.0.[1]", "--launcher", str(stuck))

@@ -18,10 +18,9 @@ from botocore.exceptions import ClientError
 
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.ec2.cluster_resources import find_key_pairs
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import execution as launch_module
-from clusterctl.ec2.network.vpcs import find_groups
+from clusterctl.ec2.resources import find_groups, find_key_pairs
 from clusterctl.node.record import to_data
 from clusterctl.operations import down as down_module
 from clusterctl.operations import up as up_module
@@ -419,7 +418,7 @@ def test_a_folder_that_cannot_be_used_is_one_message(clusterctl):
 
 def test_ctrl_c_during_down(clusterctl, monkeypatch):
     launched(clusterctl)
-    monkeypatch.setattr("clusterctl.operations.down.delete_groups", interrupted)
+    monkeypatch.setattr("clusterctl.operations.down.delete_all", interrupted)
     ran = clusterctl("down", "demo", "--yes")
     assert ran.status == 130
     assert f"to go on: clusterctl down {clusterctl.typed} demo --yes\n" in ran.err

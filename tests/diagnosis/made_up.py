@@ -107,14 +107,14 @@ def job_of(
                 job_id=JOB,
                 gpus=(rank % per_host,),
                 cwd="/home/ubuntu",
-                age_s=600.0,
+                age_s=240.0,
                 samples=samples(stack),
             )
             for rank in range(index * per_host, (index + 1) * per_host)
         ]
         role = "daemon" if index else "launcher"
         above = ProcessEvidence(
-            pid=900, role=role, job_id=JOB, age_s=600.0, samples=samples((), syscall="poll")
+            pid=900, role=role, job_id=JOB, age_s=240.0, samples=samples((), syscall="poll")
         )
         found.append(
             HostEvidence(
@@ -129,14 +129,14 @@ def job_of(
             )
         )
     line = f"mpirun -np {size} --hostfile hosts --map-by slot python train.py"
-    job = {"state": "running", "age_s": 600.0, "size": size, "line": line, **job}
+    job = {"state": "running", "age_s": 240.0, "size": size, "line": line, **job}
     return Evidence(
         cluster="demo",
         taken_at="2026-11-23T00:51:05+00:00",
         took_s=3.2,
         job=JobEvidence(
             job_id=JOB,
-            started_at="2026-11-23T00:41:05+00:00",
+            started_at="2026-11-23T00:47:05+00:00",
             log_silent_s=quiet_s,
             log=log,
             hosts={one.address: per_host for one in found},

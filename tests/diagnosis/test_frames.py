@@ -101,3 +101,18 @@ def test_names_are_compared_without_their_class():
     own = Frame("Data.__getitem__", "/home/u/data.py", 9)
     assert place_of((user, loader, own)) is Activity.USER
     assert name_of(Frame("f.<locals>.<lambda>")) == "<lambda>"
+
+
+def test_what_tensorflow_traces_is_no_wait():
+    """A collective of a graph is built where it is called, and waited for where the graph runs."""
+    tensorflow = "/x/site-packages/tensorflow/python"
+    user = Frame("main", "/home/u/train.py", 3)
+    traces = (user, Frame("func_graph_from_py_func", f"{tensorflow}/framework/func_graph.py", 1059))
+    step = Frame("tf__step", "/tmp/__autograph_generated_filex1.py", 15)
+    builds = (Frame("horovod_allreduce", "<string>", 110), Frame("op", f"{tensorflow}/ops.py", 7))
+    assert place_of((*traces, step, *builds)) is Activity.BUILD
+    assert place_of((*traces, step, builds[0])) is IN
+    assert place_of((*traces, Frame("step", "/home/u/train.py", 9))) is Activity.USER
+    assert (
+        place_of((*traces, Frame("quick_execute", f"{tensorflow}/eager/execute.py", 53))) is GRAPH
+    )

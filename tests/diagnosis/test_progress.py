@@ -15,6 +15,7 @@ from tests.diagnosis.made_up import (
     ALLREDUCE,
     IMPORTS,
     INIT,
+    INNER,
     NEXT,
     QUICK,
     SHUTDOWN,
@@ -24,6 +25,7 @@ from tests.diagnosis.made_up import (
     samples,
     socket_to,
     used,
+    with_job,
     with_other_ends,
     with_processes,
     with_rank,
@@ -109,6 +111,42 @@ def test_a_rank_that_validates_alone_for_long_is_not_called_healthy(quiet_s, sta
     evidence = job_of(quiet_s=quiet_s, log=STEPS[:60], log_writes=written, age_s=900.0)
     works = used(samples(own("validate", 3), own("validate", 4), own("validate", 5)), 0.5)
     assert diagnose(with_rank(evidence, 0, samples=works)).exit_status == status
+
+
+@pytest.mark.parametrize("state, main_s, status", [("R", 0.05, 3), ("S", 0.5, 3), ("S", 0.0, 2)])
+def test_a_rank_that_validates_alone_at_one_line_is_not_known_if_it_uses_the_processor(
+    state, main_s, status
+):
+    looks = used(samples(own("validate"), state=state), main_s)
+    assert diagnose(with_rank(job_of(), 0, samples=looks)).exit_status == status
+
+
+def test_who_is_ready_to_run_at_nearly_all_glances_works_though_it_slept_at_one_sample():
+    looks = used(samples(own("augment"), own("augment", 31), own("augment", 30)), 0.05)
+    looks = (looks[0], *(replace(one, state="R") for one in looks[1:]))
+    evidence = with_rank(job_of(log=(), quiet_s=30.0, age_s=30.0), *range(8), samples=looks)
+    for glances, status in (("R" * 20, 0), ("RRzzw" * 4, 3)):
+        assert diagnose(with_rank(evidence, *range(8), glances=glances)).exit_status == status
+
+
+def test_an_import_that_does_not_end_long_after_the_last_step_is_named():
+    held = samples((*IMPORTS, *own("<module>", 7)))
+    found = diagnose(with_rank(job_of(), 5, samples=held))
+    assert (found.check, found.exit_status, found.findings[0].ranks) == ("rank.blocked", 2, (5,))
+    turns = used(samples(IMPORTS, (*IMPORTS, QUICK), IMPORTS, state="R"))
+    for quiet_s, status in ((300.0, 3), (700.0, 2)):
+        evidence = job_of(log=STEPS, quiet_s=quiet_s, age_s=quiet_s + 90.0)
+        assert diagnose(with_rank(evidence, 5, samples=turns)).exit_status == status
+    young = job_of(log=("starts",), quiet_s=30.0, age_s=40.0)
+    assert diagnose(with_rank(young, 5, samples=held)).exit_status == 3
+
+
+def test_a_name_of_a_library_is_no_evaluation():
+    looks = used(samples((*own("build"), replace(INNER[0], function="init_val")), state="R"))
+    found = diagnose(with_rank(job_of(), 0, samples=looks))
+    assert (found.exit_status, found.check) == (2, "rank.busy")
+    looks = used(samples((*own("score_val"), INNER[0]), state="R"))
+    assert diagnose(with_rank(job_of(), 0, samples=looks)).exit_status == 3
 
 
 def test_a_rank_that_only_tries_again_makes_no_progress():
@@ -210,3 +248,67 @@ def test_no_job_is_healthy_of_which_a_rank_neither_makes_progress_nor_waits_for_
     assert not is_missing
     assert any(one.gets_on for one in ranks), found.verdict
     assert all(one.gets_on or one.waits for one in ranks), found.verdict
+
+
+# What ranks of a healthy job may do on a busy machine, where some get hardly any processor: a call
+# in C that takes 0.3 s of it takes longer than three samples.
+STARVED = (
+    samples(STEP),
+    used(samples(STEP, state="R"), 0.05),
+    used(samples(own("decode"), state="R"), 0.05),
+    used(samples(own("augment"), own("augment", 31), own("augment", 30), state="R"), 0.05),
+    used(samples((*own("batch"), INNER[0]), state="R"), 0.05),
+    used(samples(IMPORTS, (*IMPORTS, QUICK), IMPORTS, state="R"), 0.05),
+    samples(NEXT),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.sampled_from(STARVED), min_size=1, max_size=6),
+    st.sampled_from(((), STEPS, ("Epoch 1/100",), ("loads its data",))),
+    st.sampled_from((None, 3.0, 12.0, 20.0)),
+    st.sampled_from((60.0, 900.0)),
+)
+def test_no_rank_that_works_is_an_error_before_a_step_is_overdue(ranks, log, quiet_s, age_s):
+    if log == STEPS:
+        age_s = 900.0
+    elif log:
+        age_s = 60.0
+    evidence = job_of(len(ranks), 1, log=log, quiet_s=quiet_s, age_s=min(age_s, 599.0))
+    for number, looks in enumerate(ranks):
+        evidence = with_rank(evidence, number, samples=looks)
+    found = diagnose(evidence)
+    assert found.exit_status != 2, found.verdict
+
+
+def test_a_rank_that_works_is_an_error_once_a_step_is_overdue():
+    looks = used(samples(own("spin", 3), own("spin", 4), own("spin", 3), state="R"))
+    for quiet_s, log, status in (
+        (15.0, STEPS, 3),
+        (100.0, STEPS, 2),
+        (100.0, ("Epoch 1/9",), 3),
+        (700.0, ("Epoch 1/9",), 2),
+        (100.0, ("Epoch 2/9",), 3),  # the first took longer
+        (800.0, ("Epoch 2/9",), 2),
+    ):
+        evidence = with_rank(job_of(quiet_s=quiet_s, log=log, age_s=900.0), 5, samples=looks)
+        evidence = evidence if quiet_s > 600 else with_job(evidence, age_s=500.0)
+        found = diagnose(evidence)
+        assert (found.exit_status, found.findings[0].ranks) == (status, (5,)), (quiet_s, log)
+
+
+def test_ranks_of_one_host_share_memory_and_their_host_shows_their_progress():
+    """Of Horovod's ranks on a host, only some have connections to other hosts."""
+    evidence = job_of(2, 2, stack=STEP, log=("Epoch 1/9",), quiet_s=40.0)
+    to, back = socket_to(1, 0), socket_to(0, 1)
+    for rank, end, other in ((0, to, back), (2, back, to)):
+        far = replace(end, local=other.peer, peer=other.local)
+        looks = tuple(
+            replace(one, sockets=(replace(end, acked_bytes=at << 20, sent_segments=at), far))
+            for at, one in enumerate(samples(STEP))
+        )
+        evidence = with_rank(evidence, rank, samples=looks)
+    assert diagnose(evidence).exit_status == 0
+    assert diagnose(with_rank(evidence, 3, samples=samples(own("sleep")))).exit_status != 0
+    assert diagnose(with_rank(evidence, 2, 3, samples=samples(STEP))).exit_status == 3

@@ -158,7 +158,7 @@ class Tags(HTMLParser):
 
 
 def test_a_page_is_whole_and_says_hostile_names_harmlessly():
-    evidence = job_of(3, 4, log=(HOSTILE,))
+    evidence = job_of(3, 4, log=("step 7", HOSTILE))
     stack = (*MAIN, Frame(HOSTILE, f"/{HOSTILE}", 3))
     looks = samples(stack, state="R")
     evidence = with_rank(evidence, 5, samples=looks, argv=(HOSTILE,), gpus=(0, 1))
@@ -170,4 +170,4 @@ def test_a_page_is_whole_and_says_hostile_names_harmlessly():
     assert not tags.seen & {"script", "link", "img", "iframe"}
     assert "\x1b" not in text
     assert text.count("&lt;script&gt;") >= 4
-    assert "10 min 00 s old, GPUs 0-1\n" in text
+    assert "4 min 00 s old, GPUs 0-1\n" in text

@@ -29,6 +29,7 @@ from tests.diagnosis.made_up import (
     SCRIPT,
     SHUTDOWN,
     STEP,
+    TF,
     facts,
     file_system,
     job_of,
@@ -115,6 +116,22 @@ RAS = """\
   Rank 5 has launched up to operation 6649 -- GPU 1 managed by process 1005 on node 10.0.0.7
 """
 SPINS = (own("spin", 3), own("spin", 4), own("spin", 3))
+
+
+BEGINS = ("Horovod size: 8", "Epoch 1/100000")
+# TensorFlow makes a graph of a step: an allreduce in it is not waited for, and the file that it
+# makes of the user's function is not the user's.
+GRAPHED = (
+    *MAIN,
+    Frame("trace_function", f"{TF}/eager/polymorphic_function/tracing_compilation.py", 178),
+    Frame("func_graph_from_py_func", f"{TF}/framework/func_graph.py", 1059),
+    Frame("tf__train_function", "/tmp/__autograph_generated_filejqx8.py", 15),
+)
+TRACES = (
+    (*GRAPHED, Frame("horovod_allreduce", "<string>", 110), Frame("op", f"{TF}/framework/ops.py")),
+    (*GRAPHED, Frame("get_attr", f"{TF}/framework/ops.py", 9)),
+    (*GRAPHED, Frame("visit", "/usr/lib/python3.12/ast.py", 407)),
+)
 
 
 def signalled(rank, host, number):
@@ -397,6 +414,16 @@ HEALTHY = {
         job_of(quiet_s=60.0), *range(8), samples=samples(own("augment"), STEP, own("augment", 31))
     ),
     "in C, and bytes move": exchanging(job_of(stack=(), log=(), quiet_s=600.0)),
+    "two ranks still trace the first step": with_rank(
+        job_of(stack=STEP, log=BEGINS, quiet_s=24.0, age_s=40.0),
+        *(0, 1),
+        samples=used(samples(*TRACES, state="R"), 0.1),
+    ),
+    "rank 0 evaluates, and the others are at their end": with_rank(
+        job_of(stack=SHUTDOWN, quiet_s=20.0),
+        0,
+        samples=used(samples(own("evaluate"), (*own("evaluate", 31), QUICK), own("evaluate"))),
+    ),
     "ended": with_processes(job_of(state="succeeded"), lambda _: None),
     "a stall that passed": with_job(
         job_of(quiet_s=1.0), log=(*STALL, "5: [grads/conv2]", "step 8 loss 0.1")
@@ -432,7 +459,12 @@ NOT_KNOWN = {
         "no step for 5 min 00 s, and one came every 0.1 s before",
     ),
     "steps in the log, then silence": (
-        job_of(stack=STEP, quiet_s=540.0, log=tuple(f"step {n} loss 0.1" for n in range(90))),
+        job_of(
+            stack=STEP,
+            quiet_s=540.0,
+            log=tuple(f"step {n} loss 0.1" for n in range(90)),
+            age_s=600.0,
+        ),
         "no step for 9 min 00 s, and one came every 0.7 s before",
     ),
     "all work on, long after the last step": (

@@ -85,10 +85,7 @@ class Launches:
 
     def plan(self, spec: ClusterSpec, launch_id: str = "launch"):
         clients = clients_with(self.client)
-        prices = self.record.with_name("prices.json")
-        observed = observe(
-            clients, spec.name, fixed_request(spec), self.record, prices, self.creations
-        )
+        observed = observe(clients, spec.name, fixed_request(spec), self.record, self.creations)
         return plan_launch(observed, PUBLIC_KEY, launch_id)
 
     def up(self, spec: ClusterSpec, launch_id: str = "launch", capacity_timeout_s: float = 0.0):

@@ -6,13 +6,13 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from clusterctl.domain.cluster import ClusterSpec, Node, NodeState
-from clusterctl.ec2.cluster_resources import KeyPair, PlacementGroup
 from clusterctl.ec2.images import Image
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.launch.observe import Catalogue, Observed, inherited, with_reservation_market
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.money.costs import Price
 from clusterctl.ec2.network.vpcs import SecurityGroup, Subnet, Vpc
+from clusterctl.ec2.resources import KeyPair, Resource, ResourceKind
 
 PUBLIC_KEY = "ssh-ed25519 AAAAkey clusterctl-demo"
 SPEC = ClusterSpec("demo", 4, "p4d.24xlarge")
@@ -107,7 +107,9 @@ def with_nodes(*indices: int) -> Observed:
         instances=instances,
         key_pair=KEY_PAIR,
         group=GROUP,
-        placement_group=PlacementGroup("clusterctl-demo", "available"),
+        placement_group=Resource(
+            ResourceKind.PLACEMENT_GROUP, "pg-1", state="available", name="clusterctl-demo"
+        ),
     )
 
 

@@ -7,21 +7,30 @@ import pytest
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import cluster_resources, tags
-from clusterctl.ec2.cluster_resources import (
-    PlacementGroup,
-    await_available,
-    delete_placement_groups,
-    find_key_pairs,
-    find_placement_groups,
-)
+from clusterctl.ec2.cluster_resources import await_available
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.request import tagged
-from clusterctl.ec2.network.vpcs import find_groups, find_vpc
+from clusterctl.ec2.network.vpcs import find_vpc
+from clusterctl.ec2.resources import (
+    ResourceKind,
+    delete_all,
+    find_groups,
+    find_key_pairs,
+    find_resources,
+)
 from tests.clock import FakeClock, LabClock
 from tests.ec2.launching import PUBLIC_KEY, Trouble, refused
 from tests.ec2.test_instances import launch
 
 NOT_FOUND = "InvalidInstanceID.NotFound"
+KEY_PAIR, GROUP = ResourceKind.KEY_PAIR, ResourceKind.SECURITY_GROUP
+PLACEMENT_GROUP = ResourceKind.PLACEMENT_GROUP
+
+
+def delete_of_demo(client, kind, *timeout):
+    """Delete the cluster's resources of this kind, and return their names or ids."""
+    found = delete_all(client, find_resources(client, "demo", kind), kind, *timeout)
+    return tuple(one.id if kind is GROUP else one.name for one in found)
 
 
 def test_all_of_a_cluster_and_nothing_else(client):
@@ -93,17 +102,15 @@ def test_a_group_that_is_still_used_is_tried_again_and_not_for_ever(client):
     in_use = [refused("DependencyViolation")] * 3
     with pytest.raises(AwsError) as caught:
         trouble = Trouble(client, "delete_security_group", *in_use)
-        cluster_resources.delete_groups(trouble, find_groups(client, "demo"), 0.0)
+        delete_of_demo(trouble, GROUP, 0.0)
     assert caught.value.code == "DependencyViolation"
     trouble = Trouble(
         client, "delete_security_group", *in_use, refused("InvalidGroup.NotFound"), after=False
     )
     # The group has disappeared meanwhile.
-    assert cluster_resources.delete_groups(
-        trouble, find_groups(client, "demo"), 60, FakeClock()
-    ) == (group,)
+    assert delete_of_demo(trouble, GROUP, 60, FakeClock()) == (group,)
     assert len(trouble.requests) == 4
-    assert cluster_resources.delete_groups(client, find_groups(client, "demo"), 60) == (group,)
+    assert delete_of_demo(client, GROUP, 60) == (group,)
     assert find_groups(client, "demo") == ()
     assert [found.group_id for found in find_groups(client, "other")] == [other]
 
@@ -115,7 +122,7 @@ def test_key_pairs(client):
             PublicKeyMaterial=PUBLIC_KEY.encode(),
             TagSpecifications=tagged(["key-pair"], {tags.CLUSTER: cluster}),
         )
-    cluster_resources.delete_key_pairs(client, ["clusterctl-demo"])
+    assert delete_of_demo(client, KEY_PAIR, 0.0) == ("clusterctl-demo",)
     assert find_key_pairs(client, "demo") == ()
     assert len(find_key_pairs(client, "other")) == 1
 
@@ -143,6 +150,8 @@ def test_waiting_for_a_launch_nobody_saw_the_answer_of(client):
 class States:
     """A client to which the placement group has these states, one after the other."""
 
+    can_paginate = staticmethod(lambda operation: False)
+
     def __init__(self, *states):
         self._states = list(states)
 
@@ -161,15 +170,12 @@ def test_a_placement_group_is_the_clusters_own(client):
         )
     client.create_placement_group(GroupName="by-hand", Strategy="cluster")
     await_available(client, "demo")
-    assert find_placement_groups(client, "demo") == (
-        PlacementGroup("clusterctl-demo", "available"),
-    )
-    assert delete_placement_groups(client, find_placement_groups(client, "demo"), 0) == (
-        "clusterctl-demo",
-    )
-    assert delete_placement_groups(client, find_placement_groups(client, "demo"), 0) == ()
-    assert len(find_placement_groups(client, "other")) == 1
-    assert find_placement_groups(States("deleted"), "demo") == ()
+    [group] = find_resources(client, "demo", PLACEMENT_GROUP)
+    assert (group.name, group.state) == ("clusterctl-demo", "available")
+    assert delete_of_demo(client, PLACEMENT_GROUP, 0) == ("clusterctl-demo",)
+    assert delete_of_demo(client, PLACEMENT_GROUP, 0) == ()
+    assert len(find_resources(client, "other", PLACEMENT_GROUP)) == 1
+    assert find_resources(States("deleted"), "demo", PLACEMENT_GROUP) == ()
 
 
 def test_a_placement_group_that_takes_a_moment():
@@ -213,11 +219,9 @@ def test_as_long_as_a_placement_group_is_in_use_it_is_tried_again(client, code):
     """It is tried for five seconds."""
     clock = FakeClock()
     if code is None:
-        assert delete_placement_groups(client, find_placement_groups(client, "demo"), 5, clock) == (
-            "clusterctl-demo",
-        )
+        assert delete_of_demo(client, PLACEMENT_GROUP, 5, clock) == ("clusterctl-demo",)
         assert client.refusals == []
         return
     with pytest.raises(AwsError) as caught:
-        delete_placement_groups(client, find_placement_groups(client, "demo"), 5, clock)
+        delete_of_demo(client, PLACEMENT_GROUP, 5, clock)
     assert caught.value.code == code

@@ -55,7 +55,7 @@ def test_the_estimator_of_a_notebook(tmp_path):
         ),
         hosts=2,
         per_host=1,
-        settled=(
+        ignored=(
             *("framework_version", "py_version", "role", "train_instance_type"),
             *("base_job_name", "tags"),
         ),
@@ -69,7 +69,7 @@ def test_the_example_has_all_settings_of_the_notebooks():
         "HOROVOD_FUSION_THRESHOLD=33554432",
         "HOROVOD_CYCLE_TIME=5",
     )
-    assert (job.hosts, job.per_host, job.settled) == (2, 1, ())
+    assert (job.hosts, job.per_host, job.ignored) == (2, 1, ())
     assert [one.is_here for one in job.mode.channels] == [False] * 3
     line = (
         "9/9 [==] - 2s 22ms/step - loss: 1.3 - accuracy: 0.5 - val_loss: 0.27 - val_accuracy: 0.96"

@@ -720,7 +720,7 @@ BARE = Environment(FOUR.mpirun, "/usr/bin/python3", False)
         (1, {"script": "x", "clears": True}, "--clear goes with no --script"),
         (1, {"script": "x", "clears": False}, "--resume goes with no --script"),
         (1, {"script": " "}, "--script names no program"),
-        (1, {"clears": False, "arguments": ("--clear_log",)}, "--clear_log says the opposite"),
+        (1, {"clears": False, "arguments": ("--clear_log",)}, "--clear_log does the opposite"),
         (1, {"synthetic": True, "clears": False}, "no checkpoints"),
         (1, {"arguments": ("--synthetic",)}, "comes before --"),
         (1, {"recipe": "slow"}, "there is no recipe 'slow'"),
@@ -739,7 +739,7 @@ def test_requests_that_are_refused(ranks, changes, says):
     ("environments", "says"),
     [
         ((), "no Open MPI on demo-0"),
-        ((BARE,), r"Horovod is not installed on demo-0 \(looked in /usr/bin/python3\)"),
+        ((BARE,), r"Horovod is not installed on demo-0 \(searched in /usr/bin/python3\)"),
     ],
 )
 def test_the_first_environment_with_horovod_is_taken(environments, says):

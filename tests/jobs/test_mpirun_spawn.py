@@ -57,7 +57,7 @@ def test_ranks_of_this_host_alone_need_no_hosts_file_and_no_free_cores(mpirun, t
     said = "$OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_LOCAL_SIZE on $(hostname)"
     program = ("/bin/sh", "-c", f'echo "{said}"')
     run = MpiRun(str(mpirun), version_of(mpirun))
-    launch = MpiLaunch(run, 64, ranks, (), (), program, alone=True)
+    launch = MpiLaunch(run, 64, ranks, (), (), program, on_head_only=True)
     (tmp_path / "hosts").write_text("10.9.9.1 slots=64\n")
     done = ran(launch, tmp_path)
     assert sorted(done.stdout.splitlines()) == sorted(
@@ -96,7 +96,7 @@ def test_mpirun_binds_nothing_unless_users_options_do(mpirun, arguments, tmp_pat
     options, each, free = SHOW[version[0]]
     run = MpiRun(str(mpirun), version)
     argv = mpirun_argv(
-        MpiLaunch(run, 1, 8, (), (), ("true",), alone=True, arguments=(*options, *arguments))
+        MpiLaunch(run, 1, 8, (), (), ("true",), on_head_only=True, arguments=(*options, *arguments))
     )
     done = subprocess.run(
         argv,
@@ -123,7 +123,7 @@ def test_a_rank_may_use_all_processors_that_mpirun_may(mpirun, tmp_path):
         pytest.skip(f"there is no {mpirun}")
     run = MpiRun(str(mpirun), version_of(mpirun))
     says = "import os; print(sorted(os.sched_getaffinity(0)), flush=True)"
-    launch = MpiLaunch(run, 1, 2, (), (), (sys.executable, "-IS", "-c", says), alone=True)
+    launch = MpiLaunch(run, 1, 2, (), (), (sys.executable, "-IS", "-c", says), on_head_only=True)
     done = subprocess.run(
         mpirun_argv(launch),
         cwd=tmp_path,
@@ -148,7 +148,7 @@ def test_ranks_bind_themselves_unless_mpirun_has_done_so(mpirun, binding, tmp_pa
     says = "import os; print(sorted(os.sched_getaffinity(0)), flush=True)"
     python = (sys.executable, "-IS")
     program = (*python, str(root / "start"), *python, "-c", says)
-    launch = MpiLaunch(run, 1, 2, (), (), program, alone=True, arguments=binding)
+    launch = MpiLaunch(run, 1, 2, (), (), program, on_head_only=True, arguments=binding)
     done = ran(launch, tmp_path)
     told = done.stderr.count("uses processors")
     if binding:

@@ -192,7 +192,7 @@ def test_usage(node, script, arguments):
     [
         (["train.sh", "2", "--batchsize", "64"], "", 1, "Unknown command line arg: --batchsize"),
         (["train.sh", "2", "--resume", "--clear"], "", 2, "--clear and --resume contradict"),
-        (["train.sh", "2", "--clear", "--noclear_log"], "", 2, "--noclear_log says the opposite"),
+        (["train.sh", "2", "--clear", "--noclear_log"], "", 2, "--noclear_log does the opposite"),
         (["train.sh", "2", "--recipe"], "", 1, "argument --recipe: expected one argument"),
         (["train.sh", "2", "--recipe="], "", 1, "there is no recipe ''"),
         (["train.sh", "2", "--recipe", "slow"], "", 1, "there is no recipe 'slow'"),

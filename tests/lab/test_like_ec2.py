@@ -18,11 +18,13 @@ def clients():
     from moto import mock_aws
     from moto.ec2.models.amis import AmiBackend
 
+    from clusterctl.lab import app
     from clusterctl.lab.hosts import images
 
     hostless.complete_moto()
     # Other tests of this process may have images of their own.
     with mock.patch.object(AmiBackend, "_load_amis", images._load_amis), mock_aws():
+        app._backend("cloudformation")
         yield lambda name: boto3.client(name, region_name="us-east-1")
 
 
@@ -129,6 +131,16 @@ def test_an_image_has_the_instances_volumes_and_a_name_of_its_own(api):
     sizes = {one["DeviceName"]: one["Ebs"]["VolumeSize"] for one in shown["BlockDeviceMappings"]}
     assert (shown["RootDeviceType"], sizes["/dev/sdb"], len(sizes)) == ("ebs", 3, 2)
     assert refused(api.create_image, InstanceId=id, Name="mine")[0] == "InvalidAMIName.Duplicate"
+
+
+def test_a_key_pair_of_a_template_that_is_gone(api):
+    api.create_key_pair(KeyName="gone")
+    image = api.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+    data = {"KeyName": "gone", "ImageId": image, "InstanceType": "t3.micro"}
+    api.create_launch_template(LaunchTemplateName="t", LaunchTemplateData=data)
+    api.delete_key_pair(KeyName="gone")
+    named = {"LaunchTemplate": {"LaunchTemplateName": "t"}, "MinCount": 1, "MaxCount": 1}
+    assert refused(api.run_instances, **named)[0] == "InvalidKeyPair.NotFound"
 
 
 def test_an_image_by_its_parameter(api, clients):

@@ -24,9 +24,9 @@ from clusterctl.domain.results import CommandResult
 from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.gc.orphans import Rules, Verdict, classify
-from clusterctl.ec2.gc.resources import read_machine
-from clusterctl.ec2.instances import Instance, as_cluster, find_instances
+from clusterctl.ec2.instances import Instance, as_cluster, find_instances, read_instance
 from clusterctl.ec2.money.costs import OVERRUN_AFTER_H, Price, format_limits, price_key, spending
+from clusterctl.ec2.resources import of_instance
 from clusterctl.node.guard import decisions
 from clusterctl.node.guard.clock import Moment
 from clusterctl.node.guard.guard import IdleWatch
@@ -427,7 +427,9 @@ class World:
         classified = classify(
             [
                 type(one)(**{**vars(one), "region": "us-east-1", "cluster": "demo"})
-                for one in (read_machine(node.described()) for node in self.nodes if node.runs)
+                for one in (
+                    of_instance(read_instance(node.described())) for node in self.nodes if node.runs
+                )
             ],
             rules,
         )

@@ -7,9 +7,17 @@ from datetime import datetime, timezone
 
 import pytest
 
+from clusterctl.copy.report import NodeReport
 from clusterctl.domain.cluster import Cluster, Node, NodeState
-from clusterctl.domain.errors import ClusterctlError, HostUnreachable, MissingTool, UsageError
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    CommandTimeout,
+    HostUnreachable,
+    MissingTool,
+    UsageError,
+)
 from clusterctl.operations.access import Access, cluster_targets, open_access
+from clusterctl.operations.copy import with_reason
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.keys import KnownHostKeys
@@ -143,3 +151,15 @@ def test_the_key_is_elsewhere(tmp_path):
     with pytest.raises(MissingTool) as caught:
         open_access(cluster(RUNNING), ClusterFolder(tmp_path))
     assert "`clusterctl down` works without it" in caught.value.hint
+
+
+@pytest.mark.parametrize("is_off", [True, False])
+def test_a_copy_says_that_a_node_was_stopped_and_else_what_it_saw(tmp_path, is_off):
+    silent = CommandTimeout("demo-1", "sent nothing for 5 s (frozen, or cut off)")
+    stopped = CommandTimeout("demo-1", "EC2 has i-1 as stopped")
+    stopped.is_off = is_off
+    there = access(tmp_path, NodeState.RUNNING, NodeState.RUNNING)
+    there.connections.explain = lambda target, error: stopped
+    targets = {node.index: there.target(node) for node in there.cluster.nodes}
+    found = with_reason(there, NodeReport("demo-1", error=silent), targets)
+    assert found.error is (stopped if is_off else silent)

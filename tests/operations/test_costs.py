@@ -120,7 +120,7 @@ class World:
 
     def stop(self):
         going = self.some("running")
-        note_spent(self.clients, self.seen(going), None)
+        note_spent(self.clients, self.seen(going))
         self.wait(2)
         if not self.cut_off():
             self.switched_off(going, asked=True)
@@ -140,7 +140,7 @@ class World:
         for _ in range(self.chance.randint(1, 3)):
             self.wait(7200)
             asleep = [one for one in self.seen(going) if one.node.state in ASLEEP]
-            note_spent(self.clients, asleep, None)
+            note_spent(self.clients, asleep)
         self.wait(1)
         if self.cut_off():
             return
@@ -163,7 +163,7 @@ class World:
             used_h[one.id] = (counted_s + UNCOUNTED_S * len(one.runs)) / 3600
             one.known = True
         asked = [one for one in self.machines if one.id in used_h]
-        note_spent(self.clients, self.seen(asked), None, used_h)
+        note_spent(self.clients, self.seen(asked), used_h)
 
     def remove(self):
         """Remove a node, like `replace` after the new machine exists."""

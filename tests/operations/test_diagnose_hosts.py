@@ -14,8 +14,9 @@ from clusterctl.diagnosis.evidence import Evidence, HostEvidence, ProcessEvidenc
 from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, UsageError
-from clusterctl.domain.results import CommandResult
+from clusterctl.domain.results import CommandResult, program_failure
 from clusterctl.operations import diagnose_hosts
+from clusterctl.operations.diagnose import silent
 from clusterctl.operations.diagnose_hosts import named, of_slurm_job
 from clusterctl.operations.hosts_access import AsRoot, hosts_in, hosts_of_slurm, this_machine
 from clusterctl.transport import local
@@ -295,3 +296,10 @@ def test_hints_for_nodes_as_those_for_hosts():
     assert hints.without_cluster("n1", "see `dmesg` there; clusterctl reboot NAME 1") == (
         "see `dmesg` there"
     )
+
+
+def test_a_host_that_cannot_run_the_program_says_what_to_look_at():
+    result = CommandResult("n1", "python3", 1, "", "MemoryError\n", 0.1)
+    host = silent(program_failure(result, "looking at it"))
+    assert host.error.startswith("looking at it failed: MemoryError (a limit of the login")
+    assert "~/.bashrc" in host.error

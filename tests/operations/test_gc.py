@@ -17,10 +17,10 @@ from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import UsageError
 from clusterctl.ec2 import session
 from clusterctl.ec2.gc import orphans as verdicts
-from clusterctl.ec2.gc import removal, resources
+from clusterctl.ec2.gc import removal
 from clusterctl.ec2.gc.orphans import Rules, Verdict, without_stop_time
-from clusterctl.ec2.gc.resources import ResourceKind
 from clusterctl.ec2.instances import find_states
+from clusterctl.ec2.resources import ResourceKind
 from clusterctl.operations import gc as gc_module
 from clusterctl.operations.costs import read_ended
 from clusterctl.operations.folder import ClusterFolder
@@ -180,14 +180,14 @@ def test_a_machine_that_stopped_itself_is_counted_from_the_first_look(places, ho
     stop(ec2, node)
     # It is `stopping` first.
     running.wait_until(lambda: find_states(ec2, [node]) == {node: NodeState.STOPPED}, "it stopped")
-    monkeypatch.setattr(resources, "stopped_since", lambda reason: None)
+    monkeypatch.setattr(verdicts, "stopped_since", lambda reason: None)
     collector = GarbageCollector(places, home)
     for _ in range(2):
         found = collector.sweep()
         assert found.orphans == ()
         collector.note_stops(found)
     [noted] = collector.sweep().classified
-    since = resources.stopped_at(noted.resource)
+    since = verdicts.stopped_at(noted.resource)
     assert since is not None
     assert since <= datetime.now(timezone.utc)
     assert without_stop_time([noted]) == ()

@@ -35,6 +35,11 @@ def test_a_queue_runs_in_order_and_a_job_is_taken_out(quiet, tmp_path):
     assert [job["state"] for job in quiet.jobs()] == ["succeeded", "failed", "cancelled"]
     began = {job["job_id"]: job for job in quiet.jobs()}
     assert began[second]["started_at"] >= began[first]["ended_at"]
+    # A folder that nobody may read hides no other job.
+    quiet.on(0, f"chmod 0 .clusterctl/jobs/{third}")
+    status, out, err = quiet.ctl("jobs")
+    quiet.on(0, f"chmod 700 .clusterctl/jobs/{third}")
+    assert (status, first in out, err.count("spec.json: Permission denied")) == (0, True, 1), out
 
     for _ in range(2):
         status, out, err = quiet.ctl("fetch", second, str(tmp_path / "run"))

@@ -110,6 +110,65 @@ def test_down_refuses_while_something_would_be_lost(quiet, tmp_path, monkeypatch
     assert (status, f"where job {job} wrote is not known: spec.json: " in err) == (1, True), err
 
 
+ENDS = """\
+import os, pathlib
+pathlib.Path(f"best-{os.environ['OMPI_COMM_WORLD_RANK']}.ckpt").write_bytes(bytes(1 << 20))
+"""
+
+
+def test_what_goes_with_a_node_is_named_before_it_goes(quiet, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ends.py").write_text(ENDS)
+    # A script-mode program's own files count like any other's.
+    script = ("--script", "ends.py", "--hyperparameter", "epochs=1")
+    status, _, err = quiet.ctl("train", "2", *script)
+    assert status == 0, err
+    [job] = [one["job_id"] for one in quiet.jobs()]
+    left = f"job {job} left 1 file of 1.0 MiB in /home/ubuntu/.clusterctl/code/{job}/code"
+    for command, save in (
+        (("remove", "1", "--yes"), "clusterctl remove pair 1 --yes --force"),
+        (("replace", "1", "--yes"), "clusterctl replace pair 1 --yes --force"),
+    ):
+        status, _, err = quiet.ctl(*command)
+        said = (f"pair-1: {left}, not fetched" in err, "pair-0: job" in err, save in err)
+        assert (status, said) == (1, (True, False, True)), err
+    # The records of all jobs go with the head node.
+    status, _, err = quiet.ctl("replace", "0", "--yes")
+    assert (status, f"pair-[0-1]: job {job} left 2 files" in err) == (1, True), err
+    status, _, err = quiet.ctl("clean-logs", "--jobs")
+    question = "Remove what 1 job wrote and nobody fetched?"
+    assert (status, f"pair-[0-1]: job {job}" in err, question in err) == (2, True, True), err
+    # Another machine has the node's name now.
+    address = quiet.on(1, "hostname -I").split()[0]
+    quiet.on(0, f'sed -i \'s/"{address}"/"198.51.100.9"/\' .clusterctl/jobs/{job}/spec.json')
+    status, _, err = quiet.ctl("fetch", job, str(tmp_path / "home"))
+    assert (status, "ranks ran on pair-1, which the cluster no longer has" in err) == (0, True), err
+    assert (tmp_path / "home" / "best-0.ckpt").exists()
+    assert (tmp_path / "home" / "pair-1" / "best-1.ckpt").exists()
+    assert losses(quiet) == Losses()
+    status, out, err = quiet.ctl("clean-logs", "--jobs", "--dry-run")
+    assert (status, "results." in err) == (0, False), err
+    # A new head node knows no job, and each node still has what its ranks wrote.
+    quiet.on(0, "rm -r .clusterctl/jobs/*")
+    status, _, err = quiet.ctl("down", "--yes")
+    assert status == 1
+    for host in ("pair-0", "pair-1"):
+        assert f"{host}: job {job}, of which the head node has no record, left " in err
+        assert f"{host}:/home/ubuntu/.clusterctl/code/{job} ." in err
+    assert not quiet.on_all("rm -r .clusterctl/code")[0]
+
+
+def test_a_program_that_was_started_by_hand_is_no_all_clear(quiet):
+    started = quiet.on(
+        1, "nohup python3 -c 'import time; time.sleep(600)' >/dev/null 2>&1 & echo $!"
+    )
+    try:
+        [(host, line)] = losses(quiet).runs
+        assert (host, line.startswith("python3 -c")) == ("pair-1", True)
+    finally:
+        quiet.on(1, f"kill {started}")
+
+
 def test_checkpoints_count_whoever_started_the_training(quiet):
     """The logs of a training without a checkpoint are no loss, nor is what was shipped."""
     folder = "examples/horovod/tensorflow/imagenet_resnet"

@@ -14,10 +14,10 @@ import pytest
 
 from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import ClusterctlError, NoSuchCluster
-from clusterctl.ec2.cluster_resources import Made, find_made
 from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.observe import fixed_request
+from clusterctl.ec2.resources import find_made
 from clusterctl.ec2.session import Clients
 from clusterctl.operations import down as down_module
 from clusterctl.operations import members
@@ -162,7 +162,7 @@ class Account:
             except NoSuchCluster:
                 pass
         creations = Creations(Path("/nonexistent"))
-        assert find_made(self.plain.ec2, NAME, creations) == Made(), "\n".join(self.told)
+        assert find_made(self.plain.ec2, NAME, creations) == (), "\n".join(self.told)
         assert not find_instances(self.plain.ec2, NAME), "\n".join(self.told)
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.ec2 import session
-from clusterctl.ec2.cluster_resources import NOT_TERMINATED, find_key_pairs
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import execution as launch
-from clusterctl.ec2.network.vpcs import find_groups
+from clusterctl.ec2.resources import NOT_TERMINATED, find_groups, find_key_pairs
 from clusterctl.ec2.session import Clients
 from clusterctl.lab.record import ACCOUNTS
 from tests.cli.running import CommandLine

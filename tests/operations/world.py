@@ -12,7 +12,6 @@ from clusterctl.ec2.instances import find_instances, unfinished_of
 from clusterctl.ec2.launch.attempt import read_launches
 from clusterctl.ec2.node_role import role_name
 from clusterctl.operations import gc as gc_module
-from clusterctl.operations.costs import price_cache
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector, GcOptions
 from clusterctl.operations.launcher import Launcher
@@ -60,7 +59,7 @@ class World:
             self._begin()
             before(self.launcher)
         if before is nothing:
-            price_cache(self._home).unlink(missing_ok=True)
+            (self._home / "prices.json").unlink(missing_ok=True)
         self.clients.wire.mend()
 
     def _begin(self) -> None:

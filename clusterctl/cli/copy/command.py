@@ -175,12 +175,12 @@ def _check_disk(
 
     first = next(node for node in access.cluster.nodes if node.name == targets[0].host)
 
-    def look() -> None:
+    def probe() -> None:
         # This is advice only: the copy itself reports errors of a node or of EC2 that matter.
         with contextlib.suppress(Exception):
             shown.slow_disk = find_slow_disk(access, app.ec2, first.index, path)
 
-    thread = threading.Thread(target=look, daemon=True)
+    thread = threading.Thread(target=probe, daemon=True)
     thread.start()
     return thread
 

@@ -141,7 +141,7 @@ def _paces(progress: CopyProgress) -> tuple[str, str, str]:
     """Return the rate in three lengths, longest first.
 
     The first has the sum, the mean of a node, and its share of the slowest link; the second lacks
-    the sum; the third is the mean alone. All are empty while nothing moves.
+    the sum; the third is only the mean. All are empty while nothing moves.
     """
     rates = [node.rate for node in progress.nodes if is_moving(node) and node.rate > 0]
     if not rates:
@@ -184,7 +184,7 @@ class Stages:
     has failures."""
 
     def __init__(self) -> None:
-        self._told: set[NodeStage] = set()
+        self._reported: set[NodeStage] = set()
         self._since: dict[NodeStage, tuple[frozenset[str], float]] = {}
 
     def lines(self, now: CopyProgress) -> list[str]:
@@ -192,13 +192,13 @@ class Stages:
         due = []
         for nodes in by_stage(now.nodes):
             stage, hosts = nodes[0].stage, frozenset(node.host for node in nodes)
-            if stage in self._told or stage in (NodeStage.CONNECTING, NodeStage.FAILED):
+            if stage in self._reported or stage in (NodeStage.CONNECTING, NodeStage.FAILED):
                 continue
             known, since = self._since.get(stage, (frozenset(), 0.0))
             if not hosts <= known:
                 self._since[stage] = hosts, now.elapsed_s
             elif now.elapsed_s - since >= LASTS_S:
-                self._told.add(stage)
+                self._reported.add(stage)
                 due.append(f"{fold_hosts([node.host for node in nodes])}: {stage.value}")
         return due
 

@@ -19,8 +19,10 @@ from clusterctl.diagnosis.case import (
     full_filesystems,
     gdb_command,
 )
-from clusterctl.diagnosis.frames import WAITING, Activity, is_user
+from clusterctl.diagnosis.evidence import ProcessEvidence
+from clusterctl.diagnosis.frames import STARTING, WAITING, Activity, is_user
 from clusterctl.diagnosis.partners import chain, wait_in_words
+from clusterctl.diagnosis.progress import LONGEST_ALONE_S
 from clusterctl.diagnosis.ranks import (
     WORKS_SHARE,
     Rank,
@@ -36,6 +38,7 @@ from clusterctl.diagnosis.ranks import (
 )
 from clusterctl.diagnosis.rules.logs import NO_ROOM, first_error, root_error
 from clusterctl.diagnosis.tree import label, main_thread, others
+from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
 from clusterctl.explain.explanation import LogFinding
@@ -49,6 +52,9 @@ def ended_ranks(scene: Scene) -> Iterator[Cause]:
     if not ended or not rest or scene.advances:
         return
     failed = first_error(scene)
+    # A rank that evaluates or saves at the end of a program waits for nobody.
+    if not failed and not any(one.waits and not is_saving(one) for one in rest):
+        return
     found = []
     for rank in ended:
         at = main_thread(rank.last)[0].function
@@ -71,21 +77,18 @@ def suspects(scene: Scene) -> list[Rank]:
     out = [
         one
         for one in scene.ranks
-        if one.samples
-        and one.is_python
-        and not one.waits
-        and one.place not in (Activity.IMPORT, Activity.ENDED)
+        if one.samples and one.is_python and not one.waits and one.place is not Activity.ENDED
     ]
     few = len(out) * 2 < len(scene.ranks) or (len(out) == 1 and len(scene.ranks) == 2)
     if not out or scene.exchanges or not (few or scene.is_quiet):
         return []
     if not scene.others_wait(one.number for one in out):
         return []
-    # A rank that was in a step at one of the samples makes progress.
-    return [one for one in out if not any(place in _STEPS for place in one.places)]
-
-
-_STEPS = (Activity.COLLECTIVE, Activity.GRAPH, Activity.INIT)
+    # A rank that was in a step at one of the samples makes progress, as does one that starts.
+    is_long = scene.since_step_s >= LONGEST_ALONE_S
+    held = {one.number for one in out if is_long or (scene.is_overdue and _rests(one))}
+    known = [one for one in out if one.number in held or not {*one.places} & {*STARTING}]
+    return [one for one in known if not {*one.places} & {*WAITING}]
 
 
 def odd_ranks(scene: Scene) -> Iterator[Cause]:
@@ -105,14 +108,16 @@ def odd_ranks(scene: Scene) -> Iterator[Cause]:
             found.append(full_disk_finding(scene, rank, full, where, shown))
         elif blocked:
             what, hint = blocked
-            found.append(RankFinding("rank.io", ERROR, rank, f"{what}{where}", shown, hint))
+            severity = _severity(scene, any(one.state == "R" for one in rank.process.partners))
+            found.append(RankFinding("rank.io", severity, rank, f"{what}{where}", shown, hint))
         elif rank.place is Activity.DATA:
             what = "{is} waiting for the next batch of data: its input is stuck, or slow"
             hint = (
                 f"see what its input reads, on {rank.host.host}: its files, mounts and downloads"
                 + scene.hints.cluster(" (clusterctl disk NAME; clusterctl doctor NAME)")
             )
-            severity = ERROR if scene.is_quiet else WARNING
+            works = rank.grown("cpu_s") >= _RESTS * rank.span_s or any(map(_works, children(rank)))
+            severity = _severity(scene, works)
             found.append(RankFinding("rank.data", severity, rank, what, shown, hint))
         elif _rests(rank):
             found.append(_resting(scene, rank, where, shown))
@@ -129,7 +134,7 @@ def held_up(scene: Scene) -> Iterator[Cause]:
     named = set() if scene.advances else {one.number for one in suspects(scene)}
     found = []
     for rank in scene.ranks if scene.is_running else ():
-        if rank.number in named or len(rank.samples) < 2 or {*rank.places} & {*_STEPS}:
+        if rank.number in named or len(rank.samples) < 2 or {*rank.places} & {*WAITING}:
             continue
         shown = (*rank_lines(rank), *inner_lines(rank))
         where = f" in {label(rank.user_call)}" if rank.user_call else ""
@@ -149,6 +154,33 @@ def held_up(scene: Scene) -> Iterator[Cause]:
     yield from combine(found)
 
 
+def _severity(scene: Scene, works: bool) -> Severity:
+    """Return how bad it is that the others wait for a rank. One that works, or waits for a process
+    that does, may be slow, on a busy machine for example, until the job is overdue."""
+    if not works:
+        return ERROR if scene.is_quiet else WARNING
+    if scene.is_overdue:
+        return ERROR
+    return WARNING if scene.is_late else INFO
+
+
+def children(rank: Rank) -> list[ProcessEvidence]:
+    """Return the processes that a rank has started, as far as they were seen."""
+    return [one for one in rank.host.processes if one.parent == rank.process.pid and one.samples]
+
+
+def _works(process: ProcessEvidence) -> bool:
+    """Return whether a process used a processor, or was ready to, or moved bytes."""
+    first, last = process.samples[0], process.samples[-1]
+    moved = last.read_bytes + last.written_bytes - first.read_bytes - first.written_bytes
+    uses = last.cpu_s - first.cpu_s >= _RESTS * (last.at_s - first.at_s) > 0
+    return uses or moved > 0 or {one.state for one in process.samples} == {"R"}
+
+
+# Who sleeps uses less of a processor.
+_RESTS = 0.05
+
+
 def _waits_outside(rank: Rank) -> bool:
     """Return whether a rank is in a call on a file, a lock, its output or a pipe that it writes,
     and got no further in it. What it reads from a pipe may be its own workers' work."""
@@ -165,7 +197,7 @@ def _rests(rank: Rank) -> bool:
     known = rank.last.syscall or rank.last.main_cpu_s is not None
     if saves_with_progress(rank):
         return False
-    return bool(known) and rank.was("S") and not rank.moved and used_s < 0.05 * rank.span_s
+    return bool(known) and rank.was("S") and not rank.moved and used_s < _RESTS * rank.span_s
 
 
 def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankFinding:
@@ -186,7 +218,7 @@ def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> Ra
         hint = "the lines above show what its other threads and processes do"
     elif found and found.partners:
         hint = found.hint(scene)
-    severity = ERROR if scene.is_quiet else WARNING
+    severity = _severity(scene, call.startswith("wait") and any(map(_works, children(rank))))
     return RankFinding("rank.blocked", severity, rank, f"{deed}{where}{deep}", shown, hint)
 
 
@@ -219,15 +251,12 @@ def inner_lines(rank: Rank) -> tuple[str, ...]:
         if own:
             name = stack.thread or "without a name"
             lines.append(f"rank {rank.number}, thread {name}: {label(own[-1])}")
-    for process in rank.host.processes:
-        if process.parent == rank.process.pid and process.samples:
-            last = process.samples[-1]
-            own = [frame for frame in main_thread(last) if is_user(frame)]
-            at = f": {label(own[-1])}" if own else ""
-            if own or last.state not in "SR":
-                lines.append(
-                    f"rank {rank.number}, its process {process.pid} (state {last.state}){at}"
-                )
+    for process in children(rank):
+        last = process.samples[-1]
+        own = [frame for frame in main_thread(last) if is_user(frame)]
+        at = f": {label(own[-1])}" if own else ""
+        if own or last.state not in "SR":
+            lines.append(f"rank {rank.number}, its process {process.pid} (state {last.state}){at}")
     return tuple(lines[:4])
 
 
@@ -250,8 +279,11 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
         f"look again ({scene.hints.look}): a rank at work comes out of it; a loop has to be fixed: "
         f"{scene.hints.cancel}"
     )
-    stuck = scene.is_quiet and (seen or scene.stall) and not saves_with_progress(rank)
-    severity = INFO if works_alone(rank) else ERROR if stuck else WARNING
+    # At one line at all looks, it may evaluate in a long call, or in a loop without an end.
+    evaluates = is_saving(rank) and rank.uses_processor and scene.since_step_s < LONGEST_ALONE_S
+    severity = INFO if works_alone(rank) or evaluates else _severity(scene, works=True)
+    if severity is ERROR and (saves_with_progress(rank) or not (seen or scene.stall)):
+        severity = WARNING
     cpu_of = "its main thread" if rank.last.main_cpu_s is not None else "all its threads"
     shown = (*shown, f"rank {rank.number}: {cpu:.0%} of a processor by {cpu_of}")
     return RankFinding("rank.busy", severity, rank, deed, shown, hint)
@@ -291,7 +323,7 @@ def different_calls(scene: Scene, groups: Mapping[str, list[Rank]]) -> Cause:
     said = "; ".join(f"{ranks_in_words(ranks)} in {where}" for where, ranks in listed[:4])
     return Cause(
         "ranks.differ",
-        ERROR if scene.is_quiet else WARNING,
+        _severity(scene, any(_may_go_on(one) for ranks in groups.values() for one in ranks)),
         f"ranks wait for each other in different calls{scene.since}: {said}",
         only({rank.host.host for rank in few}),
         "all ranks have to make the same calls in the same order: see what leads these ranks "
@@ -299,6 +331,12 @@ def different_calls(scene: Scene, groups: Mapping[str, list[Rank]]) -> Cause:
         tuple(sorted(rank.number for rank in few)),
         tuple(line for _, ranks in listed for line in rank_lines(ranks[0]))[:8],
     )
+
+
+def _may_go_on(rank: Rank) -> bool:
+    """Return whether a rank that waits may only lack a processor, or a thread of its own."""
+    starved = "R" in rank.states and rank.grown("main_cpu_s") < 0.5 * rank.span_s
+    return starved or (rank.place is Activity.INIT and rank.grown("cpu_s") >= _RESTS * rank.span_s)
 
 
 def _by_another_way(scene: Scene) -> Iterator[Cause]:
@@ -364,7 +402,7 @@ def apart(scene: Scene) -> Iterator[Cause]:
         most = POLLING
     few = [rank for name, several in groups.items() if name != most for rank in several]
     minority = len(few) * 2 < len(ranks) or most == POLLING
-    if not few or not minority or any(one.place is Activity.IMPORT for one in ranks):
+    if not few or not minority or any(one.place in STARTING for one in ranks):
         return
     if not scene.is_quiet and any(map(is_saving, few)):
         return
@@ -383,7 +421,13 @@ def apart(scene: Scene) -> Iterator[Cause]:
         hint = f"{scene.hints.look} --tree shows its calls"
         if not rank.is_python and not rank.native.frames:
             hint = f"its calls, for which it is held a moment: {gdb_command(scene, rank)}"
-        severity = ERROR if scene.is_quiet and scene.quiet_s is not None else WARNING
+        # Who polls, of the others, waits. Who runs in Python may not.
+        may_work = (rank, *(one for one in groups[most] if one.is_python and not one.waits))
+        severity = _severity(scene, any("R" in one.states for one in may_work))
+        if not rank.is_python and severity is INFO:
+            severity = WARNING  # its calls are not known
+        if scene.quiet_s is None and severity is ERROR:
+            severity = WARNING
         shown = (*rank_lines(rank), *inner_lines(rank))
         found.append(RankFinding("rank.apart", severity, rank, what, shown, hint))
     yield from combine(found)

@@ -321,43 +321,15 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
 
     Ranks on hosts that could not be observed are not counted as missing.
     """
-    if not scene.is_running or not scene.size:
-        return
-    silent = {host.host for host in scene.silent}
-    blind = {host.host for host in scene.hosts if not host.error and sees_nothing(host)}
-    unseen = [
-        rank
-        for rank in range(scene.size)
-        if rank not in scene.by_number
-        and (rank not in scene.host_of or scene.host_of[rank].host not in silent | blind)
-    ]
-    if not unseen or (silent and any(rank not in scene.host_of for rank in unseen)):
+    unseen = _unseen(scene) if scene.is_running else []
+    if not unseen or scene.is_ending:
         return
     if any(one.place is Activity.ENDED for one in scene.ranks) and scene.advances:
         return
-    ages = [one.process.age_s for one in scene.ranks]
-    if scene.is_ending:
+    if not scene.ranks:
+        yield from _none_runs(scene)
         return
-    if not ages:
-        if scene.evidence.source:
-            yield Cause(
-                "ranks.none",
-                WARNING,
-                "no rank was seen on these hosts: none runs, or on others",
-                hint="name all hosts of the job; for ranks of another user add --sudo",
-                blocks=False,
-            )
-        elif scene.job.age_s > STARTING_S and not (scene.job.retries_left and scene.silent):
-            yield Cause(
-                "ranks.none",
-                ERROR,
-                f"no rank runs anywhere, {format_duration(scene.job.age_s)} after the start",
-                hint=scene.hints.cluster(
-                    "clusterctl logs NAME says how far mpirun got; end it: clusterctl cancel NAME"
-                ),
-            )
-        return
-    if max(ages) < STARTED_AFTER_S:
+    if max(one.process.age_s for one in scene.ranks) < STARTED_AFTER_S:
         return
     if scene.evidence.source:
         ended = {one.number for one in scene.gone}
@@ -368,7 +340,7 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
                 WARNING,
                 f"{format_ranks(elsewhere)} {_are(elsewhere)} not seen on these hosts: ended, or "
                 "on others",
-                hint="name all hosts of the job; for ranks of another user add --sudo",
+                hint=NAME_ALL,
                 ranks=tuple(elsewhere),
                 blocks=False,
             )
@@ -379,21 +351,63 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
             rank
         )
     for where, ranks in by_host.items():
-        first = scene.host_of.get(ranks[0])
-        place = f" on {where}" if where else ""
+        yield _gone(scene, ranks, where)
+
+
+# For hosts without a cluster.
+NAME_ALL = "name all hosts of the job; for ranks of another user add --sudo"
+
+
+def _unseen(scene: Scene) -> list[int]:
+    """Return the ranks that were not seen, unless they may be where nothing could be seen."""
+    silent = {host.host for host in scene.silent}
+    blind = {host.host for host in scene.hosts if not host.error and sees_nothing(host)}
+    unseen = [
+        rank
+        for rank in range(scene.size)
+        if rank not in scene.by_number
+        and (rank not in scene.host_of or scene.host_of[rank].host not in silent | blind)
+    ]
+    return [] if silent and any(rank not in scene.host_of for rank in unseen) else unseen
+
+
+def _none_runs(scene: Scene) -> Iterator[Cause]:
+    if scene.evidence.source:
         yield Cause(
-            "rank.missing",
-            ERROR,
-            f"{format_ranks(ranks)}{place} {_are(ranks)} gone: of the job's {scene.size} ranks "
-            f"{len(scene.ranks)} run",
-            first.host if first else None,
-            scene.hints.steps(
-                scene.hints.cluster("clusterctl logs NAME may say why it ended"),
-                f"then {scene.hints.cancel}",
-            ),
-            tuple(ranks),
-            tuple(_gone_line(scene, rank) for rank in ranks[:6]),
+            "ranks.none",
+            WARNING,
+            "no rank was seen on these hosts: none runs, or on others",
+            hint=NAME_ALL,
+            blocks=False,
         )
+    elif scene.job.age_s > STARTING_S and not (scene.job.retries_left and scene.silent):
+        yield Cause(
+            "ranks.none",
+            ERROR,
+            f"no rank runs anywhere, {format_duration(scene.job.age_s)} after the start",
+            hint=scene.hints.cluster(
+                "clusterctl logs NAME says how far mpirun got; end it: clusterctl cancel NAME"
+            ),
+        )
+
+
+def _gone(scene: Scene, ranks: list[int], where: str) -> Cause:
+    """Return the finding about ranks that have gone from a host; empty if that is not known."""
+    first = scene.host_of.get(ranks[0])
+    place = f" on {where}" if where else ""
+    return Cause(
+        "rank.missing",
+        ERROR,
+        f"{format_ranks(ranks)}{place} {_are(ranks)} gone: of the job's {scene.size} ranks "
+        f"{len(scene.ranks)} run",
+        first.host if first else None,
+        scene.hints.steps(
+            scene.hints.cluster("clusterctl logs NAME may say why it ended"),
+            f"then {scene.hints.cancel}",
+        ),
+        tuple(ranks),
+        tuple(_gone_line(scene, rank) for rank in ranks[:6]),
+    )
 
 
 def _gone_line(scene: Scene, number: int) -> str:

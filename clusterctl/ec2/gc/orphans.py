@@ -8,14 +8,19 @@ from datetime import datetime
 from enum import Enum
 from typing import Optional
 
+from clusterctl.domain.cluster import Limits
 from clusterctl.domain.units import format_duration
-from clusterctl.ec2.gc.resources import Resource, ResourceKind, limits_of, stopped_at
-from clusterctl.ec2.money.costs import node_cost, overrun_s, passed_end
+from clusterctl.ec2.instances import stopped_since
+from clusterctl.ec2.money.costs import node_cost, overrun_s, parse_limits, passed_end
+from clusterctl.ec2.resources import Resource, ResourceKind
 
 # Anything younger is kept: a launch creates its key pair and security group minutes before its
 # instances. Limits get OVERRUN_AFTER_H, because a node that was started after its end may boot for
 # long, and then has a quarter of an hour.
 YOUNG_S = 900.0
+# The tag with the time at which `gc` first saw a stopped instance. For instances that shut down by
+# themselves: EC2 does not record when.
+STOPPED_FOUND = "clusterctl:stopped-seen"
 
 # Region and cluster name. The same name in two regions is two clusters.
 ClusterId = tuple[str, str]
@@ -36,8 +41,8 @@ class Rules:
     """The facts and options that the verdicts depend on.
 
     `here` are the clusters with a folder on this machine, `busy` those that another command has
-    locked, `unsettled` those with a launch of unknown outcome. `unlisted_kinds` are the kinds that
-    could not be listed in a region. `first_seen_unused` is when `gc` first saw each unused resource
+    locked, `unresolved` those with a launch of unknown outcome. `unlisted_kinds` are the kinds that
+    could not be listed in a region. `unused_since` is when `gc` first saw each unused resource
     for which EC2 has no creation date; None counts all of these as old. `spent` has what clusters
     with a budget have cost in US dollars, and what they cost an hour; None if that is unknown.
 
@@ -49,9 +54,9 @@ class Rules:
     now: datetime
     here: frozenset[ClusterId] = frozenset()
     busy: frozenset[ClusterId] = frozenset()
-    unsettled: frozenset[ClusterId] = frozenset()
+    unresolved: frozenset[ClusterId] = frozenset()
     unlisted_kinds: frozenset[tuple[str, ResourceKind]] = frozenset()
-    first_seen_unused: Mapping[ResourceId, datetime] | None = None
+    unused_since: Mapping[ResourceId, datetime] | None = None
     spent: Mapping[ClusterId, tuple[float, float | None]] = field(default_factory=dict)
     cluster: str | None = None
     older_than_s: float | None = None
@@ -75,6 +80,29 @@ def resource_id(one: Resource) -> ResourceId:
 def age_s(one: Resource, now: datetime) -> float | None:
     """Return the resource's age in seconds; None where EC2 has no creation date for it."""
     return (now - one.made_at).total_seconds() if one.made_at else None
+
+
+def stopped_at(one: Resource) -> datetime | None:
+    """Return when an instance stopped, from EC2 or from the tag that `gc` set; None if neither."""
+    if one.instance is None or one.made_at is None:
+        return None
+    requested = stopped_since(one.instance.transition_reason)
+    try:
+        noted = datetime.fromisoformat(one.instance.tags.get(STOPPED_FOUND, ""))
+    except ValueError:
+        noted = None
+    # Each start sets a new launch time, so an older time is that of an earlier stop.
+    times = [
+        time
+        for time in (requested, noted)
+        if time is not None and time.tzinfo is not None and time >= one.made_at
+    ]
+    return min(times) if times else None
+
+
+def limits_of(one: Resource) -> Limits:
+    """Return the limits in an instance's tag. Anybody may have edited it: nonsense is no limit."""
+    return parse_limits(one.instance.limits_text if one.instance else "")
 
 
 def classify_network(one: Resource, everything: Sequence[Resource], rules: Rules) -> Classified:
@@ -157,25 +185,25 @@ class _ClusterResources:
         self._members = members
         self._rules = rules
         self._instances = {one.id: one for one in members if one.kind is ResourceKind.INSTANCE}
-        self._judged_instances: dict[str, Classified] = {}
+        self._classified_instances: dict[str, Classified] = {}
 
     def classified(self) -> list[Classified]:
         for one in self._instances.values():
-            self._judged_instances[one.id] = self._judge(one, self._instance)
+            self._classified_instances[one.id] = self._classified(one, self._instance)
         others = [
-            self._judge(one, self._attachable if one.kind in _ATTACHABLE else self._shared)
+            self._classified(one, self._attachable if one.kind in _ATTACHABLE else self._shared)
             for one in self._members
             if one.kind is not ResourceKind.INSTANCE
         ]
-        return [*self._judged_instances.values(), *others]
+        return [*self._classified_instances.values(), *others]
 
-    def _judge(self, one: Resource, way: _Way) -> Classified:
+    def _classified(self, one: Resource, way: _Way) -> Classified:
         if self._identity in self._rules.busy:
             return Classified(one, Verdict.KEPT, "a clusterctl on this machine is at work on it")
-        if self._identity in self._rules.unsettled:
+        if self._identity in self._rules.unresolved:
             why = "what came of a launch from this machine is not known yet; no command is at work"
             return Classified(one, Verdict.KEPT, why)
-        # Without the list of instances everything else would look unused.
+        # Without the list of instances everything else would seem unused.
         if self._is_blind(ResourceKind.INSTANCE):
             return Classified(one, Verdict.KEPT, "its instances could not be listed")
         if self._rules.cluster is not None:
@@ -186,16 +214,18 @@ class _ClusterResources:
         if one.state == "shutting-down":
             return Verdict.KEPT, "it is ending"
         if self._is_young(one):
-            return self._living(f"launched {self._ago(one)}")
+            return self._not_unused(f"launched {self._ago(one)}")
         # One rule that makes it an orphan is enough, whatever the others say.
         ways = (self._replaced, self._over, self._stopped, self._old)
         answers = [answer for way in ways if (answer := way(one))]
-        condemned = [answer for answer in answers if answer[0] is Verdict.ORPHAN]
-        if condemned or answers:
-            return (condemned or answers)[0]
-        return self._living("not launched from this machine; --older-than or --cluster includes it")
+        to_delete = [answer for answer in answers if answer[0] is Verdict.ORPHAN]
+        if to_delete or answers:
+            return (to_delete or answers)[0]
+        return self._not_unused(
+            "not launched from this machine; --older-than or --cluster includes it"
+        )
 
-    def _living(self, why: str) -> tuple[Verdict, str]:
+    def _not_unused(self, why: str) -> tuple[Verdict, str]:
         if self._identity in self._rules.here:
             return Verdict.IN_USE, "its cluster is kept on this machine"
         return Verdict.KEPT, why
@@ -248,7 +278,7 @@ class _ClusterResources:
     def _attachable(self, one: Resource) -> tuple[Verdict, str]:
         if one.state == "deleting":
             return Verdict.KEPT, "it is being deleted"
-        holder = self._judged_instances.get(one.attached_to)
+        holder = self._classified_instances.get(one.attached_to)
         if holder and holder.verdict is Verdict.ORPHAN:
             return Verdict.ORPHAN, f"goes with {one.attached_to}"
         if holder and holder.resource.state == "shutting-down":
@@ -266,7 +296,7 @@ class _ClusterResources:
         """Classify a group or a key pair: it is in use while the cluster has instances."""
         if one.state == "deleting":
             return Verdict.KEPT, "it is being deleted"
-        verdicts = {found.verdict for found in self._judged_instances.values()}
+        verdicts = {found.verdict for found in self._classified_instances.values()}
         if verdicts == {Verdict.ORPHAN}:
             return Verdict.ORPHAN, "goes with its cluster's instances"
         # Also true without instances.
@@ -279,28 +309,28 @@ class _ClusterResources:
     def _unless_young(self, one: Resource, why: str) -> tuple[Verdict, str]:
         # A resource without a date counts as young as the youngest one of its cluster, because a
         # launch creates all of them within minutes.
-        unseen = [kind.value for kind in _DATED if self._is_blind(kind)]
-        if unseen and one.made_at is None:
-            missing = " and ".join(f"{name}s" for name in unseen)
+        unlisted = [kind.value for kind in _DATED if self._is_blind(kind)]
+        if unlisted and one.made_at is None:
+            missing = " and ".join(f"{name}s" for name in unlisted)
             return Verdict.KEPT, f"{why}, but its cluster's {missing} could not be listed"
         dated = [one] if one.made_at else [other for other in self._members if other.made_at]
         if any(self._is_young(other) for other in dated):
             youngest = min(dated, key=self._age_s)
             return Verdict.KEPT, f"{why}, but made {self._ago(youngest)}"
-        return self._seen_alone(one, why) if one.made_at is None else (Verdict.ORPHAN, why)
+        return self._undated(one, why) if one.made_at is None else (Verdict.ORPHAN, why)
 
-    def _seen_alone(self, one: Resource, why: str) -> tuple[Verdict, str]:
+    def _undated(self, one: Resource, why: str) -> tuple[Verdict, str]:
         """Classify an unused resource without a creation date by how long `gc` has found it unused.
 
         It may belong to a launch that is under way on another machine.
         """
-        if self._rules.first_seen_unused is None:
+        if self._rules.unused_since is None:
             return Verdict.ORPHAN, why
-        since = self._rules.first_seen_unused.get(resource_id(one), self._rules.now)
-        seen_s = max(0.0, (self._rules.now - since).total_seconds())
-        if seen_s >= YOUNG_S:
-            return Verdict.ORPHAN, f"{why}, unused for {format_duration(seen_s)}"
-        seen = f"unused for {format_duration(seen_s)}" if seen_s else "first found unused now"
+        since = self._rules.unused_since.get(resource_id(one), self._rules.now)
+        unused_s = max(0.0, (self._rules.now - since).total_seconds())
+        if unused_s >= YOUNG_S:
+            return Verdict.ORPHAN, f"{why}, unused for {format_duration(unused_s)}"
+        seen = f"unused for {format_duration(unused_s)}" if unused_s else "first found unused now"
         return Verdict.KEPT, f"{why}, but {seen}; an orphan after {format_duration(YOUNG_S)}"
 
     def _is_blind(self, kind: ResourceKind) -> bool:
@@ -321,7 +351,7 @@ def undated_orphans(resources: Iterable[Resource], rules: Rules) -> tuple[Resour
 
     `gc` notes when it first saw these (see `Rules.alone_since`).
     """
-    classified = classify(resources, replace(rules, first_seen_unused=None))
+    classified = classify(resources, replace(rules, unused_since=None))
     return tuple(
         resource_id(one.resource)
         for one in classified

@@ -9,46 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.results import WithError
+from clusterctl.domain.timeouts import Clock, Polling
 from clusterctl.domain.units import count, format_duration
-from clusterctl.ec2.cluster_resources import (
-    BATCH,
-    DELETE_PLACEMENT_GROUP,
-    DELETE_SECURITY_GROUP,
-    Deletion,
-    delete,
-)
-from clusterctl.ec2.errors import backoff_delays, translated
-from clusterctl.ec2.gc.resources import Resource, ResourceKind
-from clusterctl.ec2.gc.sweep import list_kind
+from clusterctl.ec2.cluster_resources import BATCH
+from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import batches
 from clusterctl.ec2.node_role import delete_profile, delete_role
+from clusterctl.ec2.resources import DELETIONS, Resource, ResourceKind, delete, list_kind
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
-
-
-DELETIONS = {
-    ResourceKind.ADDRESS: Deletion(
-        "release_address",
-        "AllocationId",
-        ("InvalidAllocationID.NotFound",),
-        ("InvalidIPAddress.InUse",),
-    ),
-    ResourceKind.VOLUME: Deletion(
-        "delete_volume", "VolumeId", ("InvalidVolume.NotFound",), ("VolumeInUse",)
-    ),
-    ResourceKind.INTERFACE: Deletion(
-        "delete_network_interface",
-        "NetworkInterfaceId",
-        ("InvalidNetworkInterfaceID.NotFound",),
-        ("InvalidNetworkInterface.InUse",),
-    ),
-    ResourceKind.PLACEMENT_GROUP: DELETE_PLACEMENT_GROUP,
-    ResourceKind.SECURITY_GROUP: DELETE_SECURITY_GROUP,
-    ResourceKind.KEY_PAIR: Deletion(
-        "delete_key_pair", "KeyName", ("InvalidKeyPair.NotFound",), by_name=True
-    ),
-}
 
 
 TERMINATED_WITHIN_S = 900.0
@@ -109,14 +79,10 @@ def remove(
             on_gone(resource)
         except AwsError as failure:
             left.append(RemainingResource(failure, resource))
-    for kind, deletion in DELETIONS.items():
+    for kind in DELETIONS:
         for resource in by_kind[kind]:
             holder = staying.get(resource.attached_to)
-            error = (
-                holder.error
-                if holder
-                else _delete(clients.ec2, deletion, resource, deadline, teller)
-            )
+            error = holder.error if holder else _delete(clients.ec2, resource, deadline, teller)
             if error:
                 left.append(RemainingResource(error, resource))
             else:
@@ -131,18 +97,19 @@ def remove(
 
 
 def _delete(
-    client: Any, deletion: Deletion, resource: Resource, deadline: float, teller: _WaitReporter
+    client: Any, resource: Resource, deadline: float, teller: _WaitReporter
 ) -> ClusterctlError | None:
+    in_use = DELETIONS[resource.kind].in_use
+
     def on_wait(error: AwsError, left_s: float) -> None:
-        why = "something still uses it" if error.code in deletion.in_use else "EC2 is throttling"
+        why = "something still uses it" if error.code in in_use else "EC2 is throttling"
         teller.waits(_called(resource), why, left_s)
 
     try:
-        value = resource.name if deletion.by_name else resource.id
-        delete(client, deletion, value, deadline, on_wait)
+        delete(client, resource, deadline, on_wait)
         return None
     except AwsError as error:
-        return _still_used(resource, error) if error.code in deletion.in_use else error
+        return _still_used(resource, error) if error.code in in_use else error
 
 
 def _delete_of_iam(iam: Any, resource: Resource) -> None:
@@ -223,19 +190,17 @@ def _await_end(
     Raises AwsError.
     """
     left = set(waited_for)
-    deadline = time.monotonic() + TERMINATED_WITHIN_S
-    for gap_s in backoff_delays():
-        if not left:
-            break
+    polling = Polling(Clock(), TERMINATED_WITHIN_S)
+    while left:
         shown = {one.id for one in list_kind(clients, region, ResourceKind.INSTANCE)}
         for one in sorted(left - shown):
             on_gone(by_id[one])
         left &= shown
-        if not left or time.monotonic() > deadline:
+        if not left or polling.left_s < 0:
             break
         what = f"{count(len(left), 'instance')} in {region}"
-        teller.waits(what, "shutting down", deadline - time.monotonic())
-        time.sleep(gap_s)
+        teller.waits(what, "shutting down", polling.left_s)
+        polling.wait()
     return left
 
 
@@ -249,17 +214,17 @@ def _delete_network(
     with translated():
         # This only starts the deletion.
         clients.cloudformation.delete_stack(StackName=network.name)
-    deadline = time.monotonic() + NETWORK_WITHIN_S
-    for gap_s in backoff_delays():
+    polling = Polling(Clock(), NETWORK_WITHIN_S)
+    while True:
         shown = [
             one for one in list_kind(clients, region, ResourceKind.NETWORK) if one.id == network.id
         ]
         if not shown:
             return
-        if shown[0].state == "DELETE_FAILED" or time.monotonic() > deadline:
+        if shown[0].state == "DELETE_FAILED" or polling.left_s < 0:
             raise ClusterctlError(
                 f"CloudFormation has not deleted it ({shown[0].state})",
                 f"aws cloudformation describe-stack-events --stack-name {network.name} shows why",
             )
-        teller.waits(_called(network), "CloudFormation deletes it", deadline - time.monotonic())
-        time.sleep(gap_s)
+        teller.waits(_called(network), "CloudFormation deletes it", polling.left_s)
+        polling.wait()

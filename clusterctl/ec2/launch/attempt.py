@@ -14,10 +14,10 @@ from clusterctl.domain.cluster import AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.files import read_file, write_file
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.timeouts import Timeouts
+from clusterctl.domain.timeouts import Timeouts, backoff_delays
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import StillShuttingDown, terminate
-from clusterctl.ec2.errors import backoff_delays, outcome_unknown, throttled, translated
+from clusterctl.ec2.errors import outcome_unknown, throttled, translated
 from clusterctl.ec2.instances import (
     PRESENT,
     Instance,
@@ -221,13 +221,13 @@ class Attempt:
                     return self.once.run_instances(**request)
             except AwsError as error:
                 failure = error
-                patient = outcome_unknown(error) or throttled(error)
-                failed_tries += patient
-                # Throttling says nothing about an earlier try of the same request that may have
-                # been carried out. Only a refusal of the request itself clears the doubt.
+                may_repeat = outcome_unknown(error) or throttled(error)
+                failed_tries += may_repeat
+                # Throttling does not show the outcome of an earlier try of the same request that
+                # may have been carried out. Only a refusal of the request itself clears the doubt.
                 doubtful = outcome_unknown(error) or (doubtful and throttled(error))
-                again = failed_tries < ATTEMPTS if patient else clock.monotonic() < known_by
-                if not (patient or not_yet_known(error)) or not again:
+                again = failed_tries < ATTEMPTS if may_repeat else clock.monotonic() < known_by
+                if not (may_repeat or not_yet_known(error)) or not again:
                     break
                 if is_about_profile(error) and not waits:
                     waits = True
@@ -334,7 +334,7 @@ def indices_of(step: Step) -> tuple[int, ...]:
     return tuple(range(first, first + step.arguments["MaxCount"]))
 
 
-# What EC2 says of an instance profile that IAM has just made, or just given its role: pull request
+# EC2's error for an instance profile that IAM has just made, or just given its role: pull request
 # 2037 and issue 2660 of hashicorp/terraform. It knows the profile some seconds later.
 PROFILE_UNKNOWN = ("Invalid IAM Instance Profile name", "has no associated IAM Roles")
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import Market
 from clusterctl.domain.errors import AwsError
-from clusterctl.ec2.errors import translated
+from clusterctl.ec2.errors import paged, translated
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.network.vpcs import Subnet
 
@@ -169,13 +169,12 @@ def find_offers(client: EC2Client, types: Sequence[str]) -> Offers:
     """Return the zones of this region that offer each type. Raises AwsError."""
     offers: dict[str, set[str]] = {name: set() for name in types}
     named: Any = [{"Name": "instance-type", "Values": list(types)}]
-    with translated():
-        pages = client.get_paginator("describe_instance_type_offerings").paginate(
-            LocationType="availability-zone", Filters=named
-        )
-        for page in pages:
-            for offer in page["InstanceTypeOfferings"]:
-                offers[offer["InstanceType"]].add(offer["Location"])
+    for offer in paged(
+        *(client, "describe_instance_type_offerings", "InstanceTypeOfferings"),
+        LocationType="availability-zone",
+        Filters=named,
+    ):
+        offers[offer["InstanceType"]].add(offer["Location"])
     return {name: frozenset(zones) for name, zones in offers.items()}
 
 
@@ -191,8 +190,8 @@ def places(
     With `zone`, only places in that zone. Of each zone the subnet with most free addresses is
     taken, and only if it has `addresses_needed`. All places are in one network border group: an
     elastic address is allocated before it is known which of the places has room, and is good for
-    one group only. It is the region's if any subnet may be used there: nobody gets into a Local
-    Zone, which has other prices, without having named it or a subnet in it.
+    one group only. It is the region's if any subnet may be used there: no account is in a Local
+    Zone by default, which has other prices, without having named it or a subnet in it.
     """
     usable = [subnet for subnet in subnets if zone in (None, subnet.zone)]
     groups = {border_group(subnet.zone) for subnet in usable}

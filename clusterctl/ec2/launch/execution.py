@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.domain.timeouts import Clock, Timeouts
+from clusterctl.domain.timeouts import Clock, Polling, Timeouts, backoff_delays
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import await_available
 from clusterctl.ec2.creations import CREATIONS, Creations
-from clusterctl.ec2.errors import backoff_delays, outcome_unknown, throttled, translated
+from clusterctl.ec2.errors import outcome_unknown, retried, throttled, translated
 from clusterctl.ec2.instances import PRESENT, Instance, find_instances, find_with, members_of, tag
 from clusterctl.ec2.launch.attempt import (
     ATTEMPTS,
@@ -281,15 +281,14 @@ def _associate(
     client: EC2Client, name: str, step: Step, results: Mapping[str, Any], timeouts: Timeouts
 ) -> None:
     """Associate the elastic address, retrying while the head node is still starting."""
-    clock = timeouts.clock
-    deadline = clock.monotonic() + timeouts.state_change_s
-    arguments = step.resolved(results)
-    for gap_s in backoff_delays(0.5):
+    clock, arguments = timeouts.clock, step.resolved(results)
+    polling = Polling(clock, timeouts.state_change_s, 0.5)
+    while True:
         try:
             _repeated(client, step, arguments, clock)
             return
         except AwsError as error:
-            if error.code not in STILL_STARTING or clock.monotonic() > deadline:
+            if error.code not in STILL_STARTING or polling.left_s < 0:
                 raise
             interface = arguments["NetworkInterfaceId"]
             head = [one for one in find_instances(client, name) if one.interface_id == interface]
@@ -297,23 +296,20 @@ def _associate(
                 # It may have left `pending` after the call. The answer to one more is final.
                 _repeated(client, step, arguments, clock)
                 return
-        clock.sleep(gap_s)
+        polling.wait()
 
 
 def _give_profile(client: EC2Client, step: Step, timeouts: Timeouts) -> None:
     """Give a node an instance profile, retrying while the node changes its state and while EC2 does
     not know a profile that was created just before."""
-    clock = timeouts.clock
-    deadline = clock.monotonic() + timeouts.known_s
-    for gap_s in backoff_delays(0.5):
-        try:
-            _repeated(client, step, step.resolved({}), clock)
-            return
-        except AwsError as error:
-            again = error.code in STILL_STARTING or not_yet_known(error)
-            if not again or clock.monotonic() > deadline:
-                raise unknown_profile(error) from error
-        clock.sleep(gap_s)
+    try:
+        retried(
+            lambda: _repeated(client, step, step.resolved({}), timeouts.clock),
+            lambda error: error.code in STILL_STARTING or not_yet_known(error),
+            Polling(timeouts.clock, timeouts.known_s, 0.5),
+        )
+    except AwsError as error:
+        raise unknown_profile(error) from error
 
 
 def _launch(

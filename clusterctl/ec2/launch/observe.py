@@ -20,11 +20,6 @@ from clusterctl.domain.cluster import (
     is_free_tag,
 )
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError, no_such_cluster
-from clusterctl.ec2.cluster_resources import (
-    KeyPair,
-    PlacementGroup,
-    find_made,
-)
 from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.images import Image, find_image
 from clusterctl.ec2.instances import (
@@ -63,6 +58,7 @@ from clusterctl.ec2.network.vpcs import (
 )
 from clusterctl.ec2.node_role import NodeRole, find_node_role, with_policy_hint
 from clusterctl.ec2.policy import EVERY_BUCKET, Bounds, node_policy
+from clusterctl.ec2.resources import KeyPair, Resource, ResourceKind, details_of, find_made
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -123,7 +119,7 @@ def spec_of_existing(name: str, instances: Sequence[Instance]) -> ClusterSpec:
 
 
 def _check(spec: ClusterSpec, head: Instance) -> None:
-    asked: list[tuple[str, object, object]] = [
+    requested: list[tuple[str, object, object]] = [
         ("login user", spec.ssh_user, head.ssh_user),
         ("image", _ami(spec.image), head.image_id or None),
         ("zone", spec.zone, head.node.availability_zone or None),
@@ -135,8 +131,8 @@ def _check(spec: ClusterSpec, head: Instance) -> None:
         ("private nodes", spec.private or None, head.private),
     ]
     if head.node.instance_type not in spec.types:
-        asked.insert(0, ("type", spec.instance_type, head.node.instance_type))
-    for what, wanted, found in asked:
+        requested.insert(0, ("type", spec.instance_type, head.node.instance_type))
+    for what, wanted, found in requested:
         # None means that the user left the option open, or that EC2 does not show the value.
         if wanted is not None and found is not None and found != wanted:
             raise UsageError(
@@ -166,8 +162,8 @@ def _filled(disk: Disk, other: Disk) -> Disk:
     return replace(other, **{name: value for name, value in given.items() if value is not None})
 
 
-def _limits(asked: Limits, kept: Limits) -> Limits:
-    return kept if asked == Limits() else asked
+def _limits(requested: Limits, kept: Limits) -> Limits:
+    return kept if requested == Limits() else requested
 
 
 def _own_tags(head: Instance) -> tuple[tuple[str, str], ...]:
@@ -228,7 +224,7 @@ class Observed:
     spec from here. `instances` are those that are not shutting down or terminated, with those that
     are being replaced or removed. `catalogue` is None where no node is missing. `ssh_from` is the
     network to allow SSH from; empty where this machine's public address is unknown and the security
-    group's existing rules must do. `unsettled` are launches that were sent a short time ago and
+    group's existing rules must do. `unresolved` are launches that were sent a short time ago and
     have shown no instance yet. `node_role` is the cluster's own role if the spec requests it, and
     `profile_associations` has the ids of those that have to change, by instance id.
     """
@@ -241,9 +237,9 @@ class Observed:
     instances: tuple[Instance, ...] = ()
     key_pair: KeyPair | None = None
     group: SecurityGroup | None = None
-    placement_group: PlacementGroup | None = None
+    placement_group: Resource | None = None
     address: ElasticAddress | None = None
-    unsettled: tuple[SentLaunch, ...] = ()
+    unresolved: tuple[SentLaunch, ...] = ()
     node_role: NodeRole | None = None
     profile_associations: Mapping[str, str] = field(default_factory=dict)
 
@@ -275,7 +271,6 @@ def observe(
     name: str,
     request: Request,
     launch_record: Path,
-    price_cache: Path,
     creations: Creations,
 ) -> Observed:
     """Take a snapshot of a cluster and complete the spec to launch. Changes nothing in EC2.
@@ -290,13 +285,13 @@ def observe(
     # An instance in either response shows its launch's outcome, which is then not sent again.
     shown = {one.launch_token for one in (*instances, *launched)}
     recent = time.time() - UNKNOWN_FOR_S
-    unsettled = tuple(one for one in sent if one.token not in shown and one.sent_at > recent)
-    asked = request(instances)
-    spec = inherited(asked, instances)
+    unresolved = tuple(one for one in sent if one.token not in shown and one.sent_at > recent)
+    requested = request(instances)
+    spec = inherited(requested, instances)
     members = members_of(instances)
     lacking = max(0, spec.nodes - len(members))
-    if asked.network and members:
-        _check_network(client, asked, members[0])
+    if requested.network and members:
+        _check_network(client, requested, members[0])
     reservation = None
     if lacking and spec.capacity_reservation:
         reservation = find_reservation(client, spec.capacity_reservation)
@@ -306,26 +301,29 @@ def observe(
     made = find_made(client, name, creations)
     # An interrupted `up` may have left a group in another VPC. That one cannot be used here, and
     # `down` removes it.
-    group = next((one for one in made.groups if one.vpc_id == vpc.vpc_id), None)
+    groups = details_of(made, SecurityGroup)
+    group = next((one for one in groups if one.vpc_id == vpc.vpc_id), None)
     observed = Observed(
         spec=spec,
         region=client.meta.region_name,
         vpc=vpc,
         ssh_from=_ssh_from(client, spec, vpc, group),
         instances=instances,
-        key_pair=next(iter(made.key_pairs), None),
+        key_pair=next(iter(details_of(made, KeyPair)), None),
         group=group,
-        placement_group=next(iter(made.placement_groups), None),
-        address=next(iter(made.addresses), None),
-        unsettled=unsettled,
+        placement_group=next(
+            (one for one in made if one.kind is ResourceKind.PLACEMENT_GROUP), None
+        ),
+        address=next(iter(details_of(made, ElasticAddress)), None),
+        unresolved=unresolved,
     )
-    if asked.instance_profile:
+    if requested.instance_profile:
         observed = _with_profile(clients, observed, creations)
     if not lacking:
         return observed
     return replace(
         observed,
-        catalogue=_catalogue(clients, observed, reservation, subnets, price_cache, lacking),
+        catalogue=_catalogue(clients, observed, reservation, subnets, lacking),
     )
 
 
@@ -384,7 +382,6 @@ def _catalogue(
     observed: Observed,
     reservation: Reservation | None,
     subnets: tuple[Subnet, ...],
-    price_cache: Path,
     lacking: int,
 ) -> Catalogue:
     client, spec = clients.ec2, observed.spec
@@ -392,25 +389,22 @@ def _catalogue(
     without = any(lacks_public_address(spec, one) for one in machines.values())
     most = max((interfaces_needed(one, lacking, spec) for one in machines.values()), default=0)
     image = spec.image
-    if image is None and observed.unsettled:
+    if image is None and observed.unresolved:
         # A newer default image may have appeared since the launch was sent. It can only be sent
         # again with its token if the request is the same.
-        image = str(observed.unsettled[0].request.get("ImageId", "")) or None
+        image = str(observed.unresolved[0].request.get("ImageId", "")) or None
     return Catalogue(
         machines=machines,
         images=_images(clients, image, machines),
         offers=find_offers(client, spec.types),
         subnets=subnets,
         reservation=reservation,
-        prices={
-            name: find_price(clients, name, spec.market, spec.zone, price_cache)
-            for name in machines
-        },
+        prices={name: find_price(clients, name, spec.market, spec.zone) for name in machines},
         quotas=find_quota_uses(clients, machines.values(), spec.market),
         ways_out=_ways_out(client, subnets),
         addresses=find_address_use(clients) if without and not observed.address else None,
         interfaces=find_interface_use(clients) if most >= MANY_INTERFACES else None,
-        spent_usd=_spent_usd(clients, observed.instances, price_cache),
+        spent_usd=_spent_usd(clients, observed.instances),
     )
 
 
@@ -423,8 +417,8 @@ def _ways_out(client: EC2Client, subnets: Sequence[Subnet]) -> Mapping[str, Egre
         return {}
 
 
-def _spent_usd(clients: Clients, there: tuple[Instance, ...], price_cache: Path) -> float:
-    prices = find_prices(clients, there, price_cache)
+def _spent_usd(clients: Clients, there: tuple[Instance, ...]) -> float:
+    prices = find_prices(clients, there)
     now = datetime.now(timezone.utc)
     return sum(node_cost(one, prices[price_key(one)], now).spent_usd for one in there)
 

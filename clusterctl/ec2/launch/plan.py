@@ -202,11 +202,11 @@ def grants(policy: Policy) -> str:
         if actions != ["s3:ListBucket"]:
             found = (one.partition(":::")[2].removesuffix("*") for one in statement["Resource"])
             places.setdefault(verb, []).extend(found)
-    said = {
+    phrases = {
         verb: "every bucket" if "*/" in found else " and ".join(f"s3://{one}" for one in found)
         for verb, found in places.items()
     }
-    return "; ".join(f"may {verb} {where}" for verb, where in said.items())
+    return "; ".join(f"may {verb} {where}" for verb, where in phrases.items())
 
 
 def profile_steps(observed: Observed) -> Iterator[Step]:
@@ -530,12 +530,12 @@ def plan_launch(observed: Observed, public_key: str, launch_id: str) -> LaunchPl
             zone = observed.head.node.availability_zone if observed.head else ""
             steps += [*allocate_steps(observed, zone), *associate_steps(observed)]
         plan = replace(plan, steps=tuple(steps), findings=tuple(cluster_findings(observed)))
-    said = (
+    found = (
         *kept(observed),
         *_tags_kept(observed),
         *unfinished_findings(observed.spec.name, observed.instances),
     )
-    plan = replace(plan, findings=(*plan.findings, *said))
+    plan = replace(plan, findings=(*plan.findings, *found))
     tokens = [step.arguments.get("ClientToken", "") for step in plan.steps]
     if not plan.refused:
         check_finished(observed, tokens)
@@ -666,7 +666,7 @@ def _resent(
     """
     found = {}
     for run in groups:
-        for sent in plan.observed.unsettled:
+        for sent in plan.observed.unresolved:
             place = place_of(sent.request, plan.observed)
             if place and any(
                 sent.requests(run_request(plan.launch_at(place, run, fills), sent.token))

@@ -92,7 +92,7 @@ def check_finished(observed: Observed, tokens: Iterable[str]) -> None:
 
     `tokens` are the client tokens of the planned launches.
     """
-    if {sent.token for sent in observed.unsettled} - set(tokens):
+    if {sent.token for sent in observed.unresolved} - set(tokens):
         raise ClusterctlError(
             f"an earlier `up` of {observed.spec.name} with other settings was cut off; "
             "whether it launched anything is not known yet",

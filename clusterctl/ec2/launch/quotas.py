@@ -13,8 +13,8 @@ from clusterctl.domain.cluster import Market
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.units import count
-from clusterctl.ec2.errors import translated
-from clusterctl.ec2.instances import PAGE
+from clusterctl.ec2.errors import paged, translated
+from clusterctl.ec2.instances import PAGE, described_instances
 from clusterctl.ec2.machines import MachineType, find_machine_types
 
 if TYPE_CHECKING:
@@ -191,9 +191,8 @@ def find_interface_use(clients: Clients) -> QuotaUse:
 
     Lists all of them, because EC2 has no call that counts.
     """
-    with translated():
-        pages = clients.ec2.get_paginator("describe_network_interfaces")
-        used = sum(len(page["NetworkInterfaces"]) for page in pages.paginate(PaginationConfig=PAGE))
+    listed = ("describe_network_interfaces", "NetworkInterfaces")
+    used = len(paged(clients.ec2, *listed, PaginationConfig=PAGE))
     code = "L-DF5E4CA3"
     limit = find_quota(clients, code, "vpc")
     return QuotaUse("Network interfaces per Region", code, used, limit, "vpc")
@@ -208,14 +207,7 @@ def _running(clients: Clients, buckets: Iterable[QuotaFamily | None]) -> list[An
         {"Name": "instance-state-name", "Values": list(COUNTED)},
         {"Name": "instance-type", "Values": [f"{one}*" for one in letters]},
     ]
-    with translated():
-        pages = clients.ec2.get_paginator("describe_instances")
-        return [
-            instance
-            for page in pages.paginate(Filters=filters, PaginationConfig=PAGE)
-            for reservation in page["Reservations"]
-            for instance in reservation["Instances"]
-        ]
+    return described_instances(clients.ec2, Filters=filters, PaginationConfig=PAGE)
 
 
 def _unused_vcpus(clients: Clients, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -227,13 +219,11 @@ def _unused_vcpus(clients: Clients, sizes: Mapping[str, int]) -> dict[str, int]:
     """
     free: Counter[str] = Counter()
     try:
-        with translated():
-            pages = clients.ec2.get_paginator("describe_capacity_reservations")
-            for page in pages.paginate(PaginationConfig=PAGE):
-                for one in page["CapacityReservations"]:
-                    is_block = one.get("ReservationType") == "capacity-block"
-                    if one.get("State") in RESERVED and not is_block:
-                        free[one["InstanceType"]] += one.get("AvailableInstanceCount", 0)
+        listed = ("describe_capacity_reservations", "CapacityReservations")
+        for one in paged(clients.ec2, *listed, PaginationConfig=PAGE):
+            is_block = one.get("ReservationType") == "capacity-block"
+            if one.get("State") in RESERVED and not is_block:
+                free[one["InstanceType"]] += one.get("AvailableInstanceCount", 0)
     except AwsError as error:
         if error.code != "UnauthorizedOperation":
             raise

@@ -73,14 +73,14 @@ def _fill(value: Any, results: Mapping[str, Any]) -> Any:
     return value
 
 
-def efa_wanted(machine: MachineType, nodes: int, asked: bool | None) -> bool:
+def efa_wanted(machine: MachineType, nodes: int, requested: bool | None) -> bool:
     """Return whether nodes get EFAs. `requested` is the user's choice; None means the default.
 
     By default only clusters of several nodes get them, because EFA carries traffic between nodes.
     """
-    if asked is None:
+    if requested is None:
         return machine.efa_interfaces > 0 and nodes > 1
-    return asked and machine.efa_interfaces > 0
+    return requested and machine.efa_interfaces > 0
 
 
 def efa_cards(machine: MachineType) -> tuple[int, ...]:
@@ -180,19 +180,21 @@ LOAD_MIB_S = range(100, 300 + 1)
 LOAD_REGION_MIB_S, LOAD_LAUNCH_MIB_S = 5000, 4500
 
 
-def load_mib_s(machine: MachineType, image_gib: int, nodes: int, asked: int | None) -> int | None:
+def load_mib_s(
+    machine: MachineType, image_gib: int, nodes: int, requested: int | None
+) -> int | None:
     """Return the rate in MiB/s at which EC2 fills each root volume of a cluster from its image.
 
     None where that is not worth its price, and where there are too many nodes for the region's
     limit. 100 GiB cost $0.36, as much as one minute of a p4d.24xlarge.
     """
-    if asked is not None or not image_gib:
-        return (asked or None) if image_gib else None
+    if requested is not None or not image_gib:
+        return (requested or None) if image_gib else None
     rate = min(LOAD_MIB_S[-1], LOAD_LAUNCH_MIB_S // nodes)
     return rate if machine.gpus >= LARGE_GPUS and rate in LOAD_MIB_S else None
 
 
-def root_disk(asked: Disk, machine: MachineType, image_gib: int) -> Disk:
+def root_disk(requested: Disk, machine: MachineType, image_gib: int) -> Disk:
     """Return the root volume: what was requested, with defaults for the rest.
 
     `image_gib` is the size of the image's snapshot, 0 if unknown. In the result, IOPS and
@@ -200,10 +202,10 @@ def root_disk(asked: Disk, machine: MachineType, image_gib: int) -> Disk:
     """
     large = machine.gpus >= LARGE_GPUS
     return Disk(
-        asked.size_gib or max(image_gib, LEAST_GIB),
-        asked.iops or (LARGE_IOPS if large else None),
-        asked.throughput_mib_s or (LARGE_MIB_S if large else None),
-        asked.kms_key,
+        requested.size_gib or max(image_gib, LEAST_GIB),
+        requested.iops or (LARGE_IOPS if large else None),
+        requested.throughput_mib_s or (LARGE_MIB_S if large else None),
+        requested.kms_key,
     )
 
 
@@ -240,8 +242,8 @@ class Launch:
         """
         if not self.fills or self.place.in_local_zone:
             return None
-        gib, asked = self.image.root_gib, self.spec.disk.load_mib_s
-        return load_mib_s(self.machine, gib, len(self.wanted), asked)
+        gib, requested = self.image.root_gib, self.spec.disk.load_mib_s
+        return load_mib_s(self.machine, gib, len(self.wanted), requested)
 
     @property
     def efa(self) -> bool:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from clusterctl.domain.cluster import Market
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.files import write_file
-from clusterctl.ec2.errors import translated
+from clusterctl.ec2.errors import paged, translated
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.money.costs import Price, price_key
 from clusterctl.ec2.network.vpcs import is_local
@@ -111,7 +111,6 @@ def find_price(
     instance_type: str,
     market: Market,
     zone: str | None = None,
-    cache: Path | None = None,
 ) -> Price | None:
     """Return the hourly price of one machine; None if no source has it. Raises no AwsError.
 
@@ -120,18 +119,18 @@ def find_price(
     machine in a Capacity Block costs 0: the block was paid in advance. `zone` counts for spot only;
     without it the price is that of the dearest zone. The source shows where nothing is billed.
     """
-    price = _find_price(clients, instance_type, market, zone, cache)
+    price = _find_price(clients, instance_type, market, zone)
     if price and is_local(clients.ec2.meta.endpoint_url):
         return replace(price, source=f"{NOT_BILLED}: {price.source}")
     return price
 
 
 def _find_price(
-    clients: Clients, instance_type: str, market: Market, zone: str | None, cache: Path | None
+    clients: Clients, instance_type: str, market: Market, zone: str | None
 ) -> Price | None:
     if market is Market.CAPACITY_BLOCK:
         return Price(0.0, "paid in advance", _today())
-    known = PriceCache(cache)
+    known = PriceCache(clients.account.price_cache)
     place = f"{clients.account.endpoint_url or 'aws'} {_region(clients)} {instance_type}"
     if market is Market.SPOT:
         found = _cached(
@@ -158,18 +157,16 @@ def _find_price(
     return price
 
 
-def find_prices(clients: Clients, instances: Sequence[Instance], cache: Path | None) -> Prices:
+def find_prices(clients: Clients, instances: Sequence[Instance]) -> Prices:
     """Return the prices of these instances by `price_key`. Raises no AwsError."""
     found: dict[tuple[str, Market, str], Price | None] = {}
     for key in dict.fromkeys(price_key(one) for one in instances):
         instance_type, market, zone = key
-        found[key] = find_price(clients, instance_type, market, zone or None, cache)
+        found[key] = find_price(clients, instance_type, market, zone or None)
     return found
 
 
-def list_prices(
-    clients: Clients, instances: Sequence[Instance], cache: Path | None
-) -> dict[str, float]:
+def list_prices(clients: Clients, instances: Sequence[Instance]) -> dict[str, float]:
     """Return the dollars an hour on demand of these instances' types, as far as they are known.
 
     They are to be compared with measured speeds. Hosts of the local EC2 have this machine's speed,
@@ -178,7 +175,7 @@ def list_prices(
     if is_local(clients.ec2.meta.endpoint_url):
         return {}
     types = sorted({one.node.instance_type for one in instances})
-    found = {name: find_price(clients, name, Market.ON_DEMAND, cache=cache) for name in types}
+    found = {name: find_price(clients, name, Market.ON_DEMAND) for name in types}
     return {name: price.hourly_usd for name, price in found.items() if price}
 
 
@@ -316,11 +313,9 @@ def _ask_spot(clients: Clients, instance_type: str, zone: str | None) -> float |
     }
     if zone:
         request["AvailabilityZone"] = zone
-    with translated():
-        pages = clients.ec2.get_paginator("describe_spot_price_history").paginate(**request)
-        history: list[Any] = [entry for page in pages for entry in page["SpotPriceHistory"]]
+    history = paged(clients.ec2, "describe_spot_price_history", "SpotPriceHistory", **request)
     newest: dict[str, Any] = {}
-    for entry in sorted(history, key=lambda seen: seen["Timestamp"]):
+    for entry in sorted(history, key=lambda found: found["Timestamp"]):
         newest[entry["AvailabilityZone"]] = entry
     return max((float(entry["SpotPrice"]) for entry in newest.values()), default=None)
 

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
-from clusterctl.domain.timeouts import Timeouts
-from clusterctl.ec2 import tags
-from clusterctl.ec2.errors import backoff_delays, translated
+from clusterctl.ec2.errors import paged, translated
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -70,14 +68,6 @@ def find_vpc(client: EC2Client, vpc_id: str | None = None) -> Vpc:
             "`clusterctl network up NAME` and use it with --network NAME, or choose a --subnet",
         )
     return Vpc(found[0]["VpcId"], found[0].get("CidrBlock", ""))
-
-
-def find_groups(client: EC2Client, name: str) -> tuple[SecurityGroup, ...]:
-    """Return the security groups with the cluster's tag: usually one or none. Raises AwsError."""
-    with translated():
-        of_cluster: Any = tags.of_cluster(name)
-        found = client.describe_security_groups(Filters=[of_cluster])["SecurityGroups"]
-    return tuple(read_group(group) for group in found)
 
 
 def read_group(described: Any) -> SecurityGroup:
@@ -218,15 +208,9 @@ def find_ways_out(client: EC2Client, subnets: Sequence[Subnet]) -> Mapping[str, 
     if not subnets:
         return {}
     of_vpc: Any = [{"Name": "vpc-id", "Values": [subnets[0].vpc_id]}]
-    with translated():
-        tables = list(_all(client, "describe_route_tables", "RouteTables", of_vpc))
-        endpoints = list(_all(client, "describe_vpc_endpoints", "VpcEndpoints", of_vpc))
+    tables = paged(client, "describe_route_tables", "RouteTables", Filters=of_vpc)
+    endpoints = paged(client, "describe_vpc_endpoints", "VpcEndpoints", Filters=of_vpc)
     return {subnet.subnet_id: _way_out(subnet.subnet_id, tables, endpoints) for subnet in subnets}
-
-
-def _all(client: Any, operation: str, key: str, filters: Any) -> Iterator[Any]:
-    for page in client.get_paginator(operation).paginate(Filters=filters):
-        yield from page[key]
 
 
 def _way_out(subnet_id: str, tables: Sequence[Any], endpoints: Sequence[Any]) -> Egress:
@@ -295,9 +279,7 @@ def find_subnets(
         wanted = {"Filters": [{"Name": f"tag:{NETWORK}", "Values": [network]}]}
     else:
         wanted = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
-    with translated():
-        pages = client.get_paginator("describe_subnets").paginate(**wanted)
-        found = [read_subnet(each) for page in pages for each in page["Subnets"]]
+    found = map(read_subnet, paged(client, "describe_subnets", "Subnets", **wanted))
     return tuple(sorted(found, key=lambda subnet: (subnet.zone, subnet.cidr, subnet.subnet_id)))
 
 
@@ -338,14 +320,6 @@ def release_arguments(allocation_id: Any, border_group: str) -> dict[str, Any]:
     return {"AllocationId": allocation_id, **group}
 
 
-def find_addresses(client: EC2Client, name: str) -> tuple[ElasticAddress, ...]:
-    """Return the addresses with the cluster's tag: usually one or none. Raises AwsError."""
-    with translated():
-        of_cluster: Any = tags.of_cluster(name)
-        found = client.describe_addresses(Filters=[of_cluster])["Addresses"]
-    return tuple(map(read_address, found))
-
-
 def read_address(described: Any) -> ElasticAddress:
     """Read one address of DescribeAddresses' answer."""
     return ElasticAddress(
@@ -355,48 +329,3 @@ def read_address(described: Any) -> ElasticAddress:
         interface_id=described.get("NetworkInterfaceId", ""),
         border_group=described.get("NetworkBorderGroup", ""),
     )
-
-
-def release_addresses(
-    client: EC2Client, addresses: Iterable[ElasticAddress], timeouts: Timeouts = Timeouts()
-) -> tuple[str, ...]:
-    """Release these elastic addresses and return their public IPs.
-
-    Waits for up to `shown_s` until EC2 shows who has an address that is in use. Raises AwsError.
-    """
-    clock = timeouts.clock
-    until = clock.monotonic() + timeouts.shown_s
-    released = []
-    for address in addresses:
-        found = address
-        for gap_s in backoff_delays(0.5):
-            _disassociate(client, found)
-            try:
-                with translated():
-                    client.release_address(
-                        **release_arguments(address.allocation_id, address.border_group)
-                    )
-                break
-            except AwsError as error:
-                if error.code == "InvalidAllocationID.NotFound":
-                    break
-                if error.code != "InvalidIPAddress.InUse" or clock.monotonic() > until:
-                    raise
-            clock.sleep(gap_s)
-            with translated():
-                answer = client.describe_addresses(AllocationIds=[address.allocation_id])
-            found = next(map(read_address, answer["Addresses"]), address)
-        released.append(address.public_ip)
-    return tuple(released)
-
-
-def _disassociate(client: EC2Client, address: ElasticAddress) -> None:
-    """Take the address from the node that has it: EC2 refuses to release it before."""
-    if not address.association_id:
-        return
-    try:
-        with translated():
-            client.disassociate_address(AssociationId=address.association_id)
-    except AwsError as error:
-        if error.code != "InvalidAssociationID.NotFound":
-            raise

@@ -15,6 +15,7 @@ from typing import Any
 from clusterctl.config import home_folder
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.findings import Severity
+from clusterctl.explain.failing import FORMS_FILE
 from clusterctl.explain.hooks import HOOKS
 from clusterctl.explain.signature import Role, Signature, literals
 
@@ -71,7 +72,7 @@ def catalogue() -> tuple[Signature, ...]:
     The user's files are `signatures/*.toml` in clusterctl's home folder. Raises UsageError with
     file and key if one of them is wrong.
     """
-    shipped = set(_WORDS_FILE.parent.glob("*.toml")) - {_WORDS_FILE}
+    shipped = set(_WORDS_FILE.parent.glob("*.toml")) - {_WORDS_FILE, FORMS_FILE}
     return load(shipped, own(home_folder() / "signatures"))
 
 

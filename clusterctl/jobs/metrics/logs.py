@@ -73,7 +73,7 @@ class EvaluationRow:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a log has beside its tables. A fact that is not in the log is None.
+    """What a log has besides its tables. A fact that is not in the log is None.
 
     `resumed_from`: the number of steps done before this part of the run. `finished_in_s`: seconds
     that the whole run took. `last_part_s`: seconds that the last part took, if the whole is unknown
@@ -370,7 +370,7 @@ class MetricPoint:
 
 @dataclass(frozen=True)
 class MetricSeries:
-    """All values of one metric, in the order of the log. `notes` tell what they lack or may mix."""
+    """All values of one metric, in the order of the log. `notes` are what they lack or may mix."""
 
     name: str
     points: tuple[MetricPoint, ...]
@@ -404,7 +404,8 @@ def _listed(path: Path) -> list[tuple[str, str]]:
     """Return the names and expressions in a file of `metric_definitions`. Raises UsageError."""
     example = f"as JSON: {_LISTED}"
     try:
-        listed = json.loads(path.read_text(encoding="utf-8-sig"))  # a user's: told line and column
+        # A user's own: the error names line and column.
+        listed = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         message = f"--metric @{path}: {error.strerror}"
         raise UsageError(message, "name a file: @FILE") from None
@@ -421,9 +422,9 @@ def _listed(path: Path) -> list[tuple[str, str]]:
         keys = list(one) if isinstance(one, dict) else []
         values = [one[key] for key in ("Name", "Regex") if key in keys]
         if len(values) < 2 or not all(isinstance(value, str) for value in values):
-            told = f"the keys {', '.join(keys)}" if keys else json.dumps(one)[:60]
+            what = f"the keys {', '.join(keys)}" if keys else json.dumps(one)[:60]
             raise UsageError(
-                f"{path}, metric {number}: Name and Regex are wanted, each a text, not {told}",
+                f"{path}, metric {number}: Name and Regex are wanted, each a text, not {what}",
                 example,
             )
         found.append((values[0], values[1]))
@@ -614,7 +615,7 @@ LogItem = Union[TrainingRow, EvaluationRow, tuple[str, MetricPoint]]
 class GrowingLog:
     """Reads a log while it is written, chunk by chunk.
 
-    Without definitions it looks for Keras's metrics until the first row of a table. A metric has
+    Without definitions it reads Keras's metrics until the first row of a table. A metric has
     the values of the lowest rank that has printed it so far.
     """
 
@@ -626,7 +627,7 @@ class GrowingLog:
         self._rank: int | None = None  # that of what the next text redraws
         self._ranks: dict[str, int | None] = {}  # by metric
         self._last: TrainingRow | None = None
-        self._definitions, self._asked = definitions or KERAS, bool(definitions)
+        self._definitions, self._is_defined = definitions or KERAS, bool(definitions)
 
     def feed(self, chunk: bytes) -> list[LogItem]:
         """Return the rows and metrics of the lines that end in this chunk."""
@@ -644,7 +645,7 @@ class GrowingLog:
                     self._last = row
                     found.append(row)
             found.extend(_evaluation_rows(line))
-            definitions = self._definitions if self._asked or not self._last else ()
+            definitions = self._definitions if self._is_defined or not self._last else ()
             found.extend(self._metrics(line, definitions))
         if text[:end].endswith("\n"):
             self._rank = None

@@ -151,12 +151,13 @@ def read_runs(texts: Iterable[str]) -> list[Run]:
 def runs_in_log(runs: Sequence[Run], text: str) -> list[Run]:
     """Return those of the runs of which this log has a row or an evaluation."""
     pieces = read_sections(clean_lines(text))
-    rows = {_seen(row) for piece in pieces for row in piece.rows}
-    evaluations = {_seen(row) for piece in pieces for row in piece.evaluations}
+    rows = {_content_of(row) for piece in pieces for row in piece.rows}
+    evaluations = {_content_of(row) for piece in pieces for row in piece.evaluations}
     return [
         run
         for run in runs
-        if rows & set(map(_seen, run.rows)) or evaluations & set(map(_seen, run.evaluations))
+        if rows & set(map(_content_of, run.rows))
+        or evaluations & set(map(_content_of, run.evaluations))
     ]
 
 
@@ -167,7 +168,10 @@ def _distinct(sections: Iterable[Section]) -> list[Section]:
     """
     kept: dict[tuple[frozenset[str], frozenset[str]], Section] = {}
     for section in sections:
-        content = frozenset(map(_seen, section.rows)), frozenset(map(_seen, section.evaluations))
+        content = (
+            frozenset(map(_content_of, section.rows)),
+            frozenset(map(_content_of, section.evaluations)),
+        )
         if content not in kept or section.exact:
             kept[content] = section
     return [
@@ -180,7 +184,7 @@ def _distinct(sections: Iterable[Section]) -> list[Section]:
     ]
 
 
-def _seen(row: TrainingRow | EvaluationRow) -> str:
+def _content_of(row: TrainingRow | EvaluationRow) -> str:
     """Return a row as text, rounded as in the trainer's table, since `metrics.jsonl` is not."""
     decimals = (1, 1, 3, 3, 5) if isinstance(row, TrainingRow) else (1, 3, 2, 2)
     step, *values = astuple(row)[:6]
@@ -190,8 +194,8 @@ def _seen(row: TrainingRow | EvaluationRow) -> str:
 
 def _add(runs: list[Run], section: Section) -> None:
     """Add a section with rows: as the continuation of the last run, or as a new run."""
-    rows, said = tuple(section.rows), section.facts.resumed_from
-    start = rows[0].step if said is None else min(said, rows[0].step)
+    rows, resumed_from = tuple(section.rows), section.facts.resumed_from
+    start = rows[0].step if resumed_from is None else min(resumed_from, rows[0].step)
     if runs and _goes_on(runs[-1], rows, start):
         before = runs[-1]
         kept = tuple(row for row in before.rows if row.step < start)
@@ -202,7 +206,7 @@ def _add(runs: list[Run], section: Section) -> None:
             resumed_at=(*before.resumed_at, start),
         )
     else:
-        facts, resumed_at = section.facts, () if said is None else (start,)
+        facts, resumed_at = section.facts, () if resumed_from is None else (start,)
         if resumed_at:  # the parts before are in no log: the time of the whole is unknown
             facts = replace(facts, finished_in_s=None, last_part_s=facts.finished_in_s)
         runs.append(Run(facts, rows, tuple(section.evaluations), resumed_at))
@@ -228,16 +232,16 @@ def _goes_on(before: Run, rows: Sequence[TrainingRow], start: int) -> bool:
 
 def _joined(before: RunFacts, after: RunFacts) -> RunFacts:
     """Join the facts of two parts: the later one's where known, and the sum of their seconds."""
-    said = {
+    values = {
         each.name: getattr(before if getattr(after, each.name) is None else after, each.name)
         for each in fields(RunFacts)
     }
     times = [before.finished_in_s, after.finished_in_s]
     # A part that was cut short did not print how long it took, so the sum is unknown.
     whole = None if None in times else sum(filter(None, times))
-    said["finished_in_s"] = whole
-    said["last_part_s"] = after.finished_in_s if whole is None else None
-    return RunFacts(**said)
+    values["finished_in_s"] = whole
+    values["last_part_s"] = after.finished_in_s if whole is None else None
+    return RunFacts(**values)
 
 
 def _evaluated(runs: list[Run], section: Section) -> None:

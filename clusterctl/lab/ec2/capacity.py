@@ -19,7 +19,7 @@ NO_MACHINE = ("stopped", "terminated")
 Left = Callable[[str, str, int], "int | None"]
 _left: list[Left] = []
 # Functions of (type, zone): how many reserved machines the launch of this thread may use.
-_reserved: list[Callable[[str, str], int]] = []
+RESERVED: list[Callable[[str, str], int]] = []
 
 
 def install(left: Left) -> None:
@@ -36,15 +36,10 @@ class CapacityRule(Rule):
             raise EC2ServerError(CODE, "Insufficient capacity.")
 
 
-def count_reserved(count: Callable[[str, str], int]) -> None:
-    """Register a function that counts the reserved machines that this thread's launch may use."""
-    _reserved.append(count)
-
-
 def available(instance_type: str, zone: str) -> int | None:
     """Return how many more machines this thread's launch can have; None for no limit."""
     left = _left[0](instance_type, zone, used(instance_type, zone)) if _left else None
-    return None if left is None else left + sum(one(instance_type, zone) for one in _reserved)
+    return None if left is None else left + sum(one(instance_type, zone) for one in RESERVED)
 
 
 def used(instance_type: str, zone: str) -> int:
@@ -84,8 +79,3 @@ def refusal(instance_type: str, zone: str, others: list[str]) -> EC2ServerError:
     return EC2ServerError(
         CODE, text + (TEXTS["others"].format(instance_type, ", ".join(others)) if others else "")
     )
-
-
-def none_anywhere(instance_type: str, spot: bool) -> EC2ServerError:
-    """Return the error for a request that names no zone when no zone has enough machines."""
-    return EC2ServerError(CODE, TEXTS["spot" if spot else "any_zone"].format(instance_type))

@@ -28,6 +28,9 @@ from clusterctl.lab.ec2.completion import override
 # moto first checks that a name is free, and adds the stack later: two requests at the same time
 # would make two stacks with one name.
 CREATING = threading.Lock()
+# The types of resources that a stack may create. moto's models of other services run programs on
+# this machine.
+SERVED = ("AWS::EC2::", "AWS::S3::", "AWS::IAM::", "AWS::SSM::")
 NO_UPDATES = "The lab cannot update a stack: delete it, and create it again"
 # moto's function that reads a template's tags.
 _construct = utils.yaml_tag_constructor
@@ -66,8 +69,8 @@ class SecurityGroupEgress(CloudFormationModel):
         return cls(rule)
 
 
-def install(served: tuple[str, ...]) -> None:
-    """Complete CloudFormation. Stacks can only have types that begin with one of `served`."""
+def install() -> None:
+    """Complete CloudFormation."""
     for owner in (VPC, Subnet, SubnetRouteTableAssociation, SecurityGroup):
         _complete(owner)
     for owner, delete in DELETES.items():
@@ -78,7 +81,7 @@ def install(served: tuple[str, ...]) -> None:
         """Refuse a type that cannot be made. moto skips it, and then reports a complete stack."""
         kind = resource_json["Type"]
         nothing = kind in parsing.NULL_MODELS
-        found = parse(resource_json, resources_map) if nothing or kind.startswith(served) else None
+        found = parse(resource_json, resources_map) if nothing or kind.startswith(SERVED) else None
         if found is None and not nothing:
             raise ValidationError(message=f"Resources of the type {kind} cannot be made here")
         return found

@@ -171,7 +171,7 @@ def install() -> None:
         describe_capacity_reservations,
         cancel_capacity_reservation,
     )
-    capacity.count_reserved(_set_aside)
+    capacity.RESERVED.append(_set_aside)
 
 
 def create_capacity_reservation(response: Any) -> ActionResult:

@@ -21,6 +21,7 @@ from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import (
     LAUNCHING,
+    EC2ServerError,
     PendingLaunch,
     Request,
     Rule,
@@ -143,7 +144,7 @@ class ClientTokens:
     """The answers to launches with a client token.
 
     A token holds for one account and region, and for one zone if the request names one. It is kept
-    as long as the lab runs, even when its instances are gone.
+    as long as the lab runs.
     """
 
     def __init__(self) -> None:
@@ -171,6 +172,8 @@ class ClientTokens:
             first_request, result = seen[key]
         if request != first_request:
             raise refuse("token-used")
+        if all(one.state == "terminated" for one in result.result.instances):
+            raise refuse("token-ended")
         return result
 
 
@@ -187,12 +190,14 @@ def _token_zone(response: Any) -> str:
 
 def _check_known(backend: Any, image_id: str, user_data: Any, kwargs: dict[str, Any]) -> None:
     """Refuse an image, key pair or type that does not exist, and user data that is too long."""
-    if not image_id and not kwargs.get("launch_template"):
+    chosen = kwargs.get("launch_template")
+    if not image_id and not chosen:
         raise refuse("missing", "ImageId")
     if image_id:
         backend.describe_images(ami_ids=[image_id])
-    if kwargs.get("key_name"):
-        backend.describe_key_pairs(key_names=[kwargs["key_name"]])
+    template = backend._get_template_from_args(chosen).data if chosen else {}
+    if key := kwargs.get("key_name") or template.get("KeyName"):
+        backend.describe_key_pairs(key_names=[key])
     wanted = kwargs["instance_type"]
     if not kwargs["is_instance_type_default"] and wanted not in INSTANCE_TYPES:
         raise refuse("value", wanted, "InstanceType")
@@ -246,8 +251,8 @@ def _default_subnet(backend: Any, kwargs: dict[str, Any], counts: tuple[int, int
         for one in candidates:
             if capacity.has(wanted, one, count):
                 return subnets[one]
-    spot = kwargs.get("instance_market_options") == "spot"
-    raise capacity.none_anywhere(wanted, spot)
+    kind = "spot" if kwargs.get("instance_market_options") == "spot" else "any_zone"
+    raise EC2ServerError(capacity.CODE, capacity.TEXTS[kind].format(wanted))
 
 
 def _check_zone(region: str, zone: str, kwargs: dict[str, Any]) -> None:

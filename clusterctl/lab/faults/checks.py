@@ -37,8 +37,11 @@ def admit(fault: Fault) -> Fault:
             )
         return Capacity(kind, fault.zone, fault.left, used(kind, fault.zone))
     instance_id = getattr(fault, "instance_id", ALL)
-    if instance_id != ALL:
-        check_host(instance_id)
+    states = {ALL: "running", **{one.id: one.state for one in all_instances()}}
+    if instance_id not in states:
+        raise UsageError(f"no instance {instance_id}", "see `clusterctl lab status`")
+    if states[instance_id] != "running":
+        raise UsageError(f"{instance_id} is {states[instance_id]}, not running")
     if isinstance(fault, Shape):
         check_shaping()
     action = getattr(fault, "action", ANY)
@@ -50,12 +53,3 @@ def admit(fault: Fault) -> Fault:
             f"did you mean {near[0]}?" if near else "for example RunInstances, or * for all",
         )
     return fault
-
-
-def check_host(instance_id: str) -> None:
-    """Raise UsageError if there is no such instance, or if it does not run."""
-    states = {one.id: one.state for one in all_instances()}
-    if instance_id not in states:
-        raise UsageError(f"no instance {instance_id}", "see `clusterctl lab status`")
-    if states[instance_id] != "running":
-        raise UsageError(f"{instance_id} is {states[instance_id]}, not running")

@@ -185,7 +185,7 @@ class Supervisor:
         block = self._network if subnet.subnet_of(self._network) else subnet
         return {
             "id": instance.id,
-            "hostname": addresses.host_name(address),
+            "hostname": "ip-" + address.replace(".", "-"),
             "domain": addresses.domain_name(instance.region_name),
             "address": address,
             "prefix_length": block.prefixlen,

@@ -16,7 +16,7 @@ from clusterctl.node.jobs.folder import JOBS, METRICS, all_jobs, text_in
 from clusterctl.node.jobs.listing import summary
 from clusterctl.node.jobs.output import TIMES, write_times
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState
-from clusterctl.node.record import finite, read_rows, to_data
+from clusterctl.node.record import finite, from_data, read_rows, to_data
 
 # A file's time may be so far ahead of the clock, whose resolution is not that of the kernel's.
 FUTURE_S = 1.0
@@ -60,6 +60,16 @@ class JobOnHead(JobOutput):
     line: tuple[str, ...] = ()
     launcher: int = 0
     age_s: Optional[float] = None
+    log_path: str = ""
+
+
+@dataclass(frozen=True)
+class LogRequest:
+    """Of the job by hand whose launcher is this process, the last `lines` of the log; of any for
+    0."""
+
+    launcher: int = 0
+    lines: int = 200_000
 
 
 FIRST_LINES = 40  # of the log
@@ -84,6 +94,13 @@ def look(job_id: str | None, log_lines: int, watched_s: float = 0.0) -> dict[str
     if path and path == path_before:
         found["log_added"] = _added(path, before["log_bytes"])
     return found
+
+
+def job_log(request: LogRequest) -> JobOnHead:
+    """Return the log of a job that was started by hand on this host; empty without one."""
+    found = _look(str(request.launcher) if request.launcher else None, request.lines)
+    log = from_data(JobOnHead, found)
+    return JobOnHead() if request.launcher not in (0, log.launcher) else log
 
 
 def _added(path: str, start: int) -> list[str]:

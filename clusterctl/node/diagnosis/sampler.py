@@ -212,7 +212,7 @@ def look(
         found = processes.job_processes(listed, parent, any_launcher=True)
         mark_jobs(found)
         mark_ranks(found)
-        groups = groups_of(found)
+        groups = processes.groups_of(found)
         tables: dict[str, Any] = {}
         if found and not problems:
             try:
@@ -396,7 +396,7 @@ def mark_ranks(found: list[processes.Process]) -> None:
         if is_agent or one.pid in starts or processes.is_starter(one):
             one.role = "child"
         else:
-            job = place.job or job_of_proxy(one, by_pid)
+            job = place.job or processes.job_of_proxy(one, by_pid)
             by_rank.setdefault((place.launcher, job, place.rank), []).append(one)
     for several in by_rank.values():
         ordered = sorted(several, key=lambda one: (one.started_ticks, one.pid))
@@ -410,36 +410,6 @@ def mark_ranks(found: list[processes.Process]) -> None:
 def has_mpi(one: processes.Process) -> bool:
     """Return whether a process has loaded a library of MPI or PMI."""
     return bool(re.search(r"/lib(?:mpi|pmi)[\w.-]*\.so", text_of(f"/proc/{one.pid}/maps")))
-
-
-def job_of_proxy(one: processes.Process, by_pid: dict[int, processes.Process]) -> str:
-    """Return what identifies the job of a hydra proxy that started a process; empty if none did."""
-    line = sorted(processes.ancestors(by_pid, one.pid), reverse=True)
-    return next(filter(None, (launchers.job_of_hydra(by_pid[pid].argv) for pid in line)), "")
-
-
-def groups_of(found: list[processes.Process]) -> dict[int, str]:
-    """Return what identifies the job of each process, the same on all hosts, by process ID.
-
-    A rank's environment has it, or the command line of a proxy above it. A launcher has that of
-    what it started here. A process of which it is not known is left out.
-    """
-    by_pid = {one.pid: one for one in found}
-    groups: dict[int, str] = {}
-    for one in found:
-        place = launchers.rank_identity(one.environ) if one.role == "rank" else None
-        group = (place.job if place else "") or launchers.job_of_hydra(one.argv)
-        if group:
-            for pid in processes.ancestors(by_pid, one.pid):
-                if by_pid[pid].role in ("launcher", "daemon") or pid == one.pid:
-                    groups.setdefault(pid, group)
-    for one in found:
-        above = by_pid.get(one.ppid)
-        while above and one.pid not in groups:
-            if above.pid in groups:
-                groups[one.pid] = groups[above.pid]
-            above = by_pid.get(above.ppid)
-    return groups
 
 
 def describe(one: processes.Process) -> dict[str, Any]:

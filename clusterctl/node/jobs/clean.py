@@ -33,7 +33,7 @@ OF_STEP = re.compile(r"model\.ckpt-(\d+)\..*")
 # Files of the trainer, and of the tutorial's trainer for TensorFlow 1.
 OURS = re.compile(r"\.?model\.ckpt-\d+\..*|events\.out\.tfevents\..*")
 UNFINISHED = re.compile(r"\.?model\.ckpt-\d+_temp.*")  # folders
-# Too general names to remove, unless there are checkpoints beside them.
+# Too general names to remove, unless checkpoints are next to them.
 BESIDE_CHECKPOINTS = {"checkpoint", "graph.pbtxt"}
 SHIPPED_WITHIN_S = 86400.0  # a younger program without a record may be of a job that is to start
 
@@ -82,7 +82,7 @@ class NodeLogs:
     """What was removed on a node, or would be removed.
 
     `failed` has a message for each path that could not be removed, `links` one for each symbolic
-    link, which is left alone. `busy` is the id of a running job, because of which nothing was
+    link, which stays. `busy` is the id of a running job, because of which nothing was
     removed.
     """
 
@@ -111,7 +111,7 @@ def size_of(path: str) -> int:
 
 
 def submitted(job: Path) -> tuple:
-    """Return the key that sorts jobs by time of submission. The IDs do not tell: their times are
+    """Return the key that sorts jobs by time of submission. The IDs do not show it: their times are
     those of users' clocks. A node without the job's record has the time the program came."""
     for path in (JOBS / job.name / SPEC_FILE, CODE / job.name):
         with contextlib.suppress(OSError):
@@ -187,7 +187,7 @@ def _clean(request: Cleaning) -> NodeLogs:
             with contextlib.suppress(OSError):
                 own += [str(dump)] * (dump.lstat().st_uid == os.geteuid())
         # A job that is queued, waits for a restart or has its model collected may have no process
-        # on this node. The head node's list names it, and it alone has a record.
+        # on this node. The head node's list names it, and only it has a record.
         processes = Path("/proc").glob("[0-9]*")
         is_running = name in request.running or any(is_of_job(one, name) for one in processes)
         begins = name not in request.recorded and may_begin(name)

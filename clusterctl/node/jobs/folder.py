@@ -100,10 +100,18 @@ def mtime_of(path: Path) -> float | None:
         return None
 
 
+def size_of(path: Path) -> int | None:
+    """Return a file's size; None if there is no file, or nobody may see it."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
 def stamp_of(path: Path) -> str:
     """Return what differs once a file was written or replaced; empty if there is none.
 
-    Whether it was written since another event is not seen from its time: the clock may have been
+    Whether it was written since another event is not known from its time: the clock may have been
     set meanwhile.
     """
     try:
@@ -138,7 +146,7 @@ def value_in(text: str, empty: Any) -> Any:
 
 def all_jobs() -> list[JobFolder]:
     """Return the jobs of this node in the order of their submission, by this node's clock. The IDs
-    do not tell: their times are those of users' clocks."""
+    do not show it: their times are those of users' clocks."""
     # Whoever removes a job's folder, and is killed, may leave an empty one.
     found = [JobFolder(path) for path in JOBS.glob(JOB_IDS) if has_content(path)]
     return sorted(found, key=lambda one: (one.submitted_at(), one.job_id))
@@ -226,8 +234,8 @@ class JobFolder:
         return found
 
     def is_unended(self) -> bool:
-        """Return whether the job's end is not recorded and somebody works on it. A runner that has
-        recorded the end of its job may hold the lock for a moment longer."""
+        """Return whether the job's end is not recorded and another process works on it. A runner
+        that has recorded the end of its job may hold the lock for a moment longer."""
         return self.is_held() and not fold(self.events()).has_ended
 
     def submitted_at(self) -> float:
@@ -237,7 +245,7 @@ class JobFolder:
 
     def status(self) -> JobStatus:
         """Return what became of the job. LOST is derived here: no runner, and no recorded end."""
-        runs = self.is_run()  # first: in the other order a job that ends now would look lost
+        runs = self.is_run()  # first: in the other order a job that ends now would seem lost
         folded = fold(self.events())
         if folded.ended_at is not None:
             return folded.read_in(boot_id())
@@ -293,7 +301,7 @@ class JobFolder:
     def signal_runner(self, number: int) -> None:
         """Send a signal to the job's runner, if there is one.
 
-        Process IDs are checked here alone: os.kill of 0 or -1 would be sent to a whole group, or to
+        Process IDs are checked only here: os.kill of 0 or -1 would be sent to a whole group, or to
         every process; and the ID of a process in a container is another's out here.
         """
         pid, boot = self.holder()
@@ -332,7 +340,7 @@ class JobFolder:
     def metrics(self, spec: JobSpec, status: JobStatus) -> Path | None:
         """Return the path of the job's metrics: its own copy after its end, else the trainer's
         file. None if there is none."""
-        if (self.path / METRICS).exists():
+        if size_of(self.path / METRICS) is not None:
             return self.path / METRICS
         # A job without a runner is ended before a later one starts, and its rows are kept then.
         if not spec.log_dir or status.has_ended or status.started_at is None:
@@ -373,13 +381,12 @@ class JobFolder:
             before = {name: JobFolder(self.path.parent / name) for name in status.waits_for}
             left = (name for name, one in before.items() if one.is_unended())
             status = replace(status, waits_for=tuple(left))
-        log = self.path / "log"
         return JobRecord(
             spec,
             status,
             now=time.time(),
-            log_bytes=log.stat().st_size if log.exists() else 0,
-            by_rank=(self.path / "log-0").exists(),
+            log_bytes=size_of(self.path / "log") or 0,
+            by_rank=size_of(self.path / "log-0") is not None,
             row=last_row(self.metrics(spec, status)),
             problem=problem,
             copied=self.copied(),
@@ -423,7 +430,7 @@ def reserve(fd: int, size: int) -> None:
 
 
 def cancel_requested(folder: JobFolder, by: str, why: str = "") -> None:
-    """Request a job's end, and tell its runner. Without one, whoever needs the job ends it."""
+    """Request a job's end, and signal its runner. Without one, whoever needs the job ends it."""
     folder.append("cancel", by=by, why=why)
     folder.signal_runner(signal.SIGTERM)
 

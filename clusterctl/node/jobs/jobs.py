@@ -50,8 +50,8 @@ class Submission:
     """A request to start a job.
 
     `how` says what to do if jobs with a common claim have not ended: "refuse", "queue" this one
-    behind them, or "force" it to start beside them. `private` are the private variables, which are
-    in no file; `files` further files for the job's folder.
+    behind them, or "force" it to start at the same time. `private` are the private variables, which
+    are in no file; `files` further files for the job's folder.
     """
 
     spec: JobSpec
@@ -77,8 +77,8 @@ class Submitted:
 def submit(request: Submission, attachment: bytes) -> Submitted:
     """Accept a job and start its runner, whose program is `attachment`.
 
-    The folder gets its name after the runner has locked it: nobody sees half a record, or a new job
-    without a runner. A request that is sent again, after a lost connection, is the same job.
+    The folder gets its name after the runner has locked it: half a record, or a new job without a
+    runner, is never shown. A request that is sent again, after a lost connection, is the same job.
     """
     # A lost connection, or Ctrl-C at the client, must not leave a half-started job.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -1,4 +1,4 @@
-"""The ranks of all launchers: which environment variables tell rank, size, local rank and job.
+"""The ranks of all launchers: which environment variables have rank, size, local rank and job.
 
 A program inherits the variables of what started it, so several rows may fit a process: the first
 one counts. Slurm is the last, since the tasks of `srun` may start any of the others.
@@ -29,7 +29,7 @@ class LauncherKind:
 
 
 class RankIdentity(NamedTuple):
-    """What the environment of a rank tells. `job` is empty if nothing tells the jobs apart."""
+    """What the environment of a rank contains. `job` is empty if nothing distinguishes the jobs."""
 
     launcher: str
     rank: int
@@ -95,7 +95,7 @@ _CONTROL = re.compile(
 
 
 def rank_identity(environ: Environ) -> RankIdentity | None:
-    """Return what the environment of a process tells of its rank; None if it is no rank."""
+    """Return what the environment of a process has of its rank; None if it is no rank."""
     for row in LAUNCHERS:
         rank = _number(environ, (row.rank,))
         if rank is None or not all(name in environ for name in row.needs):

@@ -3,12 +3,12 @@ that of each rank also to a file of its own, `log-RANK`.
 
 mpirun runs with --tag-output, which marks each line with its rank; the tags are removed here.
 (`--output dir=` of Open MPI 5.0.11 loses what ranks write to stderr.) If the job has no `tag_end`,
-the user has asked mpirun for other output, and no tags are requested.
+the user has requested other output of mpirun, and no tags are requested.
 
 A command writes to files in memory, not to pipes. mpirun's ssh processes share its outputs and make
 them non-blocking, and when Open MPI 5 ends, it drops what a full pipe does not accept at once: the
 last megabytes of other nodes' ranks. A file is never full. If the disk is so slow that much waits
-to be written, what waits longest is lost, and the log says how much: memory stays for the training.
+to be written, what waits longest is lost, and the log has how much: memory stays for the training.
 
 With torchrun, mpirun's ranks are nodes; a second mark, written by torch_rank.py, has the rank.
 """
@@ -156,7 +156,7 @@ class MarkedOutput:
 
 class Logs:
     """The job's log and the logs of its ranks. A full disk does not stop a job: lost bytes are
-    counted, and the log says how many once there is space again."""
+    counted, and the log has how many once there is space again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -3,7 +3,7 @@
 The processes of jobs are those that have a job's or a rank's variable in their environment, Open
 MPI's launchers and daemons and the program of train.sh, whoever started them, and the descendants
 of all these. A program may write its title over its environment (setproctitle); if its parent ends,
-too, only the session (setsid(2)) tells that it belongs to a job. So what is in a session that was
+too, only the session (setsid(2)) shows that it belongs to a job. So what is in a session that was
 made for a job is found as well: one whose leader is the job's, or is the process that the job's
 record names, and each session that an earlier list has shown.
 A user's shells, editors, notebooks and other Python processes are not among them.
@@ -32,7 +32,7 @@ JOB = b"CLUSTERCTL_JOB"
 RANKS = (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper", "mpiexec.hydra")
 DAEMONS = ("orted", "prted", "ompi_prted", "hydra_pmi_proxy")
-# On nodes of a cluster, only `diagnose` looks at those: `kill` ends nothing because of them.
+# On nodes of a cluster, only `diagnose` inspects those: `kill` ends nothing because of them.
 OTHER_LAUNCHERS = ("srun", "mpirun.mpich", "mpiexec.mpich", "mpirun.openmpi", "mpiexec.openmpi")
 OTHER_DAEMONS = ("hydra_bstrap_proxy",)
 # A script of theirs may start a rank, as its parent or by exec.
@@ -55,7 +55,8 @@ class NodeProcess:
 
     `rank` and `job_id` are None for a process that has none. `age_s` is in seconds. `ended` is
     terminated, killed, or empty for a process that still runs. `session` identifies its session if
-    that is a job's: what is in it belongs to the job, also when nothing else tells that any more.
+    that is a job's: what is in it belongs to the job, also when nothing else shows that any more.
+    `group` identifies the job, of any launcher, on all hosts; empty if unknown.
     The caller adds `host`.
     """
 
@@ -68,6 +69,7 @@ class NodeProcess:
     argv: tuple[str, ...]
     ended: str = ""
     session: str = ""
+    group: str = ""
 
     @property
     def command(self) -> str:
@@ -91,12 +93,14 @@ class ProcessQuery:
     `all_python` adds every Python process of the SSH user, as the tutorial's `pkill -9 python`.
     `sessions` are those of processes that were found before, each with its host. With
     `any_launcher` also jobs of launchers that no cluster of clusterctl has; as root, every user's.
+    With a `group` only that job of theirs.
     """
 
     job_id: Optional[str] = None
     all_python: bool = False
     sessions: frozenset[tuple[str, str]] = frozenset()
     any_launcher: bool = False
+    group: str = ""
 
     def after(self, found: Iterable[NodeProcess]) -> ProcessQuery:
         """Return the query that also finds what is in the sessions of these processes."""
@@ -137,7 +141,7 @@ class JobSession(NamedTuple):
 
 
 class Process:
-    """One process, and what tells whether it belongs to a job. `role`: see `role_of`."""
+    """One process, and what shows whether it belongs to a job. `role`: see `role_of`."""
 
     def __init__(
         self,
@@ -154,7 +158,7 @@ class Process:
         self.pid, self.ppid, self.name, self.argv = pid, ppid, name, argv
         self.environ, self.program, self.state = environ, program or name, state
         self.started_ticks, self.session = started_ticks, session
-        self.role = ""
+        self.role = self.group = ""
         self.is_session_of_job = False
 
     @property
@@ -171,7 +175,7 @@ class Process:
 
 
 def read_process(pid: int, everyone: bool = False) -> Process:
-    """Read one process from /proc. Raises OSError if it is gone or, unless `everyone` is asked for,
+    """Read one process from /proc. Raises OSError if it is gone or, unless `everyone` is true,
     another user's."""
     folder = Path(f"/proc/{pid}")
     if not everyone and folder.stat().st_uid != os.geteuid():
@@ -321,7 +325,10 @@ def find(query: ProcessQuery = EVERY_JOB, agent: int | None = None) -> list[Proc
         for one in (processes[pid] for pid in sorted(above) if is_starter(processes[pid])):
             one.role = "launcher"
             found.append(one)
-    return found
+        groups = groups_of(found)
+        for one in found:
+            one.group = groups.get(one.pid, "")
+    return [one for one in found if query.group in ("", one.group) or one.session in sessions]
 
 
 def recorded_sessions(processes: dict[int, Process], job: str | None, boot: str) -> set[int]:
@@ -347,7 +354,7 @@ def of_sessions(
     by `submit` of jobs.py, by sshd for mpirun's daemon, or by themselves. A run that was typed by
     hand is in the session of the user's shell, which is no job's. A user may set the variable in a
     shell, too: a session is the job's only if its leader is. Once the leader has ended, nothing in
-    the session tells whose it was: then it has to be among the `known` ones.
+    the session shows whose it was: then it has to be among the `known` ones.
     """
     marked = {pid for pid in wanted if is_of_any_job(processes[pid], job)}
     marked |= descendants(marked, processes) & wanted
@@ -392,6 +399,36 @@ def descendants(roots: set[int], processes: dict[int, Process]) -> set[int]:
     return found
 
 
+def job_of_proxy(one: Process, by_pid: dict[int, Process]) -> str:
+    """Return what identifies the job of a hydra proxy that started a process; empty if none did."""
+    line = sorted(ancestors(by_pid, one.pid), reverse=True)
+    return next(filter(None, (launchers.job_of_hydra(by_pid[pid].argv) for pid in line)), "")
+
+
+def groups_of(found: list[Process]) -> dict[int, str]:
+    """Return what identifies the job of each process, the same on all hosts, by process ID.
+
+    A rank's environment has it, or the command line of a proxy above it. A launcher has that of
+    what it started here. A process of which it is not known is left out.
+    """
+    by_pid = {one.pid: one for one in found}
+    groups: dict[int, str] = {}
+    for one in found:
+        place = launchers.rank_identity(one.environ) if one.role == "rank" else None
+        group = (place.job if place else "") or launchers.job_of_hydra(one.argv)
+        if group:
+            for pid in ancestors(by_pid, one.pid):
+                if by_pid[pid].role in ("launcher", "daemon") or pid == one.pid:
+                    groups.setdefault(pid, group)
+    for one in found:
+        above = by_pid.get(one.ppid)
+        while above and one.pid not in groups:
+            if above.pid in groups:
+                groups[one.pid] = groups[above.pid]
+            above = by_pid.get(above.ppid)
+    return groups
+
+
 def is_python(process: Process) -> bool:
     return "python" in process.name or process.program.startswith("python")
 
@@ -409,6 +446,7 @@ def describe(process: Process, ended: str = "") -> NodeProcess:
         argv=tuple(process.argv or [f"[{process.name}]"]),
         ended=ended,
         session=str(session_of(process)) if process.is_session_of_job else "",
+        group=process.group,
     )
 
 

@@ -119,7 +119,7 @@ def say(text: str) -> None:
 
 
 def notices_of(nodes: list[str]) -> dict[str, dict[str, str]]:
-    """Return the notices that EC2 takes these nodes away, by name."""
+    """Return EC2's notices that these nodes will be taken, by name."""
     found = {}
     for line in text_in(GuardFiles().spot).splitlines():
         notice = value_in(line, {})

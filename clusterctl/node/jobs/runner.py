@@ -79,10 +79,10 @@ class Runner:
         self.private = private
         self.codes: dict[int, int] = {}  # of ended children
         self.stop = self.last_code = 0
-        self.reported: set[int] = set()  # processes that the log says cannot be ended
+        self.reported: set[int] = set()  # processes that cannot be ended, by the log
         self.heartbeat_at = 0.0
         self.forget_clock()
-        # What the output of the command that runs has said of lost nodes.
+        # What the output of the command that runs has on lost nodes.
         self.daemon_lost = self.ssh_lost = self.ssh_ended = False
 
     def run(self) -> None:
@@ -175,8 +175,8 @@ class Runner:
         return code, reason
 
     def attempts(self) -> tuple[int, str]:
-        """Run the work, again after a lost node if the job says so. Return exit status and
-        reason."""
+        """Run the work, again after a lost node if the job's specification allows it. Return exit
+        status and reason."""
         spec = self.spec
         argv, ranks, hosts = [*spec.argv], spec.ranks, [*spec.hosts]
         began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -290,7 +290,7 @@ class Runner:
         return self.last_code
 
     def look_for_lost_nodes(self, before: bytes, content: bytes) -> bytes:
-        """Look in new output, and return its end, for the next call. This is done in the stream: on
+        """Read new output, and return its end, for the next call. This is done in the stream: on
         a full disk, the log is incomplete."""
         text = before + content
         self.daemon_lost = self.daemon_lost or bool(DAEMON_LOST.search(text))
@@ -327,11 +327,11 @@ def daemons_environ() -> dict[str, str]:
 
 class StepWatch:
     """Diagnoses the job when it makes no step for too long (`train --watchdog`), once for each
-    stop. The diagnosis is a process beside the job's command, and ends with it at the latest."""
+    stop. The diagnosis is a process next to the job's command, and ends with it at the latest."""
 
     def __init__(self, runner: Runner, output: CommandOutput) -> None:
         watchdog = runner.spec.watchdog
-        assert watchdog, "it is made for jobs with a watchdog alone"
+        assert watchdog, "it is made only for jobs with a watchdog"
         self.runner, self.watchdog = runner, watchdog
         log_dir = runner.spec.log_dir
         self.metrics = Path(runner.spec.workdir, log_dir, METRICS) if log_dir else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import shlex
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any, Optional
 
 from clusterctl.node.record import to_data
@@ -163,7 +163,7 @@ class JobEvent:
                that of these hosts, None if unknown
     failed     an attempt has failed: see recovery.py
     phase      {"phase"}: what the runner does besides the work
-    cancel     {"by", "why"}: somebody has requested the job's end
+    cancel     {"by", "why"}: a user has requested the job's end
     message    {"text"}: from the watchdog
     ended      {"state", "exit_status", "reason", "cleanup"}. `cleanup` is the proof of the end:
                {"ended": N, "left": [PID], "silent": [NAME]}, or {"problem"}: why there is none.
@@ -219,8 +219,8 @@ class JobStatus:
         return bool(self.boot_id) and self.boot_id != boot_id
 
     def read_in(self, boot_id: str) -> JobStatus:
-        """Return the status of a job with a recorded end. One that a signal has ended cannot tell
-        that a reboot follows."""
+        """Return the status of a job with a recorded end. The record of one that a signal has
+        ended lacks that a reboot follows."""
         if self.state is JobState.LOST and self.reason.endswith(AT_SHUTDOWN):
             return replace(self, rebooted=self.is_before(boot_id))
         return self
@@ -334,7 +334,7 @@ class Row:
 class JobRecord:
     """A job as the head node describes it at the time `now`.
 
-    `problem` says why the specification cannot be read; then it has the job's ID only. `by_rank`:
+    `problem` is why the specification cannot be read; then it has the job's ID only. `by_rank`:
     each rank has a log of its own. `copied` is how far a copy is on each node.
     """
 
@@ -373,11 +373,14 @@ class JobRecord:
     @property
     def ended_at(self) -> datetime:
         """When the job ended. For a job that has not ended, the time of the query."""
-        return self.started_at + timedelta(seconds=self.duration_s)
+        ended = (self.now if self.unended else self.status.ended_at) or 0.0
+        return max(self.started_at, datetime.fromtimestamp(ended, timezone.utc))
 
     @property
     def duration_s(self) -> float:
-        """How long the job has run, or has waited if it is queued."""
+        """How long the job has run, or has waited if it is queued; 0 if it never began."""
+        if not (self.unended or self.status.started_at):
+            return 0.0
         began = self.started_at.timestamp()
         ended = self.now if self.unended else self.status.ended_at or began
         return max(0.0, ended - began)

@@ -3,7 +3,7 @@
     PROGRAM ARGUMENTS...    becomes that program, on its share of the node's processors
 
 mpirun binds nothing, because it does not know which GPU a rank uses. The rank is taken to use the
-GPU of its local rank, as Horovod's and PyTorch's programs do. A rank that is alone on its node may
+GPU of its local rank, as Horovod's and PyTorch's programs do. The only rank of its node may
 use all GPUs, and keeps all processors.
 """
 

@@ -3,7 +3,7 @@ and when its parent dies.
 
 Orphans become children of this process (PR_SET_CHILD_SUBREAPER of prctl(2)), so all are found, also
 those in sessions of their own and with another environment. If this process is killed, they become
-the runner's, which does the same; so does what nobody can end: another user's processes, and those
+the runner's, which does the same; so does what cannot be ended: another user's processes, and those
 that the kernel cannot end yet.
 """
 
@@ -137,7 +137,7 @@ def supervise(act: Callable[[], object], grace_s: float, parent: int) -> int:
                 phase, until = step, now + (grace_s if step == 1 else LEFT_GRACE_S)
                 send({child} if step == 1 else left, signal.SIGTERM)
             elif step == 2 and now > until + LEFT_GRACE_S:
-                break  # what is left is the runner's, which says so
+                break  # what is left is the runner's, which reports it
             elif now > until:
                 send(left, signal.SIGKILL)
         found = signal.sigtimedwait(SIGNALS, POLL_S if phase else 60.0)

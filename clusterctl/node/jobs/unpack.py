@@ -36,7 +36,7 @@ class ShippedFile:
 class DeployedFiles:
     """Result of deploying the files to one node, as paths below its home folder.
 
-    `kept` files were changed there by the user and are left alone.
+    `kept` files were changed there by the user and stay.
     """
 
     written: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ What counts is the time of the inode's last change (ctime): a program may set th
 copying, but not this one. Reading a file, as `fetch` does, leaves it. A change of mode, owner or
 links makes it a new one, though the content is the same: then the file counts as not fetched. A
 file that is written twice within a tick of the kernel's clock (4 ms at 250 Hz), and listed between
-the two, is the only change that is not seen.
+the two, is the only change that is not found.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from clusterctl.node.jobs.folder import (
     CHECKPOINT,
     CODE,
     COLLECTED,
+    JOB_IDS,
     JOBS,
     MANIFEST,
     SHIPPED,
@@ -34,9 +35,9 @@ from clusterctl.node.relay.protect import OF_HOME, protected, why_needed
 FETCHED = "fetched.json"  # in the job's folder: what `note_fetched` was given
 CHECKPOINTS, MODEL, FILES = "checkpoints", "model", "files"
 KINDS = {"model": MODEL}
-# Folders of runs that were started by hand: as in the tutorial, and beside the shipped trainer.
+# Folders of runs that were started by hand: as in the tutorial, and next to the shipped trainer.
 BY_HAND = ("imagenet_resnet", "examples/horovod/tensorflow/imagenet_resnet")
-# What Python writes beside a program, what clusterctl puts there, keys and other jobs.
+# What Python writes next to a program, what clusterctl puts there, keys and other jobs.
 NO_RESULTS = {"__pycache__", SHIPPED, *map(os.fsdecode, OF_HOME)}
 MOST_UNREAD = 5
 CLOCK_SLACK_S = 0.1  # the heartbeat has one decimal, and times of change lag by a tick
@@ -63,10 +64,12 @@ class OutputFolder:
 
 @dataclass(frozen=True)
 class Trees:
-    """Folders to look into. With `named`, each OutputFiles names its files."""
+    """Folders to list. With `named`, each OutputFiles names its files. With `recorded`, the IDs of
+    all jobs that the head node has a record of, also the programs here of other jobs."""
 
     trees: tuple[OutputFolder, ...]
     named: bool = False
+    recorded: Optional[tuple[str, ...]] = None
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,8 @@ class Going:
 @dataclass(frozen=True)
 class Overview:
     """On the head node: the jobs that have not ended, the folders that jobs write into, what is in
-    those of the head node, and the digests of what was fetched, by job, host and path. `unknown`
-    says of each job whose folders are not known why."""
+    those of the head node, and the digests of what was fetched, by job (each that has a record),
+    host and path. `unknown` is why, for each job whose folders are not known."""
 
     jobs: tuple[Going, ...]
     trees: tuple[OutputFolder, ...]
@@ -115,8 +118,8 @@ class FetchedOutput:
 
 
 def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
-    """Return the folders of a job: none for a copy or a served model, nor, unless `in_s3`, for a
-    model that is in S3. Raises OSError if the job's specification cannot be read."""
+    """Return the folders of a job: none for a copy or a served model, nor, unless `in_s3`, that of
+    a model that is in S3. Raises OSError if the job's specification cannot be read."""
     spec, problem = JobFolder(folder).known_spec()
     if problem:
         raise OSError(f"where job {folder.name} wrote is not known: {problem}")
@@ -134,12 +137,15 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
     if spec.log_dir:
         return [*output, tree(Path(spec.workdir, spec.log_dir), CHECKPOINTS)]
     if spec.model_dir is not None:
+        working = code / "code"  # what the program wrote beside itself is collected nowhere
+        own = [tree(working, FILES, hosts=others, shipped=str(code / SHIPPED))]
         status = JobFolder(folder).status().exit_status
         if spec.model_dir and status == 0 and not in_s3:
-            return []
+            return own
         if (folder / MANIFEST).exists():
-            return [tree(folder / name, KINDS.get(name, FILES)) for name in COLLECTED]
-        return [tree(code / name, KINDS.get(name, FILES), hosts=others) for name in COLLECTED[:2]]
+            return [tree(folder / name, KINDS.get(name, FILES)) for name in COLLECTED] + own
+        named = COLLECTED[:2]
+        return [tree(code / name, KINDS.get(name, FILES), hosts=others) for name in named] + own
     if code.is_dir():
         return [*output, tree(code, FILES, hosts=others, shipped=str(code / SHIPPED))]
     if output:
@@ -252,7 +258,12 @@ def found_in(tree: OutputFolder, named: bool = False) -> OutputFiles | None:
 
 def look(request: Trees) -> tuple[OutputFiles, ...]:
     """Return what is in these folders here."""
-    found = (found_in(tree, request.named) for tree in request.trees)
+    trees = [*request.trees]
+    if request.recorded is not None:
+        programs = (one for one in CODE.glob(JOB_IDS) if one.name not in request.recorded)
+        for code in programs:
+            trees.append(OutputFolder(code.name, str(code), FILES, shipped=str(code / SHIPPED)))
+    found = (found_in(tree, request.named) for tree in trees)
     return tuple(one for one in found if one)
 
 
@@ -296,4 +307,5 @@ def overview(request: None) -> Overview:
             going.append(Going(job.job_id, job.spec.preset == SERVE))
     trees = tuple(listed)
     fetched = {one.job_id: fetched_of(one.path) for one in all_jobs()}
-    return Overview(tuple(going), trees, look(Trees(trees)), fetched, unknown)
+    found = look(Trees(trees, recorded=tuple(fetched)))
+    return Overview(tuple(going), trees, found, fetched, unknown)

@@ -41,7 +41,8 @@ MODEL, OUTPUT, CONFLICTS = COLLECTED
 # cannot read, so that tar fails on them: the shell ignores find's exit status.
 PACK = (
     'cd "$HOME"/.clusterctl/code/{} && '
-    "find -L {} '(' -type f -o -type d ! -readable ')' -print0 | tar -chf - --null -T -"
+    "for top in {}; do [ ! -e $top ] || "
+    "find -L $top '(' -type f -o -type d ! -readable ')' -print0; done | tar -chf - --null -T -"
 )
 CHUNK_BYTES = 1 << 20
 

@@ -8,14 +8,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from clusterctl.ec2 import tags
-from clusterctl.ec2.gc.orphans import Rules, Verdict, classify, resource_id
-from clusterctl.ec2.gc.resources import (
-    STOPPED_FOUND,
-    Resource,
-    ResourceKind,
-    read_machine,
-    stopped_since,
-)
+from clusterctl.ec2.gc.orphans import STOPPED_FOUND, Rules, Verdict, classify, resource_id
+from clusterctl.ec2.instances import read_instance, stopped_since
+from clusterctl.ec2.resources import Resource, ResourceKind, of_instance
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 REGION = "us-east-1"
@@ -56,7 +51,7 @@ def machine(
             }
         ),
     }
-    return replace(read_machine(described), region=REGION, cluster=cluster)
+    return replace(of_instance(read_instance(described)), region=REGION, cluster=cluster)
 
 
 def thing(kind: ResourceKind, **fields) -> Resource:
@@ -81,7 +76,7 @@ OLD = {"older_than_s": 3600.0}
 
 def observed(**span) -> dict:
     """The rules of a `gc` that has seen these for so long."""
-    return {"first_seen_unused": {resource_id(one): ago(**span) for one in (GROUP, ADDRESS)}}
+    return {"unused_since": {resource_id(one): ago(**span) for one in (GROUP, ADDRESS)}}
 
 
 def spent(usd: float) -> dict:
@@ -195,7 +190,7 @@ VERDICTS = {
     "a command is at work": ([GROUP, KEY, VOLUME], {**HERE, "busy": frozenset({DEMO})}, [KEPT] * 3),
     "at work, asked for": ([GROUP], {"cluster": "demo", "busy": frozenset({DEMO})}, [KEPT]),
     "at work elsewhere": ([GROUP], {"busy": frozenset({("us-west-2", "demo")})}, [ORPHAN]),
-    "unsettled": ([GROUP, KEY], {"unsettled": frozenset({DEMO})}, [KEPT] * 2),
+    "unsettled": ([GROUP, KEY], {"unresolved": frozenset({DEMO})}, [KEPT] * 2),
     # Resources that could not be listed
     "no instances seen": ([GROUP, KEY, VOLUME, ADDRESS], BLIND, [KEPT] * 4),
     "none seen, asked for": ([GROUP], {**BLIND, "cluster": "demo"}, [KEPT]),
@@ -211,12 +206,12 @@ VERDICTS = {
     ),
     "a network in which nothing was seen": ([NETWORK], {**BLIND, "networks": True}, [KEPT]),
     # No date
-    "seen for the first time": ([GROUP, KEY], {"first_seen_unused": {}}, [KEPT, ORPHAN]),
+    "seen for the first time": ([GROUP, KEY], {"unused_since": {}}, [KEPT, ORPHAN]),
     "seen for a while": ([GROUP, ADDRESS], observed(minutes=14), [KEPT] * 2),
     "seen for long enough": ([GROUP, ADDRESS], observed(minutes=15), [ORPHAN] * 2),
     "seen for long, beside a new key": ([GROUP, NEW_KEY], observed(days=9), [KEPT] * 2),
     "seen in the future": ([GROUP], observed(minutes=-5), [KEPT]),
-    "first seen, asked for": ([GROUP], {"first_seen_unused": {}, "cluster": "demo"}, [ORPHAN]),
+    "first seen, asked for": ([GROUP], {"unused_since": {}, "cluster": "demo"}, [ORPHAN]),
     # Networks
     "an empty network": ([NETWORK], {}, [KEPT]),
     "an empty network, asked for": ([NETWORK], {"networks": True}, [ORPHAN]),

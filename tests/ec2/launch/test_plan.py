@@ -534,7 +534,7 @@ def test_a_launch_of_unknown_outcome_may_have_taken_the_last_addresses(zone, fre
     left = tuple(
         replace(one, free_addresses=free) if one.subnet_id == zone else one for one in SUBNETS
     )
-    made = plan(replace(there(left), unsettled=(earlier,)))
+    made = plan(replace(there(left), unresolved=(earlier,)))
     [request] = requests(made)
     assert request == earlier.request
     assert made.places[0].subnet_id == zone
@@ -544,7 +544,7 @@ def test_a_launch_of_unknown_outcome_may_have_taken_the_last_addresses(zone, fre
 def test_what_stands_against_it_is_a_warning_only():
     earlier = sent(there(SUBNETS))
     full = tuple(replace(one, free_addresses=0) for one in SUBNETS)
-    made = plan(replace(there(full), unsettled=(earlier,)))
+    made = plan(replace(there(full), unresolved=(earlier,)))
     assert [(one.check, one.severity) for one in made.findings] == [
         ("subnet.addresses", Severity.WARNING)
     ]
@@ -554,7 +554,7 @@ def test_what_stands_against_it_is_a_warning_only():
 @pytest.mark.parametrize("present", [(), (0, 1)])
 def test_a_launch_of_unknown_outcome_is_sent_again_with_its_token(present):
     earlier = sent(with_nodes(*present))
-    made = plan(replace(with_nodes(*present), unsettled=(earlier,)))
+    made = plan(replace(with_nodes(*present), unresolved=(earlier,)))
     assert requests(made) == [earlier.request]
     assert earlier.token == f"earlier-{len(present)}"
 
@@ -576,7 +576,7 @@ def test_a_launch_that_cannot_be_sent_again_stops_it(subnets, changes):
     # It is not forgotten if no node is missing, either.
     for observed in (there(subnets), with_nodes(0, 1, 2, 3)):
         with pytest.raises(ClusterctlError) as caught:
-            plan(replace(observed, unsettled=(earlier,)))
+            plan(replace(observed, unresolved=(earlier,)))
         assert "cut off" in caught.value.message
 
 

@@ -209,7 +209,7 @@ def test_interfaces_are_counted_where_a_launch_takes_many(client, moto_url, tmp_
             clients,
             "demo",
             fixed_request(asked),
-            *(tmp_path / "a", tmp_path / "b", Creations(tmp_path / "c")),
+            *(tmp_path / "a", Creations(tmp_path / "c")),
         )
         for asked in (ClusterSpec("demo", nodes, "p5en.48xlarge") for nodes in (2, 400))
     )

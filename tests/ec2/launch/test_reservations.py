@@ -9,8 +9,8 @@ import pytest
 from clusterctl.domain.cluster import ClusterSpec, Market
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.findings import Severity
-from clusterctl.ec2.cluster_resources import find_placement_groups
 from clusterctl.ec2.launch.capacity import find_reservation
+from clusterctl.ec2.resources import ResourceKind, find_resources
 from tests.ec2.launching import TYPE, launches
 from tests.moto_ec2 import NEW_IMAGE
 
@@ -71,7 +71,7 @@ def test_a_cluster_in_a_capacity_block(launches):
     members = launches.up(replace(SPEC, capacity_reservation=bought["CapacityReservationId"]))
     assert {one.market for one in members} == {Market.CAPACITY_BLOCK}
     assert {one.node.availability_zone for one in members} == {bought["AvailabilityZone"]}
-    assert find_placement_groups(launches.client, "demo") == ()
+    assert find_resources(launches.client, "demo", ResourceKind.PLACEMENT_GROUP) == ()
     [request] = launches.sent
     assert (request["MinCount"], request["MaxCount"]) == (2, 2)
     # The next `up` finds the nodes in the block without the option that names it.

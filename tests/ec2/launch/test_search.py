@@ -14,7 +14,7 @@ from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import cluster_resources
 from clusterctl.ec2.instances import find_instances, wanted_of
 from clusterctl.ec2.launch.attempt import read_launches
-from clusterctl.ec2.network.vpcs import find_addresses
+from clusterctl.ec2.resources import find_addresses
 from clusterctl.ec2.tags import read_disk
 from clusterctl.lab.faults.kinds import Boot, Capacity
 from tests.ec2.launching import TYPE, ZONES, faults, launches
@@ -191,7 +191,7 @@ def test_waiting_ends(launches, faults):
 def test_a_placement_group_that_never_comes_gives_the_address_back(launches, monkeypatch):
     plan = launches.plan(SPEC)
     launches.timeouts = Timeouts(launches.clock, placement_group_s=0.0)
-    monkeypatch.setattr(cluster_resources, "find_placement_groups", lambda *_: ())
+    monkeypatch.setattr(cluster_resources, "find_resources", lambda *_: ())
     with pytest.raises(ClusterctlError, match="does not become available"):
         launches.carry_out(plan)
     assert any(line.startswith("AllocateAddress") for line in launches.told)

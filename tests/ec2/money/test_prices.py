@@ -47,6 +47,7 @@ def made():
 @pytest.fixture
 def aws(made):
     made.asked.clear()
+    made.account = replace(made.account, price_cache=None)
     with Stubber(made.list_client) as made.list, Stubber(made.ec2) as made.history:
         yield made
 
@@ -117,11 +118,11 @@ def test_of_two_prices_the_dearer_counts_and_broken_entries_are_passed_over(aws)
 
 
 def test_who_may_not_ask_gets_the_table(aws, tmp_path):
-    cache = tmp_path / "prices.json"
+    aws.account = replace(aws.account, price_cache=tmp_path / "prices.json")
     aws.list.add_client_error("get_products", "AccessDeniedException", "no", 400)
-    assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache) == TABLE
+    assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND) == TABLE
     # It is not requested again at once: there is no second answer.
-    assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache) == TABLE
+    assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND) == TABLE
     assert aws.asked == ["us-east-1"]
 
 
@@ -227,14 +228,14 @@ def test_without_a_spot_price_it_is_at_most_on_demands(aws, denied):
 
 
 def test_a_price_is_asked_for_once_a_day(aws, tmp_path):
-    cache = tmp_path / "prices.json"
+    aws.account = replace(aws.account, price_cache=tmp_path / "prices.json")
     aws.list.add_response("get_products", {"PriceList": [listed("20.0")]})
-    first = find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache)
-    assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache) == first
+    first = find_price(aws, "p4d.24xlarge", Market.ON_DEMAND)
+    assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND) == first
     assert len(aws.asked) == 1
     # Another type, market or region is another price.
     aws.list.add_response("get_products", {"PriceList": []})
-    assert find_price(aws, "p5.48xlarge", Market.ON_DEMAND, cache=cache).hourly_usd == 55.04
+    assert find_price(aws, "p5.48xlarge", Market.ON_DEMAND).hourly_usd == 55.04
 
 
 @pytest.mark.parametrize(
@@ -287,8 +288,8 @@ def test_a_broken_cache_is_an_empty_one(tmp_path, content):
 def test_a_cache_that_cannot_be_written_costs_a_call_and_nothing_else(aws, tmp_path, folder):
     (tmp_path / "file").write_text("")
     aws.list.add_response("get_products", {"PriceList": [listed("20.0")]})
-    cache = tmp_path / folder / "prices.json"
-    assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND, cache=cache).hourly_usd == 20.0
+    aws.account = replace(aws.account, price_cache=tmp_path / folder / "prices.json")
+    assert find_price(aws, "p4d.24xlarge", Market.ON_DEMAND).hourly_usd == 20.0
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -300,9 +301,9 @@ def test_types_are_compared_by_the_price_list_and_hosts_of_the_lab_have_no_such_
     unknown = SimpleNamespace(node=SimpleNamespace(instance_type="x9.huge"), market=Market.SPOT)
     aws.list.add_response("get_products", {"PriceList": [listed("22.5")]})
     aws.list.add_response("get_products", {"PriceList": []})
-    assert list_prices(aws, [spot, spot, unknown], None) == {"p4d.24xlarge": 22.5}
+    assert list_prices(aws, [spot, spot, unknown]) == {"p4d.24xlarge": 22.5}
     local = Clients(Account(region="us-east-1", endpoint_url=moto_url, **KEYS))
-    assert list_prices(local, [spot], None) == {}
+    assert list_prices(local, [spot]) == {}
 
 
 # The lab's price list understands our requests

@@ -14,11 +14,11 @@ from clusterctl.ec2.network.vpcs import (
     SecurityGroup,
     Vpc,
     caller_cidr,
-    find_groups,
     is_local,
     parse_cidr,
     read_group,
 )
+from clusterctl.ec2.resources import find_groups
 from tests.moto_ec2 import REGION
 
 VPC = Vpc("vpc-1", "172.31.0.0/16")

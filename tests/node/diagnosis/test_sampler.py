@@ -23,7 +23,6 @@ from tests.lab.running import wait_until
 
 SAID = {
     "CLIENT PROTOCOL 2": "SERVER PROTOCOL 2\n",
-    "TIMEOUT 1": "OK\n",
     "SET FORMAT json": "OK\n",
     "VERBOSE STATUS": '{"communicators": []}\n',
 }
@@ -36,8 +35,9 @@ class Ras(socketserver.StreamRequestHandler):
         for line in self.rfile:
             asked = line.decode().strip()
             if self.server.frozen:
-                time.sleep(3)
-            self.wfile.write(SAID[asked].encode())
+                time.sleep(600)
+            said = "OK\n" if asked.startswith("TIMEOUT ") else SAID[asked]
+            self.wfile.write(said.encode())
             if asked == "VERBOSE STATUS":
                 return
 
@@ -56,13 +56,11 @@ def test_ras(nccl):
     nobody = socket.create_server(("127.0.0.1", 0))
     where = f"localhost:{nobody.getsockname()[1]}"
     nobody.close()
-    assert ras.ask_ras([where], 2.5) == ""
-    assert ras.ask_ras([where, nccl.where], 2.5) == '{"communicators": []}'
+    assert ras.ask_ras([where], 240) == ""
+    assert ras.ask_ras([where, nccl.where], 240) == '{"communicators": []}'
     nccl.frozen = True
-    began = time.monotonic()
     with pytest.raises(OSError, match="listens, and does not answer"):
         ras.ask_ras([nccl.where], 0.5)
-    assert time.monotonic() - began < 2
 
 
 def test_which_process_is_the_rank(monkeypatch):

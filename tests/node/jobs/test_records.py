@@ -10,7 +10,15 @@ import pytest
 from clusterctl.cli.jobs import job_remarks
 from clusterctl.domain.errors import UsageError
 from clusterctl.node.jobs import folder, listing
-from clusterctl.node.jobs.spec import NOT_RECORDED, JobEvent, JobRecord, JobSpec, JobState, fold
+from clusterctl.node.jobs.spec import (
+    NOT_RECORDED,
+    JobEvent,
+    JobRecord,
+    JobSpec,
+    JobState,
+    JobStatus,
+    fold,
+)
 from clusterctl.operations import fetch as fetching
 
 JOB_ID = "20261120-154501-3f2a"
@@ -118,3 +126,11 @@ def test_a_record_that_is_no_jobs_is_not_written_over(foreign, tmp_path, monkeyp
     with pytest.raises(UsageError, match="holds a record.json that is no job's"):
         fetching.fetch(access, JOB_ID, tmp_path)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [foreign]
+
+
+def test_a_job_that_ended_before_it_began_took_no_time_and_cost_nothing():
+    spec = JobSpec("20260101-000000-abcd", hourly_usd=88.0)
+    status = JobStatus(JobState.CANCELLED, submitted_at=1000.0, ended_at=37000.0)
+    job = JobRecord(spec, status, now=40000.0)
+    assert (job.duration_s, job.usd) == (0.0, 0.0)
+    assert job.ended_at.timestamp() == 37000.0
