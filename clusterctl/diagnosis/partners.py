@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from clusterctl.diagnosis.case import Scene
 from clusterctl.diagnosis.evidence import HostEvidence, Partner, Sample
 from clusterctl.diagnosis.ranks import Rank, called, syscall_path
+from clusterctl.node.diagnosis.partners import LOCKS, STARTS
 
-LOCKS = ("flock", "fcntl")
-# Calls that start a child, and go on when the child has executed its program (vfork(2)).
-STARTS = ("vfork", "clone", "clone3")
 _VERBS = {
     "open": "opening",
     "write": "writing",

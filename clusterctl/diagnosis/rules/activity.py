@@ -21,7 +21,7 @@ from clusterctl.diagnosis.case import (
 )
 from clusterctl.diagnosis.evidence import ProcessEvidence
 from clusterctl.diagnosis.frames import STARTING, WAITING, Activity, is_user
-from clusterctl.diagnosis.partners import LOCKS, chain, wait_in_words
+from clusterctl.diagnosis.partners import chain, wait_in_words
 from clusterctl.diagnosis.progress import LONGEST_ALONE_S
 from clusterctl.diagnosis.ranks import (
     WORKS_SHARE,
@@ -42,6 +42,7 @@ from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
 from clusterctl.explain.explanation import LogFinding
+from clusterctl.node.diagnosis.partners import LOCKS
 
 
 def ended_ranks(scene: Scene) -> Iterator[Cause]:

@@ -19,7 +19,7 @@ from clusterctl.diagnosis.case import (
 )
 from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence
 from clusterctl.diagnosis.frames import Activity
-from clusterctl.diagnosis.partners import STARTS, chain, wait_in_words
+from clusterctl.diagnosis.partners import chain, wait_in_words
 from clusterctl.diagnosis.progress import were
 from clusterctl.diagnosis.ranks import (
     Rank,
@@ -37,6 +37,7 @@ from clusterctl.diagnosis.rules.logs import failure, has_failed, root_error
 from clusterctl.diagnosis.rules.slowness import slow_links
 from clusterctl.domain.errors import LOGIN_FILES
 from clusterctl.domain.units import count, format_bytes, format_duration
+from clusterctl.node.diagnosis.partners import STARTS
 
 
 def silent_hosts(scene: Scene) -> Iterator[Cause]:
