@@ -244,10 +244,12 @@ class World:
         self._may_fail("stop")
         answer = []
         for node in self._of(InstanceIds):
-            answer.append({"InstanceId": node.id, "PreviousState": {"Name": node.state}})
+            before = {"Name": node.state}
             node.knows_end = False
             if node.runs:
                 node.off("stopped", by_user=True)
+            now = {"Name": node.state}
+            answer.append({"InstanceId": node.id, "PreviousState": before, "CurrentState": now})
         return {"StoppingInstances": answer}
 
     def _of(self, ids: Any) -> list[Node]:
