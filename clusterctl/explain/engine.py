@@ -17,6 +17,7 @@ from clusterctl.domain.findings import Severity
 from clusterctl.explain.explanation import Explanation, LogFinding, UnknownError, is_cause
 from clusterctl.explain.failing import (
     LineKind,
+    does_without,
     ended_well,
     goes_on,
     is_frame,
@@ -440,7 +441,8 @@ class _Reader:
         key = (self._part, one.id)
         before = self._findings.get(key)
         is_over = before is not None and not self._tried.get(key)
-        self._tried[key] = 0 if is_over or not tries_again(said[0][1]) else self._line + 1
+        goes_on_then = tries_again(said[0][1]) or does_without(said[0][1])
+        self._tried[key] = self._line + 1 if goes_on_then and not is_over else 0
         # A rule of dashes says nothing: the line after it is shown.
         below, text = next((part for part in said if re.search(r"\w", part[1])), said[0])
         line = self._line + 1 + below

@@ -96,6 +96,12 @@ _AGAIN = re.compile(
     r"(?<![Pp]lease )\b(?:[Rr]etry(?:ing)?\b(?! (?:limit|count|later|exceeded|failed))|will try\b"
     r"|[Tt]rying again\b|[Aa]ttempt \d+ ?(?:of|/) ?\d+)"
 )
+# Words by which it says that it does without: "no checkpoint there, starting from scratch".
+_WITHOUT = re.compile(
+    r"\b[Ss]tarting (?:from scratch|fresh|anew)|\b[Cc]ontinuing (?:without|anyway)\b"
+    r"|\b[Pp]roceeding without\b|\b[Uu]s(?:e|ing) (?:the )?defaults?\b"
+    r"|\b[Ff]all(?:ing|s)? back to\b"
+)
 # The same of what it leaves out: one file of many.
 _LEFT_OUT = re.compile(r"[,;:(] ?(?:skipp|ignor)(?:ed|ing)\b")
 # A kernel prints errors of firmware and of devices at every start.
@@ -286,6 +292,11 @@ def is_python_frame(line: str) -> bool:
 def tries_again(line: str) -> bool:
     """Return whether a line says that its program does again what did not work."""
     return bool(_AGAIN.search(line))
+
+
+def does_without(line: str) -> bool:
+    """Return whether a line says that its program goes on without what did not work."""
+    return bool(_WITHOUT.search(line))
 
 
 def goes_on(lines: list[str]) -> bool:

@@ -443,8 +443,11 @@ def test_a_known_line_is_a_warning_where_its_program_tries_again_and_gets_furthe
     found = explain([full + steps])
     assert found.severity is Severity.WARNING
     assert found.lead and found.lead.signature.id == "system.no-space"
+    first = f"I1120 02:11:03 no checkpoint ({full[:-16]}), starting from scratch\n"
+    assert explain([first + steps]).severity is Severity.WARNING
     # Not if the log ends with it, or once it does not say so.
     for log in (
+        steps + first,
         steps + full,
         steps + full * 3,
         full + full.replace(", retry in 5 s", "") + steps,
