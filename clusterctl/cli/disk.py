@@ -279,5 +279,7 @@ def _confirm(found: FanoutResult[NodeLogs], losses: Losses, yes: bool) -> None:
     jobs = {one.job_id for one in losses.written} | {*losses.unread}
     if jobs:
         going.append(f"what {count(len(jobs), 'job')} wrote and nobody fetched")
+    if losses.unknown:
+        going.append(f"what jobs wrote on {fold_hosts([*losses.unknown])}, which is not known")
     if going:
         output.confirm(f"Remove {', and '.join(going)}?", yes)

@@ -345,17 +345,8 @@ def _release(client: Any, one: Resource) -> None:
     """Release an elastic address. EC2 refuses that until it is taken from the node that has it."""
     address: ElasticAddress = one.details
     _disassociate(client, address)
-    try:
-        with translated():
-            client.release_address(**release_arguments(one.id, address.border_group))
-    except AwsError as error:
-        if error.code == "InvalidIPAddress.InUse":
-            # EC2 has not shown before who has it.
-            with translated():
-                answer = client.describe_addresses(AllocationIds=[one.id])
-            for now in map(read_address, answer["Addresses"]):
-                _disassociate(client, now)
-        raise
+    with translated():
+        client.release_address(**release_arguments(one.id, address.border_group))
 
 
 def _disassociate(client: Any, address: ElasticAddress) -> None:
@@ -436,10 +427,19 @@ def delete_all(
     """Delete those of one kind, and return the ones that were not being deleted.
 
     Waits up to `timeout_s` while something still uses one, and calls `on_wait` before each further
-    try. Raises AwsError.
+    try. An address is taken from the node that has it by then: all are to go. Raises AwsError.
     """
     deadline = clock.monotonic() + timeout_s
     chosen = [one for one in found if one.kind is kind and one.state != "deleting"]
+
+    def before_retry(error: AwsError, left_s: float) -> None:
+        on_wait()
+        if error.code == "InvalidIPAddress.InUse":  # EC2 has not shown before who has it
+            with translated():
+                answer = client.describe_addresses(AllocationIds=[one.id])
+            for now in map(read_address, answer["Addresses"]):
+                _disassociate(client, now)
+
     for one in chosen:
-        delete(client, one, deadline, lambda error, left_s: on_wait(), clock)
+        delete(client, one, deadline, before_retry, clock)
     return tuple(chosen)

@@ -79,8 +79,9 @@ class Losses:
     unread: Mapping[str, str] = field(default_factory=dict)
 
     def of_jobs(self, ids: Collection[str]) -> Losses:
-        """Return what is lost with all that is kept of these jobs."""
+        """Return what is lost, as far as is known, with all that is kept of these jobs."""
         return Losses(
+            unknown=self.unknown,
             written=tuple(one for one in self.written if one.job_id in ids),
             unread={job: reason for job, reason in self.unread.items() if job in ids},
         )
@@ -188,13 +189,15 @@ def known_without_asking(cluster: Cluster | None, folder: ClusterFolder) -> Loss
 def find_losses(access: Access, within_s: float, hosts: Collection[str] | None = None) -> Losses:
     """Ask the nodes what would be lost, for at most `within_s` seconds.
 
-    `hosts` are the nodes whose disks go; None are all. With the head node's go the records, so that
-    all counts then. A node that does not say is in `unknown`. Raises nothing of a node.
+    `hosts` are the nodes whose disks go; None are all. Jobs count only for all. With the head
+    node's disk go the records, so that everything written counts then. A node that does not say is
+    in `unknown`. Raises nothing of a node.
     """
     until = time.monotonic() + within_s
     access.connections.connect_timeout_s = within_s
     access.connections.ask_again = False
     head = access.head
+    is_whole = hosts is None
     if hosts is None or head.host in hosts:
         hosts = [target.host for target in access.all_targets]
 
@@ -253,7 +256,7 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
     known = {one.id for one in report.jobs}
     by_hand = (one for one in processes if one.job_id not in known)
     return Losses(
-        jobs=tuple(one.id for one in report.jobs if not one.serves),
+        jobs=tuple(one.id for one in report.jobs if is_whole and not one.serves),
         runs=tuple((one.host, one.short_command) for one in by_hand),
         written=tuple(one for one in written if one.files or one.unread),
         unknown=unknown,

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.domain.errors import CommandFailed
+from clusterctl.cli import disk
+from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.jobs.spec import JobSpec, JobStep
-from clusterctl.node.jobs.written import Overview
+from clusterctl.node.jobs.written import Going, Overview
 from clusterctl.node.record import to_json
 from clusterctl.operations import losses as module
 from clusterctl.operations.fetch import fetch
@@ -254,6 +255,29 @@ def test_a_head_node_whose_processes_cannot_be_listed_may_run_a_training(tmp_pat
         folder=ClusterFolder(tmp_path),
     )
     assert find_losses(access, 10.0) == Losses(unknown={"demo-0": refused.message})
+
+
+@pytest.mark.parametrize(("hosts", "jobs"), [(None, ("j1",)), (["demo-0"], ()), (["demo-1"], ())])
+def test_a_job_ends_with_the_whole_cluster_only(tmp_path, monkeypatch, hosts, jobs):
+    """Where some nodes go, the check for running jobs names it."""
+    going = Overview((Going("j1", serves=False),), (), (), {})
+    answers = {"overview": going, "look": ()}
+    monkeypatch.setattr(module, "call", lambda c, t, function, r, **_: answers[function.__name__])
+    monkeypatch.setattr(module, "list_processes", lambda *_: FanoutResult(()))
+    nodes = tuple(Target(f"demo-{n}", f"198.51.100.{n}", "ubuntu") for n in range(2))
+    access = SimpleNamespace(
+        connections=SimpleNamespace(),
+        head=nodes[0],
+        all_targets=nodes,
+        folder=ClusterFolder(tmp_path),
+    )
+    assert find_losses(access, 10.0, hosts) == Losses(jobs=jobs)
+
+
+def test_results_that_are_not_known_are_asked_about_before_they_go():
+    losses = Losses(unknown={"demo-0": "no answer"}).of_jobs({"j1"})
+    with pytest.raises(UsageError, match="what jobs wrote on demo-0, which is not known"):
+        disk._confirm(FanoutResult(()), losses, False)
 
 
 def test_fetch_brings_the_folder_that_output_names_and_the_checkpoints(quiet, tmp_path):

@@ -349,7 +349,7 @@ class _ClusterResources:
 def undated_orphans(resources: Iterable[Resource], rules: Rules) -> tuple[ResourceId, ...]:
     """Return the resources without a creation date that would be orphans if they were old.
 
-    `gc` notes when it first saw these (see `Rules.alone_since`).
+    `gc` notes when it first saw these (see `Rules.unused_since`).
     """
     classified = classify(resources, replace(rules, unused_since=None))
     return tuple(

@@ -6,11 +6,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from botocore.exceptions import ClientError
+from clusterctl.ec2.network.vpcs import read_address
 
+from clusterctl.domain.errors import AwsError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.gc.orphans import STOPPED_FOUND, Rules, Verdict, classify, resource_id
 from clusterctl.ec2.instances import read_instance, stopped_since
-from clusterctl.ec2.resources import Resource, ResourceKind, of_instance
+from clusterctl.ec2.resources import Resource, ResourceKind, delete, delete_all, of_instance
+from tests.clock import FakeClock
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 REGION = "us-east-1"
@@ -254,3 +258,35 @@ def test_one_name_in_two_regions_is_two_clusters():
 )
 def test_when_an_instance_was_stopped(text, expected):
     assert stopped_since(text) == (expected and expected.replace(tzinfo=timezone.utc))
+
+
+class HeldByAnother:
+    """EC2 of which a node has got the address since it was listed."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def describe_addresses(self, AllocationIds):  # noqa: N803
+        self.calls.append("describe_addresses")
+        return {"Addresses": [{"AllocationId": AllocationIds[0], "AssociationId": "eipassoc-9"}]}
+
+    def disassociate_address(self, AssociationId):  # noqa: N803
+        self.calls.append(f"disassociate {AssociationId}")
+
+    def release_address(self, **arguments):
+        self.calls.append("release")
+        if "disassociate eipassoc-9" not in self.calls:
+            error = {"Code": "InvalidIPAddress.InUse", "Message": "in use"}
+            raise ClientError({"Error": error}, "ReleaseAddress")
+
+
+def test_an_address_is_taken_from_a_node_only_where_all_is_to_go():
+    address = read_address({"AllocationId": "eipalloc-1", "PublicIp": "198.51.100.7"})
+    unused = thing(ResourceKind.ADDRESS, details=address)
+    gc = HeldByAnother()
+    with pytest.raises(AwsError):
+        delete(gc, unused, deadline=0.0)
+    assert gc.calls == ["release"]
+    down = HeldByAnother()
+    assert delete_all(down, [unused], ResourceKind.ADDRESS, 5.0, FakeClock()) == (unused,)
+    assert down.calls == ["release", "describe_addresses", "disassociate eipassoc-9", "release"]
