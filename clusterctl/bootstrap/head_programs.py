@@ -37,7 +37,9 @@ PROGRAMS = {
 }
 # Packages that are not copied: the programs do not call AWS.
 NOT_THERE = ("ec2", "lab")
-LIBRARIES = ("ahocorasick-rs", "click", "paramiko", "rich")
+# Programs, and the catalogue of `explain`, which `diagnose` reads.
+SUFFIXES = {".py", ".toml"}
+LIBRARIES = ("ahocorasick-rs", "click", "paramiko", "rich", "tomli")
 # Dependencies that the programs do not use: 7 of 30 MB.
 UNUSED = {"invoke", "markdown-it-py", "mdurl", "pycparser", "pygments"}
 # Below the home folder: this needs no root, and replaces no other program.
@@ -231,8 +233,8 @@ def own_files() -> Mapping[str, Path]:
     """Return this package's files by their path in the archive."""
     return {
         f"lib/{path.relative_to(PACKAGE.parent).as_posix()}": path
-        for path in sorted(PACKAGE.rglob("*.py"))
-        if path.relative_to(PACKAGE).parts[0] not in NOT_THERE
+        for path in sorted(PACKAGE.rglob("*.*"))
+        if path.relative_to(PACKAGE).parts[0] not in NOT_THERE and path.suffix in SUFFIXES
     }
 
 

@@ -275,11 +275,16 @@ def costs(
 
 def _start(text: str) -> datetime:
     """Return the time of a date (UTC), or that long ago. Raises UsageError."""
+    now = datetime.now(timezone.utc)
     try:
-        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=timezone.utc)
+        start = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=timezone.utc)
     except ValueError:
         pass
+    else:
+        if start > now:
+            raise UsageError(f"{text} has not come yet", f"today is {now:%Y-%m-%d} (UTC)")
+        return start
     try:
-        return datetime.now(timezone.utc) - timedelta(seconds=parse_duration_s(text))
+        return now - timedelta(seconds=parse_duration_s(text))
     except (UsageError, OverflowError):
         raise UsageError(f"not a date: {text!r}", "write it as 2026-11-01 or 30d") from None

@@ -167,15 +167,25 @@ def _show(nodes: list[SyncNode], as_json: bool) -> int:
 
 
 def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: bool) -> int:
-    """End the job, and print how the sync ended on each node; return 1 if it still runs."""
+    """End the job, and print how the sync ended on each node; return 1 if it still runs, 255 if a
+    node did not answer: it may go on there."""
     from clusterctl.jobs.detached import end_job, find_job
+    from clusterctl.node.jobs.processes import ProcessQuery
     from clusterctl.node.jobs.spec import JobState
+    from clusterctl.operations.kill import kill
 
     before = {node.host: node.state for node in _nodes(access, job, hosts)}
     ended = not job.unended or end_job(access.connections, access.head, job.job_id)
-    nodes = _nodes(access, find_job(access.connections, access.head, job.job_id), hosts)
+    now = find_job(access.connections, access.head, job.job_id)
+    nodes = _nodes(access, now, hosts)
+    silent = set(now.status.cleanup.get("silent", ())).intersection(node.host for node in nodes)
+    targets = [target for target in access.all_targets if target.host in silent]
+    again = kill(access.connections, targets, ProcessQuery(job.job_id))
+    unknown = {one.host for one in again.failures}
 
     def end_of(node: SyncNode) -> str:
+        if node.host in unknown:
+            return "not known: the sync may go on there"
         was_running = before.get(node.host) is JobState.RUNNING
         return node.shown_state if was_running else "nothing runs there"
 
@@ -184,7 +194,8 @@ def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
     else:
         for text, same in _by_text(nodes, end_of):
             output.line(f"{fold_hosts([node.host for node in same])}: {text}")
-    return int(not ended)
+    hostlines.show_failures(again.failures)
+    return 255 if unknown else int(not ended)
 
 
 def _follow(access: Access, job: JobRecord, hosts: set[str] | None, as_json: bool) -> int:

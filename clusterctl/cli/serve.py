@@ -86,7 +86,7 @@ def serve(
     when this machine is switched off, and counts as activity: idle limits do not end the node.
     """
     from clusterctl.jobs.detached import list_jobs
-    from clusterctl.operations.serving import find_served, forward_argv, stop_serving
+    from clusterctl.operations.serving import NotServed, find_served, forward_argv, stop_serving
 
     requested = [show_status, end, forward is not None, model_dir is not None]
     if sum(requested) != 1:
@@ -99,7 +99,13 @@ def serve(
             return _start(app, access, model_dir, model, node, port, public, credentials, as_json)
         if show_status:
             return _status(access, list_jobs(access.connections, access.head), model, as_json)
-        one = find_served(access, model)
+        try:
+            one = find_served(access, model)
+        except NotServed:
+            if not end or model:
+                raise
+            output.note("no model is served")
+            return 0
         if end:
             stop_serving(access, one)
             if as_json:

@@ -147,7 +147,7 @@ def _unsaved(written: Sequence[Written], folder: ClusterFolder) -> Iterator[Find
     is_recorded = written[0].recorded
     if not (job and is_recorded):
         source = shlex.quote(f"{written[0].host}:{written[0].path}")
-        save = f"scp -r -F {shlex.quote(str(folder.ssh_config))} {source} ."
+        save = f"scp -r -F {shlex.quote(str(folder.ssh_config))} {source} . (is not noticed)"
     by = f"job {job}" if job else "a run that was started by hand"
     by += "" if is_recorded else ", of which the head node has no record,"
     if parts:

@@ -81,7 +81,7 @@ def main() -> None:
     except ClusterctlError as error:
         log_message(job, f"{message}: {error.message}")
     except Exception as error:
-        log_message(job, f"{message}: {error!r}")
+        log_message(job, f"{message}: {type(error).__name__}: {error}")
 
 
 def head_access(settings: Watchdog) -> Access:

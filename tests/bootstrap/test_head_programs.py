@@ -160,3 +160,10 @@ def test_the_programs_import_nothing_that_is_not_there():
         "import clusterctl.operations.hosts_access"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_programs_have_the_data_that_they_read():
+    shipped = head_programs.own_files()
+    assert "lib/clusterctl/explain/catalogue/forms.toml" in shipped
+    for path in (head_programs.PACKAGE / "explain" / "catalogue").glob("*.toml"):
+        assert f"lib/clusterctl/explain/catalogue/{path.name}" in shipped

@@ -35,7 +35,8 @@ class Golden:
         self._snapshot = snapshot(extension_class=AmberSnapshotExtension)
         self._folder = folder
         self._masks = masks
-        self._environ = {**os.environ, "HOME": str(folder), "COLUMNS": "100", **environ}
+        inherited = {name: value for name, value in os.environ.items() if "CLUSTERCTL" not in name}
+        self._environ = {**inherited, "HOME": str(folder), "COLUMNS": "100", **environ}
 
     def __call__(self, line: str, *, sort=False, lines=slice(None), masks=(), **more) -> str:
         """Record `clusterctl LINE`. Return its stdout.

@@ -154,7 +154,7 @@ def test_its_command_with_nccl_tests_where_they_are(quad):
 )
 def test_why_a_program_failed(out, err, said):
     result = CommandResult("a-0", "mpirun", 2, out, err, 1.0)
-    assert bench_network._said(result) == said
+    assert bench_network._causes(result) == said
 
 
 def test_ctrl_c_in_the_middle_leaves_nothing(quad):

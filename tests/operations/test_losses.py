@@ -154,9 +154,15 @@ def test_what_goes_with_a_node_is_named_before_it_goes(quiet, tmp_path, monkeypa
     status, _, err = quiet.ctl("down", "--yes")
     assert status == 1
     for host in ("pair-0", "pair-1"):
-        assert f"{host}: job {job}, of which the head node has no record, left " in err
-        assert f"{host}:/home/ubuntu/.clusterctl/code/{job} ." in err
-    assert not quiet.on_all("rm -r .clusterctl/code")[0]
+        assert f"{host}: job {job}, of which the head node has no record, left 1 file" in err
+        assert f"{host}:/home/ubuntu/.clusterctl/code/{job}/code ." in err
+    # What clusterctl itself has written there is no result.
+    quiet.on_all(f"rm .clusterctl/code/{job}/code/best-*.ckpt")
+    assert losses(quiet) == Losses()
+    quiet.on(1, "mkdir imagenet_resnet; cd imagenet_resnet; touch model.ckpt-9.index")
+    [by_hand] = losses(quiet).written
+    assert (by_hand.host, by_hand.job_id, by_hand.kind) == ("pair-1", "", "checkpoints")
+    quiet.on_all("rm -rf .clusterctl/code imagenet_resnet")
 
 
 def test_a_program_that_was_started_by_hand_is_no_all_clear(quiet):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Dict, Optional
@@ -65,7 +66,7 @@ class OutputFolder:
 @dataclass(frozen=True)
 class Trees:
     """Folders to list. With `named`, each OutputFiles names its files. With `recorded`, the IDs of
-    all jobs that the head node has a record of, also the programs here of other jobs."""
+    all jobs that the head node has a record of, also folders here of no job, and of other jobs."""
 
     trees: tuple[OutputFolder, ...]
     named: bool = False
@@ -160,8 +161,8 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
 
 
 def all_trees() -> tuple[list[OutputFolder], dict[str, str]]:
-    """Return the folders of all jobs, each once: the latest job's. Also those of no job. And why
-    those of a job are not known, by job."""
+    """Return the folders of all jobs, each once: the latest job's. And why those of a job are not
+    known, by job."""
     found, unknown = {}, {}
     for job in all_jobs():
         try:
@@ -169,12 +170,28 @@ def all_trees() -> tuple[list[OutputFolder], dict[str, str]]:
                 found[tree.path, tree.since] = tree
         except OSError as error:
             unknown[job.job_id] = str(error)
-    known = {os.path.realpath(tree.path) for tree in found.values()}  # noqa: PTH114
-    for name in BY_HAND:
-        path = str(Path.home() / name)
-        if os.path.realpath(path) not in known:  # noqa: PTH114
-            found[path, None] = OutputFolder("", path, CHECKPOINTS)
     return list(found.values()), unknown
+
+
+def _of_no_record(trees: Sequence[OutputFolder], recorded: Collection[str]) -> list[OutputFolder]:
+    """Return the folders here of runs that were started by hand, and of the programs of jobs that
+    are not among those `recorded` and ran on other nodes, too. A folder of `trees` is a job's."""
+    known = {os.path.realpath(tree.path) for tree in trees}  # noqa: PTH114
+    by_hand = (str(Path.home() / name) for name in BY_HAND)
+    found = [
+        OutputFolder("", path, CHECKPOINTS)
+        for path in by_hand
+        if os.path.realpath(path) not in known  # noqa: PTH114
+    ]
+    for code in CODE.glob(JOB_IDS):
+        if code.name in recorded:
+            continue
+        # A script-mode program has its own folder beside what clusterctl writes there.
+        parts = [code / name for name in ("code", *COLLECTED[:2])]
+        places = parts if parts[0].is_dir() else [code]
+        shipped = str(code / SHIPPED)
+        found += [OutputFolder(code.name, str(one), FILES, shipped=shipped) for one in places]
+    return found
 
 
 def list_files(tree: OutputFolder) -> tuple[list[tuple[str, os.stat_result]], list[str]]:
@@ -260,9 +277,7 @@ def look(request: Trees) -> tuple[OutputFiles, ...]:
     """Return what is in these folders here."""
     trees = [*request.trees]
     if request.recorded is not None:
-        programs = (one for one in CODE.glob(JOB_IDS) if one.name not in request.recorded)
-        for code in programs:
-            trees.append(OutputFolder(code.name, str(code), FILES, shipped=str(code / SHIPPED)))
+        trees += _of_no_record(trees, request.recorded)
     found = (found_in(tree, request.named) for tree in trees)
     return tuple(one for one in found if one)
 

@@ -7,12 +7,12 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from botocore.exceptions import ClientError
-from clusterctl.ec2.network.vpcs import read_address
 
 from clusterctl.domain.errors import AwsError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.gc.orphans import STOPPED_FOUND, Rules, Verdict, classify, resource_id
 from clusterctl.ec2.instances import read_instance, stopped_since
+from clusterctl.ec2.network.vpcs import read_address
 from clusterctl.ec2.resources import Resource, ResourceKind, delete, delete_all, of_instance
 from tests.clock import FakeClock
 
