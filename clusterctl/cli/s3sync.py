@@ -176,10 +176,10 @@ def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
 
     before = {node.host: node.state for node in _nodes(access, job, hosts)}
     ended = not job.unended or end_job(access.connections, access.head, job.job_id)
-    now = find_job(access.connections, access.head, job.job_id)
-    nodes = _nodes(access, now, hosts)
-    silent = set(now.status.cleanup.get("silent", ())).intersection(node.host for node in nodes)
-    targets = [target for target in access.all_targets if target.host in silent]
+    nodes = _nodes(access, find_job(access.connections, access.head, job.job_id), hosts)
+    names = {node.host for node in nodes}
+    targets = [target for target in access.all_targets if target.host in names]
+    # The runner on the head node cannot end what runs on a node that it does not reach.
     again = kill(access.connections, targets, ProcessQuery(job.job_id))
     unknown = {one.host for one in again.failures}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 
@@ -75,13 +76,23 @@ def test_with_keys_that_are_lent(pair, s3):
     assert pair.on(0, found.format(synced["job_id"])) == ""
 
 
-def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
-    """The tool on each node has stopped when `cancel` returns, and the job is no longer active."""
+@contextlib.contextmanager
+def sleeping_tool(pair):
+    """Put an s5cmd on both nodes that copies nothing and does not end."""
     stub = "#!/bin/sh\ncase $* in version) echo v2.3.0;; *) exec sleep 1003;; esac\n"
     for node in (0, 1):
         pair.on(node, "mkdir -p ~/.local/bin; cat >~/.local/bin/s5cmd", stub.encode())
         pair.on(node, "chmod +x ~/.local/bin/s5cmd")
     try:
+        yield
+    finally:
+        for node in (0, 1):
+            pair.on(node, "rm -f ~/.local/bin/s5cmd")
+
+
+def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
+    """The tool on each node has stopped when `cancel` returns, and the job is no longer active."""
+    with sleeping_tool(pair):
         words = (
             "--detach",
             "--tool",
@@ -116,9 +127,31 @@ def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
             wait_until(lambda node=node: pair.on(node, SLEEPS) == "0\n", "the tool to end", 60)
         status, out, _ = pair.ctl("s3sync", "--status", "--json", job_id)
         assert (status, {one["state"] for one in json.loads(out)}) == (1, {"lost"})
-    finally:
-        for node in (0, 1):
-            pair.on(node, "rm -f ~/.local/bin/s5cmd")
+
+
+@pytest.mark.all
+def test_a_node_that_does_not_answer_is_not_called_cancelled(pair, s3):
+    """As long as it is cut off, the tool may go on there."""
+    with sleeping_tool(pair):
+        words = (
+            "--detach",
+            "--tool",
+            "s5cmd",
+            "--credentials",
+            "mine",
+            "s3://my-train/",
+            "~/never",
+        )
+        assert pair.ctl("copy", *words)[0] == 0
+        wait_until(lambda: pair.on(1, SLEEPS) == "1\n", "the tool to run", 60)
+        with pair.cut_off(1):
+            for _ in range(2):
+                status, out, err = pair.ctl("s3sync", "--cancel")
+                told = "pair-1: not known: the sync may go on there" in out
+                assert (status, told) == (255, True), (out, err)
+        status, out, err = pair.ctl("s3sync", "--cancel")
+        assert (status, "nothing runs there" in out) == (0, True), (out, err)
+        assert pair.on(1, SLEEPS) == "0\n"
 
 
 def test_a_tilde_without_quotes_is_explained(pair, s3, monkeypatch):
