@@ -207,6 +207,15 @@ class Scene(StepSigns):
         still = sum(not one.moved for one in rest)
         return bool(rest) and all(one.waits for one in rest) and still >= 0.9 * len(rest)
 
+    @property
+    def nobody_waits(self) -> bool:
+        """Whether nobody waits for ranks that have left the program: no rank waits, and no step is
+        overdue. One that is seen to work in the compiled steps of an evaluation waits for nobody.
+        """
+        waiting = [one for one in self.ranks if one.waits]
+        alone = all(one.place is Activity.GRAPH and works_alone(one) for one in waiting)
+        return alone and not self.is_overdue and self.stall is None
+
     @functools.cached_property
     def _lines(self) -> list[str]:
         """The first and the last lines of the log; only the last if they begin with the first."""

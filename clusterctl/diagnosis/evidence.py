@@ -338,7 +338,8 @@ class JobEvidence(JobOutput):
     For a job that was started by hand, `job_id` is empty and `line` is that of its mpirun. `hosts`
     are the hosts of the job's hosts file with their slots. `others` are the ids of other running
     jobs. `retries_left` is the number of times that the head node will start the job again after a
-    lost node. `reason` is the runner's word on the job's end.
+    lost node. `reason` is the runner's word on the job's end. When its record was read, that was
+    `ended_s` seconds ago; None if that is not known.
     """
 
     job_id: str = ""
@@ -352,6 +353,7 @@ class JobEvidence(JobOutput):
     others: tuple[str, ...] = ()
     retries_left: int = 0
     reason: str = ""
+    ended_s: Optional[float] = None
 
 
 @dataclass(frozen=True)

@@ -370,6 +370,7 @@ def job_of(
             line=record.spec.line,
             log_dir=record.spec.log_dir,
             reason=record.status.reason,
+            ended_s=record.status.ended_at and round(record.now - record.status.ended_at, 1),
             retries_left=max(0, record.spec.retries - len(record.status.attempts)),
         )
     oldest_s = max((rank.age_s for rank in ranks), default=0.0)

@@ -1017,10 +1017,31 @@ def test_ranks_that_end_one_by_one_are_neither_missing_nor_left_over():
     alone = with_processes(last, lambda one: one if one.rank in (None, 0) else None)
     assert "rank.missing" not in [one.check for one in diagnose(alone).findings]
     assert "rank.missing" in [one.check for one in diagnose(last).findings]  # others wait
-    ended = with_job(alone, state="succeeded")
+    overdue = diagnose(with_job(alone, log_silent_s=900.0))
+    assert "rank.missing" in [one.check for one in overdue.findings]
+    ended = with_job(alone, state="succeeded", ended_s=1.0)
     assert diagnose(ended).exit_status == 0
     no_launcher = with_processes(ended, lambda one: one if one.rank == 0 else None)
     assert diagnose(no_launcher).check == "ranks.leftover"
+
+
+@pytest.mark.parametrize("state", ["succeeded", "cancelled", "failed", "lost"])
+@pytest.mark.parametrize("ended_s", [None, 60.0])
+def test_ranks_that_outlive_their_job_with_its_launcher_are_left_over(state, ended_s):
+    found = diagnose(with_job(RUNS, state=state, ended_s=ended_s))
+    assert found.exit_status == 2
+    assert "ranks.leftover" in [one.check for one in found.findings]
+
+
+@pytest.mark.parametrize("function", ["evaluate", "save_checkpoint"])
+@pytest.mark.parametrize("quiet_s", [20.0, 60.0, 300.0, 3600.0])
+def test_who_waits_for_a_rank_that_has_left_is_not_excused_by_what_calls_the_collective(
+    function, quiet_s
+):
+    waits = samples((*own(function), *ALLREDUCE[1:]))
+    evidence = with_rank(job_of(quiet_s=quiet_s), *range(8), samples=waits)
+    assert diagnose(gone(evidence)).check == "rank.missing"
+    assert diagnose(rank_5(SHUTDOWN, evidence=evidence)).check == "rank.left"
 
 
 def test_beside_a_job_that_runs_one_in_the_queue_and_one_that_ended_leave_nothing():

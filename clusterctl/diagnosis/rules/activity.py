@@ -52,8 +52,7 @@ def ended_ranks(scene: Scene) -> Iterator[Cause]:
     if not ended or not rest or scene.advances:
         return
     failed = first_error(scene)
-    # A rank that evaluates or saves at the end of a program waits for nobody.
-    if not failed and not any(one.waits and not is_saving(one) for one in rest):
+    if not failed and scene.nobody_waits:
         return
     found = []
     for rank in ended:

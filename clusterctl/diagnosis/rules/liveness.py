@@ -26,12 +26,12 @@ from clusterctl.diagnosis.ranks import (
     called,
     format_ranks,
     full_disk_of,
-    is_saving,
     process_line,
     rank_lines,
     saves_with_progress,
     sees_nothing,
     syscall_path,
+    works_alone,
 )
 from clusterctl.diagnosis.rules.logs import failure, has_failed, root_error
 from clusterctl.diagnosis.rules.slowness import slow_links
@@ -327,12 +327,10 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
         return
     if any(one.place is Activity.ENDED for one in scene.ranks) and scene.advances:
         return
-    # At a program's end ranks leave one by one, and nobody waits for them.
+    # At a program's end ranks leave one by one, and the last one evaluates or saves.
     python = scene.ranks and all(one.is_python or not one.places for one in scene.ranks)
-    alone = any(map(is_saving, scene.ranks)) and not any(
-        one.waits and not is_saving(one) for one in scene.ranks
-    )
-    if scene.has_made_steps and alone and python and not scene.stall:
+    alone = any(map(works_alone, scene.ranks)) and scene.nobody_waits
+    if scene.has_made_steps and alone and python:
         return
     if not scene.ranks:
         yield from _none_runs(scene)
@@ -400,7 +398,8 @@ def _none_runs(scene: Scene) -> Iterator[Cause]:
 
 
 def _gone(scene: Scene, ranks: list[int], where: str) -> Cause:
-    """Return the finding about ranks that have gone from a host; empty if that is not known."""
+    """Return the finding about ranks that have gone. `where` is their host; empty if that is not
+    known."""
     first = scene.host_of.get(ranks[0])
     place = f" on {where}" if where else ""
     return Cause(
@@ -465,14 +464,10 @@ def _wait(ranks: Sized) -> str:
 
 def left_over(scene: Scene) -> Iterator[Cause]:
     """Ranks of jobs that have ended, or that are unknown, and the memory that they hold."""
-    others_now = set(scene.job.others)
-    # A job whose launcher was seen has ended meanwhile.
-    others_now |= {
-        one.job_id or ""
-        for host in scene.evidence.hosts
-        for one in host.processes
-        if one.role == "launcher" and one.job_id == scene.job.job_id and not scene.is_running
-    }
+    others_now = {*scene.job.others}
+    ended_s = scene.job.ended_s
+    if scene.launcher and ended_s is not None and ended_s <= scene.evidence.took_s:
+        others_now.add(scene.job.job_id)  # it has ended after its processes were seen
     by_host: dict[str, list[Rank]] = {}
     for rank in scene.left_over:
         if (rank.process.job_id or "") not in others_now:

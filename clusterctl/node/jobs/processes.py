@@ -405,6 +405,12 @@ def job_of_proxy(one: Process, by_pid: dict[int, Process]) -> str:
     return next(filter(None, (launchers.job_of_hydra(by_pid[pid].argv) for pid in line)), "")
 
 
+# An address by which each host means itself, in what identifies a job.
+_OWN_ADDRESS = re.compile(
+    r"(?i)(?:^|:|\[)(?:(?:ip6-)?localhost[\w.]*|127(?:\.\d+){3}|0\.0\.0\.0|::1\]?):"
+)
+
+
 def groups_of(found: list[Process]) -> dict[int, str]:
     """Return what identifies the job of each process, the same on all hosts, by process ID.
 
@@ -416,6 +422,8 @@ def groups_of(found: list[Process]) -> dict[int, str]:
     for one in found:
         place = launchers.rank_identity(one.environ) if one.role == "rank" else None
         group = (place.job if place else "") or launchers.job_of_hydra(one.argv)
+        if _OWN_ADDRESS.search(group):
+            group += f"@{boot_id()}"  # other hosts may have a job at the same address of theirs
         if group:
             for pid in ancestors(by_pid, one.pid):
                 if by_pid[pid].role in ("launcher", "daemon") or pid == one.pid:

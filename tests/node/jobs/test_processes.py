@@ -136,6 +136,21 @@ USERS = {b"HOME": b"/home/ubuntu"}
 OTHER = {**USERS, b"CLUSTERCTL_JOB": b"other"}
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "localhost", "::1", "[::1]", "0.0.0.0"])
+def test_jobs_at_an_address_that_each_host_has_are_told_apart(monkeypatch, address):
+    def groups(boot, address):
+        torch = {b"TORCHELASTIC_RUN_ID": b"none", b"RANK": b"0", b"MASTER_PORT": b"29500"}
+        rank = Process(8, 7, "python3", ["python3"], {**torch, b"MASTER_ADDR": address.encode()})
+        above = Process(7, 1, "python3", ["torchrun"], {})
+        rank.role, above.role = "rank", "launcher"
+        monkeypatch.setattr(processes, "boot_id", lambda: boot)
+        return processes.groups_of([above, rank])
+
+    here, there = groups("a", address), groups("b", address)
+    assert here[7] == here[8] != there[7] == there[8]
+    assert groups("a", "n1") == groups("b", "n1") == {7: "none:n1:29500", 8: "none:n1:29500"}
+
+
 def one(pid, session, environ, name="python3", ppid=1):
     return Process(pid, ppid, name, [name], environ, session=session)
 
