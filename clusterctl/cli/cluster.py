@@ -725,8 +725,9 @@ def _check_nodes_going(
     nodes = fold_hosts([f"{name}-{index}" for index in indices])
     losses = _losses(app, name, found.instances, indices=indices)
     folder = app.folder(name)
-    # A node that cannot be asked may be the reason: it goes without --force, too.
-    at_risk = dataclasses.replace(losses, unknown={}).findings(folder)
+    # A node that cannot be reached may be the reason: it goes without --force, too.
+    asked = {host: why for host, why in losses.unknown.items() if host not in losses.off}
+    at_risk = dataclasses.replace(losses, unknown=asked).findings(folder)
     if yes and at_risk and not force:
         raise ResultsAtRisk(
             f"nothing was done: what is named above goes with {nodes}",

@@ -202,9 +202,8 @@ def clean_logs(
         if not as_json:
             _show(result)
         losses = Losses()
-        if jobs:
-            ids = {Path(one.path).name for node in result.values for one in node.folders}
-            losses = find_losses(access, app.timeouts.at_risk_s).of_jobs(ids)
+        if jobs and (kept := _kept_of_jobs(result)):
+            losses = find_losses(access, app.timeouts.at_risk_s).of_jobs(*zip(*kept))
             output.findings(losses.findings(access.folder))
         if not dry_run:
             _confirm(result, losses, yes)
@@ -267,6 +266,16 @@ def _show(found: FanoutResult[NodeLogs]) -> None:
     ]
     if rows:
         output.table(("NODE", "FOLDER", "SIZE", "CHECKPOINTS", "OTHER FILES, KEPT"), rows)
+
+
+def _kept_of_jobs(found: FanoutResult[NodeLogs]) -> list[tuple[str, str]]:
+    """Return the ID and the host for each folder of a job that goes."""
+    return [
+        (Path(folder.path).name, host)
+        for host, node in found.by_host.items()
+        for folder in node.folders
+        if Path(folder.path).parent.parent.name == ".clusterctl"
+    ]
 
 
 def _confirm(found: FanoutResult[NodeLogs], losses: Losses, yes: bool) -> None:

@@ -175,7 +175,7 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
     if fetched.lost:
         output.note(
             f"warning: ranks ran on {fold_hosts(fetched.lost)}, which the cluster no longer has: "
-            "what they wrote there is lost"
+            "what they wrote there and was not fetched before is lost"
         )
     if fetched.gone:
         output.note(f"left by an earlier fetch, no longer on the nodes: {' '.join(fetched.gone)}")

@@ -169,6 +169,7 @@ def _show(nodes: list[SyncNode], as_json: bool) -> int:
 def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: bool) -> int:
     """End the job, and print how the sync ended on each node; return 1 if it still runs, 255 if a
     node did not answer: it may go on there."""
+    from clusterctl.cli.kill import show_left
     from clusterctl.jobs.detached import end_job, find_job
     from clusterctl.node.jobs.processes import ProcessQuery
     from clusterctl.node.jobs.spec import JobState
@@ -177,7 +178,8 @@ def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
     before = {node.host: node.state for node in _nodes(access, job, hosts)}
     ended = not job.unended or end_job(access.connections, access.head, job.job_id)
     nodes = _nodes(access, find_job(access.connections, access.head, job.job_id), hosts)
-    names = {node.host for node in nodes}
+    over = (JobState.SUCCEEDED, JobState.FAILED)
+    names = {node.host for node in nodes if node.state not in over}
     targets = [target for target in access.all_targets if target.host in names]
     # The runner on the head node cannot end what runs on a node that it does not reach.
     again = kill(access.connections, targets, ProcessQuery(job.job_id))
@@ -190,12 +192,13 @@ def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
         return node.shown_state if was_running else "nothing runs there"
 
     if as_json:
-        output.data(nodes)
+        output.data([*(node for node in nodes if node.host not in unknown), *again.failures])
     else:
         for text, same in _by_text(nodes, end_of):
             output.line(f"{fold_hosts([node.host for node in same])}: {text}")
+    show_left(again.left, access.cluster.name)
     hostlines.show_failures(again.failures)
-    return 255 if unknown else int(not ended)
+    return 255 if unknown else int(not ended or bool(again.left))
 
 
 def _follow(access: Access, job: JobRecord, hosts: set[str] | None, as_json: bool) -> int:

@@ -104,6 +104,8 @@ def serve(
         except NotServed:
             if not end or model:
                 raise
+            if as_json:
+                output.data(None)
             output.note("no model is served")
             return 0
         if end:

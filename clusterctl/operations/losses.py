@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
-from clusterctl.domain.errors import ClusterctlError, CommandTimeout
+from clusterctl.domain.errors import ClusterctlError, CommandTimeout, HostUnreachable
 from clusterctl.domain.files import append_line
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts
@@ -77,11 +76,12 @@ class Losses:
     written: tuple[Written, ...] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
+    off: frozenset[str] = frozenset()
 
-    def of_jobs(self, ids: Collection[str]) -> Losses:
-        """Return what is lost, as far as is known, with all that is kept of these jobs."""
+    def of_jobs(self, ids: Collection[str], hosts: Collection[str]) -> Losses:
+        """Return what is lost with all that is kept of these jobs on these hosts."""
         return Losses(
-            unknown=self.unknown,
+            unknown={host: reason for host, reason in self.unknown.items() if host in hosts},
             written=tuple(one for one in self.written if one.job_id in ids),
             unread={job: reason for job, reason in self.unread.items() if job in ids},
         )
@@ -187,14 +187,15 @@ def known_without_asking(cluster: Cluster | None, folder: ClusterFolder) -> Loss
 
 
 def find_losses(access: Access, within_s: float, hosts: Collection[str] | None = None) -> Losses:
-    """Ask the nodes what would be lost, for at most `within_s` seconds.
+    """Ask the nodes what would be lost: first the head node, then all others, for at most
+    `within_s` seconds each.
 
     `hosts` are the nodes whose disks go; None are all. Jobs count only for all. With the head
     node's disk go the records, so that everything written counts then. A node that does not say is
     in `unknown`. Raises nothing of a node.
     """
-    until = time.monotonic() + within_s
-    access.connections.connect_timeout_s = within_s
+    # A node that cannot be reached shows that before the time is over.
+    access.connections.connect_timeout_s = within_s / 2
     access.connections.ask_again = False
     head = access.head
     is_whole = hosts is None
@@ -222,25 +223,27 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
     try:
         report, processes = _within(head.host, within_s, ask_head)
     except ClusterctlError as error:
-        return Losses(unknown={head.host: error.message})
+        off = frozenset({head.host} if isinstance(error, HostUnreachable) else ())
+        return Losses(unknown={head.host: error.message}, off=off)
+    off_hosts: set[str] = set()
     found = {head.host: report.found} if head.host in hosts else {}
     trees = [tree for tree in report.trees if tree.hosts]
     others = [one for one in access.all_targets if one.host in hosts and one != head]
 
     def ask_other(target: Target) -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
-        left = max(0.1, until - time.monotonic())
         here = tuple(tree for tree in trees if target.host in tree.hosts)
         request = Trees(here, recorded=tuple(report.fetched))
 
         def find_there() -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
             requested = (access.connections, target, look, request)
-            return call(*requested, doing=LOOKING, timeout_s=left), runs_on(target)
+            return call(*requested, doing=LOOKING, timeout_s=within_s), runs_on(target)
 
-        return _within(target.host, left, find_there)
+        return _within(target.host, within_s, find_there)
 
     for outcome in fan_out(ask_other, others).outcomes:
         if outcome.error:
             unknown[outcome.host] = outcome.error.message
+            off_hosts |= {outcome.host} if isinstance(outcome.error, HostUnreachable) else set()
         found[outcome.host], there = outcome.value or ((), [])
         processes += there
     lost = lost_copies(access.folder)
@@ -261,6 +264,7 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
         written=tuple(one for one in written if one.files or one.unread),
         unknown=unknown,
         unread=report.unknown,
+        off=frozenset(off_hosts),
     )
 
 

@@ -14,10 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.cli import disk
-from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.domain.errors import CommandFailed, CommandTimeout, HostUnreachable, UsageError
 from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.node.jobs import written
 from clusterctl.node.jobs.spec import JobSpec, JobStep
-from clusterctl.node.jobs.written import Going, Overview
+from clusterctl.node.jobs.written import Going, OutputFolder, Overview
 from clusterctl.node.record import to_json
 from clusterctl.operations import losses as module
 from clusterctl.operations.fetch import fetch
@@ -201,7 +202,8 @@ def test_checkpoints_count_whoever_started_the_training(quiet):
 
 def test_a_head_node_that_does_not_answer_is_asked_for_no_longer_than_the_limit(quiet):
     with quiet.fault(0, "freeze", "thaw"):
-        assert losses(quiet, 1.0) == Losses(unknown={"pair-0": "no answer within 1.0 s"})
+        found = losses(quiet, 1.0)
+        assert (list(found.unknown), found.off) == (["pair-0"], {"pair-0"})
 
 
 def test_what_a_job_left_is_one_finding_whatever_the_number_of_nodes_and_folders(tmp_path):
@@ -280,8 +282,47 @@ def test_a_job_ends_with_the_whole_cluster_only(tmp_path, monkeypatch, hosts, jo
     assert find_losses(access, 10.0, hosts) == Losses(jobs=jobs)
 
 
+def test_a_folder_of_two_jobs_is_searched_wherever_one_of_them_ran(monkeypatch):
+    """By the latest job there, whose ID `fetch` needs."""
+    trees = {
+        job: [OutputFolder(job, "/data/out", "files", hosts=hosts)]
+        for job, hosts in (("a", ("d-1", "d-2", "d-3")), ("b", ("d-1",)))
+    }
+    jobs = [SimpleNamespace(job_id=job, path=job) for job in trees]
+    monkeypatch.setattr(written, "all_jobs", lambda: jobs)
+    monkeypatch.setattr(written, "trees_of", trees.get)
+    latest, earlier, _ = written.all_trees()
+    assert [(one.job, one.hosts) for one in latest] == [("b", ("d-1",))]
+    assert [(one.job, one.hosts) for one in earlier] == [("a", ("d-2", "d-3"))]
+
+
+@pytest.mark.parametrize("is_reached", [True, False])
+def test_what_a_node_that_answers_does_not_say_in_time_is_at_risk(
+    tmp_path, monkeypatch, is_reached
+):
+    late = (CommandTimeout if is_reached else HostUnreachable)("demo-1", "no answer")
+
+    def look(connections, target, function, request, **_):
+        if target.host == "demo-1":
+            raise late
+        return Overview((), (), (), {})
+
+    monkeypatch.setattr(module, "call", look)
+    monkeypatch.setattr(module, "list_processes", lambda *_: FanoutResult(()))
+    nodes = tuple(Target(f"demo-{n}", f"198.51.100.{n}", "ubuntu") for n in range(2))
+    access = SimpleNamespace(
+        connections=SimpleNamespace(),
+        head=nodes[0],
+        all_targets=nodes,
+        folder=ClusterFolder(tmp_path),
+    )
+    found = find_losses(access, 10.0, ["demo-1"])
+    assert found.unknown == {"demo-1": "no answer"}
+    assert found.off == (frozenset() if is_reached else {"demo-1"})
+
+
 def test_results_that_are_not_known_are_asked_about_before_they_go():
-    losses = Losses(unknown={"demo-0": "no answer"}).of_jobs({"j1"})
+    losses = Losses(unknown={"demo-0": "no answer"}).of_jobs({"j1"}, {"demo-0"})
     with pytest.raises(UsageError, match="what jobs wrote on demo-0, which is not known"):
         disk._confirm(FanoutResult(()), losses, False)
 

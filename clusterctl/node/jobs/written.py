@@ -160,17 +160,26 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
     return [replace(tree(Path(spec.workdir), FILES), since=since, until=until)]
 
 
-def all_trees() -> tuple[list[OutputFolder], dict[str, str]]:
-    """Return the folders of all jobs, each once: the latest job's. And why those of a job are not
-    known, by job."""
-    found, unknown = {}, {}
-    for job in all_jobs():
+def all_trees() -> tuple[list[OutputFolder], list[OutputFolder], dict[str, str]]:
+    """Return the folders of all jobs, each once: the latest job's. Then those that only earlier
+    jobs have on some of the other nodes. And why those of a job are not known, by job."""
+    found: dict[tuple, OutputFolder] = {}
+    earlier: list[OutputFolder] = []
+    seen: dict[tuple, set[str]] = {}
+    unknown = {}
+    for job in reversed(all_jobs()):
         try:
             for tree in trees_of(job.path):
-                found[tree.path, tree.since] = tree
+                key = tree.path, tree.since
+                hosts = seen.setdefault(key, set())
+                if found.setdefault(key, tree) is not tree:
+                    earlier.append(
+                        replace(tree, hosts=tuple(one for one in tree.hosts if one not in hosts))
+                    )
+                hosts.update(tree.hosts)
         except OSError as error:
             unknown[job.job_id] = str(error)
-    return list(found.values()), unknown
+    return [*found.values()][::-1], [one for one in earlier if one.hosts], unknown
 
 
 def _of_no_record(trees: Sequence[OutputFolder], recorded: Collection[str]) -> list[OutputFolder]:
@@ -186,9 +195,10 @@ def _of_no_record(trees: Sequence[OutputFolder], recorded: Collection[str]) -> l
     for code in CODE.glob(JOB_IDS):
         if code.name in recorded:
             continue
-        # A script-mode program has its own folder beside what clusterctl writes there.
+        # A script-mode program has a folder beside its channels and what clusterctl writes there.
+        is_script_mode = (code / "input" / "config").is_dir() and (code / "code").is_dir()
         parts = [code / name for name in ("code", *COLLECTED[:2])]
-        places = parts if parts[0].is_dir() else [code]
+        places = parts if is_script_mode else [code]
         shipped = str(code / SHIPPED)
         found += [OutputFolder(code.name, str(one), FILES, shipped=shipped) for one in places]
     return found
@@ -311,7 +321,7 @@ def overview(request: None) -> Overview:
     """Return, on the head node, what all jobs have written and what was fetched. What cannot be
     read of one job or folder hides no other."""
     going = []
-    listed, unknown = all_trees()
+    listed, earlier, unknown = all_trees()
     for one in all_jobs():
         try:
             job = one.record()
@@ -320,7 +330,6 @@ def overview(request: None) -> Overview:
             continue
         if job.unended:
             going.append(Going(job.job_id, job.spec.preset == SERVE))
-    trees = tuple(listed)
     fetched = {one.job_id: fetched_of(one.path) for one in all_jobs()}
-    found = look(Trees(trees, recorded=tuple(fetched)))
-    return Overview(tuple(going), trees, found, fetched, unknown)
+    found = look(Trees(tuple(listed), recorded=tuple(fetched)))
+    return Overview(tuple(going), (*listed, *earlier), found, fetched, unknown)
