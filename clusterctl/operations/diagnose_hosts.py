@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, P
 from clusterctl.diagnosis.ranks import says_nothing
 from clusterctl.diagnosis.rules.liveness import ENDED_NOTHING
 from clusterctl.domain.errors import ClusterctlError, UsageError
-from clusterctl.node.diagnosis.job import JobOnHead, LogRequest, job_log
+from clusterctl.domain.units import format_bytes
+from clusterctl.node.diagnosis.job import JobOnHead, LogRequest, job_logs
 from clusterctl.node.diagnosis.sampler import SamplerRequest
 from clusterctl.operations.diagnose import PySpies, ask, job_of, silent
 from clusterctl.operations.hosts_access import HostSource
@@ -71,9 +72,17 @@ def collect_from(source: HostSource, job_name: str | None, cache: Path) -> Evide
     return replace(evidence, took_s=round(time.monotonic() - began, 2))
 
 
-def logs_of(source: HostSource, launcher: int) -> dict[str, list[str]]:
-    """Return the log of the job by hand on each of these hosts, by host and path. Of a long one it
-    is the end. With a `launcher` of that job alone.
+@dataclass(frozen=True)
+class HostLogs:
+    """The logs of the jobs by hand on hosts: each text by its name, and what was not read, with
+    the reason."""
+
+    texts: dict[str, str]
+    unread: dict[str, str]
+
+
+def logs_of(source: HostSource, launcher: int) -> HostLogs:
+    """Return the logs of the jobs by hand on these hosts; with a `launcher` of that job alone.
 
     Raise ClusterctlError if there is none, and the error of a host that did not answer.
     """
@@ -81,22 +90,35 @@ def logs_of(source: HostSource, launcher: int) -> dict[str, list[str]]:
     found = call_all(
         source.connections,
         source.targets,
-        job_log,
+        job_logs,
         lambda _: request,
         doing="reading the job's log",
         timeout_s=LOG_TIMEOUT_S,
     )
-    jobs = {host: one for host, one in found.by_host.items() if one.launcher}
-    logs = {f"{host}:{one.log_path}": [*one.log] for host, one in jobs.items() if one.log_path}
-    if logs:
-        return logs
+    texts: dict[str, str] = {}
+    unread = {one.host: f"gave no log ({one.error.message})" for one in found.failures if one.error}
+    for host, logs in found.by_host.items():
+        for one in logs:
+            name = f"{host}:{one.path}" if one.path else f"launcher {one.launcher} on {host}"
+            if not one.path:
+                unread[name] = "writes its output to no file"
+            elif one.error:
+                unread[name] = f"cannot be read ({one.error})"
+            else:
+                texts[name] = one.text
+            if one.last:
+                texts[f"{name} (its end)"] = one.last
+                sizes = f"{format_bytes(one.left_out)} of {format_bytes(one.size)}"
+                unread[name] = f"is long: {sizes}, in its middle, were not read"
+    if texts:
+        return HostLogs(texts, unread)
     for outcome in found.failures:
         if outcome.error:
             raise outcome.error
-    if jobs:
-        where = ", ".join(f"{one.launcher} on {host}" for host, one in jobs.items())
+    if unread:
         raise ClusterctlError(
-            f"the output of launcher {where} goes to no file", "send it to one: mpirun ... > FILE"
+            "; ".join(f"{name} {why}" for name, why in unread.items()),
+            "send its output to a file that this login may read: mpirun ... > FILE",
         )
     which = f"launcher {launcher}" if launcher else "mpirun that was started by hand"
     raise ClusterctlError(

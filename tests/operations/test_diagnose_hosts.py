@@ -8,17 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.cli.main import cli
 from clusterctl.diagnosis.bundle import load, save
 from clusterctl.diagnosis.case import WARNING
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, ProcessEvidence
 from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.verdict import diagnose
-from clusterctl.domain.errors import ClusterctlError, CommandTimeout, UsageError
-from clusterctl.domain.results import CommandResult, program_failure
+from clusterctl.domain.errors import ClusterctlError, CommandTimeout, HostUnreachable, UsageError
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, program_failure
+from clusterctl.node.diagnosis.job import LogText
 from clusterctl.operations import diagnose_hosts
 from clusterctl.operations.diagnose import silent
-from clusterctl.operations.diagnose_hosts import named, of_slurm_job
-from clusterctl.operations.hosts_access import AsRoot, hosts_in, hosts_of_slurm, this_machine
+from clusterctl.operations.diagnose_hosts import logs_of, named, of_slurm_job
+from clusterctl.operations.hosts_access import (
+    AsRoot,
+    HostSource,
+    hosts_in,
+    hosts_of_slurm,
+    this_machine,
+)
 from clusterctl.transport import local
 from clusterctl.transport.local import LocalConnections
 from tests.diagnosis.made_up import (
@@ -303,3 +311,52 @@ def test_a_host_that_cannot_run_the_program_says_what_to_look_at():
     host = silent(program_failure(result, "looking at it"))
     assert host.error.startswith("looking at it failed: MemoryError (a limit of the login")
     assert "~/.bashrc" in host.error
+
+
+def logs_in(monkeypatch, *outcomes):
+    """Return the logs on hosts whose outcomes are these, and what `explain` ends with."""
+    hosts = HostSource("--hosts x", (), LocalConnections())
+    monkeypatch.setattr(diagnose_hosts, "call_all", lambda *_, **__: FanoutResult(outcomes))
+    return logs_of(hosts, 0)
+
+
+SILENT = HostOutcome("b", error=HostUnreachable("b", "did not answer in time"))
+
+
+def test_what_was_not_read_is_told_beside_the_logs_that_were(monkeypatch):
+    many = (LogText(5, "/out", 7, "ok"), LogText(5, "/err", 7, "bad"), LogText(6))
+    cut = (LogText(7, "/long", 5 << 20, "x", "y", 1 << 20), LogText(7, "/no", error="No access"))
+    found = logs_in(monkeypatch, HostOutcome("a", many), SILENT, HostOutcome("c", cut))
+    assert found.texts == {
+        "a:/out": "ok",
+        "a:/err": "bad",
+        "c:/long": "x",
+        "c:/long (its end)": "y",
+    }
+    assert found.unread == {
+        "b": "gave no log (did not answer in time)",
+        "launcher 6 on a": "writes its output to no file",
+        "c:/long": "is long: 1.0 MiB of 5.0 MiB, in its middle, were not read",
+        "c:/no": "cannot be read (No access)",
+    }
+
+
+def test_without_any_log_the_reason_is_told(monkeypatch):
+    with pytest.raises(ClusterctlError, match="did not answer"):
+        logs_in(monkeypatch, HostOutcome("a", ()), SILENT)
+    no_file, no_access = (LogText(6),), (LogText(7, "/no", error="No access"),)
+    with pytest.raises(ClusterctlError) as told:
+        logs_in(monkeypatch, HostOutcome("a", no_file), HostOutcome("c", no_access))
+    assert told.value.message == (
+        "launcher 6 on a writes its output to no file; c:/no cannot be read (No access)"
+    )
+    with pytest.raises(ClusterctlError, match="no mpirun that was started by hand runs"):
+        logs_in(monkeypatch, HostOutcome("a", ()))
+
+
+@pytest.mark.parametrize(("text", "status"), [("step 1\n", 3), ("MemoryError: batch 7\n", 2)])
+def test_explain_of_hosts_is_no_all_clear_if_one_did_not_answer(monkeypatch, capsys, text, status):
+    outcomes = (HostOutcome("a", (LogText(5, "/out", 7, text),)), SILENT)
+    monkeypatch.setattr(diagnose_hosts, "call_all", lambda *_, **__: FanoutResult(outcomes))
+    assert cli.main(["explain", "--local"], standalone_mode=False) == status
+    assert "warning: b gave no log (did not answer in time)" in capsys.readouterr().err
