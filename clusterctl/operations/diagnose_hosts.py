@@ -19,6 +19,7 @@ from clusterctl.diagnosis.ranks import says_nothing
 from clusterctl.diagnosis.rules.liveness import ENDED_NOTHING
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import format_bytes
+from clusterctl.jobs.processes import launchers_by_group
 from clusterctl.node.diagnosis.job import JobOnHead, LogRequest, job_logs
 from clusterctl.node.diagnosis.sampler import SamplerRequest
 from clusterctl.operations.diagnose import PySpies, ask, job_of, silent
@@ -143,24 +144,10 @@ def of_slurm_job(hosts: Sequence[HostEvidence], job_id: str) -> list[HostEvidenc
 def named(hosts: Sequence[HostEvidence]) -> list[HostEvidence]:
     """Return the hosts with a job ID for each process of a job that clusterctl did not start.
 
-    It is the process ID of the job's launcher, or else what all its ranks have in common. A
-    launcher that knows none of its ranks has started those that have no other launcher.
+    It is the process ID of the job's launcher, or else what all its ranks have in common.
     """
-    outside = [one for host in hosts for one in host.processes if one.job_id is None]
-    above = {(host.host, one.pid): one.parent for host in hosts for one in host.processes}
-    launchers = [
-        (host.host, one)
-        for host in hosts
-        for one in host.processes
-        if one.role == "launcher"
-        and one.job_id is None
-        and not _has_launcher_above(one, host, above)
-    ]
-    names = {one.group: str(one.pid) for _, one in launchers if one.group}
-    without = {one.group for one in outside if one.role == "rank"} - names.keys()
-    idle = [one for _, one in launchers if not one.group]
-    if len(idle) == 1 and len(without) == 1:
-        names[without.pop()] = str(idle[0].pid)
+    launchers = launchers_by_group([host.processes for host in hosts])
+    names = {group: str(pid) for group, pid in launchers.items()}
 
     def name(one: ProcessEvidence) -> str:
         if one.group in names:
@@ -178,19 +165,6 @@ def named(hosts: Sequence[HostEvidence]) -> list[HostEvidence]:
         )
         for host in hosts
     ]
-
-
-def _has_launcher_above(
-    one: ProcessEvidence, host: HostEvidence, above: dict[tuple[str, int], int]
-) -> bool:
-    launchers = {other.pid for other in host.processes if other.role == "launcher"}
-    pid, passed = above.get((host.host, one.pid)), set[int]()
-    while pid and pid not in passed:
-        if pid in launchers:
-            return True
-        passed.add(pid)
-        pid = above.get((host.host, pid))
-    return False
 
 
 def _job(

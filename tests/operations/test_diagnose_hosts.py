@@ -11,13 +11,14 @@ import pytest
 from clusterctl.cli.main import cli
 from clusterctl.diagnosis.bundle import load, save
 from clusterctl.diagnosis.case import WARNING
-from clusterctl.diagnosis.evidence import Evidence, HostEvidence, ProcessEvidence
+from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
 from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, HostUnreachable, UsageError
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, program_failure
 from clusterctl.node.diagnosis.job import LogText
-from clusterctl.operations import diagnose_hosts
+from clusterctl.node.jobs.processes import NodeProcess
+from clusterctl.operations import diagnose_hosts, kill
 from clusterctl.operations.diagnose import silent
 from clusterctl.operations.diagnose_hosts import logs_of, named, of_slurm_job
 from clusterctl.operations.hosts_access import (
@@ -360,3 +361,47 @@ def test_explain_of_hosts_is_no_all_clear_if_one_did_not_answer(monkeypatch, cap
     monkeypatch.setattr(diagnose_hosts, "call_all", lambda *_, **__: FanoutResult(outcomes))
     assert cli.main(["explain", "--local"], standalone_mode=False) == status
     assert "warning: b gave no log (did not answer in time)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("hosts", "pid"),
+    [
+        ({"login": [launcher(5)], "n1": [rank(7, 0, "a")]}, 5),
+        ({"n1": [launcher(5, "a"), launcher(6, "a", parent=5), rank(7, 0, "a", parent=6)]}, 5),
+        # Its mpirun is on no host that was named.
+        ({"n1": [rank(7, 0, "1896349697")]}, None),
+        # It is not known which has started the ranks, or which ranks it has started.
+        ({"login": [launcher(5), launcher(6)], "n1": [rank(7, 0, "a")]}, None),
+        ({"login": [launcher(5)], "n1": [rank(7, 0, "a"), rank(8, 0, "b")]}, None),
+        ({"login": [launcher(5)], "n1": [rank(7, 0)]}, None),
+        ({"n1": [launcher(5)]}, None),
+        # Two hosts have a launcher of that number.
+        (
+            {"n1": [launcher(5, "a"), rank(7, 0, "a")], "n2": [launcher(5, "b"), rank(7, 0, "b")]},
+            None,
+        ),
+    ],
+)
+def test_kill_ends_the_job_that_a_hint_names_and_no_hint_names_another(monkeypatch, hosts, pid):
+    found = named([HostEvidence(host=name, processes=tuple(them)) for name, them in hosts.items()])
+    [job, *_] = [
+        one.job_id for host in found for one in host.processes if one.role == "rank"
+    ] or "5"
+    evidence = Evidence(source="--hosts x", job=JobEvidence(job_id=job), hosts=tuple(found))
+    command = f"clusterctl kill --hosts x --launcher {pid}"
+    assert Hints(evidence).cancel == (command if pid else "end the job")
+    listed = [
+        HostOutcome(name, [node_process(name, one) for one in them]) for name, them in hosts.items()
+    ]
+    monkeypatch.setattr(kill, "list_processes", lambda *_: FanoutResult(tuple(listed)))
+    if pid:
+        query = kill.job_of_launcher(None, (), pid)
+        assert (query.group, query.launcher) == ("a", pid)
+    else:
+        with pytest.raises(UsageError, match="no launcher|not known apart"):
+            kill.job_of_launcher(None, (), int(job) if job.isdecimal() else 5)
+
+
+def node_process(host, one):
+    more = {"group": one.group, "parent": one.parent}
+    return NodeProcess(host, one.pid, one.rank, one.role, one.job_id, 1.0, one.argv, **more)
