@@ -16,7 +16,7 @@ from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, HostUnreachable, UsageError
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, program_failure
-from clusterctl.node.diagnosis.job import LogText
+from clusterctl.node.diagnosis.job import LauncherLog
 from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.operations import diagnose_hosts, kill
 from clusterctl.operations.diagnose import silent
@@ -325,8 +325,11 @@ SILENT = HostOutcome("b", error=HostUnreachable("b", "did not answer in time"))
 
 
 def test_what_was_not_read_is_told_beside_the_logs_that_were(monkeypatch):
-    many = (LogText(5, "/out", 7, "ok"), LogText(5, "/err", 7, "bad"), LogText(6))
-    cut = (LogText(7, "/long", 5 << 20, "x", "y", 1 << 20), LogText(7, "/no", error="No access"))
+    many = (LauncherLog(5, "/out", 7, "ok"), LauncherLog(5, "/err", 7, "bad"), LauncherLog(6))
+    cut = (
+        LauncherLog(7, "/long", 5 << 20, "x", "y", 1 << 20),
+        LauncherLog(7, "/no", error="No access"),
+    )
     found = logs_in(monkeypatch, HostOutcome("a", many), SILENT, HostOutcome("c", cut))
     assert found.texts == {
         "a:/out": "ok",
@@ -345,7 +348,7 @@ def test_what_was_not_read_is_told_beside_the_logs_that_were(monkeypatch):
 def test_without_any_log_the_reason_is_told(monkeypatch):
     with pytest.raises(ClusterctlError, match="did not answer"):
         logs_in(monkeypatch, HostOutcome("a", ()), SILENT)
-    no_file, no_access = (LogText(6),), (LogText(7, "/no", error="No access"),)
+    no_file, no_access = (LauncherLog(6),), (LauncherLog(7, "/no", error="No access"),)
     with pytest.raises(ClusterctlError) as told:
         logs_in(monkeypatch, HostOutcome("a", no_file), HostOutcome("c", no_access))
     assert told.value.message == (
@@ -357,7 +360,7 @@ def test_without_any_log_the_reason_is_told(monkeypatch):
 
 @pytest.mark.parametrize(("text", "status"), [("step 1\n", 3), ("MemoryError: batch 7\n", 2)])
 def test_explain_of_hosts_is_no_all_clear_if_one_did_not_answer(monkeypatch, capsys, text, status):
-    outcomes = (HostOutcome("a", (LogText(5, "/out", 7, text),)), SILENT)
+    outcomes = (HostOutcome("a", (LauncherLog(5, "/out", 7, text),)), SILENT)
     monkeypatch.setattr(diagnose_hosts, "call_all", lambda *_, **__: FanoutResult(outcomes))
     assert cli.main(["explain", "--local"], standalone_mode=False) == status
     assert "warning: b gave no log (did not answer in time)" in capsys.readouterr().err

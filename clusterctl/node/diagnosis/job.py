@@ -72,7 +72,7 @@ class LogRequest:
 
 
 @dataclass(frozen=True)
-class LogText:
+class LauncherLog:
     """A file to which launchers on this node write, of `size` bytes. Of a long one `text` is the
     beginning, `last` the end, and `left_out` the number of bytes between them. `path` is empty if
     the output goes to no file, and `error` is why it cannot be read."""
@@ -111,7 +111,7 @@ def look(job_id: str | None, log_lines: int, watched_s: float = 0.0) -> dict[str
     return found
 
 
-def job_logs(request: LogRequest) -> tuple[LogText, ...]:
+def job_logs(request: LogRequest) -> tuple[LauncherLog, ...]:
     """Return the logs of jobs that were started by hand on this host: each file once, and each
     launcher without one."""
     found = processes.find_any()
@@ -127,12 +127,12 @@ def job_logs(request: LogRequest) -> tuple[LogText, ...]:
         logs, _ = _files_of(one, ranks)
         for path in logs:
             paths.setdefault(path, one.pid)
-        silent += [] if logs else [LogText(one.pid)]
+        silent += [] if logs else [LauncherLog(one.pid)]
     share = MOST_OF_LOGS // max(1, len(paths))
     return (*(_text_of(pid, path, share) for path, pid in paths.items()), *silent)
 
 
-def _text_of(launcher: int, path: str, most: int) -> LogText:
+def _text_of(launcher: int, path: str, most: int) -> LauncherLog:
     try:
         with open(path, "rb") as file:  # noqa: PTH123
             size = os.fstat(file.fileno()).st_size
@@ -141,9 +141,9 @@ def _text_of(launcher: int, path: str, most: int) -> LogText:
             file.seek(max(0, size - most // 2))
             last = file.read(most // 2) if left_out else b""
     except OSError as error:
-        return LogText(launcher, path, error=error.strerror or str(error))
+        return LauncherLog(launcher, path, error=error.strerror or str(error))
     text, end = (one.decode(errors="replace") for one in (first, last))
-    return LogText(launcher, path, size, text, end, left_out)
+    return LauncherLog(launcher, path, size, text, end, left_out)
 
 
 def _added(path: str, start: int) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.diagnosis import job as diagnosis
-from clusterctl.node.diagnosis.job import LogRequest, LogText
+from clusterctl.node.diagnosis.job import LauncherLog, LogRequest
 from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import JobFolder
 from clusterctl.node.jobs.spec import JobSpec
@@ -80,7 +80,7 @@ def test_of_a_long_log_the_beginning_and_the_end_are_read_and_the_rest_is_counte
     pid = launched(log)
     monkeypatch.setattr(diagnosis, "MOST_OF_LOGS", 10)
     assert diagnosis.job_logs(LogRequest()) == (
-        LogText(pid, str(log), 99, "first", ".last", left_out=89),
+        LauncherLog(pid, str(log), 99, "first", ".last", left_out=89),
     )
     monkeypatch.setattr(diagnosis, "MOST_OF_LOGS", 99)
     [whole] = diagnosis.job_logs(LogRequest())
