@@ -64,10 +64,10 @@ def explain(
     clusterctl explain --hosts hosts
 
     Without FILE, and for -, it reads standard input. Of hosts of no cluster, named by --hosts, -w
-    or --local, it reads the file to which an mpirun that runs there writes. What it does not know
-    it leaves unexplained.
+    or --local, it reads the files to which each mpirun that runs there writes. What it does not
+    know it leaves unexplained.
     The exit status is 2 if a line reports a failure, 1 if there are warnings only, 0 if there is
-    neither, and 3 if a log has nothing to read, and no line of the others reports a failure.
+    neither, and 3 if something was not read, and no line of the rest reports a failure.
     """
     from clusterctl.explain.engine import explain as explained
     from clusterctl.explain.explanation import merge
@@ -78,11 +78,15 @@ def explain(
         )
     if source and files:
         raise UsageError(f"two are named: {files[0]} and {source.options}", "leave one of them out")
-    of_hosts: dict[str, list[str]] = {}
+    of_hosts: dict[str, str] = {}
+    partial: dict[str, str] = {}
     if source:
         from clusterctl.operations.diagnose_hosts import logs_of
 
-        of_hosts = logs_of(source, launcher or 0)
+        found_logs = logs_of(source, launcher or 0)
+        of_hosts, partial = found_logs.texts, found_logs.unread
+        for name, why in partial.items():
+            output.note(f"warning: {name} {why}")
         files = tuple(of_hosts)
     elif not files and sys.stdin.isatty():
         raise UsageError("no log was given", "name a file: clusterctl explain FILE")
@@ -93,7 +97,7 @@ def explain(
     found = merge(
         [
             explained(
-                content.measured(iter(["\n".join(of_hosts[name])]) if of_hosts else _pieces(name)),
+                content.measured(iter([of_hosts[name]]) if of_hosts else _pieces(name)),
                 "" if len(names) == 1 else name,
             )
             for name, content in read.items()
@@ -118,7 +122,7 @@ def explain(
         known = "what comes before is read" if read[name].is_cut else "nothing is known of it"
         output.note(f"warning: {log} {what}: {known}")
     status = STATUSES[found.severity]
-    return NOT_KNOWN if unread and status < STATUSES[Severity.ERROR] else status
+    return NOT_KNOWN if (unread or partial) and status < STATUSES[Severity.ERROR] else status
 
 
 def _require_files(cluster: str, job: str) -> None:

@@ -159,7 +159,7 @@ def _report_data(report: KillReport) -> Killed:
 
 def _process_data(process: NodeProcess) -> Any:
     data = to_data(process)
-    del data["session"], data["group"]  # only the node knows what they mean
+    del data["session"], data["group"], data["parent"]  # only the node knows what they mean
     return {**data, "ended": process.ended or None}
 
 

@@ -35,7 +35,12 @@ class Hints:
     def cancel(self) -> str:
         job = self.evidence.job.job_id if self.evidence.job else ""
         source = self.evidence.source
-        if source and job.isdecimal() and "--slurm" not in source:
+        # `kill` finds a job by its launcher, and knows it apart by the group of its ranks.
+        ours = [one for x in self.evidence.hosts for one in x.processes if one.job_id == job]
+        groups = {one.group for one in ours if one.role == "rank"}
+        seen = [one for one in ours if one.role == "launcher" and str(one.pid) == job]
+        is_known = len(seen) == len(groups) == 1 and "" not in groups
+        if source and is_known and "--slurm" not in source:
             return f"clusterctl kill {source} --launcher {job}"
         return self.cluster("clusterctl cancel NAME") or "end the job"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.facts.processes import job_processes
@@ -61,6 +61,54 @@ def _with_hosts(result: Processes) -> Processes:
         return replace(outcome, value=None if outcome.error else found)
 
     return FanoutResult(tuple(map(named, result.outcomes)))
+
+
+class GroupedProcess(Protocol):
+    """What shows of a process, on any host, to which job started by hand it belongs."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def parent(self) -> int: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def job_id(self) -> str | None: ...
+    @property
+    def group(self) -> str: ...
+
+
+def launchers_by_group(hosts: Iterable[Sequence[GroupedProcess]]) -> dict[str, int]:
+    """Return the process ID of the launcher of each job that was started by hand, by the job's
+    group, from the processes on each host.
+
+    A launcher that knows none of its ranks has started those that have no other launcher, if it is
+    the only one.
+    """
+    outside = [[one for one in host if one.job_id is None] for host in hosts]
+    launchers = [
+        one
+        for host in outside
+        for one in host
+        if one.role == "launcher" and not _has_launcher_above(one, host)
+    ]
+    found = {one.group: one.pid for one in launchers if one.group}
+    without = {one.group for host in outside for one in host if one.role == "rank"} - found.keys()
+    idle = [one for one in launchers if not one.group]
+    if len(idle) == 1 and len(without) == 1:
+        found[without.pop()] = idle[0].pid
+    return found
+
+
+def _has_launcher_above(one: GroupedProcess, host: Sequence[GroupedProcess]) -> bool:
+    by_pid = {other.pid: other for other in host}
+    passed = {one.pid}
+    while (above := by_pid.get(one.parent)) and above.pid not in passed:
+        if above.role == "launcher":
+            return True
+        passed.add(above.pid)
+        one = above
+    return False
 
 
 def all_of(result: Processes) -> tuple[NodeProcess, ...]:

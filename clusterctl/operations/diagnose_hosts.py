@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -18,7 +18,9 @@ from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, P
 from clusterctl.diagnosis.ranks import says_nothing
 from clusterctl.diagnosis.rules.liveness import ENDED_NOTHING
 from clusterctl.domain.errors import ClusterctlError, UsageError
-from clusterctl.node.diagnosis.job import JobOnHead, LogRequest, job_log
+from clusterctl.domain.units import format_bytes
+from clusterctl.jobs.processes import launchers_by_group
+from clusterctl.node.diagnosis.job import JobOnHead, LogRequest, job_logs
 from clusterctl.node.diagnosis.sampler import SamplerRequest
 from clusterctl.operations.diagnose import PySpies, ask, job_of, silent
 from clusterctl.operations.hosts_access import HostSource
@@ -71,9 +73,17 @@ def collect_from(source: HostSource, job_name: str | None, cache: Path) -> Evide
     return replace(evidence, took_s=round(time.monotonic() - began, 2))
 
 
-def logs_of(source: HostSource, launcher: int) -> dict[str, list[str]]:
-    """Return the log of the job by hand on each of these hosts, by host and path. Of a long one it
-    is the end. With a `launcher` of that job alone.
+@dataclass(frozen=True)
+class HostLogs:
+    """The logs of the jobs by hand on hosts: each text by its name, and what was not read, with
+    the reason."""
+
+    texts: dict[str, str]
+    unread: dict[str, str]
+
+
+def logs_of(source: HostSource, launcher: int) -> HostLogs:
+    """Return the logs of the jobs by hand on these hosts; with a `launcher` of that job alone.
 
     Raise ClusterctlError if there is none, and the error of a host that did not answer.
     """
@@ -81,22 +91,35 @@ def logs_of(source: HostSource, launcher: int) -> dict[str, list[str]]:
     found = call_all(
         source.connections,
         source.targets,
-        job_log,
+        job_logs,
         lambda _: request,
         doing="reading the job's log",
         timeout_s=LOG_TIMEOUT_S,
     )
-    jobs = {host: one for host, one in found.by_host.items() if one.launcher}
-    logs = {f"{host}:{one.log_path}": [*one.log] for host, one in jobs.items() if one.log_path}
-    if logs:
-        return logs
+    texts: dict[str, str] = {}
+    unread = {one.host: f"gave no log ({one.error.message})" for one in found.failures if one.error}
+    for host, logs in found.by_host.items():
+        for one in logs:
+            name = f"{host}:{one.path}" if one.path else f"launcher {one.launcher} on {host}"
+            if not one.path:
+                unread[name] = "writes its output to no file"
+            elif one.error:
+                unread[name] = f"cannot be read ({one.error})"
+            else:
+                texts[name] = one.text
+            if one.last:
+                texts[f"{name} (its end)"] = one.last
+                sizes = f"{format_bytes(one.left_out)} of {format_bytes(one.size)}"
+                unread[name] = f"is long: {sizes}, in its middle, were not read"
+    if texts:
+        return HostLogs(texts, unread)
     for outcome in found.failures:
         if outcome.error:
             raise outcome.error
-    if jobs:
-        where = ", ".join(f"{one.launcher} on {host}" for host, one in jobs.items())
+    if unread:
         raise ClusterctlError(
-            f"the output of launcher {where} goes to no file", "send it to one: mpirun ... > FILE"
+            "; ".join(f"{name} {why}" for name, why in unread.items()),
+            "send its output to a file that this login may read: mpirun ... > FILE",
         )
     which = f"launcher {launcher}" if launcher else "mpirun that was started by hand"
     raise ClusterctlError(
@@ -121,24 +144,10 @@ def of_slurm_job(hosts: Sequence[HostEvidence], job_id: str) -> list[HostEvidenc
 def named(hosts: Sequence[HostEvidence]) -> list[HostEvidence]:
     """Return the hosts with a job ID for each process of a job that clusterctl did not start.
 
-    It is the process ID of the job's launcher, or else what all its ranks have in common. A
-    launcher that knows none of its ranks has started those that have no other launcher.
+    It is the process ID of the job's launcher, or else what all its ranks have in common.
     """
-    outside = [one for host in hosts for one in host.processes if one.job_id is None]
-    above = {(host.host, one.pid): one.parent for host in hosts for one in host.processes}
-    launchers = [
-        (host.host, one)
-        for host in hosts
-        for one in host.processes
-        if one.role == "launcher"
-        and one.job_id is None
-        and not _has_launcher_above(one, host, above)
-    ]
-    names = {one.group: str(one.pid) for _, one in launchers if one.group}
-    without = {one.group for one in outside if one.role == "rank"} - names.keys()
-    idle = [one for _, one in launchers if not one.group]
-    if len(idle) == 1 and len(without) == 1:
-        names[without.pop()] = str(idle[0].pid)
+    launchers = launchers_by_group([host.processes for host in hosts])
+    names = {group: str(pid) for group, pid in launchers.items()}
 
     def name(one: ProcessEvidence) -> str:
         if one.group in names:
@@ -156,19 +165,6 @@ def named(hosts: Sequence[HostEvidence]) -> list[HostEvidence]:
         )
         for host in hosts
     ]
-
-
-def _has_launcher_above(
-    one: ProcessEvidence, host: HostEvidence, above: dict[tuple[str, int], int]
-) -> bool:
-    launchers = {other.pid for other in host.processes if other.role == "launcher"}
-    pid, passed = above.get((host.host, one.pid)), set[int]()
-    while pid and pid not in passed:
-        if pid in launchers:
-            return True
-        passed.add(pid)
-        pid = above.get((host.host, pid))
-    return False
 
 
 def _job(

@@ -11,7 +11,13 @@ from typing import Any, Optional
 from clusterctl.domain.errors import HostError, UsageError
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.jobs.detached import end_job, find_job
-from clusterctl.jobs.processes import Processes, all_of, end_processes, list_processes
+from clusterctl.jobs.processes import (
+    Processes,
+    all_of,
+    end_processes,
+    launchers_by_group,
+    list_processes,
+)
 from clusterctl.node.facts.gpus import GpusOfNode, gpus
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.spec import JobRecord
@@ -160,6 +166,9 @@ def job_of_launcher(
     listed = list_processes(connections, targets, ProcessQuery(any_launcher=True))
     every = [one for one in all_of(listed) if one.role == "launcher"]
     found = {one.group for one in every if one.pid == launcher}
+    if found == {""} and not listed.failures:
+        by_group = launchers_by_group(listed.values)
+        found = {group for group, pid in by_group.items() if pid == launcher} or found
     if not found and listed.failures and (error := listed.failures[0].error):
         raise error
     if not found:
@@ -173,7 +182,7 @@ def job_of_launcher(
             f"what launcher {launcher} has started is not known apart from other jobs",
             f"end it where it runs: kill {launcher}",
         )
-    return ProcessQuery(any_launcher=True, group=found.pop())
+    return ProcessQuery(any_launcher=True, group=found.pop(), launcher=launcher)
 
 
 def _held(

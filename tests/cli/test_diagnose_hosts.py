@@ -73,13 +73,14 @@ def test_a_hosts_file(stuck, home, tmp_path):
 
 
 def test_explain_reads_the_log_of_a_running_job(home, tmp_path):
-    program, log = tmp_path / "mpirun", tmp_path / "train.log"
-    program.write_text("#!/bin/sh\necho 'MemoryError: batch 7'\nwhile :; do sleep 600; done\n")
+    program, log, errors = (tmp_path / name for name in ("mpirun", "train.log", "train.err"))
+    line = "echo starts; echo 'MemoryError: batch 7' >&2; while :; do sleep 600; done"
+    program.write_text(f"#!/bin/sh\n{line}\n")
     program.chmod(0o755)
-    with log.open("w") as file:
-        job = subprocess.Popen([program], start_new_session=True, stdout=file)
+    with log.open("w") as file, errors.open("w") as stderr:
+        job = subprocess.Popen([program], start_new_session=True, stdout=file, stderr=stderr)
     try:
-        wait_until(log.read_text, "its output")
+        wait_until(errors.read_text, "its output")
         done = call("clusterctl", "explain", "--local", "--launcher", str(job.pid))
         assert (done.returncode, "MemoryError: batch 7" in done.stdout) == (2, True), done.stderr
     finally:

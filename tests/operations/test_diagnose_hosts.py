@@ -8,17 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.cli.main import cli
 from clusterctl.diagnosis.bundle import load, save
 from clusterctl.diagnosis.case import WARNING
-from clusterctl.diagnosis.evidence import Evidence, HostEvidence, ProcessEvidence
+from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
 from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.verdict import diagnose
-from clusterctl.domain.errors import ClusterctlError, CommandTimeout, UsageError
-from clusterctl.domain.results import CommandResult, program_failure
-from clusterctl.operations import diagnose_hosts
+from clusterctl.domain.errors import ClusterctlError, CommandTimeout, HostUnreachable, UsageError
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, program_failure
+from clusterctl.node.diagnosis.job import LauncherLog
+from clusterctl.node.jobs.processes import NodeProcess
+from clusterctl.operations import diagnose_hosts, kill
 from clusterctl.operations.diagnose import silent
-from clusterctl.operations.diagnose_hosts import named, of_slurm_job
-from clusterctl.operations.hosts_access import AsRoot, hosts_in, hosts_of_slurm, this_machine
+from clusterctl.operations.diagnose_hosts import logs_of, named, of_slurm_job
+from clusterctl.operations.hosts_access import (
+    AsRoot,
+    HostSource,
+    hosts_in,
+    hosts_of_slurm,
+    this_machine,
+)
 from clusterctl.transport import local
 from clusterctl.transport.local import LocalConnections
 from tests.diagnosis.made_up import (
@@ -303,3 +312,99 @@ def test_a_host_that_cannot_run_the_program_says_what_to_look_at():
     host = silent(program_failure(result, "looking at it"))
     assert host.error.startswith("looking at it failed: MemoryError (a limit of the login")
     assert "~/.bashrc" in host.error
+
+
+def logs_in(monkeypatch, *outcomes):
+    """Return the logs on hosts whose outcomes are these, and what `explain` ends with."""
+    hosts = HostSource("--hosts x", (), LocalConnections())
+    monkeypatch.setattr(diagnose_hosts, "call_all", lambda *_, **__: FanoutResult(outcomes))
+    return logs_of(hosts, 0)
+
+
+SILENT = HostOutcome("b", error=HostUnreachable("b", "did not answer in time"))
+
+
+def test_what_was_not_read_is_told_beside_the_logs_that_were(monkeypatch):
+    many = (LauncherLog(5, "/out", 7, "ok"), LauncherLog(5, "/err", 7, "bad"), LauncherLog(6))
+    cut = (
+        LauncherLog(7, "/long", 5 << 20, "x", "y", 1 << 20),
+        LauncherLog(7, "/no", error="No access"),
+    )
+    found = logs_in(monkeypatch, HostOutcome("a", many), SILENT, HostOutcome("c", cut))
+    assert found.texts == {
+        "a:/out": "ok",
+        "a:/err": "bad",
+        "c:/long": "x",
+        "c:/long (its end)": "y",
+    }
+    assert found.unread == {
+        "b": "gave no log (did not answer in time)",
+        "launcher 6 on a": "writes its output to no file",
+        "c:/long": "is long: 1.0 MiB of 5.0 MiB, in its middle, were not read",
+        "c:/no": "cannot be read (No access)",
+    }
+
+
+def test_without_any_log_the_reason_is_told(monkeypatch):
+    with pytest.raises(ClusterctlError, match="did not answer"):
+        logs_in(monkeypatch, HostOutcome("a", ()), SILENT)
+    no_file, no_access = (LauncherLog(6),), (LauncherLog(7, "/no", error="No access"),)
+    with pytest.raises(ClusterctlError) as told:
+        logs_in(monkeypatch, HostOutcome("a", no_file), HostOutcome("c", no_access))
+    assert told.value.message == (
+        "launcher 6 on a writes its output to no file; c:/no cannot be read (No access)"
+    )
+    with pytest.raises(ClusterctlError, match="no mpirun that was started by hand runs"):
+        logs_in(monkeypatch, HostOutcome("a", ()))
+
+
+@pytest.mark.parametrize(("text", "status"), [("step 1\n", 3), ("MemoryError: batch 7\n", 2)])
+def test_explain_of_hosts_is_no_all_clear_if_one_did_not_answer(monkeypatch, capsys, text, status):
+    outcomes = (HostOutcome("a", (LauncherLog(5, "/out", 7, text),)), SILENT)
+    monkeypatch.setattr(diagnose_hosts, "call_all", lambda *_, **__: FanoutResult(outcomes))
+    assert cli.main(["explain", "--local"], standalone_mode=False) == status
+    assert "warning: b gave no log (did not answer in time)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("hosts", "pid"),
+    [
+        ({"login": [launcher(5)], "n1": [rank(7, 0, "a")]}, 5),
+        ({"n1": [launcher(5, "a"), launcher(6, "a", parent=5), rank(7, 0, "a", parent=6)]}, 5),
+        # Its mpirun is on no host that was named.
+        ({"n1": [rank(7, 0, "1896349697")]}, None),
+        # It is not known which has started the ranks, or which ranks it has started.
+        ({"login": [launcher(5), launcher(6)], "n1": [rank(7, 0, "a")]}, None),
+        ({"login": [launcher(5)], "n1": [rank(7, 0, "a"), rank(8, 0, "b")]}, None),
+        ({"login": [launcher(5)], "n1": [rank(7, 0)]}, None),
+        ({"n1": [launcher(5)]}, None),
+        # Two hosts have a launcher of that number.
+        (
+            {"n1": [launcher(5, "a"), rank(7, 0, "a")], "n2": [launcher(5, "b"), rank(7, 0, "b")]},
+            None,
+        ),
+    ],
+)
+def test_kill_ends_the_job_that_a_hint_names_and_no_hint_names_another(monkeypatch, hosts, pid):
+    found = named([HostEvidence(host=name, processes=tuple(them)) for name, them in hosts.items()])
+    [job, *_] = [
+        one.job_id for host in found for one in host.processes if one.role == "rank"
+    ] or "5"
+    evidence = Evidence(source="--hosts x", job=JobEvidence(job_id=job), hosts=tuple(found))
+    command = f"clusterctl kill --hosts x --launcher {pid}"
+    assert Hints(evidence).cancel == (command if pid else "end the job")
+    listed = [
+        HostOutcome(name, [node_process(name, one) for one in them]) for name, them in hosts.items()
+    ]
+    monkeypatch.setattr(kill, "list_processes", lambda *_: FanoutResult(tuple(listed)))
+    if pid:
+        query = kill.job_of_launcher(None, (), pid)
+        assert (query.group, query.launcher) == ("a", pid)
+    else:
+        with pytest.raises(UsageError, match="no launcher|not known apart"):
+            kill.job_of_launcher(None, (), int(job) if job.isdecimal() else 5)
+
+
+def node_process(host, one):
+    more = {"group": one.group, "parent": one.parent}
+    return NodeProcess(host, one.pid, one.rank, one.role, one.job_id, 1.0, one.argv, **more)

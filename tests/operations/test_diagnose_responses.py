@@ -9,11 +9,12 @@ import pytest
 
 from clusterctl.domain.errors import CommandNotRun
 from clusterctl.domain.results import CommandResult
+from clusterctl.node.diagnosis.job import JobOnHead
 from clusterctl.node.diagnosis.sampler import SamplerRequest, SamplerResponse
-from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobStatus
+from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState, JobStatus
 from clusterctl.node.record import to_data
 from clusterctl.operations import diagnose
-from clusterctl.operations.diagnose import PySpies, ask
+from clusterctl.operations.diagnose import PySpies, ask, job_of
 
 RECORD = to_data(JobRecord(JobSpec("20261123-004105-3f2a"), JobStatus()))
 
@@ -39,6 +40,13 @@ def test_a_damaged_part_is_told_and_the_others_count(tmp_path):
         "unexpected value: ras: expected a string, got 7",
         "unexpected value: log[0]: expected a string, got 1",
     )
+
+
+@pytest.mark.parametrize(("ended_at", "ended_s"), [(5.0, 2.5), (None, None)])
+def test_how_long_ago_a_job_has_ended_is_by_the_head_nodes_clock(ended_at, ended_s):
+    status = JobStatus(JobState.SUCCEEDED, started_at=1.0, ended_at=ended_at)
+    record = JobRecord(JobSpec("20261123-004105-3f2a"), status, now=7.5)
+    assert job_of(JobOnHead(found=record), [], None).ended_s == ended_s
 
 
 @pytest.mark.parametrize("found", [{"spec": {}}, {"spec": {"job_id": 7}}, 7])

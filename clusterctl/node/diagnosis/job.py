@@ -16,7 +16,7 @@ from clusterctl.node.jobs.folder import JOBS, METRICS, all_jobs, text_in
 from clusterctl.node.jobs.listing import summary
 from clusterctl.node.jobs.output import TIMES, write_times
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState
-from clusterctl.node.record import finite, from_data, read_rows, to_data
+from clusterctl.node.record import finite, read_rows, to_data
 
 # A file's time may be so far ahead of the clock, whose resolution is not that of the kernel's.
 FUTURE_S = 1.0
@@ -65,11 +65,25 @@ class JobOnHead(JobOutput):
 
 @dataclass(frozen=True)
 class LogRequest:
-    """Of the job by hand whose launcher is this process, the last `lines` of the log; of any for
+    """The logs of the job whose launcher is this process; of all that were started by hand for
     0."""
 
     launcher: int = 0
-    lines: int = 200_000
+
+
+@dataclass(frozen=True)
+class LauncherLog:
+    """A file to which launchers on this node write, of `size` bytes. Of a long one `text` is the
+    beginning, `last` the end, and `left_out` the number of bytes between them. `path` is empty if
+    the output goes to no file, and `error` is why it cannot be read."""
+
+    launcher: int
+    path: str = ""
+    size: int = 0
+    text: str = ""
+    last: str = ""
+    left_out: int = 0
+    error: str = ""
 
 
 FIRST_LINES = 40  # of the log
@@ -77,6 +91,7 @@ MOST_RANKS, RANK_LINES, RANK_COLUMNS = 256, 40, 400  # of the ranks' own logs
 METRICS_LINES = 200  # at the end of the metrics
 LONGEST_LINE = 4096  # bytes of a line that are kept
 MOST_BYTES = 2 << 20  # read at the end of a log
+MOST_OF_LOGS = 4 << 20  # bytes of all logs together: no response may be longer than 16 MiB
 # Ends of names by which a log is recognized beside the metrics, if mpirun writes to no file.
 LOGS = (".log", ".out", ".txt", "log")
 
@@ -96,11 +111,39 @@ def look(job_id: str | None, log_lines: int, watched_s: float = 0.0) -> dict[str
     return found
 
 
-def job_log(request: LogRequest) -> JobOnHead:
-    """Return the log of a job that was started by hand on this host; empty without one."""
-    found = _look(str(request.launcher) if request.launcher else None, request.lines)
-    log = from_data(JobOnHead, found)
-    return JobOnHead() if request.launcher not in (0, log.launcher) else log
+def job_logs(request: LogRequest) -> tuple[LauncherLog, ...]:
+    """Return the logs of jobs that were started by hand on this host: each file once, and each
+    launcher without one."""
+    found = processes.find_any()
+    above = {one.pid: one for one in found}
+    launchers = [one for one in _by_hand(found) if request.launcher in (0, one.pid)]
+    # What a launcher writes to one above it is in the log of that one.
+    own = {one.pid for one in launchers}
+    launchers = [one for one in launchers if own & processes.ancestors(above, one.pid) == {one.pid}]
+    ranks = [one for one in found if one.role == "rank"] if len(launchers) == 1 else []
+    paths: dict[str, int] = {}
+    silent = []
+    for one in launchers:
+        logs, _ = _files_of(one, ranks)
+        for path in logs:
+            paths.setdefault(path, one.pid)
+        silent += [] if logs else [LauncherLog(one.pid)]
+    share = MOST_OF_LOGS // max(1, len(paths))
+    return (*(_text_of(pid, path, share) for path, pid in paths.items()), *silent)
+
+
+def _text_of(launcher: int, path: str, most: int) -> LauncherLog:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            size = os.fstat(file.fileno()).st_size
+            left_out = max(0, size - most)
+            first = file.read(most // 2 if left_out else most)
+            file.seek(max(0, size - most // 2))
+            last = file.read(most // 2) if left_out else b""
+    except OSError as error:
+        return LauncherLog(launcher, path, error=error.strerror or str(error))
+    text, end = (one.decode(errors="replace") for one in (first, last))
+    return LauncherLog(launcher, path, size, text, end, left_out)
 
 
 def _added(path: str, start: int) -> list[str]:
@@ -117,8 +160,7 @@ def _look(job_id: str | None, log_lines: int) -> dict[str, Any]:
     trainings = [one for one in [job.record() for job in all_jobs()] if one.spec.is_training]
     running = [one for one in trainings if one.state is JobState.RUNNING]
     found = processes.find_any()
-    launchers = [one for one in found if one.role == "launcher"]
-    by_hand = [one for one in launchers if processes.JOB not in one.environ]
+    by_hand = _by_hand(found)
     named = [one for one in trainings if one.job_id == job_id]
     chosen = named if job_id else (running or ([] if by_hand else trainings))[-1:]
     # Ranks of other running jobs are not left over. Those of an mpirun started by hand have no ID.
@@ -127,7 +169,7 @@ def _look(job_id: str | None, log_lines: int) -> dict[str, Any]:
         return {**_of_record(chosen[0], log_lines), "others": others}
     by_hand = [one for one in by_hand if str(one.pid) == job_id] or by_hand
     ranks = [one for one in found if one.role == "rank"]
-    shown = _by_hand(by_hand[0], ranks, log_lines) if by_hand else {}
+    shown = _of_launcher(by_hand[0], ranks, log_lines) if by_hand else {}
     return {**shown, "found": None, "others": []}
 
 
@@ -164,16 +206,28 @@ def _rank_logs(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def _by_hand(
-    launcher: processes.Process, ranks: list[processes.Process], log_lines: int
-) -> dict[str, Any]:
-    """Return the evidence about an mpirun started by hand. Log and metrics are found among the
-    files that it and the ranks on this node have open."""
+def _by_hand(found: list[processes.Process]) -> list[processes.Process]:
+    """Return the launchers that were started by hand."""
+    return [one for one in found if one.role == "launcher" and processes.JOB not in one.environ]
+
+
+def _files_of(
+    launcher: processes.Process, ranks: list[processes.Process]
+) -> tuple[list[str], str | None]:
+    """Return the logs of a job by hand, and its metrics. They are among the files that its launcher
+    and the ranks on this node have open."""
     paths = _open_paths(ranks)
-    outputs = _open_paths([launcher], ("1", "2"))
     metrics = next((path for path in paths if path.endswith("/" + METRICS)), None)
     beside = [path for path in paths if metrics and Path(path).parent == Path(metrics).parent]
-    logs = [*outputs, *(path for path in beside if path.endswith(LOGS))]
+    logs = _open_paths([launcher], ("1", "2")) or [one for one in beside if one.endswith(LOGS)][:1]
+    return [*dict.fromkeys(logs)], metrics
+
+
+def _of_launcher(
+    launcher: processes.Process, ranks: list[processes.Process], log_lines: int
+) -> dict[str, Any]:
+    """Return the evidence about an mpirun started by hand."""
+    logs, metrics = _files_of(launcher, ranks)
     log = logs[0] if logs else None
     hosts = ""
     words = [*launcher.argv, ""]
@@ -215,8 +269,8 @@ def _log(path: Path | None, lines: int) -> dict[str, Any]:
             file.seek(max(0, state.st_size - MOST_BYTES))
             raw = file.read(MOST_BYTES).splitlines(keepends=True)[-lines:] if lines else []
             end = file.tell()
-    except OSError as error:
-        return {"log_error": f"{path}: {error.strerror}"}
+    except OSError:
+        return {}
     return {
         "log_path": str(path),
         "log_writes": _writes(path.with_name(TIMES), end, raw) if path.name == "log" else [],

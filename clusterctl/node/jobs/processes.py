@@ -21,7 +21,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Iterable, NamedTuple, Optional
+from typing import Iterable, Mapping, NamedTuple, Optional
 
 from clusterctl.node.jobs import launchers
 from clusterctl.node.jobs.folder import JOBS, JobFolder
@@ -56,8 +56,8 @@ class NodeProcess:
     `rank` and `job_id` are None for a process that has none. `age_s` is in seconds. `ended` is
     terminated, killed, or empty for a process that still runs. `session` identifies its session if
     that is a job's: what is in it belongs to the job, also when nothing else shows that any more.
-    `group` identifies the job, of any launcher, on all hosts; empty if unknown.
-    The caller adds `host`.
+    `group` identifies the job, of any launcher, on all hosts; empty if unknown. `parent` is the
+    process that has started it. The caller adds `host`.
     """
 
     host: str
@@ -70,6 +70,7 @@ class NodeProcess:
     ended: str = ""
     session: str = ""
     group: str = ""
+    parent: int = 0
 
     @property
     def command(self) -> str:
@@ -93,7 +94,7 @@ class ProcessQuery:
     `all_python` adds every Python process of the SSH user, as the tutorial's `pkill -9 python`.
     `sessions` are those of processes that were found before, each with its host. With
     `any_launcher` also jobs of launchers that no cluster of clusterctl has; as root, every user's.
-    With a `group` only that job of theirs.
+    With a `group` only that job of theirs; its `launcher` may have no rank on its own host.
     """
 
     job_id: Optional[str] = None
@@ -101,6 +102,7 @@ class ProcessQuery:
     sessions: frozenset[tuple[str, str]] = frozenset()
     any_launcher: bool = False
     group: str = ""
+    launcher: int = 0
 
     def after(self, found: Iterable[NodeProcess]) -> ProcessQuery:
         """Return the query that also finds what is in the sessions of these processes."""
@@ -325,7 +327,7 @@ def find(query: ProcessQuery = EVERY_JOB, agent: int | None = None) -> list[Proc
         for one in (processes[pid] for pid in sorted(above) if is_starter(processes[pid])):
             one.role = "launcher"
             found.append(one)
-        groups = groups_of(found)
+        groups = groups_of(found, {query.launcher: query.group})
         for one in found:
             one.group = groups.get(one.pid, "")
     return [one for one in found if query.group in ("", one.group) or one.session in sessions]
@@ -411,8 +413,9 @@ _OWN_ADDRESS = re.compile(
 )
 
 
-def groups_of(found: list[Process]) -> dict[int, str]:
+def groups_of(found: list[Process], known: Mapping[int, str] = {}) -> dict[int, str]:
     """Return what identifies the job of each process, the same on all hosts, by process ID.
+    `known` is that of launchers which have no rank here.
 
     A rank's environment has it, or the command line of a proxy above it. A launcher has that of
     what it started here. A process of which it is not known is left out.
@@ -428,6 +431,9 @@ def groups_of(found: list[Process]) -> dict[int, str]:
             for pid in ancestors(by_pid, one.pid):
                 if by_pid[pid].role in ("launcher", "daemon") or pid == one.pid:
                     groups.setdefault(pid, group)
+    for one in found:
+        if one.role == "launcher" and one.pid in known:
+            groups.setdefault(one.pid, known[one.pid])
     for one in found:
         above = by_pid.get(one.ppid)
         while above and one.pid not in groups:
@@ -455,6 +461,7 @@ def describe(process: Process, ended: str = "") -> NodeProcess:
         ended=ended,
         session=str(session_of(process)) if process.is_session_of_job else "",
         group=process.group,
+        parent=process.ppid,
     )
 
 

@@ -151,6 +151,16 @@ def test_jobs_at_an_address_that_each_host_has_are_told_apart(monkeypatch, addre
     assert groups("a", "n1") == groups("b", "n1") == {7: "none:n1:29500", 8: "none:n1:29500"}
 
 
+def test_a_launcher_without_ranks_on_its_host_is_of_the_job_that_it_is_known_to_have_started():
+    ssh, above, rank = (
+        Process(pid, ppid, "x", ["x"], {}) for pid, ppid in ((8, 7), (7, 1), (9, 1))
+    )
+    above.role, ssh.role, rank.role = "launcher", "child", "rank"
+    found = [above, ssh, rank]
+    assert processes.groups_of(found) == {}
+    assert processes.groups_of(found, {7: "a", 9: "b"}) == {7: "a", 8: "a"}
+
+
 def one(pid, session, environ, name="python3", ppid=1):
     return Process(pid, ppid, name, [name], environ, session=session)
 
