@@ -37,6 +37,7 @@ from clusterctl.explain.lines import (
     clean,
     following,
     is_beside,
+    is_source,
     place_of,
     raised_at,
     tag_of,
@@ -111,15 +112,17 @@ def _unwrapped(data: bytes, origin: str, found: Explanation) -> Explanation | No
     """Return what a log of one block says if its lines are as they were before another program.
 
     Its broken lines are joined, and lines within the texts of JSON and addresses are split. Returns
-    None if that says no more than `found` does.
+    None if that says no more than `found` does: joined lines of its own are no more.
     """
+    known = {one.signature.id for one in found.findings}
     given = data.decode(errors="replace").splitlines()
     for lines, numbers in (*joined(given), *unescaped(given)):
         reader = _Reader(origin)
         reader.take("\n".join(lines).encode(), last=True)
         other = reader.explanation()
         says_nothing = found.lead is None and not found.unknown
-        if other.lead and (says_nothing or is_cause(other.lead)):
+        is_new = other.lead and other.lead.signature.id not in known
+        if other.lead and is_new and (says_nothing or is_cause(other.lead)):
             of_line = [0, *(number + 1 for number in numbers)]
             findings = (
                 replace(
@@ -302,7 +305,10 @@ class _Reader:
             return
         if clean(text).strip() == _FRAME and self._is_read(lines, number, text):
             return
+        source = bool(shape.signatures) and is_source(lines, number)
         for one in shape.signatures:
+            if source and one.lines == 1:
+                continue
             said = following(lines, number, one.lines) if one.lines > 1 else [(0, clean(text))]
             matched = self._matched(one, said, text, lines, number)
             if matched:
