@@ -305,10 +305,7 @@ class _Reader:
             return
         if clean(text).strip() == _FRAME and self._is_read(lines, number, text):
             return
-        source = bool(shape.signatures) and is_source(lines, number)
         for one in shape.signatures:
-            if source and one.lines == 1:
-                continue
             said = following(lines, number, one.lines) if one.lines > 1 else [(0, clean(text))]
             matched = self._matched(one, said, text, lines, number)
             if matched:
@@ -425,6 +422,8 @@ class _Reader:
         block = "\n".join(part for _, part in said)
         match = compiled(one.pattern).search(block)
         if not match or (one.generic and is_beside(lines, number)):
+            return 0
+        if one.lines == 1 and is_source(lines, number):
             return 0
         if one.role is Role.HARMLESS and one.lines == 1:
             rest = f"{block[: match.start()]}-{block[match.end() :]}"
