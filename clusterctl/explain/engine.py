@@ -37,6 +37,7 @@ from clusterctl.explain.lines import (
     clean,
     following,
     is_beside,
+    is_source,
     place_of,
     raised_at,
     tag_of,
@@ -111,15 +112,17 @@ def _unwrapped(data: bytes, origin: str, found: Explanation) -> Explanation | No
     """Return what a log of one block says if its lines are as they were before another program.
 
     Its broken lines are joined, and lines within the texts of JSON and addresses are split. Returns
-    None if that says no more than `found` does.
+    None if that says no more than `found` does: joined lines of its own are no more.
     """
+    known = {one.signature.id for one in found.findings}
     given = data.decode(errors="replace").splitlines()
     for lines, numbers in (*joined(given), *unescaped(given)):
         reader = _Reader(origin)
         reader.take("\n".join(lines).encode(), last=True)
         other = reader.explanation()
         says_nothing = found.lead is None and not found.unknown
-        if other.lead and (says_nothing or is_cause(other.lead)):
+        is_new = other.lead and other.lead.signature.id not in known
+        if other.lead and is_new and (says_nothing or is_cause(other.lead)):
             of_line = [0, *(number + 1 for number in numbers)]
             findings = (
                 replace(
@@ -419,6 +422,8 @@ class _Reader:
         block = "\n".join(part for _, part in said)
         match = compiled(one.pattern).search(block)
         if not match or (one.generic and is_beside(lines, number)):
+            return 0
+        if one.lines == 1 and is_source(lines, number):
             return 0
         if one.role is Role.HARMLESS and one.lines == 1:
             rest = f"{block[: match.start()]}-{block[match.end() :]}"

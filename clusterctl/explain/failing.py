@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from ahocorasick_rs import AhoCorasick
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -43,10 +45,15 @@ class Form:
 
     name: str
     kind: str
-    pattern: re.Pattern[str]
+    regex: str
     texts: tuple[str, ...]
     samples: tuple[str, ...]
     others: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The pattern. Only those of which a text is in a log are compiled."""
+        return re.compile(self.regex, re.IGNORECASE)
 
 
 @functools.lru_cache(maxsize=1)
@@ -56,8 +63,9 @@ def forms() -> Mapping[str, tuple[Form, ...]]:
     for row in tomllib.loads(FORMS_FILE.read_text(encoding="utf-8"))["form"]:
         pattern = row["pattern"]
         joined = pattern if isinstance(pattern, str) else "|".join(pattern)
+        regex = joined.replace("{texts}", "|".join(map(re.escape, row["texts"])))
         lists = (tuple(row.get(key, ())) for key in ("texts", "samples", "others"))
-        one = Form(row["name"], row["kind"], re.compile(joined, re.IGNORECASE), *lists)
+        one = Form(row["name"], row["kind"], regex, *lists)
         found.setdefault(one.kind, []).append(one)
     return {kind: tuple(some) for kind, some in found.items()}
 
@@ -136,7 +144,7 @@ def kind_of(line: str, below: Sequence[str] = ()) -> LineKind | None:
     `below` are the next two lines: the next one may say that the program tries again, and both may
     be rows of a table.
     """
-    text = line.strip()
+    text = _parts_that_matter(line.strip())
     message = message_of(text)
     kind, end = _form(text, message)
     after = below[0].strip() if below else ""
@@ -162,6 +170,27 @@ def kind_of(line: str, below: Sequence[str] = ()) -> LineKind | None:
     return LineKind.REMARK if is_mild else kind
 
 
+# Characters at the begin and at the end of a long line in which forms are searched, and on both
+# sides of a form's text of at least so many characters between them.
+_BEGIN, _END, _AROUND, _SHORTEST = 500, 300, 150, 4
+
+
+def _parts_that_matter(text: str) -> str:
+    """Return a line, or of a long one its begin, its end and what is around the forms' texts."""
+    if len(text) <= _BEGIN + _END:
+        return text
+    hits = _automaton()[0].find_matches_as_indexes(text.lower(), overlapping=True)
+    around = sorted((at, end) for _, at, end in hits if end - at >= _SHORTEST)
+    parts, done = [text[:_BEGIN]], _BEGIN
+    for at, end in (*around, (len(text) - _END + _AROUND, len(text))):
+        if end + _AROUND > done:
+            begin = max(at - _AROUND, done)
+            parts.append(" … " if begin > done else "")
+            parts.append(text[begin : end + _AROUND])
+            done = end + _AROUND
+    return "".join(parts)
+
+
 def _form(text: str, message: str) -> tuple[LineKind | None, int]:
     """Return the form of a line, and where in it what has that form ends.
 
@@ -178,13 +207,30 @@ def _form(text: str, message: str) -> tuple[LineKind | None, int]:
 
 def _with_text(text: str, *kinds: str) -> Iterator[Form]:
     """Yield the forms of some kinds of which a text has one of the plain texts."""
-    lower = text.lower()
+    numbers = _numbers(text)
     for kind in kinds:
-        for one in forms()[kind]:
-            for plain in one.texts:  # any() takes twice the time
-                if plain in lower:
-                    yield one
-                    break
+        for number, one in enumerate(forms()[kind]):
+            if (kind, number) in numbers:
+                yield one
+
+
+@functools.lru_cache(maxsize=8)
+def _numbers(text: str) -> frozenset[tuple[str, int]]:
+    """Return kind and number of each form of which a text has one of the plain texts."""
+    automaton, numbers_of = _automaton()
+    hits = automaton.find_matches_as_indexes(text.lower(), overlapping=True)
+    return frozenset(number for hit in hits for number in numbers_of[hit[0]])
+
+
+@functools.lru_cache(maxsize=1)
+def _automaton() -> tuple[AhoCorasick, list[list[tuple[str, int]]]]:
+    """Return an automaton that searches for the forms' texts, and the forms of each text."""
+    of_text: dict[str, list[tuple[str, int]]] = {}
+    for kind, some in forms().items():
+        for number, one in enumerate(some):
+            for text in one.texts:
+                of_text.setdefault(text, []).append((kind, number))
+    return AhoCorasick(list(of_text)), list(of_text.values())
 
 
 def _is_harmless(message: str) -> bool:

@@ -113,6 +113,22 @@ def _frames(lines: Sequence[bytes], number: int) -> Iterator[str]:
             return
 
 
+def is_source(lines: Sequence[bytes], number: int) -> bool:
+    """Return whether a line is of the source text below a frame of a Python traceback."""
+    own = lines[number][:LONGEST_LINE].decode(errors="replace")
+    tag, said = tag_of(own), clean(own)
+    for line in reversed(lines[max(0, number - NEAR) : number]):
+        raw = line[:LONGEST_LINE].decode(errors="replace")
+        if tag_of(raw) == tag:
+            above = clean(raw)
+            return bool(_FRAME_OF.match(above)) and _indent(above) < _indent(said)
+    return False
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
 def is_beside(lines: Sequence[bytes], number: int) -> bool:
     """Return whether Python ignored the exception of a line, or raised another one handling it."""
     above = list(_frames(lines, number))

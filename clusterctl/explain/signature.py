@@ -74,6 +74,8 @@ _COMMON = frozenset(
     (
         *("ailed to", "cannot", "creating", "error", "failed", "launch", "launching", "nable to"),
         *("not found", "ould not", "requesting", "seconds", "timeout", "version", "wrong"),
+        *("read", "exit", "status", "machine", "warning", "connection", "running", "received"),
+        *("missing", "unknown", "certificate", "permission", "nvme"),
     )
 )
 
@@ -147,8 +149,9 @@ def _parts(branch: str) -> tuple[list[str], list[str]]:
                 is_optional = branch[at + 1 : at + 2] in ("?", "*", "{")
                 if not is_optional and not inner.startswith(("?!", "?=", "?<!", "?<=")):
                     groups.append(re.sub(r"^\?(?::|P<\w+>)", "", inner))
-        else:
-            run += char
+        elif plain := _PLAIN.match(branch, at):
+            run += plain[0]
+            at = plain.end() - 1
         at += 1
     return [text for text in (*runs, run) if text], groups
 
@@ -164,19 +167,17 @@ def _group_end(pattern: str, start: int) -> int:
     raise ValueError(f"a group of {pattern!r} has no end")
 
 
+# What has no meaning but its own; an escaped character, a character class, or one of ( ) |.
+_PLAIN = re.compile(r"[^\\\[(.+^$?*{]+")
+_SYNTAX = re.compile(r"\\.|\[\^?(?:\\.|.)(?:\\.|[^\]\\])*\]|([()|])", re.DOTALL)
+
+
 def _syntax(pattern: str, at: int = 0) -> Iterator[tuple[int, str]]:
-    """Yield index and character of the pattern from `at` on.
+    """Yield index and character of each parenthesis and bar of the pattern from `at` on.
 
     Escaped characters and character classes are left out.
     """
-    while at < len(pattern):
-        if pattern[at] == "\\":
-            at += 1
-        elif pattern[at] == "[":
-            at = _class_end(pattern, at)
-        else:
-            yield at, pattern[at]
-        at += 1
+    return ((found.start(), found[1]) for found in _SYNTAX.finditer(pattern, at) if found[1])
 
 
 def _class_end(pattern: str, at: int) -> int:

@@ -18,7 +18,8 @@ def joined(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
     """Yield the log as it may have been before: lines, and the index of each one's first part.
 
     First only lines of the full width are joined with the next one, then also those to which the
-    first word of the next line would not have fit. Nothing is yielded if no line is joined.
+    first word of the next line would not have fit. Lines that begin with the same word as the one
+    before or after are lines of their own. Nothing is yielded if no line is joined.
     """
     # A line of one repeated character is a rule.
     widths = [len(line) for line in lines if len(set(line.strip())) > 1]
@@ -28,19 +29,25 @@ def joined(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
     for words in (False, True):
         text: list[str] = []
         numbers: list[int] = []
-        before = ""
         for number, line in enumerate(lines):
+            before = lines[number - 1] if number else ""
+            beside = lines[max(number - 1, 0) : number] + lines[number + 1 : number + 2]
             full = len(before) == width
             word = line.strip().partition(" ")[0]
             short = words and 2 * len(before) > width and len(before) + 1 + len(word) > width
-            if text and (full or short) and not _BEGINS.match(line):
+            is_alike = _word(line) in map(_word, beside)
+            if text and (full or short) and not is_alike and not _BEGINS.match(line):
                 text[-1] += f" {line.lstrip()}" if short and not full else line
             else:
                 text.append(line)
                 numbers.append(number)
-            before = line
         if len(text) < len(lines):
             yield text, numbers
+
+
+def _word(line: str) -> str:
+    """Return the first word of a line, without digits."""
+    return re.sub(r"\d", "", line.split(maxsplit=1)[0]) if line.strip() else " "
 
 
 def unescaped(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:

@@ -173,6 +173,17 @@ def test_a_harmless_text_does_not_hide_a_failure_of_its_line():
     assert [one.text for one in found.unknown] == [f"fatal: quux: {harmless} no handle"]
 
 
+@pytest.mark.parametrize("tag", ["", "[rank3]: "])
+def test_the_source_text_of_a_traceback_is_no_message(tag):
+    source = 'raise OSError(f"{path}: No space left on device")'
+    trace = ["Traceback (most recent call last):", '  File "a.py", line 7, in f', f"    {source}"]
+    for end in ("QuuxError: no handle", "OSError: [Errno 28] No space left on device"):
+        log = "".join(f"{tag}{line}\n" for line in (*trace, end))
+        found = explain([log])
+        assert [one.text for one in found.findings] == [end][: "space" in end], found.findings
+    assert explain([f"    {source}\n"]).findings  # below no frame
+
+
 def test_a_traceback_that_is_cut_is_no_healthy_end():
     cut = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n'
     assert explain(["step 1\n" * 30 + cut]).severity is Severity.ERROR
@@ -286,6 +297,15 @@ def test_lines_that_a_terminal_broke_are_joined(width):
     lead = explain([log]).lead
     assert lead and lead.signature.id == "gpu.oom"
     assert lead.line <= 2 + len(hard)
+
+
+@pytest.mark.parametrize("after", ["step 1 loss 2.1\nstep 2 loss 2.0\n", "epoch 1 begins\ndone\n"])
+def test_one_line_longer_than_all_others_was_not_broken(after):
+    handled = "No such file or directory: '/quux/checkpoints/last.pt', starting from scratch"
+    text = f"2026-01-01 10:00:00 FileNotFoundError: [Errno 2] {handled}"
+    found = explain([f"{text}\n{after}"])
+    assert found.severity is Severity.WARNING
+    assert [one.text for one in found.findings] == [text]
 
 
 @pytest.mark.parametrize(

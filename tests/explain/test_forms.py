@@ -63,5 +63,14 @@ def test_what_stands_before_a_failure_does_not_hide_it(before):
 def test_a_form_that_does_not_say_so_ignores_case():
     for one, failure in FAILURES:
         if "(?-i:" not in one.pattern.pattern:
-            assert kind_of(failure.upper()), failure.upper()
-            assert kind_of(failure.lower()), failure.lower()
+            for text in (failure.upper(), failure.lower()):
+                assert kind_of(text), text
+                assert explain([f"{text}\n"]).severity is not Severity.INFO, text
+
+
+@pytest.mark.parametrize("form", ["{0} quux: {1}", "{1} {0}", "{0} quux: {1}, {0}"])
+def test_a_failure_in_any_part_of_a_long_line_is_found(form):
+    """Only parts of it are matched: its begin, its end, and what is around words of failures."""
+    text = form.format("widget " * 300, "unable to find the handle")
+    assert kind_of(text) is LineKind.DOUBTFUL
+    assert explain([f"{text}\n"]).failing
