@@ -177,6 +177,8 @@ def test_force_leaves_a_queued_job_what_was_shipped_for_it_to_nodes_where_nothin
     queued, ended = "20261123-094449-a10d", "20261123-094458-e672"
     for job in (queued, ended):
         pair.on(1, f"mkdir -p .clusterctl/code/{job} && touch .clusterctl/code/{job}/mine.py")
+    # A younger one without a record may be of a job that is to start.
+    pair.on(1, f"touch -d '2 days ago' .clusterctl/code/{ended}")
     folder, spec = f".clusterctl/jobs/{queued}", to_json(JobSpec(queued))
     event = to_json(JobEvent("submitted", 1.0, {"after": ["x"], "boot_id": ""}))
     pair.on(0, f"mkdir -p {folder} && cat >{folder}/spec.json", spec.encode())
