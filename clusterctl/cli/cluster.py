@@ -728,13 +728,14 @@ def _check_nodes_going(
     # A node that cannot be reached may be the reason: it goes without --force, too.
     asked = {host: why for host, why in losses.unknown.items() if host not in losses.off}
     at_risk = dataclasses.replace(losses, unknown=asked).findings(folder)
+    found_there = losses.findings(folder)
     if yes and at_risk and not force:
         raise ResultsAtRisk(
             f"nothing was done: what is named above goes with {nodes}",
             f"save it first, or lose it: {anyway}",
-            losses.findings(folder),
+            found_there,
         )
-    output.findings(losses.findings(folder))
+    output.findings(found_there)
     output.confirm(f"{verb.capitalize()} {nodes}, and lose what is stored there?", yes)
     if not force:
         refuse_while_job_runs(app, name, f"{verb[:-1]}ing nodes may end it", indices)

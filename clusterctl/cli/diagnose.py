@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.host_options import SOURCES, host_options, one_of
+from clusterctl.cli.host_options import SOURCES, check_launcher, host_options, one_of
 from clusterctl.cli.params import (
     LocalPath,
     OutputFile,
@@ -18,7 +18,7 @@ from clusterctl.cli.params import (
     json_option,
     refuse_overwriting,
 )
-from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.errors import ClusterctlError
 
 if TYPE_CHECKING:
     from clusterctl.diagnosis.case import Cause
@@ -94,11 +94,8 @@ def diagnose(
 
     refuse_overwriting([path for path in (save, page) if path], [bundle] if bundle else [])
     one_of(name, source, *[f"--from {bundle}"] * bool(bundle))
-    if launcher and not source:
-        raise UsageError(
-            "--launcher is for hosts without a cluster",
-            "name them with --hosts, -w, --slurm or --local; of a cluster, give JOB",
-        )
+    hint = "name them with --hosts, -w, --slurm or --local; of a cluster, give JOB"
+    check_launcher(launcher, source, hint)
     if bundle:
         evidence = bundles.load(bundle)
     elif source:

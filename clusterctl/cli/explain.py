@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.host_options import host_options
+from clusterctl.cli.host_options import check_launcher, host_options
 from clusterctl.cli.params import json_option, launched_here
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import NOT_KNOWN, STATUSES, Severity
@@ -72,10 +72,7 @@ def explain(
     from clusterctl.explain.engine import explain as explained
     from clusterctl.explain.explanation import merge
 
-    if launcher and not source:
-        raise UsageError(
-            "--launcher is for hosts without a cluster", "name them with --hosts or -w"
-        )
+    check_launcher(launcher, source)
     if source and files:
         raise UsageError(f"two are named: {files[0]} and {source.options}", "leave one of them out")
     of_hosts: dict[str, str] = {}

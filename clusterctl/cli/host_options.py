@@ -97,6 +97,16 @@ def host_options(*left_out: str) -> Callable[[Callable[..., Any]], Callable[...,
     return decorate
 
 
+def check_launcher(
+    launcher: int | str | None,
+    source: HostSource | None,
+    hint: str = "name them with --hosts, -w or --local",
+) -> None:
+    """Raise UsageError if --launcher names a process, and no option names its hosts."""
+    if launcher and not source:
+        raise UsageError("--launcher is for hosts without a cluster", hint)
+
+
 def host_source(
     hosts: Path | None,
     nodes: str | None,

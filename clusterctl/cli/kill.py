@@ -10,7 +10,13 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.host_options import SOURCES, for_clusters, host_options, one_of
+from clusterctl.cli.host_options import (
+    SOURCES,
+    check_launcher,
+    for_clusters,
+    host_options,
+    one_of,
+)
 from clusterctl.cli.node_options import nodes_option
 from clusterctl.cli.params import dry_run_option, job_argument, json_option
 from clusterctl.cli.train import how_it_ended
@@ -127,9 +133,13 @@ def kill(
     one_of(name, source)
     for_clusters(source, nodes=indices)
     query = ProcessQuery(job_id, all_python, any_launcher=source is not None)
-    if launcher:
-        if not source or all_python:
-            raise UsageError("--launcher names a job on hosts without a cluster", "give no other")
+    check_launcher(launcher, source)
+    if launcher and source:
+        if all_python:
+            raise UsageError(
+                "--launcher names one job, and --all-python every Python program",
+                "give one of them",
+            )
         query = job_of_launcher(source.connections, source.targets, launcher)
     with hint_after_interrupt(source.options if source else name or ""):
         if source:

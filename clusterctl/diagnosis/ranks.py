@@ -60,6 +60,11 @@ class Rank:
     def number(self) -> int:
         return -1 if self.process.rank is None else self.process.rank
 
+    @property
+    def children(self) -> list[ProcessEvidence]:
+        """The processes that it has started, as far as they were seen."""
+        return [one for one in self.host.processes if one.parent == self.process.pid]
+
     @functools.cached_property
     def samples(self) -> tuple[Sample, ...]:
         return self.process.samples

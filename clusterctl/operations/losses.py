@@ -68,7 +68,7 @@ class Losses:
     `jobs` are the ids of jobs that run or are queued, but of no served model: ending that loses
     nothing. `runs` are a host and a command line each of what was started by hand: launchers of
     ranks, and Python programs. `unknown` has the reason for each host of which it is not known, and
-    `unread` for each job.
+    `unread` for each job. `off` are the hosts among `unknown` that cannot be reached.
     """
 
     jobs: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class Losses:
     off: frozenset[str] = frozenset()
 
     def of_jobs(self, ids: Collection[str], hosts: Collection[str]) -> Losses:
-        """Return what is lost with all that is kept of these jobs on these hosts."""
+        """Return what is lost with all that is kept of these jobs, which is on these hosts."""
         return Losses(
             unknown={host: reason for host, reason in self.unknown.items() if host in hosts},
             written=tuple(one for one in self.written if one.job_id in ids),
@@ -145,9 +145,11 @@ def _unsaved(written: Sequence[Written], folder: ClusterFolder) -> Iterator[Find
             parts.append(f"{what}{count(files, 'file')} of {size} in {path}")
     save = f"clusterctl fetch {name} {job} runs/{job}"
     is_recorded = written[0].recorded
+    hint = "save them"
     if not (job and is_recorded):
         source = shlex.quote(f"{written[0].host}:{written[0].path}")
-        save = f"scp -r -F {shlex.quote(str(folder.ssh_config))} {source} . (is not noticed)"
+        save = f"scp -r -F {shlex.quote(str(folder.ssh_config))} {source} ."
+        hint = "save them by scp; clusterctl does not learn of that, and names them again"
     by = f"job {job}" if job else "a run that was started by hand"
     by += "" if is_recorded else ", of which the head node has no record,"
     if parts:
@@ -155,7 +157,7 @@ def _unsaved(written: Sequence[Written], folder: ClusterFolder) -> Iterator[Find
         why = f"and the copy in {lost} is gone" if lost else "not fetched since they changed"
         hosts = _hosts(one for one in written if one.files)
         text = f"{hosts}: {by} left {'; '.join(parts)}, {why}"
-        yield Finding.warning("results.unsaved", text, f"save them: {save}")
+        yield Finding.warning("results.unsaved", text, f"{hint}: {save}")
     unread = [one for one in written if one.unread]
     if unread:
         reasons = "; ".join(dict.fromkeys(text for one in unread for text in one.unread))

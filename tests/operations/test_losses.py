@@ -250,19 +250,23 @@ def test_a_copy_counts_as_long_as_one_folder_with_it_has_something(fetches, full
         assert lost.get(digest) == (f"{made}/{places[-1]}" if is_lost else None)
 
 
+def made_up(tmp_path, nodes: int):
+    """Return access to a cluster of which no node answers by itself."""
+    targets = tuple(Target(f"demo-{n}", f"198.51.100.{n}", "ubuntu") for n in range(nodes))
+    return SimpleNamespace(
+        connections=SimpleNamespace(),
+        head=targets[0],
+        all_targets=targets,
+        folder=ClusterFolder(tmp_path),
+    )
+
+
 def test_a_head_node_whose_processes_cannot_be_listed_may_run_a_training(tmp_path, monkeypatch):
-    head = Target("demo-0", "198.51.100.7", "ubuntu")
     refused = CommandFailed("demo-0", "looking at the processes failed")
     answers = FanoutResult((HostOutcome("demo-0", error=refused),))
     monkeypatch.setattr(module, "call", lambda *_, **__: Overview((), (), {}, ()))
     monkeypatch.setattr(module, "list_processes", lambda *_: answers)
-    access = SimpleNamespace(
-        connections=SimpleNamespace(),
-        head=head,
-        all_targets=(head,),
-        folder=ClusterFolder(tmp_path),
-    )
-    assert find_losses(access, 10.0) == Losses(unknown={"demo-0": refused.message})
+    assert find_losses(made_up(tmp_path, 1), 10.0) == Losses(unknown={"demo-0": refused.message})
 
 
 @pytest.mark.parametrize(("hosts", "jobs"), [(None, ("j1",)), (["demo-0"], ()), (["demo-1"], ())])
@@ -272,14 +276,7 @@ def test_a_job_ends_with_the_whole_cluster_only(tmp_path, monkeypatch, hosts, jo
     answers = {"overview": going, "look": ()}
     monkeypatch.setattr(module, "call", lambda c, t, function, r, **_: answers[function.__name__])
     monkeypatch.setattr(module, "list_processes", lambda *_: FanoutResult(()))
-    nodes = tuple(Target(f"demo-{n}", f"198.51.100.{n}", "ubuntu") for n in range(2))
-    access = SimpleNamespace(
-        connections=SimpleNamespace(),
-        head=nodes[0],
-        all_targets=nodes,
-        folder=ClusterFolder(tmp_path),
-    )
-    assert find_losses(access, 10.0, hosts) == Losses(jobs=jobs)
+    assert find_losses(made_up(tmp_path, 2), 10.0, hosts) == Losses(jobs=jobs)
 
 
 def test_a_folder_of_two_jobs_is_searched_wherever_one_of_them_ran(monkeypatch):
@@ -309,14 +306,7 @@ def test_what_a_node_that_answers_does_not_say_in_time_is_at_risk(
 
     monkeypatch.setattr(module, "call", look)
     monkeypatch.setattr(module, "list_processes", lambda *_: FanoutResult(()))
-    nodes = tuple(Target(f"demo-{n}", f"198.51.100.{n}", "ubuntu") for n in range(2))
-    access = SimpleNamespace(
-        connections=SimpleNamespace(),
-        head=nodes[0],
-        all_targets=nodes,
-        folder=ClusterFolder(tmp_path),
-    )
-    found = find_losses(access, 10.0, ["demo-1"])
+    found = find_losses(made_up(tmp_path, 2), 10.0, ["demo-1"])
     assert found.unknown == {"demo-1": "no answer"}
     assert found.off == (frozenset() if is_reached else {"demo-1"})
 

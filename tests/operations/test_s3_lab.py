@@ -15,6 +15,11 @@ pytestmark = pytest.mark.lab
 DATA = random.Random(11)
 TRAIN = {f"shards/train-{n}": DATA.randbytes(2_000_000 + n) for n in range(3)}
 VALIDATION = {"validation-0": DATA.randbytes(500_000), "it's a name": b"x"}
+# A copy by the tool of `sleeping_tool`.
+NEVER_ENDS = (
+    *("--detach", "--tool", "s5cmd", "--credentials", "mine"),
+    *("s3://my-train/", "~/never"),
+)
 SLEEPS = "pgrep -cxf 'sleep 1003' || true"
 HAVE = "cd '{}' && find . -type f -not -path '*/.clusterctl*' -exec sha256sum {{}} + | sort"
 
@@ -93,22 +98,13 @@ def sleeping_tool(pair):
 def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
     """The tool on each node has stopped when `cancel` returns, and the job is no longer active."""
     with sleeping_tool(pair):
-        words = (
-            "--detach",
-            "--tool",
-            "s5cmd",
-            "--credentials",
-            "mine",
-            "s3://my-train/",
-            "~/never",
-        )
-        status, out, err = pair.ctl("copy", "--json", *words)
+        status, out, err = pair.ctl("copy", "--json", *NEVER_ENDS)
         assert status == 0, err
         job_id = json.loads(out.splitlines()[-1])["job_id"]
         for node in (0, 1):
             wait_until(lambda node=node: pair.on(node, SLEEPS) == "1\n", "the tool to run", 60)
         assert pair.ctl("s3sync", "--status")[0] == 0
-        status, _, err = pair.ctl("copy", *words)
+        status, _, err = pair.ctl("copy", *NEVER_ENDS)
         assert (status, f"job {job_id} copies to ~/never on pair already" in err) == (1, True), err
         status, _, err = pair.ctl("reboot", "--nodes", "1")
         assert (status, f"job {job_id} is running" in err) == (1, True), err
@@ -118,7 +114,7 @@ def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
         status, out, _ = pair.ctl("s3sync", "--status", "--json")
         assert (status, {one["state"] for one in json.loads(out)}) == (1, {"cancelled"})
         # A runner that is killed is lost, with all that ran for it; it is never "no sync".
-        status, out, err = pair.ctl("copy", "--json", *words)
+        status, out, err = pair.ctl("copy", "--json", *NEVER_ENDS)
         assert status == 0, err
         job_id = json.loads(out.splitlines()[-1])["job_id"]
         wait_until(lambda: pair.on(1, SLEEPS) == "1\n", "the tool to run", 60)
@@ -133,16 +129,7 @@ def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
 def test_a_node_that_does_not_answer_is_not_called_cancelled(pair, s3):
     """As long as it is cut off, the tool may go on there."""
     with sleeping_tool(pair):
-        words = (
-            "--detach",
-            "--tool",
-            "s5cmd",
-            "--credentials",
-            "mine",
-            "s3://my-train/",
-            "~/never",
-        )
-        assert pair.ctl("copy", *words)[0] == 0
+        assert pair.ctl("copy", *NEVER_ENDS)[0] == 0
         wait_until(lambda: pair.on(1, SLEEPS) == "1\n", "the tool to run", 60)
         with pair.cut_off(1):
             for _ in range(2):

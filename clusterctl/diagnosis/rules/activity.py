@@ -115,7 +115,7 @@ def odd_ranks(scene: Scene) -> Iterator[Cause]:
                 f"see what its input reads, on {rank.host.host}: its files, mounts and downloads"
                 + scene.hints.cluster(" (clusterctl disk NAME; clusterctl doctor NAME)")
             )
-            works = rank.grown("cpu_s") >= _RESTS * rank.span_s or any(map(_works, children(rank)))
+            works = rank.grown("cpu_s") >= _RESTS * rank.span_s or any(map(_works, rank.children))
             severity = _severity(scene, works)
             found.append(RankFinding("rank.data", severity, rank, what, shown, hint))
         elif _rests(rank):
@@ -163,13 +163,10 @@ def _severity(scene: Scene, works: bool) -> Severity:
     return WARNING if scene.is_late else INFO
 
 
-def children(rank: Rank) -> list[ProcessEvidence]:
-    """Return the processes that a rank has started, as far as they were seen."""
-    return [one for one in rank.host.processes if one.parent == rank.process.pid and one.samples]
-
-
 def _works(process: ProcessEvidence) -> bool:
-    """Return whether a process used a processor, or was ready to, or moved bytes."""
+    """Return whether a process was seen to use a processor, to be ready to, or to move bytes."""
+    if not process.samples:
+        return False
     first, last = process.samples[0], process.samples[-1]
     moved = last.read_bytes + last.written_bytes - first.read_bytes - first.written_bytes
     uses = last.cpu_s - first.cpu_s >= _RESTS * (last.at_s - first.at_s) > 0
@@ -217,7 +214,7 @@ def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> Ra
         hint = "the lines above show what its other threads and processes do"
     elif found and found.partners:
         hint = found.hint(scene)
-    severity = _severity(scene, call.startswith("wait") and any(map(_works, children(rank))))
+    severity = _severity(scene, call.startswith("wait") and any(map(_works, rank.children)))
     return RankFinding("rank.blocked", severity, rank, f"{deed}{where}{deep}", shown, hint)
 
 
@@ -250,7 +247,7 @@ def inner_lines(rank: Rank) -> tuple[str, ...]:
         if own:
             name = stack.thread or "without a name"
             lines.append(f"rank {rank.number}, thread {name}: {label(own[-1])}")
-    for process in children(rank):
+    for process in (one for one in rank.children if one.samples):
         last = process.samples[-1]
         own = [frame for frame in main_thread(last) if is_user(frame)]
         at = f": {label(own[-1])}" if own else ""

@@ -433,7 +433,7 @@ def unstarted(scene: Scene) -> Iterator[Cause]:
     started = [one for one in scene.ranks if not one.shell_script]
     found = []
     for rank in scene.ranks:
-        here = [one for one in rank.host.processes if one.parent == rank.process.pid]
+        here = rank.children
         names = {" ".join(one.argv)[:60] for one in here}
         polls = len(here) > 1 and not any(len(one.samples) == len(rank.samples) for one in here)
         if not rank.shell_script or not (started or polls):
