@@ -25,6 +25,7 @@ from clusterctl.cli.params import (
 )
 from clusterctl.cli.program_arguments import ProgramCommand
 from clusterctl.domain.errors import UsageError
+from clusterctl.domain.findings import NOT_KNOWN
 from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
@@ -348,7 +349,8 @@ def print_comparison(
     """Print how each of the others differs from the base, in speed and in what else is unlike.
 
     `choices` are added to the JSON: for each of the others, time and cost of the sizes of both.
-    Return the exit status: 1 if one of the others is slower, 0 if none is.
+    Return the exit status: 1 if one of the others is slower, otherwise NOT_KNOWN if one has no size
+    in common with the base, 0 if all have.
     """
     if as_json:
         shown: list[dict[str, Any]] = [
@@ -376,7 +378,9 @@ def print_comparison(
             ],
         )
         if not differences:
-            output.note("they have no size in common")
+            output.note("nothing was compared: they have no size in common")
         for line in unlike:
             output.note(f"  not alike: {line}")
-    return int(any(each.is_regression for _, differences, _ in found for each in differences))
+    if any(each.is_regression for _, differences, _ in found for each in differences):
+        return 1
+    return 0 if all(differences for _, differences, _ in found) else NOT_KNOWN

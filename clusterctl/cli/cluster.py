@@ -692,9 +692,10 @@ def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> No
     losses = _losses(app, name, found.instances, found.others) if found.instances else Losses()
     at_risk = losses.findings(app.folder(name))
     if yes and at_risk:
+        elsewhere = " --launched-elsewhere" if found.others else ""
         raise ResultsAtRisk(
             f"nothing was removed: what is named above goes with the nodes of {name}",
-            f"save it first, or lose it: clusterctl down {name} --yes --discard-results",
+            f"save it first, or lose it: clusterctl down {name} --yes --discard-results{elsewhere}",
             at_risk,
         )
     output.findings(at_risk)
@@ -715,16 +716,19 @@ def _check_nodes_going(
     `verb` is remove or replace, `anyway` the command that loses it. With `yes` it does not ask.
     Without `force`, raises JobRunning while a job runs, HostError if the head node does not say,
     and, with `yes`, ResultsAtRisk if something would be lost. Raises UsageError if it cannot ask,
-    click.Abort.
+    MissingTool without the cluster's key, click.Abort.
     """
+    from clusterctl.ec2.cluster_resources import anothers_key
     from clusterctl.operations.losses import ResultsAtRisk
     from clusterctl.operations.status import cluster_status
 
-    found = cluster_status(app.clients, app.folder(name))
+    folder = app.folder(name)
+    found = cluster_status(app.clients, folder)
     check_nodes(app, name, indices)
+    if not folder.key.exists():
+        raise anothers_key(name)
     nodes = fold_hosts([f"{name}-{index}" for index in indices])
     losses = _losses(app, name, found.instances, indices=indices)
-    folder = app.folder(name)
     # A node that cannot be reached may be the reason: it goes without --force, too.
     asked = {host: why for host, why in losses.unknown.items() if host not in losses.off}
     at_risk = dataclasses.replace(losses, unknown=asked).findings(folder)

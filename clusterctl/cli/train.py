@@ -129,13 +129,14 @@ def print_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
 def _fetched(access: Access, job_id: str, place: Path, what: str, model: bool = False) -> bool:
     """Fetch the record of a job that has ended, or with its model, and return whether that
     succeeded. An error is only printed, so that the caller can return the job's exit status."""
-    from clusterctl.operations.fetch import fetch
+    from clusterctl.operations.fetch import can_write, fetch
 
     try:
         fetch(access, job_id, place, record_only=not model)
     except (ClusterctlError, OSError) as error:
         why = error.message if isinstance(error, ClusterctlError) else error
-        again = f"clusterctl fetch {access.cluster.name} {job_id} {shlex.quote(str(place))}"
+        folder = place if can_write(place) else Path(job_id)
+        again = f"clusterctl fetch {access.cluster.name} {job_id} {shlex.quote(str(folder))}"
         output.note(f"warning: {what} could not be copied here: {why}; try again: {again}")
         return False
     return True

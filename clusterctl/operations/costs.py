@@ -7,7 +7,7 @@ CLUSTERCTL_HOME/costs.jsonl, one JSON line for each removal.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -395,19 +395,23 @@ def _ended(
 
 
 def record_removal_cost(
-    home: Path, clients: Clients, name: str, instances: Sequence[Instance]
+    home: Path,
+    clients: Clients,
+    name: str,
+    instances: Sequence[Instance],
+    notify: Callable[[str], None],
 ) -> None:
     """Record in `home` what these nodes have cost. To be called before they are terminated.
 
     `instances` are as EC2 last showed them. Those that already shut down are left out, since they
-    cost nothing more. If the costs cannot be recorded, nothing is raised, and later reports lack
-    them.
+    cost nothing more. If the costs cannot be recorded, which later reports then lack, `notify` gets
+    a warning, and nothing is raised.
     """
     going = [one for one in instances if one.node.state in (*AWAKE, *ASLEEP)]
     if not going:
         return
     now = _now()
-    with suppress(OSError, AwsError):
+    try:
         prices = find_prices(clients, going)
         costs = {one.node.instance_id: node_cost(one, prices[price_key(one)], now) for one in going}
         append_ended(
@@ -423,6 +427,13 @@ def record_removal_cost(
                 usd={key: round(cost.spent_usd, 4) for key, cost in costs.items()},
                 complete=all(cost.complete for cost in costs.values()),
             ),
+        )
+    except (OSError, AwsError) as error:
+        why = error.message if isinstance(error, AwsError) else error.strerror
+        nodes = fold_hosts([one.node.name for one in going])
+        notify(
+            f"warning: what {nodes} cost cannot be recorded in {home / FILE}: {why}. "
+            "`clusterctl costs --since` will lack it"
         )
 
 

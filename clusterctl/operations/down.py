@@ -173,7 +173,7 @@ def _remove(
         profiles.update(one.instance_profile for one in left)
         # Costs are noted before the first termination: EC2 forgets an instance within the hour.
         if not notified:
-            record_removal_cost(folder.home, clients, name, left)
+            record_removal_cost(folder.home, clients, name, left, progress.step)
         if left and notified[-1:] != [len(left)]:
             notified.append(len(left))
             progress.step(f"terminating {name}: {count(len(left), 'node')} left")

@@ -149,7 +149,10 @@ def fetch(
             (draft / RECORD).replace(record)
             begun.rmdir()
     except OSError as error:
-        raise UsageError(f"cannot write {error.filename or place}: {error.strerror}") from None
+        raise ClusterctlError(
+            f"cannot write {error.filename or place}: {error.strerror}",
+            "make room there, or make it writable, and run it again: it goes on from there",
+        ) from None
     except tarfile.TarError as error:
         why = f"the archive of job {job_id} cannot be read: {error}"
         raise CommandFailed(access.head.host, why) from error
@@ -176,7 +179,9 @@ def _note(access: Access, job_id: str, place: Path, whole: Sequence[Output]) -> 
         noted.setdefault(one.target.host, {})[one.found.path] = one.found.digest
     if noted:
         digests = tuple(one.found.digest for one in whole)
-        note_copy(access.folder, FetchedCopy(str(place.absolute()), digests))
+        # Without it `down` does not notice that this copy was deleted, as with another machine's.
+        with suppress(OSError):
+            note_copy(access.folder, FetchedCopy(str(place.absolute()), digests))
         _call(access, access.head, note_fetched, written.FetchedOutput(job_id, noted))
 
 
@@ -242,8 +247,7 @@ def _outputs(access: Access, job: JobRecord, problems: list[ClusterctlError]) ->
             continue
         for one, tree in ((one, tree) for one in found for tree in here):
             if one.path == tree.path:
-                is_folder = tree.since is None and not tree.shipped
-                outputs.append(Output(target, Path(one.path).name if is_folder else "", one))
+                outputs.append(Output(target, Path(one.path).name if tree.is_whole else "", one))
         unread = [text for one in found for text in one.unread]
         if unread:
             text = f"cannot read on {target.host}: {'; '.join(unread)}"
@@ -329,11 +333,17 @@ def check_place(place: Path, job_id: str = "") -> None:
         if other != job_id:
             holds = f"job {other}" if other else f"a {RECORD} that is no job's"
             raise UsageError(f"{place} holds {holds}", "name another folder")
-        there = next(path for path in (place, *place.absolute().parents) if path.exists())
+        is_writable = can_write(place)
     except OSError as error:
         raise UsageError(f"cannot read {place}: {error.strerror}", "name another folder") from None
-    if not (there.is_dir() and os.access(there, os.W_OK)):
-        raise UsageError(f"cannot write to {there}", "name another folder")
+    if not is_writable:
+        raise UsageError(f"cannot write to {place}", "name another folder")
+
+
+def can_write(place: Path) -> bool:
+    """Return whether this user may write into the folder, or make it. Raises OSError."""
+    there = next(path for path in (place, *place.absolute().parents) if path.exists())
+    return there.is_dir() and os.access(there, os.W_OK)
 
 
 def _check_free(place: Path, names: Iterable[str]) -> None:

@@ -511,7 +511,7 @@ class GarbageCollector:
             if one.instance is not None:
                 ending.setdefault(one.instance.cluster, []).append(one.instance)
         for name, instances in ending.items():
-            record_removal_cost(self._home, place.clients, name, instances)
+            record_removal_cost(self._home, place.clients, name, instances, self._notify)
 
     def _notified(self, resource: Resource) -> None:
         with self._lock:

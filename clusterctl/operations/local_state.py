@@ -208,10 +208,12 @@ def locked(folder: ClusterFolder, clock: Clock = Clock()) -> Iterator[None]:
             # from going on with other clusters.
             folders = (folder.path, *folder.path.parents)
             there = next(one for one in folders if os.access(one, os.F_OK))
+            # Without the cluster's key in it another folder would be of no use.
+            copied = f" after cp -r {folder.home} DIR" if folder.path.exists() else ""
             raise ClusterctlError(
                 f"cannot write to {folder.path}: {error.strerror}",
                 f"see whose it is, and whether its disk is full: ls -ld {there}; or have another "
-                "folder used: CLUSTERCTL_HOME=DIR",
+                f"folder used{copied}: CLUSTERCTL_HOME=DIR",
             ) from None
         if _take(opened, lock):
             break

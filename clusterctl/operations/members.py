@@ -78,7 +78,8 @@ def set_quarantine(
     """Put these nodes into quarantine for this reason, or release them if `reason` is None.
 
     Commands leave a node in quarantine out unless they name it. Returns the changed cluster. Raises
-    UsageError for the head node, an unknown index or an unsuitable reason, NoSuchCluster, AwsError.
+    UsageError for the head node, an unknown index or an unsuitable reason, MissingTool without the
+    cluster's key, NoSuchCluster, AwsError.
     """
     client, name = clients.ec2, folder.path.name
     if reason is not None and (len(reason) > MOST_OF_A_REASON or not reason.isprintable()):
@@ -87,7 +88,7 @@ def set_quarantine(
             "a tag of EC2 keeps it",
         )
     with changing(folder, clients):
-        there = _instances(client, name)
+        there = _instances(client, folder)
         chosen = _chosen(name, members_of(there), indices)
         head = members_of(there)[0]
         if reason is not None and head in chosen:
@@ -102,7 +103,7 @@ def set_quarantine(
             untag(client, ids, tags.QUARANTINED)
         else:
             _tag(client, chosen, {tags.QUARANTINED: now})
-        return as_cluster(client, name, _instances(client, name))
+        return as_cluster(client, name, _instances(client, folder))
 
 
 def nearest_peer(cluster: Cluster, indices: Sequence[int]) -> Node:
@@ -153,10 +154,7 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveRepor
     """
     client = launcher.clients.ec2
     with changing(launcher.folder, launcher.clients):
-        there = _instances(client, name)
-        if not launcher.folder.key.exists():
-            # The other nodes could not be updated.
-            raise anothers_key(name)
+        there = _instances(client, launcher.folder)
         # Wanted nodes without an instance: they died, or an `add` never got them. They can be
         # removed, too, but not the head node.
         lost = set(wanted_of(there)[1:]) - {found.node.index for found in there}
@@ -185,7 +183,7 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveRepor
         # Otherwise an instance that `add` has launched, and EC2 does not show yet, would stay.
         notify, timeouts = launcher.progress.step, launcher.timeouts
         wait_for_unfinished_launches(client, launcher.folder, notify, timeouts)
-        there = _instances(client, name)
+        there = _instances(client, launcher.folder)
         terminate_leaving(launcher, leaving_of(there))
         left = members_of(there)
         cluster = as_cluster(client, name, left)
@@ -207,7 +205,7 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
     client = launcher.clients.ec2
     with changing(launcher.folder, launcher.clients):
         there = _as_if_never_retired(find_instances(client, name))
-        _check_there(client, name, there)
+        _check_there(client, launcher.folder, there)
         before = unfinished_of(there)
         # An index from an interrupted `replace` may already belong to the new instance, which must
         # not be replaced.
@@ -265,7 +263,7 @@ def _grown(launcher: Launcher, name: str, count: int) -> Request:
     """Return the request for a cluster with `count` more nodes."""
 
     def request(there: Sequence[Instance]) -> ClusterSpec:
-        _check_there(launcher.clients.ec2, name, there)
+        _check_there(launcher.clients.ec2, launcher.folder, there)
         spec = grown(name, there, count, bool(sent_launches(launcher.folder)))
         if unfinished_of(there).add:
             launcher.progress.step(
@@ -309,14 +307,16 @@ def grown(name: str, there: Sequence[Instance], count: int, under_way: bool) -> 
     return replace(spec, nodes=len(members) + count)
 
 
-def _instances(client: EC2Client, name: str) -> tuple[Instance, ...]:
-    there = find_instances(client, name)
-    _check_there(client, name, there)
+def _instances(client: EC2Client, folder: ClusterFolder) -> tuple[Instance, ...]:
+    there = find_instances(client, folder.path.name)
+    _check_there(client, folder, there)
     return there
 
 
-def _check_there(client: EC2Client, name: str, there: Sequence[Instance]) -> None:
-    """Raise UsageError if all nodes are being replaced, NoSuchCluster if there is no instance."""
+def _check_there(client: EC2Client, folder: ClusterFolder, there: Sequence[Instance]) -> None:
+    """Raise UsageError if all nodes are being replaced, NoSuchCluster if there is no instance,
+    MissingTool if the cluster's key is not in the folder: nodes could not be told of a change."""
+    name = folder.path.name
     if not members_of(there):
         if there:
             raise UsageError(
@@ -324,6 +324,8 @@ def _check_there(client: EC2Client, name: str, there: Sequence[Instance]) -> Non
                 f"finish that first: clusterctl up {name}",
             )
         raise no_such_cluster(name, client.meta.region_name)
+    if not folder.key.exists():
+        raise anothers_key(name)
 
 
 def _chosen(name: str, nodes: Sequence[Instance], indices: Sequence[int]) -> tuple[Instance, ...]:

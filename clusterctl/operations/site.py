@@ -75,9 +75,10 @@ def kept_site(folder: ClusterFolder) -> Site | None:
 
 def _parse_file(content: bytes) -> Site:
     text = content.decode().strip()
-    if not text:
-        raise ValueError("it is empty")
-    return parse_site(text)
+    site = parse_site(text)
+    if not (site.account and " at " in site.endpoint):
+        raise ValueError(f"{text!r} has not that form" if text else "it is empty")
+    return site
 
 
 def keep_site(folder: ClusterFolder, site: Site) -> None:

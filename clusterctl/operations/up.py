@@ -136,7 +136,8 @@ def terminate_leaving(launcher: Launcher, leaving: Sequence[Instance]) -> None:
         launcher.progress.step(
             f"terminating {fold_hosts([found.node.name for found in leaving])}, no longer needed"
         )
-        record_removal_cost(launcher.home, launcher.clients, launcher.name, leaving)
+        notify = launcher.progress.step
+        record_removal_cost(launcher.home, launcher.clients, launcher.name, leaving, notify)
         ids = [found.node.instance_id for found in leaving]
         within_s, clock = launcher.timeouts.dismissed_s, launcher.timeouts.clock
         terminate(launcher.clients.ec2, launcher.name, within_s, ids, clock=clock)

@@ -186,7 +186,7 @@ def test_a_spreadsheet_gets_numbers(clusterctl, client):
 def remove(clusterctl, client, moto_url, name):
     """Record the cost and remove the cluster, as `down` does."""
     instances = find_instances(client, name)
-    record_removal_cost(clusterctl.home, clients_of(moto_url), name, instances)
+    record_removal_cost(clusterctl.home, clients_of(moto_url), name, instances, print)
     client.terminate_instances(InstanceIds=[one.node.instance_id for one in instances])
 
 
@@ -288,7 +288,10 @@ def test_what_cannot_be_noted_does_not_stop_a_removal(clusterctl, client, moto_u
     clusterctl.home.mkdir()
     (clusterctl.home / "file").write_text("")
     home = clusterctl.home / "file"
-    record_removal_cost(home, clients_of(moto_url), "demo", find_instances(client, "demo"))
+    there, notes = find_instances(client, "demo"), []
+    record_removal_cost(home, clients_of(moto_url), "demo", there, notes.append)
+    [note] = notes
+    assert note.startswith(f"warning: what demo-0 cost cannot be recorded in {home}/costs.jsonl: ")
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,9 @@ def test_logs_side_by_side_name_a_difference_beyond_the_noise_and_no_other(resul
     assert ran.out.splitlines()[1].split()[:5] == ["monday.log", "32", "real", "30000", "191.8"]
     told = json.loads(results("--log", "monday.log", "alike.log", "--compare", "--json").out)
     assert told[0]["sizes"][0]["percent"] == pytest.approx(0.2, abs=1)
+    (tmp_path / "small.log").write_text(banner(8) + HEADER + rows([0, 50, 100, 150]))
+    ran = results("--log", "monday.log", "small.log", "--compare")
+    assert (ran.status, "nothing was compared" in ran.err) == (3, True), ran
 
 
 @pytest.mark.parametrize(

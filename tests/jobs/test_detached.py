@@ -9,6 +9,7 @@ import os
 import random
 import re
 import shlex
+import shutil
 import signal
 import sys
 import tarfile
@@ -330,8 +331,20 @@ def test_a_fetch_that_fails_leaves_the_status_to_the_job(tmp_path, monkeypatch, 
     monkeypatch.setattr(fetching, "find_job", lambda *_: job)
     monkeypatch.setattr(fetching, "_unpack", fail)
     where = {"folder": ClusterFolder(tmp_path / "demo"), "cluster": SimpleNamespace(name="demo")}
-    assert print_end(SimpleNamespace(connections=None, head=HEAD, **where), job) == 3
-    assert "warning: its logs could not be copied here: " in capsys.readouterr().err
+    access = SimpleNamespace(connections=None, head=HEAD, **where)
+    assert print_end(access, job) == 3
+    err = capsys.readouterr().err
+    assert "warning: its logs could not be copied here: " in err
+    assert (
+        f"try again: clusterctl fetch demo {job.job_id} {tmp_path}/failed_jobs/{job.job_id}\n"
+        in err
+    )
+    shutil.rmtree(tmp_path / "failed_jobs", ignore_errors=True)
+    (tmp_path / "failed_jobs").touch()
+    assert print_end(access, job) == 3
+    assert (
+        f"try again: clusterctl fetch demo {job.job_id} {job.job_id}\n" in capsys.readouterr().err
+    )
 
 
 def test_jobs_are_in_the_order_of_the_head_node(node):

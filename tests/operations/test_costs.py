@@ -173,7 +173,7 @@ class World:
             if one.state in self.chance.choice((("running",), ("stopped",), ("running", "stopped")))
         ]
         going = self.chance.sample(going, min(len(going), 2))
-        record_removal_cost(self.home, self.clients, "demo", self.seen(going))
+        record_removal_cost(self.home, self.clients, "demo", self.seen(going), print)
         self.wait(2)
         if self.cut_off():
             return

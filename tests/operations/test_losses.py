@@ -327,7 +327,14 @@ def test_fetch_brings_the_folder_that_output_names_and_the_checkpoints(quiet, tm
     [job] = [one["job_id"] for one in quiet.jobs()]
     [found] = losses(quiet).written
     assert (found.job_id, found.path, found.files) == (job, "/home/ubuntu/out", 1)
+    # A line of bookkeeping that cannot be written makes no fetch fail.
+    noted = quiet.lab.home / "pair" / "fetched.jsonl"
+    noted.touch()
+    noted.rename(tmp_path / "noted")
+    noted.mkdir()
     status, out, err = quiet.ctl("fetch", str(tmp_path / "run"))
+    noted.rmdir()
+    (tmp_path / "noted").rename(noted)
     assert status == 0, err
     assert (tmp_path / "run" / "out" / "a" / "log").read_text() == "mine"
     assert losses(quiet) == Losses()
@@ -350,7 +357,8 @@ def test_fetch_brings_the_folder_that_output_names_and_the_checkpoints(quiet, tm
 
 
 def test_what_cannot_be_read_hides_nothing_else_and_is_not_saved(quiet, tmp_path):
-    quiet.on(0, "mkdir -p out/closed && cd out && touch a closed/b && chmod 0 a closed")
+    quiet.on(0, "mkdir -p out/closed out/__pycache__ && cd out && touch a closed/b __pycache__/p")
+    quiet.on(0, "cd out && chmod 0 a closed")
     writes = "import os, time; open('/home/ubuntu/out/c', 'w')\n"
     writes += "while not os.path.exists('/data/go'): time.sleep(0.1)\n"
     quiet.on(0, "cat > writes.py", writes.encode())
@@ -361,7 +369,8 @@ def test_what_cannot_be_read_hides_nothing_else_and_is_not_saved(quiet, tmp_path
     status, _, err = quiet.ctl("down", "--yes")
     assert (status, f"job {job} has not ended" in err) == (1, True), err
     assert f"job {job} left 2 files of 0 B in /home/ubuntu/out, not fetched" in err
-    assert f"job {job} left there: /home/ubuntu/out/closed: Permission denied" in err
+    reasons = "/home/ubuntu/out/a: Permission denied; /home/ubuntu/out/closed: Permission denied"
+    assert f"job {job} left there: {reasons}" in err
     place = tmp_path / "run"
     status, _, err = quiet.ctl("fetch", job, str(place), "--verify")
     assert (status, "/out/closed: Permission denied" in err) == (1, True), err
@@ -369,7 +378,9 @@ def test_what_cannot_be_read_hides_nothing_else_and_is_not_saved(quiet, tmp_path
     assert {"log", "out"} < {one.name for one in place.iterdir()}
     assert (place / "out" / "c").exists()
     assert not (place / "record.json").exists(), "it says that all is here"
-    assert [one.files for one in losses(quiet).written] == [2]
+    [found] = losses(quiet).written
+    unread = "/home/ubuntu/out/a: Permission denied", "/home/ubuntu/out/closed: Permission denied"
+    assert (found.files, {*found.unread}) == (0, {*unread})
     quiet.on(0, "chmod 700 out/a out/closed; touch /data/go")
     status, out, err = quiet.ctl("fetch", job, str(place), "--verify")
     assert (status, "what it wrote, and all of /home/ubuntu/out" in out) == (0, True), (out, err)
@@ -378,7 +389,7 @@ def test_what_cannot_be_read_hides_nothing_else_and_is_not_saved(quiet, tmp_path
     # Nor is what was saved here, and is here no longer.
     shutil.rmtree(place)
     [found] = losses(quiet).written
-    assert (found.files, found.lost_copy) == (3, str(place))
+    assert (found.files, found.lost_copy) == (4, str(place))
     quiet.on(0, "rm -r out")
     status, _, err = quiet.ctl("fetch", job, str(place))
     assert (status, "nothing is in the folder of --output" in err) == (0, True), err

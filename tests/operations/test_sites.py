@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -226,7 +226,40 @@ def test_nothing_found_is_not_removed(clusterctl, places):
     assert folder.key.exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe"])
+@pytest.mark.parametrize("key_pair", [True, False])
+def test_a_machine_without_the_key_changes_nothing_but_by_stop_and_down(
+    clusterctl, places, monkeypatch, key_pair
+):
+    own, ec2 = places[0], places[0].plain.ec2
+    up_module.up(
+        Launcher(own.clients, ClusterFolder(clusterctl.home / NAME)),
+        fixed_request(replace(SPEC, nodes=2)),
+    )
+    assert clusterctl("quarantine", "demo", "1").status in (0, 255)
+    if not key_pair:
+        ec2.delete_key_pair(KeyName="clusterctl-demo")
+    there = ec2.describe_instances()["Reservations"]
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(clusterctl.home / "other"))
+    for command in (
+        "up demo",
+        "add demo 1 --yes",
+        "remove demo 1 --yes",
+        "remove demo 1 --yes --force",
+        "replace demo 1 --yes",
+        "replace demo 1 --yes --force",
+        "start demo",
+        "quarantine demo 1 --reason again",
+        "release demo 1",
+    ):
+        ran = clusterctl(*command.split())
+        assert (ran.status, ran.out) == (1, ""), (command, ran)
+        assert "the key of cluster demo is not on this machine" in ran.err, (command, ran)
+        assert ec2.describe_instances()["Reservations"] == there, command
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"\xff\xfe", b"us-east-1", b"us-east-1, account 1"]
+)
 def test_a_folder_that_cannot_say_where_its_cluster_is_stops_every_command(
     clusterctl, places, monkeypatch, content
 ):

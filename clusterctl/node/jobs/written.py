@@ -10,6 +10,7 @@ the two, is the only change that is not found.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Collection, Sequence
@@ -38,8 +39,9 @@ CHECKPOINTS, MODEL, FILES = "checkpoints", "model", "files"
 KINDS = {"model": MODEL}
 # Folders of runs that were started by hand: as in the tutorial, and next to the shipped trainer.
 BY_HAND = ("imagenet_resnet", "examples/horovod/tensorflow/imagenet_resnet")
-# What Python writes next to a program, what clusterctl puts there, keys and other jobs.
-NO_RESULTS = {"__pycache__", SHIPPED, *map(os.fsdecode, OF_HOME)}
+# Keys and other jobs; in a working folder also what Python and clusterctl write next to a program.
+NO_RESULTS = set(map(os.fsdecode, OF_HOME))
+NEXT_TO_A_PROGRAM = {"__pycache__", SHIPPED}
 MOST_UNREAD = 5
 CLOCK_SLACK_S = 0.1  # the heartbeat has one decimal, and times of change lag by a tick
 
@@ -61,6 +63,11 @@ class OutputFolder:
     until: Optional[float] = None
     shipped: str = ""
     hosts: tuple[str, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that is in the folder counts: it is no working folder."""
+        return self.since is None and not self.shipped
 
 
 @dataclass(frozen=True)
@@ -220,9 +227,10 @@ def list_files(tree: OutputFolder) -> tuple[list[tuple[str, os.stat_result]], li
         return [], [why]
     since, until = tree.since or 0.0, tree.until or float("inf")
     shipped = shipped_files(tree.shipped)
+    left_out = NO_RESULTS if tree.is_whole else NO_RESULTS | NEXT_TO_A_PROGRAM
     for root, folders, names in os.walk(tree.path, onerror=note):
-        folders[:] = sorted(set(folders) - NO_RESULTS)
-        for name in sorted(set(names) - NO_RESULTS):
+        folders[:] = sorted(set(folders) - left_out)
+        for name in sorted(set(names) - left_out):
             path = os.path.join(root, name)  # noqa: PTH118
             try:
                 seen = os.lstat(path)
@@ -230,8 +238,12 @@ def list_files(tree: OutputFolder) -> tuple[list[tuple[str, os.stat_result]], li
                 note(error)
                 continue
             is_known = (seen.st_ino, seen.st_ctime_ns) in shipped
-            if stat.S_ISREG(seen.st_mode) and since < seen.st_ctime <= until and not is_known:
+            if not stat.S_ISREG(seen.st_mode) or is_known or not since < seen.st_ctime <= until:
+                continue
+            if os.access(path, os.R_OK):
                 found.append((os.path.relpath(path, tree.path), seen))
+            else:  # the others can be fetched all the same
+                unread.append(f"{path}: {os.strerror(errno.EACCES)}")
     return found, unread
 
 
