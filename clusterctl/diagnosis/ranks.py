@@ -21,7 +21,7 @@ from clusterctl.diagnosis.frames import (
 )
 from clusterctl.diagnosis.hostchecks import SHM, has_no_room
 from clusterctl.diagnosis.native import Native, native_of
-from clusterctl.diagnosis.tree import label, main_thread, sample_path
+from clusterctl.diagnosis.tree import joined, label, main_thread, sample_path
 from clusterctl.domain.ranges import format_indices
 from clusterctl.node.jobs.processes import SHELLS
 
@@ -136,10 +136,21 @@ class Rank:
         return len(seen) > 1 and self.moved and (left or self.gets_on or self.uses_processor)
 
     @property
+    def works_in_thread(self) -> bool:
+        """Whether its main thread only waits for the end of another one, whose calls count."""
+        return joined(self.last) is not None
+
+    @functools.cached_property
+    def used_s(self) -> float:
+        """The processor time of its main thread between the looks, or of all threads if it works in
+        another one."""
+        return self.grown("cpu_s" if self.works_in_thread else "main_cpu_s")
+
+    @property
     def uses_processor(self) -> bool:
         """Whether its main thread used a processor. On a busy host it gets less of one, and is
         ready to run at all looks."""
-        used_s, glances = self.grown("main_cpu_s"), self.process.glances
+        used_s, glances = self.used_s, self.process.glances
         ready = self.was("R") or glances.count("R") > READY_SHARE * len(glances)
         return used_s > 0 and (used_s >= WORKS_SHARE * self.span_s or ready)
 

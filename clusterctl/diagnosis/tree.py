@@ -28,13 +28,33 @@ _NATIVE_SYMBOL = re.compile(r"(?:\+0x[0-9a-f]+|@+[\w.]+|\(.*\)|0x[0-9a-f]+)")
 def main_thread(sample: Sample) -> tuple[Frame, ...]:
     """Return the calls of the main thread, the outermost first; empty without stacks.
 
-    A thread that Python could not start leaves an entry in its list that has the main thread's
-    name, and no calls.
+    If it only waits for the end of another thread (`joined`), those of that thread follow.
     """
-    mains = [stack.frames for stack in sample.stacks if stack.thread == "MainThread"]
-    if mains:
-        return next(filter(None, mains), ())
-    return sample.stacks[0].frames if sample.stacks else ()
+    main = _main(sample)
+    thread = joined(sample)
+    return main.frames + thread.frames if thread else main.frames
+
+
+def _main(sample: Sample) -> ThreadStack:
+    """Return the main thread. A thread that Python could not start leaves an entry in its list that
+    has the main thread's name, and no calls."""
+    mains = [stack for stack in sample.stacks if stack.thread == "MainThread"]
+    return next((one for one in mains if one.frames), (*mains, *sample.stacks, ThreadStack())[0])
+
+
+def joined(sample: Sample) -> ThreadStack | None:
+    """Return the thread with the user's own code for whose end the main thread waits; None if it
+    does not, or there is none. Of several it is the first that was started: which, no stack
+    shows."""
+    calls = [one.function.rpartition(".")[2] for one in _main(sample).frames[-2:] if _joins(one)]
+    if "join" not in calls:
+        return None
+    own = [stack for stack in others(sample) if any(map(is_user, stack.frames))]
+    return min(own, key=lambda one: one.os_thread_id, default=None)
+
+
+def _joins(frame: Frame) -> bool:
+    return frame.file.endswith("/threading.py")
 
 
 def label(frame: Frame) -> str:
@@ -197,5 +217,5 @@ def tree_lines(root: Branch, odd: frozenset[int] = frozenset()) -> list[str]:
 
 def others(sample: Sample) -> tuple[ThreadStack, ...]:
     """Return the threads other than the main one that have calls."""
-    main = main_thread(sample)
-    return tuple(one for one in sample.stacks if one.frames and one.frames is not main)
+    main = _main(sample)
+    return tuple(one for one in sample.stacks if one.frames and one is not main)

@@ -144,10 +144,12 @@ def of_slurm_job(hosts: Sequence[HostEvidence], job_id: str) -> list[HostEvidenc
 def named(hosts: Sequence[HostEvidence]) -> list[HostEvidence]:
     """Return the hosts with a job ID for each process of a job that clusterctl did not start.
 
-    It is the process ID of the job's launcher, or else what all its ranks have in common.
+    It is the process ID of the job's launcher, or else what all its ranks have in common. Launchers
+    on two hosts may have one process ID: that names neither.
     """
     launchers = launchers_by_group([host.processes for host in hosts])
-    names = {group: str(pid) for group, pid in launchers.items()}
+    used = Counter(launchers.values())
+    names = {group: str(pid) for group, pid in launchers.items() if used[pid] == 1}
 
     def name(one: ProcessEvidence) -> str:
         if one.group in names:

@@ -63,6 +63,8 @@ class Fault:
     kinds: tuple[str, ...] = KINDS
     level: tuple[int, ...] = (2,)
     again: tuple[int, ...] = ()
+    # A word with which the job is started for this fault.
+    start: str = ""
 
     @property
     def hangs(self) -> bool:
@@ -103,6 +105,16 @@ NOWHERE = "echo {nowhere} >/data/nowhere; sudo -n ip route add blackhole 198.51.
 ABSENT = (
     "echo 10.255.255.9 >/data/nowhere; sudo -n ip route replace 10.255.255.9/32 dev eth0; "
     "sudo -n ip neigh replace 10.255.255.9 lladdr 02:00:00:00:00:01 dev eth0 nud permanent"
+)
+ABSENT_V6 = (
+    "sudo -n ip -6 addr replace 2001:db8::1/64 dev eth0 nodad; "
+    "sudo -n ip -6 neigh replace 2001:db8::9 lladdr 02:00:00:00:00:01 dev eth0 nud permanent"
+)
+# Of the connections of the rank to the other host, one loses what the rank sends.
+ONE_PORT = (
+    "ss -Htnp dst {other} | grep pid={pid}, | tail -n 1 | awk '{{print $4, $5}}' | tr : ' ' "
+    "| (read -r _ from to port; echo to $to ipproto tcp sport $from dport $port >/data/rule); "
+    "sudo -n ip rule add $(cat /data/rule) blackhole"
 )
 FAULTS = (
     word("pool", "a thread pool's only thread waits for its own task", "in pool", PYTHON),
@@ -217,6 +229,46 @@ FAULTS = (
     word("shared_mutex", "a lock in shared memory, of a dead process", "futex", ("c",)),
     word("truncate", "a message longer than its buffer", "TRUNCATE|truncat", ("c",)),
     word("unix_backlog", "connect() to a full queue of a Unix socket", "connect", ("c",)),
+    word("at_exit", "out of data; a function at exit waits", "mute_server|left|exit", ("horovod",)),
+    word(
+        "connect_v6",
+        "an IPv6 address that drops packets",
+        "connect",
+        ("torch",),
+        ABSENT_V6,
+        undo="sudo -n ip -6 addr del 2001:db8::1/64 dev eth0",
+    ),
+    word(
+        "timer_storm", "a timer's handler slower than the timer", "timer_storm|<lambda>", ("torch",)
+    ),
+    word("save_and_wait", "rank 0 alone saves, with a barrier", "barrier", ("torch",), rank=0),
+    word(
+        "sleep_long",
+        "asleep, trains in a thread",
+        "sleep_long|sleep",
+        ("torch",),
+        start="in_thread",
+    ),
+    word(
+        "sleep_long", "asleep, below a wrapper", "sleep_long|sleep", ("horovod",), start="wrapped"
+    ),
+    word(
+        "",
+        "a rank with another world size",
+        "init_process_group|WORLD_SIZE|size",
+        ("torch",),
+        start="world",
+    ),
+    word("open_together", "MPI_File_open by one rank", "File_open", ("c",)),
+    Fault(
+        "one of two connections loses packets",
+        "packets are lost",
+        do=ONE_PORT,
+        undo="sudo -n ip rule del $(cat /data/rule) blackhole",
+        ranks=(),
+        hosts=(1, 2),
+        kinds=("c",),
+    ),
     word("fails", "a rank fails", "bad row 7|SIGSEGV|signal 11|Segmentation", again=()),
     Fault("a rank killed by SIGKILL", "SIGKILL|signal 9|killed", do="kill -9 {pid}"),
     Fault("a rank stopped by SIGSTOP", "stopped", do="kill -STOP {pid}", undo="kill -CONT {pid}"),
@@ -460,7 +512,11 @@ def judge(fault: Fault, seen: dict[str, object]) -> str:
 
 
 def run_fault(job: Job, kind: str, fault: Fault, folder: Path) -> dict[str, object]:
-    job.ready(kind)
+    if fault.start:
+        job.start(kind, fault.start, wait=bool(fault.order))
+        time.sleep(0.0 if fault.order else QUIET_S)
+    else:
+        job.ready(kind)
     rows = []
     with job.fault(fault):
         began = time.monotonic()

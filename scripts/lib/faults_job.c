@@ -237,6 +237,10 @@ static void fault(void) {
         if (is("remote_debugger") && !listen(one, 1)) accept(one, NULL, NULL);
         else (void)!recv(one, block, 512, 0);
     }
+    if (is("open_together")) {
+        MPI_File file;
+        MPI_File_open(MPI_COMM_WORLD, "/data/shared", MPI_MODE_CREATE | MPI_MODE_WRONLY, MPI_INFO_NULL, &file);
+    }
     more_faults();
     other_waits();
     newer_faults();

@@ -4,6 +4,7 @@ A file /data/order.RANK on a rank's host orders a fault, by its name. SIGUSR1 en
 """
 
 import asyncio
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -444,6 +445,35 @@ def loader():
     next(iter(torch.utils.data.DataLoader(Stuck(), num_workers=1)))
 
 
+def at_exit():
+    """End for want of data, with a function at the exit that waits for a server."""
+    atexit.register(mute_server)
+    sys.exit(0)
+
+
+def connect_v6():
+    socket.create_connection(("2001:db8::9", 443), timeout=None)
+
+
+def timer_storm():
+    """Handle a timer's signals, each of which takes longer than the time to the next."""
+    signal.signal(signal.SIGALRM, lambda *_: sum(range(200_000)))
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        while ordered():
+            pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def save_and_wait():
+    """Save a checkpoint, by a function that waits for all ranks, in one rank."""
+    import torch.distributed as dist
+
+    Path("/data/model.ckpt").write_bytes(bytes(1 << 16))
+    dist.barrier()
+
+
 FAULTS = {
     name: one for name, one in globals().items() if callable(one) and not isinstance(one, type)
 }
@@ -464,6 +494,8 @@ def of_torch():
     import torch
     import torch.distributed as dist
 
+    if "world" in sys.argv and RANK == 1:
+        os.environ["WORLD_SIZE"] = "4"
     dist.init_process_group("gloo")
     array = torch.zeros(VALUES)
     return lambda other: dist.broadcast(array, 0) if other else dist.all_reduce(array)
@@ -473,9 +505,21 @@ def main():
     if sys.argv[1] == "c":
         program = str(Path("~/faults_c").expanduser())
         os.execv(program, [program, *sys.argv[2:]])
+    if "wrapped" in sys.argv:
+        rest = [word for word in sys.argv if word != "wrapped"]
+        sys.exit(subprocess.run([sys.executable, *rest], check=False).returncode)
     Path(f"/data/pid.{RANK}").write_text(str(os.getpid()))
+    if "in_thread" in sys.argv:
+        one = threading.Thread(target=train, name="trainer")
+        one.start()
+        one.join()
+    else:
+        signal.signal(signal.SIGUSR1, withdraw)
+        train()
+
+
+def train():
     step = {"horovod": of_horovod, "torch": of_torch}[sys.argv[1]]()
-    signal.signal(signal.SIGUSR1, withdraw)
     last, word = 0.0, ""
     for number in itertools.count():
         # Ranks with an order each follow it in the same step.

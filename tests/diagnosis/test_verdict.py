@@ -622,7 +622,8 @@ def test_ranks_that_came_to_one_line_by_other_calls_of_the_library_are_named_onc
 
 def between(evidence, start, end, *, state="ESTAB", roles=("rank",), **more):
     """Return the evidence with a connection from a process of a host to another host."""
-    socket = replace(socket_to(end, start), state=state, timer="on", **more)
+    more = {"timer": "on", **more}
+    socket = replace(socket_to(end, start), state=state, **more)
 
     def change(one):
         looks = tuple(replace(look, sockets=(*look.sockets, socket)) for look in one.samples)
@@ -660,6 +661,16 @@ def test_the_direction_is_told_by_what_arrived():
     verdict = diagnose(evidence).verdict
     assert "packets are lost demo-2 (10.0.0.7) → demo-0 (10.0.0.5)" in verdict
     assert verdict.startswith("rank 1 waits for data of ranks 4-5: ")
+
+
+@pytest.mark.parametrize(("untaken", "check"), [(0, "link.lost"), (9000, "unknown")])
+def test_who_sends_nothing_though_the_other_end_has_taken_all_loses_packets(untaken, check):
+    """As if its window were closed: a rule or a route of its own host drops them."""
+    evidence = between(STUCK, 2, 0, **LOST, timer="persist")
+    assert diagnose(evidence).check == "unknown", "the other end was not seen"
+    found = diagnose(far_end(evidence, 2, 0, receive_queue_bytes=untaken))
+    assert found.check == check
+    assert untaken or "a rule or a route of demo-2 itself" in found.findings[0].hint
 
 
 def test_who_cannot_connect_is_told():
@@ -763,6 +774,33 @@ def test_an_entry_of_a_thread_that_could_not_be_started_does_not_hide_the_main_t
     )
     found = diagnose(with_rank(STUCK, 5, samples=looks))
     assert "rank 5 on demo-2 (10.0.0.7) is busy in load train.py:30" in found.verdict
+
+
+JOIN = tuple(
+    Frame(name, "/usr/lib/python3.12/threading.py", 9) for name in ("join", "_wait_for_tstate_lock")
+)
+
+
+def in_thread(*frames, used_s=0.0):
+    """Return looks at a program whose main thread waits for one that trains."""
+    main, feeder = ThreadStack("MainThread", 1, (*MAIN, *JOIN)), ThreadStack("", 4, own("feed"))
+    stacks = (main, feeder, ThreadStack("trainer", 3, frames))
+    return tuple(
+        replace(one, stacks=stacks, cpu_s=used_s * at, main_cpu_s=1.0)
+        for at, one in enumerate(samples(frames))
+    )
+
+
+def test_who_trains_in_a_thread_for_which_the_main_one_waits_is_seen():
+    evidence = with_rank(STUCK, *range(8), samples=in_thread(*ALLREDUCE))
+    found = diagnose(with_rank(evidence, 5, samples=in_thread(*own("load"))))
+    assert (found.check, found.findings[0].ranks) == ("rank.blocked", (5,))
+    assert "in load train.py:30; 7 ranks wait for it in Horovod's allreduce" in found.verdict
+    assert "rank 5, thread trainer: load train.py:30" in found.findings[0].evidence
+    # What that thread uses of a processor is not the main thread's.
+    found = diagnose(with_rank(evidence, 5, samples=in_thread(*own("load"), used_s=1.0)))
+    assert (found.check, found.findings[0].ranks) == ("rank.busy", (5,))
+    assert "rank 5: 100% of a processor by all its threads" in found.findings[0].evidence
 
 
 def test_steps_that_became_four_times_slower_are_a_warning_in_any_language():

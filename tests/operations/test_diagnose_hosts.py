@@ -67,6 +67,11 @@ def test_a_launcher_that_has_no_rank_on_its_host():
     assert jobs((launcher(7), launcher(6)), (rank(8, 0, "a"),)) == [["7", "6"], ["a"]]
 
 
+def test_launchers_of_one_process_id_on_two_hosts_are_two_jobs():
+    them = (launcher(7, "a"), rank(8, 0, "a")), (launcher(7, "b"), rank(8, 0, "b"))
+    assert jobs(*them) == [["a", "a"], ["b", "b"]]
+
+
 def test_a_launcher_in_a_launcher():
     """`mpirun` of a script that execs a wrapper: the outer one names the job."""
     them = (launcher(5, "a"), launcher(7, "a", parent=5), rank(8, 0, "a", parent=7))

@@ -189,11 +189,10 @@ def _waits_outside(rank: Rank) -> bool:
 
 def _rests(rank: Rank) -> bool:
     """Return whether the rank slept at all looks, and did nothing between them."""
-    used_s = rank.grown("main_cpu_s") if rank.last.main_cpu_s is not None else 0.0
     known = rank.last.syscall or rank.last.main_cpu_s is not None
     if saves_with_progress(rank):
         return False
-    return bool(known) and rank.was("S") and not rank.moved and used_s < _RESTS * rank.span_s
+    return bool(known) and rank.was("S") and not rank.moved and rank.used_s < _RESTS * rank.span_s
 
 
 def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankFinding:
@@ -259,8 +258,8 @@ def inner_lines(rank: Rank) -> tuple[str, ...]:
 def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankFinding:
     """Return the finding about a rank at its own work."""
     looks = f"{len(rank.samples)} samples in {format_duration(rank.span_s)}"
-    counter = "cpu_s" if rank.last.main_cpu_s is None else "main_cpu_s"
-    cpu = rank.grown(counter) / rank.span_s if rank.span_s else 0.0
+    of_main = rank.last.main_cpu_s is not None and not rank.works_in_thread
+    cpu = (rank.used_s if of_main else rank.grown("cpu_s")) / (rank.span_s or 1.0)
     runs = "R" in rank.states
     deed = "{is} busy" if runs else "{is}"
     seen = bool(rank.shared_frames)
@@ -280,7 +279,7 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
     severity = INFO if works_alone(rank) or evaluates else _severity(scene, works=True)
     if severity is ERROR and (saves_with_progress(rank) or not (seen or scene.stall)):
         severity = WARNING
-    cpu_of = "its main thread" if rank.last.main_cpu_s is not None else "all its threads"
+    cpu_of = "its main thread" if of_main else "all its threads"
     shown = (*shown, f"rank {rank.number}: {cpu:.0%} of a processor by {cpu_of}")
     return RankFinding("rank.busy", severity, rank, deed, shown, hint)
 

@@ -19,6 +19,9 @@ from clusterctl.node.facts.network import REFUSED
 # A connection that stands: nothing was acknowledged between the first and the last sample, and the
 # kernel has sent its data again so often. Two are 0.6 s after the first, on a link of 1 ms.
 RETRANSMITS = 2
+# The timer of a connection whose other end has closed its window, or whose packets are dropped by a
+# rule or a route of its own host.
+PERSIST = "persist"
 # From so many unsent bytes on, packets may be dropped for their size (MTU).
 BIG = 1000
 
@@ -84,32 +87,36 @@ def unreached(scene: Scene) -> Iterator[Cause]:
 def _standing(scene: Scene) -> dict[tuple[str, str], _Pair]:
     """Return what stands, by the names of the sending and the receiving host."""
     hosts = {host.address: host for host in scene.evidence.hosts if host.address}
+    every = [(host, process) for host in scene.hosts for process in host.processes]
+    stuck = [(host, process, one) for host, process in every for one in _stuck_sockets(process)]
+    ends = {(one.peer, one.local) for _, _, one in stuck}
     far_ends = {
         (one.local, one.peer): (process, one)
-        for host in scene.hosts
-        for process in host.processes
+        for _, process in (every if stuck else ())
         for one in (process.samples[-1].sockets if process.samples else ())
+        if (one.local, one.peer) in ends
     }
     found: dict[tuple[str, str], _Pair] = {}
-    for host in scene.hosts:
-        for process in host.processes:
-            for one in _stuck_sockets(process):
-                receiver = hosts.get(one.peer.rpartition(":")[0])
-                # What does not reach a host that is silent is told with that host.
-                if receiver is None or receiver.host == host.host or receiver.error:
-                    continue
-                pair = found.setdefault((host.host, receiver.host), _Pair(host, receiver))
-                pair.sockets.append(one)
-                if process.role == "rank" and process.rank is not None:
-                    pair.ranks.add(process.rank)
-                elif process.role in ("daemon", "launcher"):
-                    pair.daemons.add(process.role)
-                far = far_ends.get((one.peer, one.local))
-                if far and far[0].rank is not None:
-                    pair.their_ranks.add(far[0].rank)
-                # The other end's data are here, and it does not know: what goes there is lost.
-                if far and far[1].acked_bytes < one.received_bytes:
-                    pair.loses = True
+    for host, process, one in stuck:
+        receiver = hosts.get(one.peer.rpartition(":")[0])
+        far = far_ends.get((one.peer, one.local))
+        # What does not reach a host that is silent is told with that host.
+        if receiver is None or receiver.host == host.host or receiver.error:
+            continue
+        # Who takes nothing has data that wait there: its window is closed.
+        if one.timer == PERSIST and (not far or far[1].receive_queue_bytes):
+            continue
+        pair = found.setdefault((host.host, receiver.host), _Pair(host, receiver))
+        pair.sockets.append(one)
+        if process.role == "rank" and process.rank is not None:
+            pair.ranks.add(process.rank)
+        elif process.role in ("daemon", "launcher"):
+            pair.daemons.add(process.role)
+        if far and far[0].rank is not None:
+            pair.their_ranks.add(far[0].rank)
+        # The other end's data are here, and it does not know: what goes there is lost.
+        if far and far[1].acked_bytes < one.received_bytes:
+            pair.loses = True
     return found
 
 
@@ -120,7 +127,7 @@ def _stuck_sockets(process: ProcessEvidence) -> Iterator[Socket]:
     before = {(one.local, one.peer): one for one in process.samples[0].sockets}
     for one in process.samples[-1].sockets:
         first = before.get((one.local, one.peer))
-        if first is None or one.timer != "on":
+        if first is None or one.timer not in ("on", PERSIST):
             continue
         waits = one.state == "ESTAB" and one.send_queue_bytes and first.send_queue_bytes
         stands = waits and one.acked_bytes == first.acked_bytes and one.retransmits >= RETRANSMITS
@@ -160,6 +167,8 @@ def _broken(scene: Scene, pair: _Pair, back: _Pair | None) -> Cause:
     sizes = " -M do -s 1472" if big else ""
     ping = scene.hints.on(pair.sender, f"ping -c 3{sizes} {pair.receiver.address}")
     why = "a security group, a firewall or a network ACL"
+    if any(one.timer == PERSIST for one in pair.sockets):
+        why = f"a firewall, a rule or a route of {pair.sender.host} itself"
     why += ", or a path that drops large packets (MTU)" if big else ""
     ranks = tuple(sorted(pair.ranks | (back.ranks if back else set())))
     shown = [

@@ -367,9 +367,10 @@ def mark_ranks(found: list[processes.Process]) -> None:
     """Give each rank's other processes the role "child".
 
     What a rank starts inherits its variables, and a script may have started the rank. So the rank
-    is the first Python process of these, or if a shell has started them, the first that has loaded
-    a library of MPI, or else the first process. A torchrun whose ranks are here is a child, too: it
-    is a rank only to mpirun.
+    is the first process of these that has loaded a library by which ranks communicate: a Python
+    one, unless a shell or a Python without such a library has started another. If none has loaded
+    one, it is the first Python process, or else the first. A torchrun whose ranks are here is a
+    child, too: it is a rank only to mpirun.
     """
     by_pid = {one.pid: one for one in found}
     by_rank: dict[tuple[str, str, int], list[processes.Process]] = {}
@@ -401,15 +402,19 @@ def mark_ranks(found: list[processes.Process]) -> None:
     for several in by_rank.values():
         ordered = sorted(several, key=lambda one: (one.started_ticks, one.pid))
         own = next(filter(processes.is_python, ordered), ordered[0])
-        if own.program in processes.SHELLS:
-            own = next(filter(has_mpi, ordered), own)
+        if len(several) > 1 and not communicates(own):
+            own = next(filter(communicates, ordered), own)
         for one in several:
             one.role = "rank" if one is own else "child"
 
 
-def has_mpi(one: processes.Process) -> bool:
-    """Return whether a process has loaded a library of MPI or PMI."""
-    return bool(re.search(r"/lib(?:mpi|pmi)[\w.-]*\.so", text_of(f"/proc/{one.pid}/maps")))
+# MPI and PMI, torch with gloo and NCCL, and Horovod.
+COMMUNICATION = re.compile(r"/(?:lib(?:mpi|pmi|torch|nccl)|mpi_lib)[\w.-]*\.so")
+
+
+def communicates(one: processes.Process) -> bool:
+    """Return whether a process has loaded a library by which ranks communicate."""
+    return bool(COMMUNICATION.search(text_of(f"/proc/{one.pid}/maps")))
 
 
 def describe(one: processes.Process) -> dict[str, Any]:
@@ -553,7 +558,8 @@ def with_ends(call: str, tables: dict[str, Any]) -> str:
 def text_of(path: str) -> str:
     """Return the text of a file; empty if it cannot be read."""
     try:
-        return Path(path).read_text(errors="backslashreplace")
+        with open(path, "rb", 0) as file:  # noqa: PTH123 - a Path would double what this costs
+            return file.read().decode(errors="backslashreplace")
     except (OSError, ValueError):
         return ""
 
@@ -606,22 +612,22 @@ def files(pid: int, paths: dict[int, str]) -> list[dict[str, Any]]:
 def most_relevant_thread(pid: int, tasks: list[int], paths: dict[int, str]) -> tuple[int, str, str]:
     """Return thread, wait channel and system call of the main thread, or of another thread that
     waits for a file while the main thread waits for threads."""
-    first = ("", "")
+    chosen, call = tasks[0] if tasks else pid, ""
     for task in tasks:
         folder = f"/proc/{pid}/task/{task}"
         state = state_of(folder)
         if task != tasks[0] and state == "R":
             continue
-        channel = text_of(f"{folder}/wchan")
-        call = call_of(pid, text_of(f"{folder}/syscall"), paths)
-        here = ("" if channel == "0" else channel, call)
+        its = call_of(pid, text_of(f"{folder}/syscall"), paths)
         if task == tasks[0]:
-            first = here
+            call = its
             if state in ("R", "T", "t") or " /" in call:
                 break
-        elif state == "D" or " /" in call:
-            return (task, *here)
-    return (tasks[0] if tasks else pid, *first)
+        elif state == "D" or " /" in its:
+            chosen, call = task, its
+            break
+    channel = text_of(f"/proc/{pid}/task/{chosen}/wchan")
+    return chosen, "" if channel == "0" else channel, call
 
 
 def wait_of(pid: int) -> tuple[str, str, str]:

@@ -113,6 +113,24 @@ def test_a_program_that_a_shell_script_has_started_is_the_rank(monkeypatch, has_
     assert [one.name for one in found if one.role == "rank"] == ["a.out" if has_started else "bash"]
 
 
+@pytest.mark.parametrize("loaded", [(), (5, 7), (7,), (6,)])
+def test_a_program_that_a_wrapper_in_python_has_started_is_the_rank(monkeypatch, loaded):
+    """The wrapper runs no collective. Before either has loaded a library, it is the rank."""
+    found = [
+        Process(pid, 1, name, [name], {b"PMI_RANK": b"0"}, started_ticks=pid)
+        for pid, name in enumerate(["python3", "a.out", "python3"], 5)
+    ]
+    for one in found:
+        one.role = "rank"
+    monkeypatch.setattr(
+        sampler,
+        "text_of",
+        lambda path: "/torch/lib/libtorch_cpu.so\n" * (int(path.split("/")[2]) in loaded),
+    )
+    sampler.mark_ranks(found)
+    assert [one.pid for one in found if one.role == "rank"] == [*loaded[:1], 5][:1]
+
+
 def test_a_process_that_ends_while_it_is_looked_at():
     argv = [sys.executable, "-c", "print('up', flush=True); input()"]
     pipe = subprocess.PIPE

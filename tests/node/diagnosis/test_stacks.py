@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from clusterctl.diagnosis.evidence import Sample
+from clusterctl.diagnosis.tree import joined, main_thread
 from clusterctl.node.diagnosis import sampler, stacks
+from clusterctl.node.record import from_data
 from clusterctl.operations import diagnose
 from clusterctl.operations.diagnose import installed_py_spy
 from tests.lab.running import wait_until
@@ -28,6 +31,14 @@ def inner():
     print("here", flush=True)
     time.sleep(600)
 inner()
+"""
+# What is in a file is the user's own code.
+JOINS = f"""
+import threading, time
+exec(compile({INNER[:-8]!r}, "/home/me/train.py", "exec"))
+one = threading.Thread(target=inner, daemon=True)
+one.start()
+one.join()
 """
 OFFERS = "import sys, time\nfrom epoch_log import offer_stacks\noffer_stacks()\n" + INNER
 
@@ -81,6 +92,10 @@ def sample(pid: int, spy) -> dict:
     return found
 
 
+def seen(pid: int, spy) -> Sample:
+    return from_data(Sample, sample(pid, spy))
+
+
 def functions(found: dict) -> list[str]:
     return [frame["function"] for frame in found["stacks"][0]["frames"]]
 
@@ -101,6 +116,13 @@ def test_a_stopped_process_is_read_and_stays_as_it_is(processes, spy):
     found = sample(pid, spy)
     assert (found["state"], functions(found)) == ("T", ["<module>", "inner"])
     assert state(pid) == "T"
+
+
+def test_the_thread_for_whose_end_the_main_one_waits(processes, spy):
+    pid = processes.python(JOINS)
+    wait_until(lambda: joined(seen(pid, spy)), "its join", 60)
+    calls = [one.function.rpartition(".")[2] for one in main_thread(seen(pid, spy))]
+    assert (calls[0], calls[-1]) == ("<module>", "inner")
 
 
 @pytest.mark.parametrize("folder", ["mnist", "cifar10"])
