@@ -18,12 +18,14 @@ from moto.core.serialize import (
     EC2Serializer,
     XFormedAttributePicker,
 )
-from moto.core.utils import MISSING, get_value, method_names_from_class
+from moto.core.utils import get_value, method_names_from_class
 from moto.iam.models import IAMBackend, ManagedPolicy
 from moto.kms import models as kms
 from moto.kms.utils import KeySpec
 
 from clusterctl.lab.ec2.completion import override
+
+_ABSENT: Any = object()
 
 
 def install() -> None:
@@ -54,13 +56,13 @@ def install() -> None:
 
     def __call__(self: Any, context: AttributePickerContext) -> Any:
         """Return the value of an attribute, as the API shows it."""
-        owner, value = context.obj, MISSING
+        owner, value = context.obj, _ABSENT
         plain = not hasattr(owner, "__getitem__")
         for key in self.get_possible_keys(context):
             # As moto's get_value, which most of the time goes into.
             is_name = plain and "." not in key
-            value = getattr(owner, key, MISSING) if is_name else get_value(owner, key, MISSING)
-            if value is not MISSING:
+            value = getattr(owner, key, _ABSENT) if is_name else get_value(owner, key, _ABSENT)
+            if value is not _ABSENT:
                 break
         else:
             value = None
