@@ -51,8 +51,9 @@ def install() -> None:
             known[key] = tuple(find_keys(self, context))
         return known[key]
 
-    # Which function changes a value depends on the end of its path only, and there are 20 of them.
-    transforms: dict[tuple[int, str], Callable[[Any], Any] | None] = {}
+    # Which path's function changes a value depends on the end of the value's own path, and there
+    # are 20 of them. A request can change a function and add a path.
+    ends: dict[tuple[int, int, str], str | None] = {}
 
     def __call__(self: Any, context: AttributePickerContext) -> Any:
         """Return the value of an attribute, as the API shows it."""
@@ -70,12 +71,11 @@ def install() -> None:
         if not known:
             return value
         path = f"{context.key_path}.{context.key}"
-        place = (id(known), path)
-        if place not in transforms:
-            ends = (transform for end, transform in known.items() if path.endswith(end))
-            transforms[place] = next(ends, None)
-        transform = transforms[place]
-        return transform(value) if transform else value
+        place = (id(known), len(known), path)
+        if place not in ends:
+            ends[place] = next((end for end in known if path.endswith(end)), None)
+        end = ends[place]
+        return known[end](value) if end else value
 
     def generate_private_key(key_spec: str) -> Any:
         """Have all symmetric KMS keys share one key pair.
