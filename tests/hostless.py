@@ -58,12 +58,10 @@ class NamedHosts:
 def complete_moto() -> None:
     """Add the lab's completions to moto, with NamedHosts. Once per process."""
     from clusterctl.lab.complete import complete_moto as complete
-    from clusterctl.lab.faults.kinds import Lag
-    from clusterctl.lab.faults.store import FAULTS
     from clusterctl.lab.hosts import supervisor
 
     complete(NETWORK, PUBLIC, lambda id: "")
-    FAULTS.add(Lag(visible_s=0.0, console_s=0.0))
+    clear_faults()
     supervisor.BUSY_S = 0.01
     hosts: Any = NamedHosts()
 
@@ -76,3 +74,12 @@ def complete_moto() -> None:
                 return True
 
     threading.Thread(target=Supervisor(hosts, NETWORK).run, daemon=True).start()
+
+
+def clear_faults() -> None:
+    """Clear all faults. What is made is shown at once."""
+    from clusterctl.lab.faults.kinds import Lag
+    from clusterctl.lab.faults.store import FAULTS
+
+    FAULTS.clear()
+    FAULTS.add(Lag(visible_s=0.0, console_s=0.0))

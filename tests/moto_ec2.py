@@ -17,7 +17,7 @@ import pytest
 
 from clusterctl.ec2.session import Account, Clients
 from tests import direct
-from tests.hostless import complete_moto
+from tests.hostless import clear_faults, complete_moto
 
 REGION = "us-east-1"
 KEY = {"access_key": "test", "secret_key": "test"}
@@ -122,10 +122,11 @@ def moto_server() -> Iterator[str]:
 
 
 def reset() -> None:
-    """Delete all resources of the server."""
+    """Delete all resources of the server, and clear its faults."""
     from moto.moto_api._internal.models import moto_api_backend
 
     moto_api_backend.reset()
+    clear_faults()
 
 
 def forget_terminated() -> None:
@@ -174,3 +175,12 @@ def client(moto_url, moto_client):
     """Return a client of an EC2 without any resources."""
     reset()
     return moto_client
+
+
+@pytest.fixture
+def faults(moto_url):
+    """Return a function that sets faults. At the end there are none."""
+    from clusterctl.lab.faults.store import FAULTS
+
+    yield lambda *wanted: [FAULTS.add(one) for one in wanted]
+    clear_faults()

@@ -1,3 +1,3 @@
-from tests.moto_ec2 import client, moto_client, moto_url
+from tests.moto_ec2 import client, faults, moto_client, moto_url
 
-__all__ = ["client", "moto_client", "moto_url"]
+__all__ = ["client", "faults", "moto_client", "moto_url"]

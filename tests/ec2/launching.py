@@ -23,6 +23,7 @@ from clusterctl.lab.faults.checks import admit
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts.instances import all_lab_instances
 from tests.clock import LabClock
+from tests.hostless import clear_faults
 from tests.lab.running import wait_until
 from tests.moto_ec2 import clients_with
 
@@ -147,15 +148,8 @@ def launches_with(client, tmp_path, monkeypatch):
 @pytest.fixture
 def faults():
     """Return a function that sets faults. The end of the test removes them and their effects."""
-    ids = []
-
-    def add(fault):
-        ids.append(FAULTS.add(admit(fault)).id)
-
-    yield add
-    for one in FAULTS.standing():
-        if one.id in ids:
-            FAULTS.clear(one.id)
+    yield lambda fault: FAULTS.add(admit(fault))
+    clear_faults()
     wait_until(
         lambda: all(one.is_stable for one in all_lab_instances() if one.state != "pending"),
         "settled",

@@ -14,7 +14,6 @@ from clusterctl.ec2.health import SOON, health_findings, impaired_checks
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.capacity import Reservation
 from clusterctl.lab.faults.kinds import Event, ImpairedVolumes
-from clusterctl.lab.faults.store import FAULTS
 from tests.ec2.test_instances import launch
 
 
@@ -25,14 +24,6 @@ def nodes(client):
         InstanceIds=ids, WaiterConfig={"Delay": 0.05, "MaxAttempts": 200}
     )
     return find_instances(client, "demo")
-
-
-@pytest.fixture
-def faults():
-    made = []
-    yield lambda fault: made.append(FAULTS.add(fault))
-    for one in made:
-        FAULTS.clear(one.id)
 
 
 def test_healthy_nodes(client, nodes):

@@ -5,21 +5,15 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.lab.faults.kinds import Lag
-from clusterctl.lab.faults.store import FAULTS
 from tests.moto_ec2 import NEW_IMAGE
 
 KINDS = ("tags", "states", "addresses", "groups", "volumes", "spot", "places")
 
 
 @pytest.fixture
-def late():
-    """Return a function that has one kind lag for good. Undone at the end."""
-
-    def begin(kind: str, seconds: float = 1000.0) -> None:
-        FAULTS.add(Lag(**{f"{kind}_s": seconds}))
-
-    yield begin
-    FAULTS.add(Lag(**{f"{kind}_s": 0.0 for kind in KINDS}))
+def late(faults):
+    """Return a function that has one kind lag for good."""
+    return lambda kind, seconds=1000.0: faults(Lag(**{f"{kind}_s": seconds}))
 
 
 def launched(client, **more) -> str:
@@ -148,10 +142,9 @@ def test_spot_requests(client, late):
     assert len(client.describe_spot_instance_requests()["SpotInstanceRequests"]) == 1
 
 
-def test_reordered_reads_show_the_new_and_the_old(client, late):
+def test_reordered_reads_show_the_new_and_the_old(client, late, faults):
     id = launched(client)
     late("tags")
-    FAULTS.add(Lag(reordered=True))
+    faults(Lag(reordered=True))
     client.create_tags(Resources=[id], Tags=[{"Key": "a", "Value": "new"}])
     assert {len(shown(client, id).get("Tags", [])) for _ in range(30)} == {0, 1}
-    FAULTS.add(Lag(reordered=False))

@@ -2,12 +2,12 @@ import json
 
 import pytest
 
-from tests.moto_ec2 import client, moto_client, moto_url
+from tests.moto_ec2 import client, faults, moto_client, moto_url
 from tests.operations.killed import killer as killer_of
 from tests.operations.world import World
 from tests.pair import eventually
 
-__all__ = ["client", "moto_client", "moto_url"]
+__all__ = ["client", "faults", "moto_client", "moto_url"]
 
 
 @pytest.fixture(scope="module")

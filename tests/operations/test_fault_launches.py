@@ -15,10 +15,10 @@ from clusterctl.ec2.gc import removal
 from clusterctl.ec2.instances import find_instances, list_clusters, tag
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.lab.faults.kinds import Boot, Capacity, Lag
-from clusterctl.lab.faults.store import FAULTS
 from clusterctl.operations import power
 from clusterctl.operations import up as up_module
 from clusterctl.operations.status import cluster_status
+from tests.hostless import clear_faults
 from tests.operations.commands import (
     COMMANDS,
     NAME,
@@ -50,21 +50,6 @@ def world(moto_url, tmp_path):
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     shorten_timeouts(monkeypatch.setattr)
-
-
-@pytest.fixture
-def faults():
-    made = []
-
-    def add(*wanted):
-        made.extend(FAULTS.add(fault) for fault in wanted)
-
-    yield add
-    standing = {one.id for one in FAULTS.standing()}
-    for one in made:
-        if one.id in standing:
-            FAULTS.clear(one.id)
-    FAULTS.add(Lag(visible_s=0.0, console_s=0.0))
 
 
 def no_capacity_but(zone: str = "", left: int = 0) -> list[Capacity]:
@@ -120,7 +105,7 @@ def test_wherever_they_start_they_die(world, faults):
     with pytest.raises(ClusterctlError):
         up(world.launcher)
     nothing_runs(world)
-    FAULTS.clear(FAULTS.standing()[-1].id)
+    clear_faults()
     come_to_an_end(world, AGAIN)
 
 
@@ -245,18 +230,17 @@ def test_a_token_that_another_request_used(world):
 
 
 @pytest.mark.parametrize(("mode", "way"), [(Mode.KILLED_BEFORE, AGAIN), (Mode.KILLED, DOWN)])
-def test_other_settings_after_a_launch_of_unknown_outcome(world, killer, monkeypatch, mode, way):
+def test_other_settings_after_a_launch_of_unknown_outcome(
+    world, faults, killer, monkeypatch, mode, way
+):
     """The launched nodes show late: the second `up` must not launch them again."""
-    FAULTS.add(Lag(visible_s=1000.0))
-    try:
-        world.break_off(killer, "up", LAUNCH, mode)
-        with pytest.raises(ClusterctlError):
-            up(world.launcher, 4)
-        FAULTS.add(Lag(visible_s=0.0))
-        monkeypatch.setattr(world, "timeouts", Timeouts(shown_s=3.0))
-        come_to_an_end(world, way)
-    finally:
-        FAULTS.add(Lag(visible_s=0.0))
+    faults(Lag(visible_s=1000.0))
+    world.break_off(killer, "up", LAUNCH, mode)
+    with pytest.raises(ClusterctlError):
+        up(world.launcher, 4)
+    clear_faults()
+    monkeypatch.setattr(world, "timeouts", Timeouts(shown_s=3.0))
+    come_to_an_end(world, way)
 
 
 @pytest.mark.parametrize(
@@ -280,21 +264,18 @@ def test_other_settings_after_a_launch_of_unknown_outcome(world, killer, monkeyp
         ),
     ],
 )
-def test_a_launch_that_shows_late(world, killer, monkeypatch, name, mode, way):
+def test_a_launch_that_shows_late(world, faults, killer, monkeypatch, name, mode, way):
     command = COMMANDS[name]
-    FAULTS.add(Lag(visible_s=1.0))
-    try:
-        command.before(world.launcher)
-        world.break_off(killer, name, LAUNCH, mode)
-        monkeypatch.setattr(world, "timeouts", Timeouts(shown_s=3.0))
-        if way == GC:
-            monkeypatch.setattr(removal, "FREE_WITHIN_S", 2.0)
-            world.collect_here()
-            assert world.extra == {}, world.extra
-        else:
-            come_to_an_end(world, way, command)
-    finally:
-        FAULTS.add(Lag(visible_s=0.0))
+    faults(Lag(visible_s=1.0))
+    command.before(world.launcher)
+    world.break_off(killer, name, LAUNCH, mode)
+    monkeypatch.setattr(world, "timeouts", Timeouts(shown_s=3.0))
+    if way == GC:
+        monkeypatch.setattr(removal, "FREE_WITHIN_S", 2.0)
+        world.collect_here()
+        assert world.extra == {}, world.extra
+    else:
+        come_to_an_end(world, way, command)
 
 
 @pytest.mark.parametrize(
@@ -306,15 +287,15 @@ def test_a_launch_that_shows_late(world, killer, monkeypatch, name, mode, way):
         (3, DOWN),
     ],
 )
-def test_a_launch_that_shows_between_two_looks(world, monkeypatch, looks, way):
+def test_a_launch_that_shows_between_two_looks(world, faults, monkeypatch, looks, way):
     """EC2 shows it only after some of the next DescribeInstances: it does not count as missing."""
     monkeypatch.setattr(world, "timeouts", Timeouts(shown_s=60.0))
-    FAULTS.add(Lag(visible_s=1000.0))
+    faults(Lag(visible_s=1000.0))
     asked = itertools.count(1)
 
     def show(**_):
         if next(asked) == looks:
-            FAULTS.add(Lag(visible_s=0.0))
+            clear_faults()
 
     events = world.clients.ec2.meta.events
     try:
@@ -326,19 +307,15 @@ def test_a_launch_that_shows_between_two_looks(world, monkeypatch, looks, way):
         come_to_an_end(world, way)
     finally:
         events.unregister("after-call.ec2.DescribeInstances", show)
-        FAULTS.add(Lag(visible_s=0.0))
 
 
-def test_a_replacement_of_unknown_outcome_is_replaced_once(world):
+def test_a_replacement_of_unknown_outcome_is_replaced_once(world, faults):
     """The launch shows after its failure was reported. There are never two nodes of one index."""
-    FAULTS.add(Lag(visible_s=1.0))
-    try:
-        up(world.launcher)
-        world.clients.wire.break_at(LAUNCH, Mode.LOST)
-        with pytest.raises(AwsError):
-            COMMANDS["replace"].act(world.launcher)
-        world.clients.wire.mend()
-        FAULTS.add(Lag(visible_s=0.0))
-        come_to_an_end(world, AGAIN)
-    finally:
-        FAULTS.add(Lag(visible_s=0.0))
+    faults(Lag(visible_s=1.0))
+    up(world.launcher)
+    world.clients.wire.break_at(LAUNCH, Mode.LOST)
+    with pytest.raises(AwsError):
+        COMMANDS["replace"].act(world.launcher)
+    world.clients.wire.mend()
+    clear_faults()
+    come_to_an_end(world, AGAIN)

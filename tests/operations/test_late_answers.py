@@ -11,7 +11,7 @@ from clusterctl.domain.errors import ClusterctlError, NoSuchCluster
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.instances import find_instances
 from clusterctl.lab.faults.kinds import Lag
-from clusterctl.lab.faults.store import FAULTS
+from tests.hostless import clear_faults
 from tests.operations.commands import COMMANDS, NAME, down, nothing, shorten_timeouts
 from tests.operations.commands import up as up_three
 from tests.operations.wire import ApiCall, Mode
@@ -20,8 +20,6 @@ from tests.operations.world import ALONE, INTERFACES, World
 pytestmark = pytest.mark.slow
 LATE_S = 0.4
 KINDS = ("tags", "states", "addresses", "groups", "volumes", "visible", "spot")
-MANY = {f"{kind}_s": LATE_S for kind in KINDS}
-NONE = dict.fromkeys(MANY, 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -31,18 +29,13 @@ def soon(monkeypatch, world):
 
 
 @pytest.fixture
-def late():
-    """Return a function that has EC2 show what it names late. Undone at the end."""
+def late(faults):
+    """Return a function that has EC2 show what it names late."""
 
     def begin(kinds=KINDS, reordered=False) -> None:
-        FAULTS.add(Lag(**{f"{kind}_s": LATE_S for kind in kinds}, reordered=reordered))
+        faults(Lag(**{f"{kind}_s": LATE_S for kind in kinds}, reordered=reordered))
 
-    yield begin
-    FAULTS.add(Lag(**NONE, reordered=False))
-
-
-def in_time() -> None:
-    FAULTS.add(Lag(**NONE, reordered=False))
+    return begin
 
 
 def cases():
@@ -69,7 +62,7 @@ def test_a_command_comes_to_its_end(world: World, late, name, kinds, reordered):
     before = world.instance_ids
     late(kinds, reordered)
     command.act(world.launcher)
-    in_time()
+    clear_faults()
     world.check_end(name, before)
 
 
@@ -95,7 +88,7 @@ def test_what_an_interrupted_up_has_made_is_not_made_twice_nor_left(
         up_three(world.launcher)
     world.clients.wire.mend()
     again(world.launcher)
-    in_time()
+    clear_faults()
     if again is down:
         world.check_nothing()
     else:
@@ -118,12 +111,12 @@ def test_a_command_that_follows_at_once(world: World, late, first, second):
     try:
         COMMANDS[second].act(world.launcher)
     except ClusterctlError:
-        in_time()
+        clear_faults()
         with contextlib.suppress(NoSuchCluster):
             down(world.launcher)
         assert world.extra == {}, world.extra
         return
-    in_time()
+    clear_faults()
     there = find_instances(world.plain.ec2, NAME)
     alone = dict.fromkeys(ALONE, 1) if there else {}
     of_nodes = {"i": 1, "vol": 1, "eni": INTERFACES}
