@@ -292,13 +292,19 @@ def _show_unknown(title: str, rows: Sequence[UnknownError], is_answer: bool = Fa
         output.line(title)
         for one in rows[:SHOWN]:
             rank = f", rank {one.rank}" if one.rank else ""
-            said = one.message if one.text.endswith(":") else one.text
+            said = one.text if one.message in one.text else one.message
             output.line(f"  {_where(one)}{rank}: {said[:300]}")
             if one.raised_at:
                 output.line(f"      raised at {one.raised_at}")
-            kind = one.by_words if is_answer and one is rows[0] else None
-            if kind:
-                _show_texts(6, ("kind", kind.cause), ("do", kind.remedy))
+            if is_answer and one is rows[0]:
+                kind = one.by_words
+                advice = ("advice", f"of the program itself: {one.advice}")
+                _show_texts(
+                    6,
+                    *([("cause", kind.cause)] if kind else ()),
+                    *([advice] if one.advice else ()),
+                    *([("do", kind.remedy)] if kind else ()),
+                )
         output.line()
 
 
@@ -382,6 +388,7 @@ def _unknown_data(one: UnknownError) -> UnknownLine:
         "raised_at": one.raised_at,
         "by_words": one.by_words.signature.id if one.by_words else "",
         "cause": one.by_words.cause if one.by_words else "",
+        "advice": one.advice,
         "hint": one.by_words.remedy if one.by_words else "",
     }
 

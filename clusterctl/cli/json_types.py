@@ -364,6 +364,7 @@ class UnknownLine(TypedDict):
     raised_at: str
     by_words: str
     cause: str
+    advice: str
     hint: str
 
 

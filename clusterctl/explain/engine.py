@@ -23,7 +23,6 @@ from clusterctl.explain.failing import (
     is_frame,
     is_python_frame,
     kind_of,
-    message_of,
     tries_again,
 )
 from clusterctl.explain.lines import (
@@ -44,6 +43,7 @@ from clusterctl.explain.lines import (
     text_of,
     time_of,
 )
+from clusterctl.explain.message import advice_of, message_of
 from clusterctl.explain.signature import Role, Signature
 from clusterctl.explain.table import (
     SHOWN,
@@ -56,6 +56,7 @@ from clusterctl.explain.table import (
     shown,
     table,
     texts_by_line,
+    with_meanings,
 )
 from clusterctl.explain.wrapped import joined, unescaped
 
@@ -393,8 +394,10 @@ class _Reader:
             return
         rank = place_of(raw).get("rank", "")
         text = shown(said, first_text(said) if len(said) > SHOWN else 0)
-        message = _message(said, lines, number)
-        one = UnknownError(line, text, rank, self._origin, kind, part=self._part, message=message)
+        message, advice = _message(said, lines, number)
+        one = UnknownError(
+            line, text, rank, self._origin, kind, False, self._part, "", "", message, advice
+        )
         many = 1 if kind is LineKind.END else MOST_UNKNOWN
         if sum(other.kind is kind for other in self._unknown) < many:
             self._unknown.append(
@@ -435,11 +438,12 @@ class _Reader:
             if more is None:
                 return 0
             values.update(more)
-        for group, words in one.meanings.items():
-            meaning = words.get(values.get(group, ""), words.get("else"))
-            if meaning is None:
-                return 0
-            values[f"{group}_meaning"] = meaning
+        meant = with_meanings(one, values)
+        if meant is None:
+            return 0
+        values = meant
+        if one.generic and "error" in values:
+            values["advised"] = _message(said[0][1], lines, number)[1]
         rank = values.get("rank", "")
         ranks = frozenset([int(rank)]) if rank.isdigit() else frozenset()
         hosts = frozenset([values["host"]]) if "host" in values else frozenset()
@@ -544,10 +548,28 @@ def _as_warning(one: LogFinding) -> LogFinding:
     return replace(one, signature=replace(one.signature, severity=Severity.WARNING))
 
 
-def _message(said: str, lines: Sequence[bytes], number: int) -> str:
-    """Return the message of a line, and of the lines after it if it only announces them."""
-    message = message_of(said.strip())
-    if " " in message and not message.endswith(":"):
-        return message[:LONGEST_LINE]
-    below = (text.strip() for _, text in following(lines, number, 4)[1:])
-    return " ".join([message, *takewhile(lambda text: text and not is_python_frame(text), below)])
+# Lines below a message that may be its rest or its advice, and lines of those that are its rest.
+_BELOW, _REST = 7, 3
+# A line below a message that begins something else: a tag, a frame, a rule, a prompt, a traceback.
+_BEGINS = re.compile(
+    r"\s*(?:File \"|at \S+\(|raise )|\[|[$>] |[-=*#]{3}|\w+ +\||\d{4}-\d\d-\d\d|[EWIF]\d{4} "
+    rf"|.*{re.escape(TRACEBACK)}|[A-Za-z_][\w.]*(?:Error|Exception)\b"
+)
+_CONTINUED = re.compile(r"(?!\S+(?: [a-z]+)?:(?: |$))[a-z(]\S* (?!=)|\S+\.$")
+
+
+def _message(said: str, lines: Sequence[bytes], number: int) -> tuple[str, str]:
+    """Return the message of a line with the lines that belong to it, and what it advises.
+
+    These are the lines that it announces, or the rest of a sentence that goes on below.
+    """
+    message = message_of(said.strip())[:LONGEST_LINE]
+    below = [text.strip() for _, text in following(lines, number, _BELOW)[1:]]
+    if " " not in message or message.endswith(":"):
+        below = below[1:] if below[:1] == [""] else below
+        announced = list(takewhile(lambda text: text and not is_python_frame(text), below))[:_REST]
+        message, below = " ".join([message, *announced]), below[len(announced) :]
+    below = list(takewhile(lambda text: not _BEGINS.match(text), below))
+    while below and not message.endswith((".", "!", "?", ";")) and _CONTINUED.match(below[0]):
+        message += f" {below.pop(0)}"
+    return message, advice_of([message, *below])

@@ -9,10 +9,11 @@ from fnmatch import fnmatchcase
 
 from clusterctl.domain.findings import Severity
 from clusterctl.explain.catalogue import wordings
-from clusterctl.explain.failing import LineKind, is_wrapper, object_of
+from clusterctl.explain.failing import LineKind
 from clusterctl.explain.lines import NEAR
+from clusterctl.explain.message import is_wrapper, object_of, reports_other
 from clusterctl.explain.signature import Role, Signature
-from clusterctl.explain.table import SHOWN, compiled, named
+from clusterctl.explain.table import compiled, named, with_meanings
 
 _ROLES = list(Role)
 _SEVERITIES = [Severity.ERROR, Severity.WARNING, Severity.INFO]
@@ -46,19 +47,32 @@ class LogFinding:
 
     @property
     def cause(self) -> str:
-        """The signature's cause, with the values from the log."""
-        return self._filled(self.signature.cause)
+        """The signature's cause, with the values from the log, and what the words name."""
+        kind = self._by_words
+        own = self._filled(self.signature.cause)
+        return f"{own.rstrip('.: ')}. That is: {kind.cause}" if kind else own
 
     @property
     def remedies(self) -> tuple[tuple[str, str], ...]:
         """Alternatives of the cause, each with its remedy; one without a name if it is alone.
 
-        A program's own message that is known by its form only has that of its words, too.
+        Of a program's own message that is known by its form only, what it advises and what its
+        words name come first.
         """
         own = tuple((self._filled(when), self._filled(do)) for when, do in self.signature.remedies)
+        kind = self._by_words
+        advice = self.values.get("advised", "")
+        return (
+            *((("", f"the message itself advises: {advice}"),) if advice else ()),
+            *(kind.remedies if kind else ()),
+            *own,
+        )
+
+    @functools.cached_property
+    def _by_words(self) -> LogFinding | None:
+        """What the words of a message name that is known by its form only."""
         is_form = self.signature.generic and "error" in self.values
-        kind = by_words(self.values["error"]) if is_form else None
-        return (*own, *kind.remedies) if kind else own
+        return by_words(self.values["error"]) if is_form else None
 
     @property
     def remedy(self) -> str:
@@ -69,6 +83,8 @@ class LogFinding:
         words = _Words({**self.signature.defaults, **self.values})
         if "rank" in self.values:
             words["rank"] = f"rank {self.values['rank']}"
+        if "object" not in words:
+            template = template.replace(" ({object})", "").replace(": {object}", "")
         return template.format_map(words)
 
 
@@ -78,7 +94,8 @@ class UnknownError:
 
     `ends_log` is set for a doubtful line at the end of its log, with no sign of progress after it.
     `raised_at` is where Python raised the exception: `file:line, in function`, or empty. `message`
-    is the line's message, with the lines after it if it only announces them.
+    is the line's message, with the lines after it that belong to it. `advice` is what the program
+    says to do about it, or empty.
     """
 
     line: int
@@ -91,6 +108,7 @@ class UnknownError:
     time: str = ""
     raised_at: str = ""
     message: str = ""
+    advice: str = ""
 
     @property
     def fatal(self) -> bool:
@@ -98,6 +116,11 @@ class UnknownError:
         return self.kind in (LineKind.EXCEPTION, LineKind.FAILING) or (
             self.kind is LineKind.DOUBTFUL and self.ends_log
         )
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether the words of a line that is no exception name no kind of failure."""
+        return self.kind is not LineKind.EXCEPTION and not self.by_words
 
     @functools.cached_property
     def by_words(self) -> LogFinding | None:
@@ -113,16 +136,23 @@ def by_words(message: str, line: int = 0, text: str = "") -> LogFinding | None:
     for part in dict.fromkeys((_innermost(message), message)):
         for one in wordings():
             match = compiled(one.pattern).search(part)
-            if match:
-                values = {"said": message[:SHOWN], **object_of(message), **named(match)}
-                return LogFinding(one, line, text, values)
+            values = match and with_meanings(one, named(match))
+            if match and values is not None:
+                at = max(message.rfind(part), 0) + match.start()
+                return LogFinding(one, line, text, {**object_of(message, at), **values})
     return None
 
 
 def _innermost(message: str) -> str:
-    """Return the last part of a chain of three or more with colons between that has two words."""
+    """Return the last part of a chain of three or more with colons between that has two words.
+
+    "not found" and the like are no part of their own: the name before it belongs to it.
+    """
     parts = message.split(": ")
-    return next((one for one in reversed(parts[2:]) if " " in one.strip()), message)
+    for at in range(len(parts) - 1, 1, -1):
+        if " " in parts[at].strip():
+            return ": ".join(parts[at - parts[at].startswith("not ") : at + 1])
+    return message
 
 
 # What mpirun prints when a rank ends with an exit status, whatever the reason.
@@ -194,7 +224,7 @@ class Explanation:
     def unknown(self) -> tuple[UnknownError, ...]:
         """The lines of `failing` to look at: with a known cause only those that may precede it.
 
-        Those that report only that something else failed come last.
+        Those that report only that something else failed come last, after those of a known kind.
         """
         cause = self._first if self._first and is_cause(self._first) else None
         found = (
@@ -203,7 +233,7 @@ class Explanation:
             if one.kind in (LineKind.EXCEPTION, LineKind.COMPLAINT)
             or (one.fatal and (cause is None or _is_before(one, cause)))
         )
-        return tuple(sorted(found, key=lambda one: is_wrapper(one.message)))
+        return tuple(sorted(found, key=lambda one: (is_wrapper(one.message), one.is_vague)))
 
     @property
     def unknown_before(self) -> tuple[UnknownError, ...]:
@@ -214,6 +244,7 @@ class Explanation:
             for one in self.failing
             if lead
             and _is_before(one, lead)
+            and not reports_other(one.message)
             and (one.fatal or (one.kind is LineKind.DOUBTFUL and lead.line - one.line <= NEAR))
         )
 

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from ahocorasick_rs import AhoCorasick
 
+from clusterctl.explain.message import message_of
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -79,15 +81,6 @@ def marks() -> tuple[tuple[str, ...], tuple[str, ...]]:
 # The order in which the forms of failures are tried.
 _FAILURES = ("end", "complaint", "failing", "doubtful")
 
-# What stands before a message: time stamps, `[rank]`, `host:pid`, `program[pid]:`, a file's line.
-_PREFIX = re.compile(
-    r"(?:\[[^\]]{1,80}\]:?\s+|\[[^\]]{1,80}\]:|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-][\d:]+)?:?\s+"
-    r"|\d{4}-\d\d-\d\d\s+|\w{3} +\d+ [\d:]{8} (?:[\w.-]+ )?|[\d:]{8}(?:[.,]\d+)?:?\s+"
-    r"|[\w.@/+-]+\[\d+\]:\s+|[\w.-]+:\d+(?::\d+)*:?\s+|\|\s+|[\w.-]+-\d+\s+\|\s+"
-    r"|\(\w+ pid=\d+[^)]*\)\s+"
-    r"|(?!\S*(?:error|fatal|panic|exc|fail|fault|warn|info|debug|note|abort|exit|make))"
-    r"[a-z\d][a-z\d_.-]*: (?=\D))*"
-)
 # A level below an error.
 _MILD = re.compile(
     r"(?<![=\w-])(?:WARN(?:ING)?|INFO|DEBUG|TRACE|NOTICE|NOTE|VERBOSE)\b|\b(?:\w*[Ww]arning|[Ww]arn"
@@ -283,46 +276,11 @@ def _cells(line: str) -> list[str]:
     return [cell for cell in re.split(r"\s*[|,]\s*|\s{2,}|\t", line.strip(" |")) if cell]
 
 
-def message_of(text: str) -> str:
-    """Return a line without the time stamps and names that stand before its message."""
-    prefix = _PREFIX.match(text)
-    return text[prefix.end() :] if prefix else text
-
-
 def _is_advice(message: str) -> bool:
     """Return whether each sentence that something did not work gives advice or guesses."""
     parts = re.split(r"(?<=[.!?])\s+", message) if _ADVICE.search(message) else ()
     said = [part for part in parts if _form(part, part)[0]]
     return bool(said) and all(map(_ADVICE.search, said))
-
-
-# What a message names: in quotes, an address, a path, a host with its port.
-_OBJECT = re.compile(
-    r"""(?<!\w)["'`‘“](?P<object>[^"'`’”\n]{2,120})["'`’”](?! ?:)"""
-    r"|(?P<object2>[a-z]\w+://[^\s,;)]+)|(?P<object3>(?<![\w.)<])~?/[\w@.+=/-]{2,}\w)"
-    r"|(?<![\w:.])(?P<object4>(?:[a-zA-Z][\w-]*(?:\.[\w-]+)*(?<!\.cc|\.py|\.go|\.cu)(?<!\.cpp)"
-    r"(?<!\.[chf])|\d+\.\d+\.\d+\.\d+|\[[\da-f:]+\]):\d{2,5}\b(?![:.\d]))"
-)
-
-
-def object_of(message: str) -> dict[str, str]:
-    """Return `object`, the first thing that a message names, if it names one."""
-    found = _OBJECT.search(message)
-    return {"object": next(filter(None, found.groups()))} if found else {}
-
-
-# Lines that report only that something else failed.
-_WRAPPER = re.compile(
-    r"CalledProcessError|returned non-?zero|ChildFailedError|RayTaskError|Exception in thread"
-    r"|Error walking|\b400 Bad Request|Unexpected error while running command|^\s*raise \w"
-    r"|\"(?:level|severity|levelname)\": ?\"\w+\",?$|could not be loaded|^FAILED \("
-    r"|Exception while "
-)
-
-
-def is_wrapper(line: str) -> bool:
-    """Return whether a line reports only that something else failed."""
-    return bool(_WRAPPER.search(line)) or line.rstrip().endswith((":", "failed", ","))
 
 
 def is_frame(line: str) -> bool:

@@ -52,7 +52,7 @@ EXCEPTION = re.compile(
 )
 # A frame of a traceback, and the folders of Python and of installed packages.
 _FRAME_OF = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
-_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]+/|^<")
+_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]+/|^<|/bin/[^/]+$")
 # Lines of a traceback that are read for where its exception was raised.
 _FRAMES = 120
 

@@ -137,6 +137,18 @@ def named(match: re.Match[str]) -> dict[str, str]:
     return {name.rstrip("23456789"): text for name, text in match.groupdict().items() if text}
 
 
+def with_meanings(one: Signature, values: dict[str, str]) -> dict[str, str] | None:
+    """Return the values with the words of the signature's `meanings`, or None if one has none."""
+    found = dict(values)
+    for group, words in one.meanings.items():
+        value = values.get(group, "")
+        meaning = words.get(value) or words.get(value.lower()) or words.get("else")
+        if meaning is None:
+            return None
+        found[f"{group}_meaning"] = meaning
+    return found
+
+
 def part_to_match(line: bytes) -> str:
     """Return the text of a line, or of a long line the part around the first known text."""
     if b"\r" in line.rstrip(b"\r"):  # earlier states of a progress bar

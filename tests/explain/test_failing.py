@@ -13,7 +13,7 @@ from clusterctl.cli.main import cli, run_command
 from clusterctl.domain.findings import Severity
 from clusterctl.explain.catalogue import wordings
 from clusterctl.explain.engine import explain
-from clusterctl.explain.failing import object_of
+from clusterctl.explain.message import object_of
 from clusterctl.explain.signature import Role
 
 HEALTHY = sorted((Path(__file__).parent / "healthy").glob("*.log"))
@@ -47,7 +47,7 @@ def test_an_unknown_line_is_shown_with_the_kind_of_failure_that_its_words_name(t
     log.write_text("quux: error: widget 'w-7' not found\n")
     assert run_command(cli, ["explain", str(log)]) == 2
     shown = capsys.readouterr().out
-    assert "kind:   something that the program needs is not there (w-7)" in shown
+    assert "cause:  something that the program needs is not there (w-7)" in shown
     assert "do:     its spelling, and where it is looked for" in shown
     run_command(cli, ["explain", str(log), "--json"])
     told = json.loads(capsys.readouterr().out)
@@ -78,10 +78,56 @@ def test_what_a_message_names(message, named):
     assert object_of(message).get("object", "") == named
 
 
+@pytest.mark.parametrize(
+    ("log", "advice"),
+    [
+        ("quux: error: no handle. Please set WIDGET=1 first.\n", "Please set WIDGET=1 first"),
+        ("Error: no handle\n  Did you mean 'hinge'?\n", "Did you mean 'hinge'?"),
+        ("Error: no handle\n\nTry 'quux --init' before.\nbye\n", "Try 'quux --init' before"),
+        ("Error: no handle\n[2026] use the other\n", ""),
+        ("Error: no handle. Please report this to the authors.\n", ""),
+        ("Error: no handle\nquux is done (code 23)\n", ""),
+    ],
+)
+def test_what_a_program_advises_is_shown_as_the_first_step(tmp_path, capsys, log, advice):
+    assert explain([log]).unknown[0].advice == advice
+    (tmp_path / "log").write_text(log)
+    run_command(cli, ["explain", str(tmp_path / "log")])
+    assert (f"advice: of the program itself: {advice}" in capsys.readouterr().out) == bool(advice)
+
+
+@pytest.mark.parametrize(
+    ("log", "message"),
+    [
+        ("quux: error: only one of a and b should\n   be given\nbye\n", "should be given"),
+        ("quux: error: no handle\nquux2: error: no door\n", "error: no handle"),
+    ],
+)
+def test_the_rest_of_a_sentence_is_on_the_next_line(log, message):
+    assert explain([log]).unknown[0].message.endswith(message)
+
+
+def test_what_a_message_names_is_what_stands_next_to_its_words():
+    log = "Error in '/opt/lib/quux.cc:12' of 'quux': cannot open the file '/data/w-7'\n"
+    kind = explain([log]).unknown[0].by_words
+    assert kind and kind.values["object"] == "/data/w-7"
+
+
+def test_a_message_of_a_known_form_is_explained_by_its_words_too():
+    log = "docker: Error response from daemon: mount /data: the widget is already mounted.\n"
+    lead = explain([log]).lead
+    assert lead and lead.signature.id == "docker.error"
+    assert lead.cause.endswith("That is: /data is there already, or something else uses it")
+    assert lead.remedies[0][1].startswith("what holds it")
+
+
 def test_the_last_part_of_a_chain_names_the_kind_of_failure():
     chain = "Error: cannot find the widget: dial tcp 10.0.0.1:22: connect: connection refused\n"
     kind = explain([chain]).failing[0].by_words
-    assert kind and kind.signature.id == "words.connection"
+    assert kind and kind.signature.id == "words.errno"
+    assert kind.cause.startswith("nothing listens on that port there")
+    kind = explain(["sh: quux.sh: 9: exec: --widget: not found\n"]).failing[0].by_words
+    assert kind and kind.signature.id == "words.command" and "--widget is not" in kind.cause
 
 
 def test_a_line_that_reports_only_another_failure_comes_last():
@@ -89,6 +135,11 @@ def test_a_line_that_reports_only_another_failure_comes_last():
     trace = f'Traceback (most recent call last):\n  File "a.py", line 7, in f\n{called}\n'
     found = explain([f"{trace}quux: fatal: no handle\n"])
     assert [one.line for one in found.unknown] == [4, 3]
+
+
+def test_a_line_whose_words_name_no_kind_of_failure_comes_after_those_that_do():
+    log = "quux: error: by the widget\nquux: cannot find the file /data/w-7\n"
+    assert [one.line for one in explain([log]).unknown] == [2, 1]
 
 
 def test_that_only_a_status_is_reported_is_told_as_that(tmp_path, capsys):

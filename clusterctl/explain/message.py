@@ -1,0 +1,110 @@
+"""The message of a line: what stands before it, what it names, and what it advises."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+# What stands before a message: time stamps, `[rank]`, `host:pid`, `program[pid]:`, a file's line.
+_PREFIX = re.compile(
+    r"(?:\[[^\]]{1,80}\]:?\s+|\[[^\]]{1,80}\]:|\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-][\d:]+)?:?\s+"
+    r"|\d{4}-\d\d-\d\d\s+|\w{3} +\d+ [\d:]{8} (?:[\w.-]+ )?|[\d:]{8}(?:[.,]\d+)?:?\s+"
+    r"|[\w.@/+-]+\[\d+\]:\s+|[\w.-]+:\d+(?::\d+)*:?\s+|\|\s+|[\w.-]+-\d+\s+\|\s+"
+    r"|\(\w+ pid=\d+[^)]*\)\s+"
+    r"|(?!\S*(?:error|fatal|panic|exc|fail|fault|warn|info|debug|note|abort|exit|make))"
+    r"[a-z\d][a-z\d_.-]*: (?=\D))*"
+)
+
+
+def message_of(text: str) -> str:
+    """Return a line without the time stamps and names that stand before its message."""
+    prefix = _PREFIX.match(text)
+    return text[prefix.end() :] if prefix else text
+
+
+# What a message names: in quotes, an address, a path, a host with its port.
+_OBJECT = re.compile(
+    r"""(?<!\w)["'`‘“](?P<object>[^"'`’”\n]{2,120})["'`’”](?! ?:)"""
+    r"|(?P<object2>[a-z]\w+://[^\s,;)]+)|(?P<object3>(?<![\w.)<])~?/[\w@.+=/-]{2,}\w)"
+    r"|(?<![\w:.])(?P<object4>(?:[a-zA-Z][\w-]*(?:\.[\w-]+)*(?<!\.cc|\.py|\.go|\.cu)(?<!\.cpp)"
+    r"(?<!\.[chf])|\d+\.\d+\.\d+\.\d+|\[[\da-f:]+\]):\d{2,5}\b(?![:.\d]))"
+)
+
+
+# A place in a source file, and an address to read: neither is what a message is about.
+_SOURCE = re.compile(
+    r"\.(?:cc|cpp|cuh?|c|h|hpp|py|go|rs|f90|java)(?:['\"`]?,? ?(?:line |:|\()\d|:\d)"
+)
+_TO_READ = re.compile(r"(?i:\b(?:see|at|visit|docs?|documentation|to|information)\W{0,3}$)")
+
+
+def object_of(message: str, at: int = 0) -> dict[str, str]:
+    """Return `object`, of what a message names the one nearest to index `at`, if it names any."""
+    found = [one for one in _OBJECT.finditer(message) if not _is_aside(message, one)]
+    nearest = min(found, key=lambda one: _distance(one, at), default=None)
+    return {"object": next(filter(None, nearest.groups()))} if nearest else {}
+
+
+def _distance(one: re.Match[str], at: int) -> int:
+    return max(one.start() - at, at - one.end(), 0)
+
+
+def _is_aside(message: str, one: re.Match[str]) -> bool:
+    """Return whether a name is a place in a source file, or an address to read."""
+    name = next(filter(None, one.groups()))
+    is_place = _SOURCE.search(message, one.start(), one.end() + 8)
+    is_page = name.startswith("http") and _TO_READ.search(message, 0, one.start())
+    return bool(is_place or is_page)
+
+
+# Sentences in which a program says what to do about its failure.
+_ADVICE = re.compile(
+    r"(?i:(?:^|[,;:(-] ?|\b(?:then|and|or|either) )(?:try|consider|make sure|ensure|check|verify"
+    r"|use|set|run|rerun|re-run|install|reinstall|upgrade|update|downgrade|add|remove|specify|pass"
+    r"|increase|reduce|decrease|enable|disable|export|rename|delete|switch|replace|provide|change"
+    r"|rebuild|recompile|fix) (?!error|failed)\S"
+    r"|\bplease \w|\bdid you (?:mean|forget)|\b(?:hint|tip|suggestion|solution|fix|workaround)s?:"
+    r"|\byou (?:can|may|should|must|need to|might want to|have to|could|probably want)\b"
+    r"|\b(?:must|should|needs? to|has to) be (?:set|installed|specified|enabled|disabled|used)\b"
+    r"|\bto (?:fix|solve|resolve|avoid|use|enable|disable|install|proceed|continue|override|allow)"
+    r" .{3,}(?:,| use | run | set )|\b(?:pip3?|conda|apt(?:-get)?|yum|dnf) install \S"
+    r"|\b(?:use|try|set|run|pass|specify) .{2,60} instead\b|\bmaybe you meant)"
+)
+# Advice that helps nobody.
+_NO_ADVICE = re.compile(
+    r"(?i:\b(?:report|file an? (?:bug|issue)|open an? issue|contact|ignore this|mailing list"
+    r"|for (?:more|further|additional) (?:information|details|help)|stack ?trace|log ?files?"
+    r"|see (?:above|below|previous|the (?:log|output|error)))\b)"
+)
+# Characters of advice that are shown.
+_MOST_ADVICE = 300
+
+
+def advice_of(lines: Iterable[str]) -> str:
+    """Return the sentences in which a message says what to do about its failure, or ""."""
+    parts: list[str] = []
+    for line in lines:
+        goes_on = parts and line[:1].islower() and not parts[-1].endswith((".", "!", "?"))
+        text = f"{parts.pop()} {line}" if goes_on else line
+        parts += re.split(r"(?<=[.!?;])\s+(?=\S)|\s{3,}", text)
+    advice = [part for part in parts if _ADVICE.search(part) and not _NO_ADVICE.search(part)]
+    return " ".join(advice)[:_MOST_ADVICE].strip(" .;")
+
+
+# Lines that report only that something else failed.
+_WRAPPER = re.compile(
+    r"CalledProcessError|returned non-?zero|ChildFailedError|RayTaskError|Exception in thread"
+    r"|Error walking|\b400 Bad Request|Unexpected error while running command|^\s*raise \w"
+    r"|\"(?:level|severity|levelname)\": ?\"\w+\",?$|could not be loaded|^FAILED \("
+    r"|Exception while |Error executing process|terminated with an error exit status"
+)
+
+
+def is_wrapper(line: str) -> bool:
+    """Return whether a line reports only that something else failed, or may do so."""
+    return reports_other(line) or line.rstrip().endswith((":", "failed", ","))
+
+
+def reports_other(line: str) -> bool:
+    """Return whether a line reports only that something else failed."""
+    return bool(_WRAPPER.search(line))
