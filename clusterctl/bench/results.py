@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Optional
 
 from clusterctl.bench.model import MeasuredNetwork, Model, fit
-from clusterctl.bench.network import AllreduceTimes, step_allreduce
+from clusterctl.bench.network import NetworkFigures, step_allreduce
 from clusterctl.bench.plan import REAL, START_UP_S, SYNTHETIC, BenchSettings, RunKey
 from clusterctl.bench.statistics import LEVEL, Estimate, independent, mean, ratio, welch
 from clusterctl.domain.units import count
@@ -122,7 +122,7 @@ class Benchmark:
     seed: int
     about: Mapping[str, Any]
     runs: tuple[MeasuredRun, ...] = ()
-    network: AllreduceTimes | None = None
+    network: NetworkFigures | None = None
     damaged: tuple[str, ...] = ()
 
     @property

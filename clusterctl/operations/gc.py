@@ -23,6 +23,7 @@ from clusterctl.ec2.errors import translated
 from clusterctl.ec2.gc.orphans import (
     STOPPED_FOUND,
     Classified,
+    GcOptions,
     ResourceId,
     Rules,
     Verdict,
@@ -234,15 +235,6 @@ MOST_SWEEPS_AFTER = 8
 
 
 @dataclass(frozen=True)
-class GcOptions:
-    """The user's options that decide what is an orphan. See Rules for their meaning."""
-
-    cluster: str | None = None
-    older_than_s: float | None = None
-    networks: bool = False
-
-
-@dataclass(frozen=True)
 class Sweep:
     """The resources found, with a verdict on each.
 
@@ -430,9 +422,7 @@ class GarbageCollector:
             # A chosen cluster is removed with what its launches of unknown outcome have made.
             unresolved=local.unresolved if options.cluster is None else frozenset(),
             unlisted_kinds=frozenset((one.region, one.kind) for one in failures),
-            cluster=options.cluster,
-            older_than_s=options.older_than_s,
-            networks=options.networks,
+            options=options,
         )
 
     def _list(self, place: Region) -> RegionResources:
