@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Optional
 
 from clusterctl.bench.model import MeasuredNetwork
 from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.ranges import grouped
 from clusterctl.domain.units import count, format_bytes, format_link
 
 Pair = tuple[str, str]
@@ -226,12 +227,8 @@ def _reached(values: Mapping[Pair, float], end: int) -> dict[str, float]:
 
     `end` is the node's place in a pair: 0 for what it sends, 1 for what it receives.
     """
-    by_node: dict[str, list[float]] = {}
-    for pair, value in values.items():
-        by_node.setdefault(pair[end], []).append(value)
-    return {
-        node: sorted(own)[math.ceil(0.75 * (len(own) - 1))] for node, own in sorted(by_node.items())
-    }
+    by_node = sorted(grouped((pair[end], value) for pair, value in values.items()).items())
+    return {node: sorted(own)[math.ceil(0.75 * (len(own) - 1))] for node, own in by_node}
 
 
 def _behind(values: Mapping[Any, float], by: float) -> dict[Any, tuple[float, float]]:

@@ -24,7 +24,7 @@ MOST_COLUMNS = 16
 
 
 @dataclass(frozen=True)
-class MeasuredNetwork(NetworkFigures):
+class CheckedNetwork(NetworkFigures):
     """What `bench --network` reports; rates in bytes a second."""
 
     findings: tuple[Finding, ...] = ()
@@ -73,7 +73,7 @@ def bench_network(
         write_network(Path(out), report)
         output.note(f"kept in {out}: the scaling model takes it")
     if as_json:
-        output.data(MeasuredNetwork(**vars(report), findings=tuple(found)))
+        output.data(CheckedNetwork(**vars(report), findings=tuple(found)))
     else:
         show(report)
         output.findings(found)

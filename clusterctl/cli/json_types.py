@@ -12,7 +12,7 @@ from typing import Any, Literal, Optional, TypedDict, Union
 
 from clusterctl.bench.plan import BenchSettings, RunKey
 from clusterctl.bench.results import Difference, MeasuredRun
-from clusterctl.cli.bench_network import MeasuredNetwork
+from clusterctl.cli.bench_network import CheckedNetwork
 from clusterctl.cli.cluster import ReadyCluster, ReducedCluster, StoppedCluster
 from clusterctl.cli.copy.view import NodeEvent, ProgressEvent
 from clusterctl.cli.disk import CleanedNode
@@ -279,7 +279,7 @@ class BenchPlanData(TypedDict):
     lines: Mapping[str, str]
 
 
-Benchmarks = Union[BenchReport, BenchPlanData, MeasuredNetwork, list[SpeedComparison]]
+Benchmarks = Union[BenchReport, BenchPlanData, CheckedNetwork, list[SpeedComparison]]
 Serving = Union[list[Served], Served]
 
 

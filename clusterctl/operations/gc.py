@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.cluster import AWAKE, Market, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.files import read_file, write_file
+from clusterctl.domain.ranges import grouped
 from clusterctl.domain.timeouts import Timeouts, backoff_delays
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
@@ -321,10 +322,11 @@ class GarbageCollector:
         self, resources: Sequence[Resource]
     ) -> dict[tuple[str, str], tuple[float, float | None]]:
         """Return what each cluster with a budget has cost, and costs an hour."""
-        clusters: dict[tuple[str, str], list[Instance]] = {}
-        for one in resources:
-            if one.instance and one.cluster is not None and limits_of(one).budget_usd is not None:
-                clusters.setdefault((one.region, one.cluster), []).append(one.instance)
+        clusters = grouped(
+            ((one.region, one.cluster), one.instance)
+            for one in resources
+            if one.instance and one.cluster is not None and limits_of(one).budget_usd is not None
+        )
         clients = {one.host: one.clients for one in self._places}
         found = {key: spending_of(clients[key[0]], clusters[key]) for key in clusters}
         return {key: (money.spent_usd, money.hourly_usd) for key, money in found.items()}
@@ -496,11 +498,8 @@ class GarbageCollector:
 
     def _record_removal_cost(self, place: Region, resources: Sequence[Resource]) -> None:
         """Record what the instances among these have cost, before they are terminated."""
-        ending: dict[str, list[Instance]] = {}
-        for one in resources:
-            if one.instance is not None:
-                ending.setdefault(one.instance.cluster, []).append(one.instance)
-        for name, instances in ending.items():
+        ending = (one.instance for one in resources if one.instance)
+        for name, instances in grouped((one.cluster, one) for one in ending).items():
             record_removal_cost(self._home, place.clients, name, instances)
 
     def _notified(self, resource: Resource) -> None:
