@@ -12,10 +12,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar, Optional
 
 from clusterctl.bench.model import MeasuredNetwork
 from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.ranges import grouped
 from clusterctl.domain.units import count, format_bytes, format_link
 
 Pair = tuple[str, str]
@@ -30,6 +31,8 @@ LATER_BY = 1.0  # of the median round trip
 ONE_WAY_BY = 0.5
 MOST_LINKS = 10  # findings about links of one kind
 PARTNERS_AGAIN = 3  # links of a slow node that are measured again
+# Smaller messages are sent by other protocols, with another bandwidth.
+FEWEST_BYTES = 2**20
 
 
 def rounds(names: Sequence[str]) -> list[list[Pair]]:
@@ -63,52 +66,37 @@ def disjoint(pairs: Iterable[Pair]) -> list[list[Pair]]:
 class Allreduce:
     """The result of an allreduce, or another collective operation, of one size in bytes.
 
-    `busbw` is the bus bandwidth as in nccl-tests (doc/PERFORMANCE.md), in bytes per second: what
-    the link of each rank carries, independent of the number of ranks. `expected` is a published
-    bus bandwidth; None if there is none.
+    `busbw_bytes_s` is the bus bandwidth as in nccl-tests (doc/PERFORMANCE.md): what the link of
+    each rank carries, independent of the number of ranks. `expected_busbw_bytes_s` is a published
+    one; None if there is none.
     """
 
     bytes: int
     seconds: float
-    busbw: float
-    expected: float | None = None
+    busbw_bytes_s: float = 0.0
+    expected_busbw_bytes_s: Optional[float] = None
 
 
 @dataclass(frozen=True)
 class AllreduceTable:
     """The results of a program that measures a collective operation.
 
-    `source` is that of the expected figures. `error` is the reason if there are no rows. `nccl` is
-    the version of NCCL that the program used; empty if it used none or did not say.
+    `expected_by` is the source of the expected figures. `error` is the reason if there are no rows.
+    `nccl` is the version of NCCL that the program used; empty if it used none or did not say.
     """
 
     program: str
     ranks: int
     rows: tuple[Allreduce, ...] = ()
-    source: str = ""
+    expected_by: str = ""
     error: str = ""
     operation: str = "allreduce"
     nccl: str = ""
 
-    def as_data(self) -> dict[str, Any]:
-        """Return the table for `--json`, rates in bytes per second."""
-        return {
-            "program": self.program,
-            "operation": self.operation,
-            "ranks": self.ranks,
-            "nccl": self.nccl or None,
-            "error": self.error or None,
-            "expected_by": self.source or None,
-            "rows": [
-                {
-                    "bytes": row.bytes,
-                    "seconds": row.seconds,
-                    "busbw_bytes_s": round(row.busbw),
-                    "expected_busbw_bytes_s": row.expected,
-                }
-                for row in self.rows
-            ],
-        }
+    @property
+    def large(self) -> list[Allreduce]:
+        """The rows of large messages, where the rate counts more than the latency."""
+        return [row for row in self.rows if row.bytes >= FEWEST_BYTES and row.seconds > 0]
 
 
 @dataclass(frozen=True)
@@ -121,8 +109,8 @@ class NetworkFigures:
     `failures` has the nodes that did not answer and why, `broken` the pairs of other nodes that
     were not measured and why. `allreduce` has the allreduces by MPI and by NCCL, `collectives` the
     other operations by NCCL. `lacks_nccl_tests` has the programs that would measure NCCL on the
-    GPUs, and are not there. `link` is the rate that the instance type always carries; 0 if EC2
-    has no such rate.
+    GPUs, and are not there. `link_bytes_s` is the rate that the instance type always carries; None
+    if EC2 has no such rate.
     """
 
     nodes: tuple[str, ...]
@@ -135,39 +123,36 @@ class NetworkFigures:
     failures: Mapping[str, str] = field(default_factory=dict)
     broken: Mapping[Pair, str] = field(default_factory=dict)
     instance_types: tuple[str, ...] = ()
-    link: float = 0.0
+    link_bytes_s: Optional[float] = None
     measured_at: str = ""
     took_s: float = 0.0
     allreduce: tuple[AllreduceTable, ...] = ()
     collectives: tuple[AllreduceTable, ...] = ()
     lacks_nccl_tests: tuple[str, ...] = ()
+    json_names: ClassVar[Sequence[str]] = (
+        *("nodes", "instance_types", "measured_at", "took_s", "streams", "seconds", "link_bytes_s"),
+        *("links", "failures", "not_measured", "allreduce", "collectives"),
+    )
 
-    def as_data(self) -> dict[str, Any]:
-        """Return the figures for `--json`: pairs as a list, rates in bytes per second."""
-        return {
-            "nodes": list(self.nodes),
-            "instance_types": list(self.instance_types),
-            "measured_at": self.measured_at,
-            "took_s": self.took_s,
-            "streams": self.streams,
-            "seconds": self.seconds,
-            "link_bytes_s": self.link or None,
-            "links": [
-                {
-                    "from": pair[0],
-                    "to": pair[1],
-                    "one_stream_bytes_s": round(self.one[pair]),
-                    "streams_bytes_s": round(self.many[pair]),
-                    "rtt_p50_s": self.rtt[pair],
-                    "rtt_p99_s": self.rtt_p99[pair],
-                }
-                for pair in self.many
-            ],
-            "failures": dict(self.failures),
-            "not_measured": [{"pair": list(pair), "why": why} for pair, why in self.broken.items()],
-            "allreduce": [table.as_data() for table in self.allreduce],
-            "collectives": [table.as_data() for table in self.collectives],
-        }
+    @property
+    def links(self) -> Sequence[Mapping[str, Any]]:
+        """The figures of each direction."""
+        return [
+            {
+                "from": pair[0],
+                "to": pair[1],
+                "one_stream_bytes_s": round(self.one[pair]),
+                "streams_bytes_s": round(self.many[pair]),
+                "rtt_p50_s": self.rtt[pair],
+                "rtt_p99_s": self.rtt_p99[pair],
+            }
+            for pair in self.many
+        ]
+
+    @property
+    def not_measured(self) -> Sequence[Mapping[str, Any]]:
+        """The broken pairs."""
+        return [{"pair": pair, "why": why} for pair, why in self.broken.items()]
 
 
 @dataclass(frozen=True)
@@ -242,12 +227,8 @@ def _reached(values: Mapping[Pair, float], end: int) -> dict[str, float]:
 
     `end` is the node's place in a pair: 0 for what it sends, 1 for what it receives.
     """
-    by_node: dict[str, list[float]] = {}
-    for pair, value in values.items():
-        by_node.setdefault(pair[end], []).append(value)
-    return {
-        node: sorted(own)[math.ceil(0.75 * (len(own) - 1))] for node, own in sorted(by_node.items())
-    }
+    by_node = sorted(grouped((pair[end], value) for pair, value in values.items()).items())
+    return {node: sorted(own)[math.ceil(0.75 * (len(own) - 1))] for node, own in by_node}
 
 
 def _behind(values: Mapping[Any, float], by: float) -> dict[Any, tuple[float, float]]:
@@ -383,8 +364,8 @@ def table_of_mpi(text: str, exit_status: int, program: str, ranks: int) -> Allre
         if not 0 < took < math.inf:
             error = f"no time for {format_bytes(int(size))}, but {cell[:20]!r}"
             break
-        busbw = int(size) / took * 2 * (ranks - 1) / ranks
-        rows.append(Allreduce(int(size), took, busbw))
+        rate = int(size) / took * 2 * (ranks - 1) / ranks
+        rows.append(Allreduce(int(size), took, round(rate)))
     error = error or _failure(exit_status) or ("" if rows else "it printed no figures")
     return AllreduceTable(program, ranks, () if error else tuple(rows), error=error)
 
@@ -447,14 +428,15 @@ def table_of_nccl(
             error = f"no rate for {format_bytes(int(size))}"
             break
         expected = known.get(int(size) / 2**20) if program == "all_reduce_perf" else None
-        rows.append(Allreduce(int(size), took / 1e6, rate * 1e9, expected and expected * 1e9))
+        published = expected and expected * 1e9
+        rows.append(Allreduce(int(size), took / 1e6, round(rate * 1e9), published))
     error = error or _failure(exit_status)
     found = _NCCL_VERSION.search(text)
     return AllreduceTable(
         f"{program} ({NCCL_TESTS})",
         ranks,
         () if error else tuple(rows),
-        source=source if any(row.expected for row in rows) else "",
+        expected_by=source if any(row.expected_busbw_bytes_s for row in rows) else "",
         error=error or ("" if rows else "it printed no figures"),
         operation=NCCL_PROGRAMS[program],
         nccl=_version(found[1] or found[2]) if found else "",
@@ -477,43 +459,8 @@ def _version(text: str) -> str:
     return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
 
-# Smaller messages are sent by other protocols, with another bandwidth.
-FEWEST_BYTES = 2**20
-
-
-@dataclass(frozen=True)
-class AllreduceTime:
-    """The time that an allreduce of one size takes."""
-
-    bytes: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class ProgramTimes:
-    """The times of one program."""
-
-    program: str
-    rows: tuple[AllreduceTime, ...]
-
-    @property
-    def large(self) -> list[AllreduceTime]:
-        """The times of large messages, where the rate counts more than the latency."""
-        return [row for row in self.rows if row.bytes >= FEWEST_BYTES and row.seconds > 0]
-
-
-@dataclass(frozen=True)
-class AllreduceTimes:
-    """What `step_allreduce` reads of `NetworkFigures.as_data`."""
-
-    nodes: tuple[str, ...]
-    failures: Mapping[str, str]
-    allreduce: tuple[ProgramTimes, ...]
-    instance_types: tuple[str, ...] = ()
-
-
 def step_allreduce(
-    figures: AllreduceTimes, gradient_bytes: float, message_bytes: float
+    figures: NetworkFigures, gradient_bytes: float, message_bytes: float
 ) -> MeasuredNetwork | None:
     """Return the allreduce of a step's gradients.
 
@@ -547,7 +494,8 @@ def summary(report: NetworkFigures) -> list[str]:
     """Return the median and the range over all pairs, a line for each kind of figure."""
     if not report.many:
         return []
-    always = f"; the type always carries {format_link(report.link)}" if report.link else ""
+    link = report.link_bytes_s
+    always = f"; the type always carries {format_link(link)}" if link else ""
     return [
         _spread(f"{count(report.streams, 'stream')} at once", report.many, format_link) + always,
         _spread("one stream", report.one, format_link),
@@ -568,8 +516,8 @@ def allreduce_lines(table: AllreduceTable) -> list[tuple[str, ...]]:
         (
             format_bytes(row.bytes),
             microseconds(row.seconds),
-            format_link(row.busbw),
-            format_link(row.expected) if row.expected else "",
+            format_link(row.busbw_bytes_s),
+            format_link(row.expected_busbw_bytes_s) if row.expected_busbw_bytes_s else "",
         )
         for row in table.rows
     ]

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Optional
 
 from clusterctl.bench.model import MeasuredNetwork, Model, fit
-from clusterctl.bench.network import AllreduceTimes, step_allreduce
+from clusterctl.bench.network import NetworkFigures, step_allreduce
 from clusterctl.bench.plan import REAL, START_UP_S, SYNTHETIC, BenchSettings, RunKey
 from clusterctl.bench.statistics import LEVEL, Estimate, independent, mean, ratio, welch
+from clusterctl.domain.ranges import grouped
 from clusterctl.domain.units import count
 from clusterctl.jobs.metrics.flops import utilization
 from clusterctl.jobs.metrics.logs import TrainingRow
@@ -122,7 +123,7 @@ class Benchmark:
     seed: int
     about: Mapping[str, Any]
     runs: tuple[MeasuredRun, ...] = ()
-    network: AllreduceTimes | None = None
+    network: NetworkFigures | None = None
     damaged: tuple[str, ...] = ()
 
     @property
@@ -235,10 +236,7 @@ def by_size(benchmark: Benchmark) -> list[SizeResult]:
 
 def _steps(runs: Iterable[MeasuredRun]) -> dict[tuple[int, str], list[float]]:
     """Return the seconds of a step of each run, by size and data."""
-    found: dict[tuple[int, str], list[float]] = {}
-    for run in runs:
-        found.setdefault((run.gpus, run.data), []).append(run.step_s)
-    return found
+    return grouped(((run.gpus, run.data), run.step_s) for run in runs)
 
 
 def _size_result(
@@ -416,8 +414,11 @@ Speeds = Mapping[tuple[int, str], Sequence[float]]
 def compare(base: Benchmark, other: Benchmark) -> list[Difference]:
     """Compare the sizes that both have, by images/s per GPU, since their batches may differ."""
     same_types = base.about.get("types") == other.about.get("types")
-    found = differences(_per_image(base.runs), _per_image(other.runs))
-    return [replace(each, same_types=same_types) for each in found]
+    ours, theirs = (
+        grouped(((run.gpus, run.data), run.gpus / run.images_per_s) for run in each.runs)
+        for each in (base, other)
+    )
+    return [replace(each, same_types=same_types) for each in differences(ours, theirs)]
 
 
 def differences(ours: Speeds, theirs: Speeds) -> list[Difference]:
@@ -438,24 +439,17 @@ def differences(ours: Speeds, theirs: Speeds) -> list[Difference]:
     return found
 
 
-def _per_image(runs: Iterable[MeasuredRun]) -> Speeds:
-    found: dict[tuple[int, str], list[float]] = {}
-    for run in runs:
-        found.setdefault((run.gpus, run.data), []).append(run.gpus / run.images_per_s)
-    return found
-
-
 def speeds_of_logs(runs: Iterable[Run]) -> Speeds:
     """Return the speeds of runs in logs.
 
     If there is only one run of a size, batches of its rows stand for repeats. They show the noise
     within the run, not that between launches.
     """
-    found: dict[tuple[int, str], list[Run]] = {}
-    for run in runs:
-        if run.images_per_s:
-            data = SYNTHETIC if run.facts.synthetic else REAL
-            found.setdefault((run.facts.gpus or 1, data), []).append(run)
+    by_size = grouped(
+        ((run.facts.gpus or 1, SYNTHETIC if run.facts.synthetic else REAL), run)
+        for run in runs
+        if run.images_per_s
+    )
     return {
         (gpus, data): (
             [gpus / (run.images_per_s or 1) for run in alike]
@@ -468,7 +462,7 @@ def speeds_of_logs(runs: Iterable[Run]) -> Speeds:
                 ]
             )
         )
-        for (gpus, data), alike in found.items()
+        for (gpus, data), alike in by_size.items()
     }
 
 

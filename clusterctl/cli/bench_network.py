@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterctl.bench.network import NetworkFigures
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext
-from clusterctl.domain.findings import Severity
+from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from clusterctl.bench.network import NetworkFigures
     from clusterctl.operations.bench_network import NetworkProgress
 
 # Nodes up to which the matrix of rates is printed; --json has those of more.
 MOST_COLUMNS = 16
+
+
+@dataclass(frozen=True)
+class CheckedNetwork(NetworkFigures):
+    """What `bench --network` reports; rates in bytes a second."""
+
+    findings: tuple[Finding, ...] = ()
+    json_names = (*NetworkFigures.json_names, "findings")
 
 
 def bench_network(
@@ -48,8 +56,8 @@ def bench_network(
         types = find_machine_types(
             app.ec2, sorted({node.instance_type for node in access.cluster.in_service})
         )
-        # Bytes a second of the slowest node's link, as EC2 describes its type; 0 if unknown.
-        link = min((one.link_gbps for one in types.values()), default=0.0) * 1e9 / 8
+        # Bytes a second of the slowest node's link, as EC2 describes its type; None if unknown.
+        link = min((one.link_gbps for one in types.values()), default=0.0) * 1e9 / 8 or None
         view = _Progress()
         with output.live(view) if output.is_live() else contextlib.nullcontext():
             report = measure_network(
@@ -59,14 +67,13 @@ def bench_network(
                 force=force,
                 watch=view.watch,
             )
-    report = replace(report, link=link)
+    report = replace(report, link_bytes_s=link)
     found = findings(report, name)
     if out:
         write_network(Path(out), report)
         output.note(f"kept in {out}: the scaling model takes it")
     if as_json:
-        shown = found
-        output.data({**report.as_data(), "findings": shown})
+        output.data(CheckedNetwork(**vars(report), findings=tuple(found)))
     else:
         show(report)
         output.findings(found)
@@ -128,7 +135,7 @@ def show(report: NetworkFigures) -> None:
         output.line(f"{table.operation} by {table.program}, {by}{ranks}")
         rows_of = allreduce_lines(table)
         shown = any(row[-1] for row in rows_of)
-        headers = ("SIZE", "TIME", "BUS BANDWIDTH", f"EXPECTED ({table.source})")
+        headers = ("SIZE", "TIME", "BUS BANDWIDTH", f"EXPECTED ({table.expected_by})")
         width = len(headers) if shown else len(headers) - 1
         output.table(headers[:width], [row[:width] for row in rows_of])
     output.note(f"measured in {format_duration(report.took_s)}")

@@ -67,7 +67,8 @@ def gc(
     clusterctl gc --all-regions --delete
     clusterctl gc --cluster demo --regions us-east-1,us-west-2 --delete --yes
     """
-    from clusterctl.operations.gc import GarbageCollector, GcOptions, GcReport, HourlyCosts
+    from clusterctl.ec2.gc.orphans import GcOptions
+    from clusterctl.operations.gc import GarbageCollector, GcReport, HourlyCosts
 
     # An empty name, of a shell's unset variable, must not mean all clusters.
     if cluster is not None and not cluster.strip():

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from clusterctl.cli import output
-from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.units import format_bytes
 
@@ -95,8 +95,5 @@ def show_failures(failures: Iterable[HostOutcome[Any]]) -> None:
 
 def show_reasons(reasons: Iterable[tuple[str, tuple[str, str]]]) -> None:
     """Print the same of pairs of a host and its reason, a message and a hint."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for host, reason in reasons:
-        groups.setdefault(reason, []).append(host)
-    for (message, hint), hosts in groups.items():
+    for (message, hint), hosts in grouped((reason, host) for host, reason in reasons).items():
         output.note(f"{fold_hosts(hosts)}: {message}" + (f" (hint: {hint})" if hint else ""))

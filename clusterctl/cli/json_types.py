@@ -12,6 +12,7 @@ from typing import Any, Literal, Optional, TypedDict, Union
 
 from clusterctl.bench.plan import BenchSettings, RunKey
 from clusterctl.bench.results import Difference, MeasuredRun
+from clusterctl.cli.bench_network import CheckedNetwork
 from clusterctl.cli.cluster import ReadyCluster, ReducedCluster, StoppedCluster
 from clusterctl.cli.copy.view import NodeEvent, ProgressEvent
 from clusterctl.cli.disk import CleanedNode
@@ -278,25 +279,7 @@ class BenchPlanData(TypedDict):
     lines: Mapping[str, str]
 
 
-class NetworkReportData(TypedDict):
-    """With --network; rates in bytes a second."""
-
-    nodes: Sequence[str]
-    instance_types: Sequence[str]
-    measured_at: str
-    took_s: float
-    streams: int
-    seconds: float
-    link_bytes_s: Optional[float]
-    links: Sequence[Mapping[str, Any]]
-    failures: Sequence[Mapping[str, str]]
-    not_measured: Sequence[Mapping[str, Any]]
-    allreduce: Sequence[Mapping[str, Any]]
-    collectives: Sequence[Mapping[str, Any]]
-    findings: Sequence[Finding]
-
-
-Benchmarks = Union[BenchReport, BenchPlanData, NetworkReportData, list[SpeedComparison]]
+Benchmarks = Union[BenchReport, BenchPlanData, CheckedNetwork, list[SpeedComparison]]
 Serving = Union[list[Served], Served]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.cli import output
 from clusterctl.domain.findings import Finding
-from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import format_duration
 from clusterctl.operations.launcher import Stage, StepProgress
 
@@ -89,9 +89,7 @@ def _rows(shown: dict[str, tuple[Stage, str, float]], now: float) -> Iterator[tu
             is_stable = stage in (Stage.READY, Stage.FAILED)
             yield name, detail or stage.value, "" if is_stable else format_duration(now - since)
         return
-    by_stage: dict[Stage, list[str]] = {}
-    for name, (stage, _, _) in shown.items():
-        by_stage.setdefault(stage, []).append(name)
+    by_stage = grouped((stage, name) for name, (stage, _, _) in shown.items())
     for stage in Stage:
         if stage in by_stage:
             names = by_stage[stage]

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Optional
 
 from clusterctl.cli import output
+from clusterctl.domain.ranges import grouped
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.gc.orphans import Classified, Verdict, age_s
 from clusterctl.ec2.gc.sweep import Unlisted
@@ -80,10 +81,9 @@ def warn_not_recorded(sweep: Sweep) -> None:
 
 def print_failures(failures: Sequence[Unlisted]) -> None:
     """Print what could not be listed; kinds with the same reason share a line."""
-    kinds: dict[tuple[str, str, str], list[str]] = {}
-    for one in failures:
-        reason = (one.region, one.error.message, one.error.hint)
-        kinds.setdefault(reason, []).append(one.kind.value)
+    kinds = grouped(
+        ((one.region, one.error.message, one.error.hint), one.kind.value) for one in failures
+    )
     for (region, message, hint), names in kinds.items():
         plural = ", ".join(f"{name}s" if name[-1] != "s" else f"{name}es" for name in names)
         output.note(f"error: could not list {plural} in {region}: {message}")

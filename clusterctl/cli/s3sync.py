@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +13,7 @@ from clusterctl.cli.copy.options import CopyOptions, s3_options, url_access
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import json_option
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
     if as_json:
         output.data([*(node for node in nodes if node.host not in unknown), *again.failures])
     else:
-        for text, same in _by_text(nodes, end_of):
+        for text, same in grouped((end_of(node), node) for node in nodes).items():
             output.line(f"{fold_hosts([node.host for node in same])}: {text}")
     show_left(again.left, access.cluster.name)
     hostlines.show_failures(again.failures)
@@ -223,20 +223,11 @@ def _follow(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
     nodes = _nodes(access, find_job(access.connections, access.head, job.job_id), hosts)
     if as_json:
         output.data(nodes)
-    for text, same in _by_text(nodes, lambda node: node.shown_state):
+    for text, same in grouped((node.shown_state, node) for node in nodes).items():
         took = format_duration(max(node.duration_s for node in same))
         output.note(f"{fold_hosts([node.host for node in same])}: {text} after {took}")
     _show_reasons(nodes)
     return status_of(nodes)
-
-
-def _by_text(
-    nodes: Sequence[SyncNode], text_of: Callable[[SyncNode], str]
-) -> list[tuple[str, list[SyncNode]]]:
-    groups: dict[str, list[SyncNode]] = {}
-    for node in nodes:
-        groups.setdefault(text_of(node), []).append(node)
-    return list(groups.items())
 
 
 def _show_reasons(nodes: Sequence[SyncNode]) -> None:

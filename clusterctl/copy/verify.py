@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from clusterctl.domain.ranges import grouped
 from clusterctl.domain.units import count
 from clusterctl.node.relay.manifest import (
     FILE,
@@ -65,9 +66,7 @@ def group_by_digest(totals: Mapping[str, Looked]) -> tuple[HostGroup, ...]:
 
     That is the largest one; of two equally large groups, the one with the first host.
     """
-    groups: dict[str, list[str]] = {}
-    for host, total in totals.items():
-        groups.setdefault(total.digest, []).append(host)
+    groups = grouped((total.digest, host) for host, total in totals.items())
     ordered = sorted(groups.values(), key=len, reverse=True)
     return tuple(HostGroup(tuple(hosts), totals[hosts[0]]) for hosts in ordered)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Optional
 
-from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.ranges import fold_hosts, grouped
 
 
 class Severity(Enum):
@@ -56,10 +56,8 @@ class Finding:
 
 def folded(findings: Sequence[Finding]) -> list[Finding]:
     """Merge equal findings of several hosts into one."""
-    hosts: dict[Finding, list[str]] = {}
-    for finding in findings:
-        hosts.setdefault(replace(finding, host=None), []).append(finding.host or "")
+    alike = grouped((replace(one, host=None), one.host or "") for one in findings)
     return [
         replace(finding, host=fold_hosts(names) if any(names) else None)
-        for finding, names in hosts.items()
+        for finding, names in alike.items()
     ]

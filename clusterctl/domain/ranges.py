@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from typing import TypeVar
 
 from clusterctl.domain.errors import UsageError
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 # Each splits a host into the text before its number, the number, and the text after it. In an IPv4
 # address the number is the last byte, in a name the last number of the first label.
@@ -51,6 +55,14 @@ def other_cluster(other: str, name: str) -> UsageError:
         f"nodes of {other} are named, and the cluster is {name}",
         "name nodes of one cluster, or give their indices: 0-3,5",
     )
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the second values of the pairs by the first: hosts by what they have in common."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def format_indices(indices: Iterable[int]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, Optional, TypeVar
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
+from clusterctl.domain.ranges import grouped
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -116,10 +117,9 @@ class FanoutResult(Generic[T]):
 
         Hosts without a value are left out. The groups are in the order of their first hosts.
         """
-        groups: dict[K, list[str]] = {}
-        for outcome in self.outcomes:
-            if outcome.value is not None:
-                groups.setdefault(key(outcome.value), []).append(outcome.host)
+        groups = grouped(
+            (key(one.value), one.host) for one in self.outcomes if one.value is not None
+        )
         return [(hosts, value) for value, hosts in groups.items()]
 
 

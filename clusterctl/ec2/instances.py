@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import Cluster, Disk, Market, Node, NodeState, is_user_name
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.ranges import grouped
 from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import Answer, paged, retried, translated
@@ -84,10 +85,9 @@ def find_every_cluster(
     client: EC2Client, states: Sequence[str] = PRESENT
 ) -> dict[str, tuple[Instance, ...]]:
     """Return the instances of every cluster in this region, by cluster name. Raises AwsError."""
-    found: dict[str, list[Instance]] = {}
     every = {"Name": "tag-key", "Values": [tags.CLUSTER]}
-    for instance in describe_instances(client, [every, in_states(states)]):
-        found.setdefault(instance.cluster, []).append(instance)
+    there = describe_instances(client, [every, in_states(states)])
+    found = grouped((one.cluster, one) for one in there)
     return {name: tuple(found[name]) for name in sorted(found)}
 
 

@@ -13,7 +13,7 @@ from functools import partial
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, MissingTool, unquoted_home
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, NAMES, RUNS_ON, SERIES
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.jobs.mpirun import parse_mpirun_version
@@ -162,12 +162,9 @@ def findings_by_message(
 
     Hosts with the same message share a finding.
     """
-    hosts: dict[str, list[str]] = {}
-    for host, message in messages:
-        hosts.setdefault(message, []).append(host)
     return [
         Finding(check_id, severity, message, fold_hosts(names), hint)
-        for message, names in hosts.items()
+        for message, names in grouped((message, host) for host, message in messages).items()
     ]
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
 from clusterctl.bench.chart import Chart, svg
-from clusterctl.bench.network import AllreduceTimes, NetworkFigures
+from clusterctl.bench.network import NetworkFigures
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey, order
 from clusterctl.bench.report import as_csv, as_data, blocks, html, markdown, published
 from clusterctl.bench.results import (
@@ -113,7 +113,7 @@ def read_benchmark(folder: Path) -> Benchmark:
 
 def write_network(folder: Path, figures: NetworkFigures) -> None:
     """Write the network's figures, a prior of the scaling model. Raise UsageError."""
-    _write(folder / NETWORK, to_json(figures.as_data()))
+    _write(folder / NETWORK, to_json(figures))
 
 
 def _write(path: Path, text: str) -> None:
@@ -126,11 +126,11 @@ def _write(path: Path, text: str) -> None:
         ) from None
 
 
-def _network(folder: Path) -> AllreduceTimes | None:
+def _network(folder: Path) -> NetworkFigures | None:
     """Read the network's figures; None if there are none. Raise ClusterctlError."""
     again = "measure it again: clusterctl bench NAME --network --out DIR; or delete it"
     try:
-        return read_file(folder / NETWORK, lambda text: from_json(AllreduceTimes, text), again)
+        return read_file(folder / NETWORK, lambda text: from_json(NetworkFigures, text), again)
     except FileNotFoundError:
         return None
 

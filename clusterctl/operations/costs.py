@@ -19,7 +19,7 @@ from clusterctl.domain.cluster import ASLEEP, AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.files import append_line, read_file
 from clusterctl.domain.findings import Finding
-from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.results import WithError
 from clusterctl.ec2.gone import find_gone, why_gone
 from clusterctl.ec2.instances import (
@@ -239,9 +239,7 @@ def with_gone(money: Spending, cluster: str, gone: Mapping[int, Instance | None]
 
     `gone` is that of `find_gone`. Pure.
     """
-    names: dict[str, list[str]] = {}
-    for index, instance in gone.items():
-        names.setdefault(str(why_gone(instance)), []).append(f"{cluster}-{index}")
+    names = grouped((str(why_gone(one)), f"{cluster}-{index}") for index, one in gone.items())
     found = [
         Finding.info(
             "cost.gone",

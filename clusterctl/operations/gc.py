@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.cluster import AWAKE, Market, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.files import read_file, write_file
+from clusterctl.domain.ranges import grouped
 from clusterctl.domain.timeouts import Timeouts, backoff_delays
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.gc.orphans import (
     STOPPED_FOUND,
     Classified,
+    GcOptions,
     ResourceId,
     Rules,
     Verdict,
@@ -234,15 +236,6 @@ MOST_SWEEPS_AFTER = 8
 
 
 @dataclass(frozen=True)
-class GcOptions:
-    """The user's options that decide what is an orphan. See Rules for their meaning."""
-
-    cluster: str | None = None
-    older_than_s: float | None = None
-    networks: bool = False
-
-
-@dataclass(frozen=True)
 class Sweep:
     """The resources found, with a verdict on each.
 
@@ -329,10 +322,11 @@ class GarbageCollector:
         self, resources: Sequence[Resource]
     ) -> dict[tuple[str, str], tuple[float, float | None]]:
         """Return what each cluster with a budget has cost, and costs an hour."""
-        clusters: dict[tuple[str, str], list[Instance]] = {}
-        for one in resources:
-            if one.instance and one.cluster is not None and limits_of(one).budget_usd is not None:
-                clusters.setdefault((one.region, one.cluster), []).append(one.instance)
+        clusters = grouped(
+            ((one.region, one.cluster), one.instance)
+            for one in resources
+            if one.instance and one.cluster is not None and limits_of(one).budget_usd is not None
+        )
         clients = {one.host: one.clients for one in self._places}
         found = {key: spending_of(clients[key[0]], clusters[key]) for key in clusters}
         return {key: (money.spent_usd, money.hourly_usd) for key, money in found.items()}
@@ -430,9 +424,7 @@ class GarbageCollector:
             # A chosen cluster is removed with what its launches of unknown outcome have made.
             unresolved=local.unresolved if options.cluster is None else frozenset(),
             unlisted_kinds=frozenset((one.region, one.kind) for one in failures),
-            cluster=options.cluster,
-            older_than_s=options.older_than_s,
-            networks=options.networks,
+            options=options,
         )
 
     def _list(self, place: Region) -> RegionResources:
@@ -506,11 +498,8 @@ class GarbageCollector:
 
     def _record_removal_cost(self, place: Region, resources: Sequence[Resource]) -> None:
         """Record what the instances among these have cost, before they are terminated."""
-        ending: dict[str, list[Instance]] = {}
-        for one in resources:
-            if one.instance is not None:
-                ending.setdefault(one.instance.cluster, []).append(one.instance)
-        for name, instances in ending.items():
+        ending = (one.instance for one in resources if one.instance)
+        for name, instances in grouped((one.cluster, one) for one in ending).items():
             record_removal_cost(self._home, place.clients, name, instances, self._notify)
 
     def _notified(self, resource: Resource) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.results import FanoutResult
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.domain.units import count
@@ -112,17 +112,12 @@ def check_all(cluster: Cluster, result: FanoutResult[Any]) -> None:
 
     The exit status is 1, whatever that of the nodes' errors.
     """
-    errors: dict[str, ClusterctlError] = {}
-    hosts: dict[str, list[str]] = {}
-    for outcome in result.failures:
-        if error := outcome.error:
-            errors.setdefault(error.message, error)
-            hosts.setdefault(error.message, []).append(outcome.host)
-    if errors:
+    alike = grouped((one.error.message, one) for one in result.failures if one.error)
+    if alike:
         reasons = ""
-        for message, error in errors.items():
-            hint = f"\nhint: {error.hint}" if error.hint else ""
-            text = f"{fold_hosts(hosts[message])}: {message}{hint}"
+        for message, (first, *_) in alike.items():
+            hint = f"\nhint: {first.error.hint}" if first.error and first.error.hint else ""
+            text = f"{fold_hosts([one.host for one in alike[message]])}: {message}{hint}"
             reasons += "\n  " + text.replace("\n", "\n    ")
         raise ClusterctlError(
             f"{len(result.failures)} of {count(len(result.outcomes), 'node')} of {cluster.name} "

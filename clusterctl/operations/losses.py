@@ -13,7 +13,7 @@ from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, HostUnreachable
 from clusterctl.domain.files import append_line
 from clusterctl.domain.findings import Finding
-from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.processes import all_of, list_processes
 from clusterctl.node.jobs.folder import has_content, text_in
@@ -103,12 +103,11 @@ class Losses:
             )
             for host, line in self.runs
         ]
-        by_job: dict[tuple[str, ...], list[Written]] = {}
-        for one in self.written:
-            # What `fetch` does not know has a command of its own for each folder.
-            is_known = one.job_id and one.recorded
-            key = (one.job_id,) if is_known else (one.job_id, one.host, one.path)
-            by_job.setdefault(key, []).append(one)
+        # What `fetch` does not know has a command of its own for each folder.
+        by_job = grouped(
+            ((one.job_id, *(() if one.job_id and one.recorded else (one.host, one.path))), one)
+            for one in self.written
+        )
         found += [one for some in by_job.values() for one in _unsaved(some, folder)]
         found += [
             Finding.warning(
@@ -133,11 +132,8 @@ class Losses:
 def _unsaved(written: Sequence[Written], folder: ClusterFolder) -> Iterator[Finding]:
     """Yield the warnings for what one job has left, or a run that was started by hand on a node."""
     job, name = written[0].job_id, folder.path.name
-    by_place: dict[tuple[str, str], list[Written]] = {}
-    for one in written:
-        by_place.setdefault((one.path, one.kind), []).append(one)
     parts = []
-    for (path, kind), some in by_place.items():
+    for (path, kind), some in grouped(((one.path, one.kind), one) for one in written).items():
         size = format_bytes(sum(one.size_bytes for one in some))
         files = sum(one.files for one in some)
         what = {"checkpoints": "checkpoints, ", "model": "a model, "}.get(kind, "")

@@ -5,15 +5,14 @@ Also `network s3`: a gateway endpoint for S3 in an existing VPC.
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
-from clusterctl.domain.timeouts import Clock, backoff_delays
-from clusterctl.domain.units import count, format_duration
+from clusterctl.domain.timeouts import Clock
+from clusterctl.domain.units import count
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import describe_instances, in_states
 from clusterctl.ec2.launch.capacity import find_offers
@@ -33,13 +32,10 @@ from clusterctl.ec2.network.plan import (
 )
 from clusterctl.ec2.network.stack import (
     Network,
-    create_stack,
-    delete_stack,
+    StackWork,
     find_stack,
     network_of,
-    operation_events,
     template_version,
-    update_stack,
 )
 from clusterctl.ec2.network.vpcs import (
     NETWORK,
@@ -53,152 +49,7 @@ from clusterctl.ec2.resources import NOT_TERMINATED
 from clusterctl.operations.launcher import StepProgress
 
 if TYPE_CHECKING:
-    from mypy_boto3_cloudformation import CloudFormationClient
-
     from clusterctl.ec2.session import Clients
-
-
-# For so long after a request, DescribeStacks may show the stack's earlier state.
-STALE_FOR_S = 10.0
-# The states of resources that are shown to the user, and the word for each.
-_REPORTED = {
-    "CREATE_COMPLETE": "created",
-    "UPDATE_COMPLETE": "updated",
-    "DELETE_COMPLETE": "deleted",
-}
-
-
-class StackFailed(ClusterctlError):
-    """CloudFormation could not carry out a request. `reasons` are those of the failed resources."""
-
-    def __init__(self, message: str, reasons: tuple[str, ...], hint: str) -> None:
-        listed = "".join(f"\n  {reason}" for reason in reasons)
-        super().__init__(message + (f":{listed}" if listed else ""), hint)
-        self.reasons = reasons
-
-
-class StackWork:
-    """Creates, updates and deletes a stack, and waits for CloudFormation each time.
-
-    Everything can be interrupted and repeated. `timeout_s` is for all waits of one object together.
-    """
-
-    def __init__(
-        self, client: CloudFormationClient, progress: StepProgress, timeout_s: float, clock: Clock
-    ) -> None:
-        self._clock = clock
-        self._client = client
-        self._progress = progress
-        self._timeout_s = timeout_s
-        self._deadline = self._clock.monotonic() + timeout_s
-        self._reported: set[str] = set()
-
-    def create(self, settings: NetworkSettings) -> Stack | None:
-        """Create the stack, and return it; None if another command has created it meanwhile.
-
-        Raises StackFailed if it could not be created, AwsError, ClusterctlError at the deadline.
-        """
-        name = stack_name(settings.name)
-        self._progress.step(f"creating stack {name}")
-        try:
-            stack_id = create_stack(self._client, settings, _token())
-        except AwsError as error:
-            if error.code != "AlreadyExistsException":
-                raise
-            # DescribeStacks may not show the other command's stack for a moment.
-            if self._clock.monotonic() > self._deadline:
-                raise
-            self._clock.sleep(1.0)
-            return None
-        stack = self._follow(Stack(stack_id, name, "CREATE_IN_PROGRESS"))
-        return self._expect(stack, "CREATE_COMPLETE", "created")
-
-    def update(self, stack: Stack, settings: NetworkSettings) -> Stack:
-        """Update the stack to these settings, and return it.
-
-        Raises StackFailed if it could not be changed, AwsError, ClusterctlError at the deadline.
-        """
-        self._progress.step(f"updating stack {stack.name}")
-        if not update_stack(self._client, stack, settings, _token()):
-            return stack
-        return self._expect(self._follow(stack, before=stack), "UPDATE_COMPLETE", "updated")
-
-    def delete(self, stack: Stack) -> None:
-        """Delete the stack, or wait for a deletion that is under way.
-
-        Raises StackFailed if it could not be deleted, AwsError, ClusterctlError at the deadline.
-        """
-        self._progress.step(f"deleting stack {stack.name}, which is {stack.status}")
-        before = None
-        if stack.status != "DELETE_IN_PROGRESS":
-            delete_stack(self._client, stack, _token())
-            before = stack
-        self._expect(self._follow(stack, before), "DELETE_COMPLETE", "deleted")
-
-    def wait(self, stack: Stack) -> Stack:
-        """Wait until the operation under way has ended, well or not. Return the stack."""
-        self._progress.step(f"stack {stack.name} is {stack.status}: waiting for it")
-        return self._follow(stack)
-
-    def _expect(self, stack: Stack, status: str, done: str) -> Stack:
-        """Return the stack if it has this status. Raises StackFailed if it has another."""
-        if stack.status == status:
-            return stack
-        events = operation_events(self._client, stack.stack_id)
-        reasons = tuple(event.describe() for event in events if event.failed and event.kind)
-        hint = "when the reason is gone, run the command again: it clears up what failed"
-        if status == "DELETE_COMPLETE":
-            hint = "remove what holds it, and run the command again"
-        raise StackFailed(
-            f"stack {stack.name} could not be {done}, it is {stack.status}",
-            reasons or tuple(filter(None, [stack.reason])),
-            hint,
-        )
-
-    def _follow(self, stack: Stack, before: Stack | None = None) -> Stack:
-        """Wait until no operation is under way, reporting its events. Return the stack.
-
-        `before` is the stack as of the request, which CloudFormation may still show for a moment.
-        Raises ClusterctlError at the deadline.
-        """
-        stale_until = self._clock.monotonic() + STALE_FOR_S
-        for gap_s in backoff_delays(0.5, 1.3, 5.0):
-            known = find_stack(self._client, stack.stack_id)
-            if known is None:
-                return replace(stack, status="DELETE_COMPLETE")
-            stale = before is not None and (known.status, known.changed) == (
-                before.status,
-                before.changed,
-            )
-            if not stale or self._clock.monotonic() > stale_until:
-                self._notify(stack)
-                if not known.in_progress:
-                    return known
-            if self._clock.monotonic() + gap_s > self._deadline:
-                raise ClusterctlError(
-                    f"stack {stack.name} is still {known.status} "
-                    f"after {format_duration(self._timeout_s)}",
-                    "AWS goes on by itself; run the command again to wait for it",
-                )
-            self._clock.sleep(gap_s)
-        raise AssertionError("unreachable")
-
-    def _notify(self, stack: Stack) -> None:
-        """Report the events that are new since the last call."""
-        for event in operation_events(self._client, stack.stack_id):
-            if event.event_id in self._reported or not event.kind:
-                continue
-            self._reported.add(event.event_id)
-            if event.failed:
-                self._progress.step(f"failed: {event.describe()}")
-            elif event.status in _REPORTED:
-                self._progress.step(f"{event.resource}: {_REPORTED[event.status]}")
-
-
-def _token() -> str:
-    # When a response is lost, the SDK repeats the request with the same token, and CloudFormation
-    # does the work once.
-    return f"clusterctl-{uuid.uuid4().hex}"
 
 
 # For all waits of `network up` or `network down` together.
@@ -305,7 +156,8 @@ def network_up(
     Raises what plan_network raises, StackFailed with CloudFormation's reasons, and ClusterctlError
     at the deadline.
     """
-    work = StackWork(clients.cloudformation, progress or StepProgress(), timeout_s, clock)
+    notify = (progress or StepProgress()).step
+    work = StackWork(clients.cloudformation, notify, timeout_s, clock)
     while True:
         plan = plan_network(clients, request)
         done = _carry_out(work, plan)
@@ -342,7 +194,8 @@ def network_down(
     Raises ClusterctlError while instances are in it, if the stack is not clusterctl's, or at the
     deadline, StackFailed, AwsError.
     """
-    work = StackWork(clients.cloudformation, progress or StepProgress(), timeout_s, clock)
+    notify = (progress or StepProgress()).step
+    work = StackWork(clients.cloudformation, notify, timeout_s, clock)
     stack = find_stack(clients.cloudformation, stack_name(check_network_name(name)))
     if stack is None:
         _check_no_orphans(clients, name)

@@ -36,6 +36,7 @@ from clusterctl.domain.timeouts import backoff_delays
 from clusterctl.domain.units import count
 from clusterctl.ec2.cluster_resources import terminate
 from clusterctl.ec2.creations import CREATIONS
+from clusterctl.ec2.gc.orphans import GcOptions
 from clusterctl.ec2.instances import find_instances, find_states
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.launch.plan import LaunchPlan
@@ -53,7 +54,7 @@ from clusterctl.operations.costs import cost_report
 from clusterctl.operations.diagnose import collect
 from clusterctl.operations.down import down
 from clusterctl.operations.environment import Installation
-from clusterctl.operations.gc import GarbageCollector, GcOptions
+from clusterctl.operations.gc import GarbageCollector
 from clusterctl.operations.interrupts import Interrupts
 from clusterctl.operations.kill import cancel
 from clusterctl.operations.launcher import Launcher, LaunchRefused, Stage, StepProgress
@@ -448,7 +449,7 @@ def nccl_tests(test: Selftest) -> Passed:
     rows = [row for table in tables for row in table.rows]
     errors = [f"{one.program}: {one.error}" for one in tables if one.error]
     if rows and not errors:
-        best = max(row.busbw for row in rows)
+        best = max(row.busbw_bytes_s for row in rows)
         programs = ", ".join(one.program.partition(" ")[0] for one in tables)
         return Passed(f"{programs}: at most {best / 1e9:.2f} GB/s bus bandwidth")
     if not test.on_gpus:

@@ -21,7 +21,7 @@ from clusterctl.domain.errors import ClusterctlError, ConnectionLost, HostUnreac
 from clusterctl.domain.files import write_file
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
-from clusterctl.domain.ranges import fold_hosts, format_indices
+from clusterctl.domain.ranges import fold_hosts, format_indices, grouped
 from clusterctl.domain.results import CommandResult, FanoutResult, parse_outputs
 from clusterctl.domain.units import count
 from clusterctl.jobs.deploy import (
@@ -61,7 +61,6 @@ from clusterctl.jobs.script_mode import STREAMED, ScriptMode
 from clusterctl.node.facts.gpus import capabilities
 from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.jobs.jobs import Submitted
-from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.node.jobs.spec import JobSpec, Watchdog
 from clusterctl.node.scripts.parameter_servers import are_in, tf_config
 from clusterctl.node.scripts.pipe import Channels, files_of, list_channels
@@ -263,10 +262,7 @@ def start_training(
         if plan.code:
             remove_code(*to, job.job_id)
         raise
-    kept: dict[str, list[str]] = {}
-    for result in shipped:
-        for name in deployed_files(result).kept:
-            kept.setdefault(name, []).append(result.host)
+    kept = grouped((name, one.host) for one in shipped for name in deployed_files(one).kept)
     folded = tuple((name, fold_hosts(hosts)) for name, hosts in kept.items())
     return StartedJob(plan.job, started, folded)
 
@@ -472,9 +468,7 @@ def preflight_nodes(
 def leftovers(cluster: str, running: RunningWork) -> list[Finding]:
     """Return an error for each node with leftover processes of an earlier job, which would share
     the GPUs with a new one. No hint ends a served model unasked."""
-    by_host: dict[str, list[NodeProcess]] = {}
-    for process in running.leftovers:
-        by_host.setdefault(process.host, []).append(process)
+    by_host = grouped((process.host, process) for process in running.leftovers)
     end = f"clusterctl kill {cluster}"
     if running.served_on:
         # Without a model on the node, `kill --nodes` ends the leftovers only.

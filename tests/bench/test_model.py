@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.bench.model import MeasuredNetwork, fit, slowest_of
-from clusterctl.bench.network import AllreduceTimes, step_allreduce
+from clusterctl.bench.network import NetworkFigures, step_allreduce
 from clusterctl.bench.report import published
 from clusterctl.node.record import from_data
 from tests.bench.coverage import KINDS, MEASURED, left_out, series, simulated
@@ -136,12 +136,14 @@ def test_a_network_that_is_ten_times_as_slow_as_measured_does_not_lead_far_astra
 
 
 def table(program, times):
-    rows = [{"bytes": size * 2**20, "seconds": seconds} for size, seconds in times.items()]
+    rows = [{"bytes": int(size * 2**20), "seconds": seconds} for size, seconds in times.items()]
     return {"program": program, "ranks": 4, "rows": rows}
 
 
 def of_step(figures, *sizes):
-    return step_allreduce(from_data(AllreduceTimes, figures), *sizes)
+    return step_allreduce(
+        from_data(NetworkFigures, {**figures, "streams": 8, "seconds": 1.0}), *sizes
+    )
 
 
 def test_the_allreduce_of_a_step_is_from_the_times_that_the_network_benchmark_measured():

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.bench.network import Allreduce, AllreduceTable, AllreduceTimes, NetworkFigures
+from clusterctl.bench.network import Allreduce, AllreduceTable, NetworkFigures
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey, order, parse_sizes
 from clusterctl.bench.report import (
     Chart,
@@ -350,11 +350,11 @@ def test_few_sizes_on_real_data_say_as_little_as_few_on_synthetic_data():
     # A measured network does not tell how several nodes read.
     rows = [{"bytes": size, "seconds": 1e-4 + size * 1e-9} for size in (2**20, 2**26)]
     network = {
-        "nodes": ["a", "b"], "failures": {}, "instance_types": ABOUT["types"],
+        "nodes": ["a", "b"], "streams": 8, "seconds": 1.0, "instance_types": ABOUT["types"],
         "allreduce": [{"program": "MPI_Allreduce", "ranks": 2, "rows": rows}],
     }  # fmt: skip
     one_node = dict.fromkeys((2, 4, 8), 1.0)
-    network = from_data(AllreduceTimes, network)
+    network = from_data(NetworkFigures, network)
     found = replace(kinds_of(one_node, one_node), network=network)
     assert model_of(found, SYNTHETIC).predict(16) is not None
     assert model_of(found, REAL).predict(16) is None

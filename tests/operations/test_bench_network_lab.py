@@ -66,7 +66,7 @@ def test_a_slow_link_is_named(quad):
     assert (table.program, table.ranks, table.error) == ("MPI_Allreduce", 4, "")
     assert [row.bytes for row in table.rows][:3] == [8, 1024, 65536]
     # No rank's link carries more than the slowest one, except for a burst.
-    assert table.rows[3].busbw < 1.1 * 10 * MBIT
+    assert table.rows[3].busbw_bytes_s < 1.1 * 10 * MBIT
     assert [left_on(quad, node) for node in range(4)] == [""] * 4
 
 

@@ -18,13 +18,13 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.ec2 import session
 from clusterctl.ec2.gc import orphans as verdicts
 from clusterctl.ec2.gc import removal
-from clusterctl.ec2.gc.orphans import Rules, Verdict, without_stop_time
+from clusterctl.ec2.gc.orphans import GcOptions, Rules, Verdict, without_stop_time
 from clusterctl.ec2.instances import find_states
 from clusterctl.ec2.resources import ResourceKind
 from clusterctl.operations import gc as gc_module
 from clusterctl.operations.costs import read_ended
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.gc import GarbageCollector, GcOptions
+from clusterctl.operations.gc import GarbageCollector
 from clusterctl.operations.site import keep_site, site_of
 from tests.cli.running import CommandLine
 from tests.lab import running

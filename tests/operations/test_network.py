@@ -10,10 +10,10 @@ import pytest
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.ec2 import tags
 from clusterctl.ec2.network.plan import Action, NetworkRequest, NetworkSettings, stack_name
-from clusterctl.ec2.network.stack import template_version
+from clusterctl.ec2.network.stack import StackFailed, template_version
 from clusterctl.operations import network
 from clusterctl.operations.launcher import StepProgress
-from clusterctl.operations.network import StackFailed, network_status, plan_network
+from clusterctl.operations.network import network_status, plan_network
 from tests.clock import FakeClock
 from tests.ec2.cloudformation import REASON, CloudFormation
 from tests.moto_ec2 import NEW_IMAGE, clients_of

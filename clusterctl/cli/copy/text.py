@@ -17,7 +17,7 @@ from clusterctl.copy.report import (
     TransferReport,
 )
 from clusterctl.domain.errors import ClusterctlError, HostError
-from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import count, format_bytes, format_duration, format_rate
 
 Row = tuple[str, ...]
@@ -389,10 +389,7 @@ def error_lines(error: ClusterctlError | None) -> list[str]:
 def warning_lines(report: TransferReport) -> list[str]:
     """Return what the source left out, and the nodes' warnings with their hosts folded."""
     left_out = report.source.warnings if report.source else ()
-    groups: dict[str, list[str]] = {}
-    for node in report.nodes:
-        for warning in node.warnings:
-            groups.setdefault(one_line(warning), []).append(node.host)
+    groups = grouped((one_line(text), one.host) for one in report.nodes for text in one.warnings)
     remarks = [f"warning: {fold_hosts(hosts)}: {text}" for text, hosts in groups.items()]
     named = [one_line(text.removeprefix("left out ")) for text in left_out]
     return [*_some([f"left out: {text}" for text in named]), *_some(remarks)]
@@ -429,11 +426,9 @@ def _alike(nodes: Sequence[NodeReport]) -> bool:
 
 def gap_table(report: TransferReport) -> list[Row]:
     """Return a header and a row per group of nodes that lack the same; empty without any."""
-    groups: dict[tuple[int, int, int], list[NodeReport]] = {}
-    for node in report.nodes:
-        if node.gap:
-            key = (node.gap.files, node.gap.bytes, node.gap.delete)
-            groups.setdefault(key, []).append(node)
+    groups = grouped(
+        ((one.gap.files, one.gap.bytes, one.gap.delete), one) for one in report.nodes if one.gap
+    )
     head = ("NODE", "FILES", "BYTES", "DELETE", "FREE")
     rows = [
         (
@@ -453,10 +448,7 @@ def gap_lines(report: TransferReport) -> list[str]:
     found = [(node.host, node.gap) for node in report.nodes if node.gap]
     if not found:
         return []
-    deletions: dict[tuple[tuple[str, ...], int], list[str]] = {}
-    for host, gap in found:
-        if gap.delete:
-            deletions.setdefault((gap.delete_names, gap.delete), []).append(host)
+    deletions = grouped(((gap.delete_names, gap.delete), host) for host, gap in found if gap.delete)
     lines = []
     for (names, number), hosts in deletions.items():
         lines.append(f"{fold_hosts(hosts)}: {count(number, 'file')} would be deleted")

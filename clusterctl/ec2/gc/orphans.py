@@ -37,6 +37,19 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
+class GcOptions:
+    """The user's options that decide what is an orphan.
+
+    `cluster` checks only the cluster of that name, and all of it is an orphan. `older_than_s` makes
+    orphans of all instances that have been up longer. `networks` makes orphans of unused networks.
+    """
+
+    cluster: str | None = None
+    older_than_s: float | None = None
+    networks: bool = False
+
+
+@dataclass(frozen=True)
 class Rules:
     """The facts and options that the verdicts depend on.
 
@@ -45,10 +58,6 @@ class Rules:
     could not be listed in a region. `unused_since` is when `gc` first saw each unused resource
     for which EC2 has no creation date; None counts all of these as old. `spent` has what clusters
     with a budget have cost in US dollars, and what they cost an hour; None if that is unknown.
-
-    Options: `cluster` checks only the cluster of that name, and all of it is an orphan.
-    `older_than_s` makes orphans of all instances that have been up longer. `networks` makes
-    orphans of unused networks.
     """
 
     now: datetime
@@ -58,9 +67,7 @@ class Rules:
     unlisted_kinds: frozenset[tuple[str, ResourceKind]] = frozenset()
     unused_since: Mapping[ResourceId, datetime] | None = None
     spent: Mapping[ClusterId, tuple[float, float | None]] = field(default_factory=dict)
-    cluster: str | None = None
-    older_than_s: float | None = None
-    networks: bool = False
+    options: GcOptions = GcOptions()
 
 
 @dataclass(frozen=True)
@@ -131,7 +138,7 @@ def classify_network(one: Resource, everything: Sequence[Resource], rules: Rules
     age = age_s(one, rules.now)
     if age is not None and age < YOUNG_S:
         return Classified(one, Verdict.KEPT, "no cluster is in it, but it was made just now")
-    if not rules.networks:
+    if not rules.options.networks:
         return Classified(one, Verdict.KEPT, "no cluster is in it; --networks removes it")
     return Classified(one, Verdict.ORPHAN, "no cluster is in it")
 
@@ -146,7 +153,7 @@ _DATED = (ResourceKind.VOLUME, ResourceKind.KEY_PAIR)
 def classify(resources: Iterable[Resource], rules: Rules) -> tuple[Classified, ...]:
     """Return the verdicts on the resources that the rules cover, by region, cluster and kind.
 
-    With `rules.cluster` these are that cluster's only.
+    With `rules.options.cluster` these are that cluster's only.
     """
     clusters: dict[ClusterId, list[Resource]] = {}
     networks: list[Resource] = []
@@ -158,9 +165,9 @@ def classify(resources: Iterable[Resource], rules: Rules) -> tuple[Classified, .
             networks.append(one)
     classified = []
     for identity in sorted(clusters):
-        if rules.cluster is None or identity[1] == rules.cluster:
+        if rules.options.cluster is None or identity[1] == rules.options.cluster:
             classified += _ClusterResources(identity, clusters[identity], rules).classified()
-    if rules.cluster is None:
+    if rules.options.cluster is None:
         classified += [classify_network(one, everything, rules) for one in networks]
     order = list(ResourceKind)
     return tuple(
@@ -206,7 +213,7 @@ class _ClusterResources:
         # Without the list of instances everything else would seem unused.
         if self._is_blind(ResourceKind.INSTANCE):
             return Classified(one, Verdict.KEPT, "its instances could not be listed")
-        if self._rules.cluster is not None:
+        if self._rules.options.cluster is not None:
             return Classified(one, Verdict.ORPHAN, "all of this cluster is requested (--cluster)")
         return Classified(one, *way(one))
 
@@ -270,7 +277,7 @@ class _ClusterResources:
         return Verdict.ORPHAN, f"stopped for {format_duration(stopped_s)}; {days:g} d are allowed"
 
     def _old(self, one: Resource) -> _Answer:
-        limit_s = self._rules.older_than_s
+        limit_s = self._rules.options.older_than_s
         if limit_s is None or self._age_s(one) < limit_s:
             return None
         return Verdict.ORPHAN, f"older than {format_duration(limit_s)}"

@@ -14,6 +14,7 @@ from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.cluster_resources import BATCH
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import batches
+from clusterctl.ec2.network.stack import StackWork, find_stack
 from clusterctl.ec2.node_role import delete_profile, delete_role
 from clusterctl.ec2.resources import DELETIONS, Resource, ResourceKind, delete, list_kind
 
@@ -89,7 +90,8 @@ def remove(
                 on_gone(resource)
     for resource in by_kind[ResourceKind.NETWORK]:
         try:
-            _delete_network(clients, region, resource, teller)
+            if stack := find_stack(clients.cloudformation, resource.name):
+                StackWork(clients.cloudformation, notify, NETWORK_WITHIN_S).delete(stack)
             on_gone(resource)
         except ClusterctlError as failure:
             left.append(RemainingResource(failure, resource))
@@ -202,29 +204,3 @@ def _await_end(
         teller.waits(what, "shutting down", polling.left_s)
         polling.wait()
     return left
-
-
-def _delete_network(
-    clients: Clients, region: str, network: Resource, teller: _WaitReporter
-) -> None:
-    """Delete a network's stack and wait until it is gone.
-
-    Raises AwsError, and ClusterctlError where CloudFormation gives up or takes too long.
-    """
-    with translated():
-        # This only starts the deletion.
-        clients.cloudformation.delete_stack(StackName=network.name)
-    polling = Polling(Clock(), NETWORK_WITHIN_S)
-    while True:
-        shown = [
-            one for one in list_kind(clients, region, ResourceKind.NETWORK) if one.id == network.id
-        ]
-        if not shown:
-            return
-        if shown[0].state == "DELETE_FAILED" or polling.left_s < 0:
-            raise ClusterctlError(
-                f"CloudFormation has not deleted it ({shown[0].state})",
-                f"aws cloudformation describe-stack-events --stack-name {network.name} shows why",
-            )
-        teller.waits(_called(network), "CloudFormation deletes it", polling.left_s)
-        polling.wait()

@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Limits, Market, NodeState
 from clusterctl.domain.findings import Finding
-from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.instances import Instance, billing_reservations, stopped_since
 
@@ -660,10 +660,9 @@ def _overdue(instances: Sequence[Instance], limits: Limits, now: datetime) -> li
 
 
 def _incomplete(instances: Sequence[Instance], costs: Sequence[NodeCost]) -> list[Finding]:
-    nodes: dict[str, list[str]] = {}
-    for one, cost in zip(instances, costs):
-        for why in cost.missing:
-            nodes.setdefault(why, []).append(one.node.name)
+    nodes = grouped(
+        (why, one.node.name) for one, cost in zip(instances, costs) for why in cost.missing
+    )
     return [
         Finding.info(
             "cost.incomplete",

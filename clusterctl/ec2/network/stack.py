@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.errors import AwsError
+from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.timeouts import Clock, backoff_delays
+from clusterctl.domain.units import format_duration
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.network.plan import NetworkSettings, Stack, stack_name
@@ -111,37 +114,7 @@ def _by_key(entries: Any, kind: str) -> Mapping[str, str]:
     return {entry[f"{kind}Key"]: entry.get(f"{kind}Value", "") for entry in entries or ()}
 
 
-def create_stack(client: CloudFormationClient, settings: NetworkSettings, token: str) -> str:
-    """Start the creation of a network's stack and return the stack's id.
-
-    `token` makes a repetition harmless. Raises AwsError, with code AlreadyExistsException if a
-    stack of that name exists.
-    """
-    with translated():
-        return client.create_stack(**_request(settings, token))["StackId"]
-
-
-def update_stack(
-    client: CloudFormationClient, stack: Stack, settings: NetworkSettings, token: str
-) -> bool:
-    """Start an update of the stack; return False if there is nothing to update. Raises AwsError."""
-    try:
-        with translated():
-            client.update_stack(**{**_request(settings, token), "StackName": stack.stack_id})
-    except AwsError as error:
-        if "No updates are to be performed" in error.message:
-            return False
-        raise
-    return True
-
-
-def delete_stack(client: CloudFormationClient, stack: Stack, token: str) -> None:
-    """Start the deletion of the stack. Raises AwsError."""
-    with translated():
-        client.delete_stack(StackName=stack.stack_id, ClientRequestToken=token)
-
-
-def _request(settings: NetworkSettings, token: str) -> dict[str, Any]:
+def _request(settings: NetworkSettings) -> dict[str, Any]:
     return {
         "StackName": stack_name(settings.name),
         "TemplateBody": template_body(),
@@ -150,7 +123,7 @@ def _request(settings: NetworkSettings, token: str) -> dict[str, Any]:
             for key, value in settings.parameters().items()
         ],
         "Tags": tags.tag_list({NETWORK: settings.name, TEMPLATE: template_version()}),
-        "ClientRequestToken": token,
+        "ClientRequestToken": _token(),
     }
 
 
@@ -186,3 +159,158 @@ def network_of(clients: Clients, name: str, stack: Stack) -> Network:
         subnets=find_subnets(clients.ec2, subnet_ids=subnet_ids),
         security_group_id=stack.outputs["SecurityGroupId"],
     )
+
+
+# For so long after a request, DescribeStacks may show the stack's earlier state.
+STALE_FOR_S = 10.0
+# The states of resources that are shown to the user, and the word for each.
+_REPORTED = {
+    "CREATE_COMPLETE": "created",
+    "UPDATE_COMPLETE": "updated",
+    "DELETE_COMPLETE": "deleted",
+}
+
+
+class StackFailed(ClusterctlError):
+    """CloudFormation could not carry out a request. `reasons` are those of the failed resources."""
+
+    def __init__(self, message: str, reasons: tuple[str, ...], hint: str) -> None:
+        listed = "".join(f"\n  {reason}" for reason in reasons)
+        super().__init__(message + (f":{listed}" if listed else ""), hint)
+        self.reasons = reasons
+
+
+class StackWork:
+    """Creates, updates and deletes a stack, and waits for CloudFormation each time.
+
+    Everything can be interrupted and repeated. `timeout_s` is for all waits of one object together.
+    """
+
+    def __init__(
+        self,
+        client: CloudFormationClient,
+        notify: Callable[[str], None],
+        timeout_s: float,
+        clock: Clock = Clock(),
+    ) -> None:
+        self._clock = clock
+        self._client = client
+        self._notify = notify
+        self._timeout_s = timeout_s
+        self._deadline = self._clock.monotonic() + timeout_s
+        self._reported: set[str] = set()
+
+    def create(self, settings: NetworkSettings) -> Stack | None:
+        """Create the stack, and return it; None if another command has created it meanwhile.
+
+        Raises StackFailed if it could not be created, AwsError, ClusterctlError at the deadline.
+        """
+        name = stack_name(settings.name)
+        self._notify(f"creating stack {name}")
+        try:
+            with translated():
+                stack_id = self._client.create_stack(**_request(settings))["StackId"]
+        except AwsError as error:
+            if error.code != "AlreadyExistsException":
+                raise
+            # DescribeStacks may not show the other command's stack for a moment.
+            if self._clock.monotonic() > self._deadline:
+                raise
+            self._clock.sleep(1.0)
+            return None
+        stack = self._follow(Stack(stack_id, name, "CREATE_IN_PROGRESS"))
+        return self._expect(stack, "CREATE_COMPLETE", "created")
+
+    def update(self, stack: Stack, settings: NetworkSettings) -> Stack:
+        """Update the stack to these settings, and return it.
+
+        Raises StackFailed if it could not be changed, AwsError, ClusterctlError at the deadline.
+        """
+        self._notify(f"updating stack {stack.name}")
+        request = {**_request(settings), "StackName": stack.stack_id}
+        try:
+            with translated():
+                self._client.update_stack(**request)
+        except AwsError as error:
+            if "No updates are to be performed" in error.message:
+                return stack
+            raise
+        return self._expect(self._follow(stack, before=stack), "UPDATE_COMPLETE", "updated")
+
+    def delete(self, stack: Stack) -> None:
+        """Delete the stack, or wait for a deletion that is under way.
+
+        Raises StackFailed if it could not be deleted, AwsError, ClusterctlError at the deadline.
+        """
+        self._notify(f"deleting stack {stack.name}, which is {stack.status}")
+        before = None
+        if stack.status != "DELETE_IN_PROGRESS":
+            with translated():
+                self._client.delete_stack(StackName=stack.stack_id, ClientRequestToken=_token())
+            before = stack
+        self._expect(self._follow(stack, before), "DELETE_COMPLETE", "deleted")
+
+    def wait(self, stack: Stack) -> Stack:
+        """Wait until the operation under way has ended, well or not. Return the stack."""
+        self._notify(f"stack {stack.name} is {stack.status}: waiting for it")
+        return self._follow(stack)
+
+    def _expect(self, stack: Stack, status: str, done: str) -> Stack:
+        """Return the stack if it has this status. Raises StackFailed if it has another."""
+        if stack.status == status:
+            return stack
+        events = operation_events(self._client, stack.stack_id)
+        reasons = tuple(event.describe() for event in events if event.failed and event.kind)
+        hint = "when the reason is gone, run the command again: it clears up what failed"
+        if status == "DELETE_COMPLETE":
+            hint = "remove what holds it, and run the command again"
+        raise StackFailed(
+            f"stack {stack.name} could not be {done}, it is {stack.status}",
+            reasons or tuple(filter(None, [stack.reason])),
+            hint,
+        )
+
+    def _follow(self, stack: Stack, before: Stack | None = None) -> Stack:
+        """Wait until no operation is under way, reporting its events. Return the stack.
+
+        `before` is the stack as of the request, which CloudFormation may still show for a moment.
+        Raises ClusterctlError at the deadline.
+        """
+        stale_until = self._clock.monotonic() + STALE_FOR_S
+        for gap_s in backoff_delays(0.5, 1.3, 5.0):
+            known = find_stack(self._client, stack.stack_id)
+            if known is None:
+                return replace(stack, status="DELETE_COMPLETE")
+            stale = before is not None and (known.status, known.changed) == (
+                before.status,
+                before.changed,
+            )
+            if not stale or self._clock.monotonic() > stale_until:
+                self._report(stack)
+                if not known.in_progress:
+                    return known
+            if self._clock.monotonic() + gap_s > self._deadline:
+                raise ClusterctlError(
+                    f"stack {stack.name} is still {known.status} "
+                    f"after {format_duration(self._timeout_s)}",
+                    "AWS goes on by itself; run the command again to wait for it",
+                )
+            self._clock.sleep(gap_s)
+        raise AssertionError("unreachable")
+
+    def _report(self, stack: Stack) -> None:
+        """Report the events that are new since the last call."""
+        for event in operation_events(self._client, stack.stack_id):
+            if event.event_id in self._reported or not event.kind:
+                continue
+            self._reported.add(event.event_id)
+            if event.failed:
+                self._notify(f"failed: {event.describe()}")
+            elif event.status in _REPORTED:
+                self._notify(f"{event.resource}: {_REPORTED[event.status]}")
+
+
+def _token() -> str:
+    # When a response is lost, the SDK repeats the request with the same token, and CloudFormation
+    # does the work once.
+    return f"clusterctl-{uuid.uuid4().hex}"

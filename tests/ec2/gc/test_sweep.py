@@ -10,7 +10,14 @@ from botocore.exceptions import ClientError
 
 from clusterctl.domain.errors import AwsError
 from clusterctl.ec2 import tags
-from clusterctl.ec2.gc.orphans import STOPPED_FOUND, Rules, Verdict, classify, resource_id
+from clusterctl.ec2.gc.orphans import (
+    STOPPED_FOUND,
+    GcOptions,
+    Rules,
+    Verdict,
+    classify,
+    resource_id,
+)
 from clusterctl.ec2.instances import read_instance, stopped_since
 from clusterctl.ec2.network.vpcs import read_address
 from clusterctl.ec2.resources import Resource, ResourceKind, delete, delete_all, of_instance
@@ -230,7 +237,11 @@ VERDICTS = {
 
 @pytest.mark.parametrize(("found", "rules", "expected"), VERDICTS.values(), ids=VERDICTS)
 def test_verdicts(found, rules, expected):
-    classified = classify(found, Rules(NOW, **rules))
+    options = {
+        name: rules[name] for name in ("cluster", "older_than_s", "networks") if name in rules
+    }
+    facts = {name: value for name, value in rules.items() if name not in options}
+    classified = classify(found, Rules(NOW, **facts, options=GcOptions(**options)))
     assert [one.verdict for one in classified] == expected
     assert all(one.why for one in classified)
 
