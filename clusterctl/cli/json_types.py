@@ -27,6 +27,7 @@ from clusterctl.domain.hostsfile import HostSlots
 from clusterctl.domain.results import CommandResult, HostFailure, HostOutcome
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.jobs.horovod import Timeline, Tuned
+from clusterctl.node.jobs.spec import JobReport
 from clusterctl.node.relay.messages import Gap
 from clusterctl.operations.costs import CostReport
 from clusterctl.operations.disk import DiskReport, GrownDisk, PartsOnHost
@@ -137,43 +138,7 @@ class InstallationSteps(TypedDict):
 Installed = Union[EnvReport, InstallationSteps]
 
 
-class _Job(TypedDict):
-    job_id: str
-    state: str
-    exit_status: Optional[int]
-    waits_for: Sequence[str]
-    head_rebooted: bool
-    started_at: str
-    ended_at: Optional[str]
-    duration_s: float
-    usd: Optional[float]
-    hourly_usd: Optional[float]
-    list_hourly_usd: Optional[float]
-    step: Optional[int]
-    images_per_s: Optional[float]
-    hosts: Sequence[str]
-    argv: Sequence[str]
-    git: Any
-    attempts: Sequence[Mapping[str, Any]]
-    gpus: int
-    preset: str
-    line: str
-    evaluation: str
-    recipe: Any
-    variables: Mapping[str, Any]
-    mpi_arguments: Sequence[str]
-    log_dir: Optional[str]
-    sources: Sequence[str]
-    destination: Optional[str]
-    model_dir: Optional[str]
-    watchdog: Sequence[str]
-    log_bytes: Optional[int]
-
-
-class Job(_Job, total=False):
-    nodes: Sequence[Mapping[str, Any]]
-
-
+Job = JobReport
 Jobs = list[Job]
 
 

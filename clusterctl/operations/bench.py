@@ -47,6 +47,7 @@ from clusterctl.node.record import (
     Rows,
     from_data,
     from_json,
+    pick,
     read_rows,
     to_data,
     to_json,
@@ -515,19 +516,12 @@ def _result(
             f"its log: clusterctl logs {settings.cluster} {job.job_id}",
         )
     finite = [row for row in rows if 0 <= row.images_per_s < math.inf]
-    return MeasuredRun(
-        **vars(going.key),
+    return pick(
+        *(MeasuredRun, going, run.facts),
         rows=tuple((row.step, row.images_per_s) for row in finite),
         images_per_s=speed,
-        batch=going.batch,
         images=run.facts.training_samples or IMAGENET_IMAGES,
-        nodes=going.nodes,
-        hourly_usd=going.hourly_usd,
         wall_s=job.duration_s,
-        job=job.as_data(),
-        model=run.facts.model,
-        image_size=run.facts.image_size,
-        precision=run.facts.precision,
-        gpu=run.facts.gpu,
+        job=to_data(job.report()),
         odd_rows=len(rows) - len(finite),
     )
