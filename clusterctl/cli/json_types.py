@@ -13,7 +13,7 @@ from typing import Any, Literal, Optional, TypedDict, Union
 from clusterctl.bench.plan import BenchSettings, RunKey
 from clusterctl.bench.results import Difference, MeasuredRun
 from clusterctl.cli.bench_network import CheckedNetwork
-from clusterctl.cli.cluster import ReadyCluster, ReducedCluster, StoppedCluster
+from clusterctl.cli.cluster import ReadyCluster
 from clusterctl.cli.copy.view import NodeEvent, ProgressEvent
 from clusterctl.cli.disk import CleanedNode
 from clusterctl.cli.orphan_table import SweepReport
@@ -35,7 +35,9 @@ from clusterctl.operations.down import RemovedCluster
 from clusterctl.operations.environment import EnvReport
 from clusterctl.operations.gc import GcReport
 from clusterctl.operations.kill import HeldMemory
+from clusterctl.operations.members import ReducedCluster
 from clusterctl.operations.network import NetworkPlan, NetworkReport, NetworkStatus
+from clusterctl.operations.power import StoppedCluster
 from clusterctl.operations.reboot import Rebooted
 from clusterctl.operations.results import Results
 from clusterctl.operations.s3sync import SyncNode
