@@ -18,7 +18,7 @@ import re
 import textwrap
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.cluster import Limits
@@ -76,18 +76,7 @@ def joined_settings(
     `members` are the nodes, the head node first.
     """
     workers = tuple(Worker(member.name, member.private_ip) for member in members[1:])
-    return GuardSettings(
-        first.cluster,
-        index=index,
-        lifetime_s=first.lifetime_s,
-        idle_s=first.idle_s,
-        spot=first.spot,
-        at_power_off=first.at_power_off,
-        block_ends_at=first.block_ends_at,
-        erases_store=first.erases_store,
-        user=user,
-        workers=workers if index == 0 else (),
-    )
+    return replace(first, index=index, user=user, workers=workers if index == 0 else ())
 
 
 # The first boot of a machine begins at most this long after its launch.

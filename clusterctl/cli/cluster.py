@@ -54,20 +54,6 @@ class ReadyCluster(Cluster):
     hosts_file: str = ""
 
 
-@dataclass(frozen=True)
-class ReducedCluster(Cluster):
-    """What `remove` reports: the nodes that are left, and the names of those that are not."""
-
-    removed: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class StoppedCluster(Cluster):
-    """What `stop` reports: with the names of the nodes that it stopped."""
-
-    stopped: tuple[str, ...] = ()
-
-
 def print_plan(plan: LaunchPlan) -> None:
     """Print the steps, their price an hour, the places to try next, and the estimate."""
     if not plan.refused:
@@ -491,16 +477,15 @@ def remove(
     """
     from clusterctl.operations.members import remove as take_away
 
-    anyway = f"clusterctl remove {name} {format_indices(indices)} --yes --force"
-    _check_nodes_going(app, name, indices, "remove", anyway, yes, force)
+    _check_nodes_going(app, name, indices, "remove", yes, force)
     with launcher_of(app, name) as launcher:
         removed = take_away(launcher, name, indices)
     if as_json:
-        output.data(ReducedCluster(**vars(removed.cluster), removed=removed.removed))
+        output.data(removed)
         return
     output.line(f"removed {fold_hosts(removed.removed)}")
     if not removed.is_finished:
-        left = format_indices(node.index for node in removed.cluster.nodes)
+        left = format_indices(node.index for node in removed.nodes)
         output.note(
             f"not all of the others ({left}) run: they learn of it by `clusterctl start {name}`"
         )
@@ -536,8 +521,7 @@ def replace(
     """
     from clusterctl.operations.members import nearest_peer, replace_nodes
 
-    anyway = f"clusterctl replace {name} {format_indices(indices)} --yes --force"
-    _check_nodes_going(app, name, indices, "replace", anyway, yes, force)
+    _check_nodes_going(app, name, indices, "replace", yes, force)
     if data:
         with app.open(name) as access:
             # Raises UsageError if no node can supply the data, before any is terminated.
@@ -624,7 +608,7 @@ def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
         )
     _note_reservations(found.reservations, app.ec2.meta.region_name)
     if as_json:
-        output.data(StoppedCluster(**vars(found.cluster), stopped=found.stopped))
+        output.data(found)
     elif not found.stopped:
         output.note(f"nothing to do: {name} is stopped")
     else:
@@ -703,18 +687,12 @@ def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> No
 
 
 def _check_nodes_going(
-    app: AppContext,
-    name: str,
-    indices: tuple[int, ...],
-    verb: str,
-    anyway: str,
-    yes: bool,
-    force: bool,
+    app: AppContext, name: str, indices: tuple[int, ...], verb: str, yes: bool, force: bool
 ) -> None:
     """Show what would be lost with these nodes of the cluster, and ask whether to go on.
 
-    `verb` is remove or replace, `anyway` the command that loses it. With `yes` it does not ask.
-    Without `force`, raises JobRunning while a job runs, HostError if the head node does not say,
+    `verb` is remove or replace. With `yes` it does not ask. Without `force`, raises JobRunning
+    while a job runs, HostError if the head node does not respond,
     and, with `yes`, ResultsAtRisk if something would be lost. Raises UsageError if it cannot ask,
     MissingTool without the cluster's key, click.Abort.
     """
@@ -736,7 +714,8 @@ def _check_nodes_going(
     if yes and at_risk and not force:
         raise ResultsAtRisk(
             f"nothing was done: what is named above goes with {nodes}",
-            f"save it first, or lose it: {anyway}",
+            "save it first, or lose it: "
+            f"clusterctl {verb} {name} {format_indices(indices)} --yes --force",
             found_there,
         )
     output.findings(found_there)
@@ -802,7 +781,7 @@ def down(
     clusterctl down demo --yes
     clusterctl down demo --yes --discard-results
     """
-    from clusterctl.cli.node_progress import LineProgress
+    from clusterctl.cli.node_progress import printed_progress
     from clusterctl.operations.down import down as remove
     from clusterctl.operations.down import find_removable
     from clusterctl.operations.ended import did_you_mean
@@ -816,7 +795,7 @@ def down(
     if not (yes and discard_results):
         check_removal(app, name, found, yes)
     interrupts = Interrupts(app.timeouts.clock)
-    described = (LineProgress(), app.timeouts, found.others)
+    described = (printed_progress(), app.timeouts, found.others)
     with interrupts.handled():
         try:
             removed = interrupts.interruptible(

@@ -39,7 +39,7 @@ def jobs(app: AppContext, name: str, as_json: bool) -> int:
     with app.open(name) as access:
         found = [with_reasons(access, job) for job in jobs_of(access)]
     if as_json:
-        output.data([job.as_data() for job in found])
+        output.data([job.report() for job in found])
         return 0
     if not found:
         output.note("no jobs")

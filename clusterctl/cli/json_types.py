@@ -13,7 +13,7 @@ from typing import Any, Literal, Optional, TypedDict, Union
 from clusterctl.bench.plan import BenchSettings, RunKey
 from clusterctl.bench.results import Difference, MeasuredRun
 from clusterctl.cli.bench_network import CheckedNetwork
-from clusterctl.cli.cluster import ReadyCluster, ReducedCluster, StoppedCluster
+from clusterctl.cli.cluster import ReadyCluster
 from clusterctl.cli.copy.view import NodeEvent, ProgressEvent
 from clusterctl.cli.disk import CleanedNode
 from clusterctl.cli.orphan_table import SweepReport
@@ -27,6 +27,7 @@ from clusterctl.domain.hostsfile import HostSlots
 from clusterctl.domain.results import CommandResult, HostFailure, HostOutcome
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.jobs.horovod import Timeline, Tuned
+from clusterctl.node.jobs.spec import JobReport
 from clusterctl.node.relay.messages import Gap
 from clusterctl.operations.costs import CostReport
 from clusterctl.operations.disk import DiskReport, GrownDisk, PartsOnHost
@@ -34,7 +35,9 @@ from clusterctl.operations.down import RemovedCluster
 from clusterctl.operations.environment import EnvReport
 from clusterctl.operations.gc import GcReport
 from clusterctl.operations.kill import HeldMemory
+from clusterctl.operations.members import ReducedCluster
 from clusterctl.operations.network import NetworkPlan, NetworkReport, NetworkStatus
+from clusterctl.operations.power import StoppedCluster
 from clusterctl.operations.reboot import Rebooted
 from clusterctl.operations.results import Results
 from clusterctl.operations.s3sync import SyncNode
@@ -137,43 +140,7 @@ class InstallationSteps(TypedDict):
 Installed = Union[EnvReport, InstallationSteps]
 
 
-class _Job(TypedDict):
-    job_id: str
-    state: str
-    exit_status: Optional[int]
-    waits_for: Sequence[str]
-    head_rebooted: bool
-    started_at: str
-    ended_at: Optional[str]
-    duration_s: float
-    usd: Optional[float]
-    hourly_usd: Optional[float]
-    list_hourly_usd: Optional[float]
-    step: Optional[int]
-    images_per_s: Optional[float]
-    hosts: Sequence[str]
-    argv: Sequence[str]
-    git: Any
-    attempts: Sequence[Mapping[str, Any]]
-    gpus: int
-    preset: str
-    line: str
-    evaluation: str
-    recipe: Any
-    variables: Mapping[str, Any]
-    mpi_arguments: Sequence[str]
-    log_dir: Optional[str]
-    sources: Sequence[str]
-    destination: Optional[str]
-    model_dir: Optional[str]
-    watchdog: Sequence[str]
-    log_bytes: Optional[int]
-
-
-class Job(_Job, total=False):
-    nodes: Sequence[Mapping[str, Any]]
-
-
+Job = JobReport
 Jobs = list[Job]
 
 

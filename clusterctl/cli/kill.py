@@ -231,7 +231,7 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
         cancelled = cancel_job(access, job_id)
     others = cancelled.others
     if as_json:
-        jobs = [job.as_data() for _, job in cancelled.jobs]
+        jobs = [job.report() for _, job in cancelled.jobs]
         output.data({"jobs": jobs, **_report_data(others)})
     else:
         for before, job in cancelled.jobs:

@@ -200,9 +200,9 @@ def _show_network(found: Network) -> None:
 
 
 def _progress() -> Any:
-    from clusterctl.cli.node_progress import LineProgress
+    from clusterctl.cli.node_progress import printed_progress
 
-    return LineProgress()
+    return printed_progress()
 
 
 @contextlib.contextmanager

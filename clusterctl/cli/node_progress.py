@@ -12,7 +12,7 @@ from clusterctl.cli import output
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import format_duration
-from clusterctl.operations.launcher import Stage, StepProgress
+from clusterctl.operations.launcher import LineProgress, Stage, StepProgress
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,23 +21,9 @@ if TYPE_CHECKING:
 ROWS = 20
 
 
-class LineProgress(StepProgress):
-    """Prints one line per step, and per node and stage."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def step(self, text: str) -> None:
-        with self._lock:
-            output.note(text)
-
-    def finding(self, finding: Finding) -> None:
-        with self._lock:
-            output.findings([finding])
-
-    def node(self, name: str, stage: Stage, detail: str = "") -> None:
-        with self._lock:
-            output.note(f"{name}: {stage.value}" + (f": {detail}" if detail else ""))
+def printed_progress() -> StepProgress:
+    """Return what prints one line per step, and per node and stage."""
+    return LineProgress(output.note, lambda finding: output.findings([finding]))
 
 
 class TableProgress(StepProgress):
@@ -100,7 +86,7 @@ def _rows(shown: dict[str, tuple[Stage, str, float]], now: float) -> Iterator[tu
 def node_progress() -> Iterator[StepProgress]:
     """Yield the progress display; it is drawn until the block ends."""
     if not output.is_live():
-        yield LineProgress()
+        yield printed_progress()
         return
     with ExitStack() as drawing:
         yield TableProgress(drawing)

@@ -107,7 +107,7 @@ def print_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
 
     job = with_reasons(access, job)
     if as_json:
-        output.data(job.as_data())
+        output.data(job.report())
     output.note(how_it_ended(job))
     lost = lost_in(job.status.attempts[-1]) if job.status.attempts else ""
     if lost:

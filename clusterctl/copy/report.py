@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from clusterctl.copy.plan import SourceSummary
 from clusterctl.copy.topology import Peer
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.node.record import pick
 from clusterctl.node.relay.messages import Done, Gap, Progress
 
 if TYPE_CHECKING:
@@ -268,15 +269,11 @@ def report_of(
 
 def _node_report(peer: Peer) -> NodeReport:
     done, progress = peer.done or Done(), peer.progress or Progress()
-    return NodeReport(
+    return pick(
+        *(NodeReport, done, peer),
         host=peer.name,
-        gap=peer.gap,
         received_bytes=done.bytes or peer.bytes,
-        files=done.files,
-        deleted=done.deleted,
-        left_out=done.left_out,
         duration_s=_duration_s(peer),
-        error=peer.error,
         warnings=tuple(peer.warnings),
         moves=tuple(peer.moves),
         limits={**progress.waits, "cpu": progress.cpu} if progress.wall else {},

@@ -13,17 +13,17 @@ from clusterctl.domain.errors import ClusterctlError
 T = TypeVar("T")
 
 
-def read_file(path: Path, parse: Callable[[bytes], T], hint: str) -> T:
-    """Return what `parse` makes of a file's content.
+def read_file(path: Path, parse: Callable[[bytes], T], hint: str) -> T | None:
+    """Return what `parse` makes of a file's content; None without the file.
 
-    Raises FileNotFoundError without the file, and ClusterctlError with the file's name, the reason
+    Raises ClusterctlError with the file's name, the reason
     and `hint` if it cannot be read or `parse` raises ValueError: a damaged file is not an empty
     one.
     """
     try:
         return parse(path.read_bytes())
     except FileNotFoundError:
-        raise
+        return None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ClusterctlError(f"cannot read {path}: {reason}", hint) from None

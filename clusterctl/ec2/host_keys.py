@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.domain.timeouts import Clock, backoff_delays
+from clusterctl.domain.timeouts import Clock, Polling
 from clusterctl.ec2.errors import paged, throttled, translated
 from clusterctl.ec2.instances import batches
 
@@ -239,8 +239,8 @@ def _await(
 
     Returns early once all `count` have ended. Raises AwsError.
     """
-    deadline = clock.monotonic() + within_s
-    for gap_s in backoff_delays(0.5, 1.4, 5.0):
+    polling = Polling(clock, within_s, 0.5)
+    while True:
         # Right after SendCommand the listing may still be empty.
         ended = {
             one["InstanceId"]: one
@@ -252,10 +252,9 @@ def _await(
             )
             if one.get("Status") in _ENDED
         }
-        if len(ended) >= count or clock.monotonic() + gap_s > deadline:
+        if len(ended) >= count or polling.left_s < 0:
             return ended
-        clock.sleep(gap_s)
-    raise AssertionError("unreachable")
+        polling.wait()
 
 
 def _output(invocation: Any) -> str:

@@ -28,6 +28,7 @@ from clusterctl.node.jobs.jobs import Submission, Submitted, cancel, submit
 from clusterctl.node.jobs.listing import find_jobs
 from clusterctl.node.jobs.spec import LOG_NAME, JobRecord, JobSpec, JobStep, When
 from clusterctl.node.packer import program_of
+from clusterctl.node.record import pick
 from clusterctl.transport.call import call
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.data import read_data
@@ -62,23 +63,14 @@ def spec_of(plan: JobPlan, **more: Any) -> JobSpec:
         collect = ("python3", "-ISu", f"{folder}/{COLLECT_FILE}", folder)
         steps.append(JobStep(collect, When.ALWAYS))
     fields: dict[str, Any] = {
-        "job_id": plan.job_id,
-        "preset": plan.preset,
         "steps": tuple(steps),
-        "workdir": plan.workdir,
-        "ranks": plan.ranks,
-        "log_dir": plan.log_dir,
         "log_name": plan.run.log_name if plan.run else LOG_NAME,
         "variables": {one.name: None if one.private else one.value for one in plan.variables},
-        "mpi_arguments": plan.mpi_arguments,
-        "tag_end": plan.tag_end,
-        "torchrun": plan.torchrun,
-        "output": plan.output,
         "recipe": plan.recipe.as_data() if plan.recipe else None,
         "min_ranks": plan.ranks,
-        "watchdog": plan.watchdog,
+        "code": None,  # the plan's is a folder
     }
-    return JobSpec(**{**fields, **more})
+    return pick(JobSpec, plan, **{**fields, **more})
 
 
 def submission_of(plan: JobPlan, spec: JobSpec, how: str = "refuse") -> Submission:

@@ -26,6 +26,7 @@ from clusterctl.node.facts.software import (
     torch_python,
 )
 from clusterctl.node.facts.system import login, system
+from clusterctl.node.record import pick
 
 # Prefixes of the names of interfaces that are no network cards. Bridges and the loopback have the
 # same address on every host.
@@ -100,12 +101,8 @@ def facts_of_head(report: FactReport) -> HeadFacts:
         )
     cards = found.gpus if found else ()
     memory = cards[0].memory_total_mib if cards else None
-    return HeadFacts(
-        home=user.home,
-        hostname=machine.hostname,
-        search_path=user.search_path,
-        library_path=user.library_path,
-        cpus=machine.cpus,
+    return pick(
+        *(HeadFacts, user, machine),
         nvidia_driver=bool(report.get(has_driver)),
         gpu_memory_mib=None if memory is None else int(memory),
         addresses=report.get(addresses) or (),

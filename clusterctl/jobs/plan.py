@@ -65,6 +65,7 @@ from clusterctl.jobs.trainer import (
 from clusterctl.node import affinity
 from clusterctl.node.jobs.folder import DUMP_PREFIX
 from clusterctl.node.jobs.spec import Watchdog
+from clusterctl.node.record import pick
 
 # Paths on the nodes are relative to the home folder unless they begin with a slash.
 EXAMPLES_FOLDER = "examples/horovod/tensorflow"
@@ -323,26 +324,20 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         arguments=request.mpi_arguments,
         network=shared_network([entry.host for entry in hosts.entries], facts),
     )
-    return JobPlan(
+    return pick(
+        *(JobPlan, request),
         job_id=job_id,
         output=_output(request.output, facts.home, code, job_id),
-        ranks=request.ranks,
         preset=preset.name,
-        synthetic=request.synthetic,
         workdir=f"{facts.home}/{EXAMPLES_FOLDER}",
         argv=tuple(mpirun_argv(launch)),
         evaluation=_evaluation(request, launch, environment, preset, facts, hosts),
         python=python,
-        per_host=request.per_host,
-        environment=request.environment,
         clears_on_purpose=bool(_clearing(request)),
         script_path=script,
         code=code,
         home=facts.home,
-        variables=request.variables,
-        mpi_arguments=request.mpi_arguments,
         tag_end=tag_end(environment.mpirun, request.mpi_arguments),
-        torchrun=request.torchrun,
         port=port,
         recipe=None if script else _recipe(request, options, preset, facts, exports),
     )

@@ -31,6 +31,7 @@ from clusterctl.node.facts.training import (
     training_files,
     training_log,
 )
+from clusterctl.node.record import pick
 
 
 @dataclass(frozen=True)
@@ -122,16 +123,10 @@ def facts_of_node(host: str, report: FactReport) -> PreflightFacts:
     files = report.get(training_files) or TrainingFiles()
     log = report.get(training_log) or TrainingLog()
     machine = report.get(system)
-    return PreflightFacts(
+    return pick(
+        *(PreflightFacts, files, log),
         host=host,
-        training=files.training,
-        validation=files.validation,
         data_error=files.error,
-        records=files.records,
-        checkpoints=log.checkpoints,
-        checkpoint_bytes=log.checkpoint_bytes,
-        images_per_step=log.images_per_step,
-        free_bytes=log.free_bytes,
         versions=report.get(versions) or {},
         script_error=report.get(script_error) or "",
         output_error=report.get(output_error) or "",

@@ -131,6 +131,16 @@ def to_data(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime.datetime) else value
 
 
+def pick(kind: Callable[..., T], *sources: Any, **given: Any) -> T:
+    """Return a record with the fields that are given, and each other from the first of the sources
+    that has its name. A field that none of them has keeps its default."""
+    for one in dataclasses.fields(typing.cast("Any", kind)):
+        for source in sources:
+            if one.name not in given and hasattr(source, one.name):
+                given[one.name] = getattr(source, one.name)
+    return kind(**given)
+
+
 def finite(data: Any) -> Any:
     """Return data with None for each number that JSON does not have: a loss may be NaN."""
     if isinstance(data, float):

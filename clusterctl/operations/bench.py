@@ -15,6 +15,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -46,6 +47,7 @@ from clusterctl.node.record import (
     Rows,
     from_data,
     from_json,
+    pick,
     read_rows,
     to_data,
     to_json,
@@ -95,19 +97,21 @@ def read_benchmark(folder: Path) -> Benchmark:
     """Read the benchmark in a folder. Raise UsageError if the folder does not hold one, and
     ClusterctlError if it cannot be read."""
     again = "choose another folder: --out DIR; its runs are in runs.jsonl"
-    try:
-        found = read_file(folder / ABOUT, lambda text: from_json(_About, text), again)
-    except FileNotFoundError:
+    found = read_file(folder / ABOUT, partial(from_json, _About), again)
+    if found is None:
         raise UsageError(
             f"there is no benchmark in {folder}", "make one: clusterctl bench NAME --gpus 1,8"
-        ) from None
-    runs, name = _runs(folder), folder.resolve().name
+        )
+    lines = read_file(folder / RUNS, partial(read_rows, MeasuredRun), "make it readable")
+    runs, name = lines or Rows[MeasuredRun](), folder.resolve().name
+    again = "measure it again: clusterctl bench NAME --network --out DIR; or delete it"
+    network = read_file(folder / NETWORK, partial(from_json, NetworkFigures), again)
     # The last line of a run wins.
     last = {run.key: run for run in runs.rows}
     damaged = tuple(f"{folder / RUNS}, {text}" for text in runs.damaged)
     return Benchmark(
         *(name, found.settings, found.seed, found.about),
-        *(tuple(last.values()), _network(folder), damaged),
+        *(tuple(last.values()), network, damaged),
     )
 
 
@@ -124,25 +128,6 @@ def _write(path: Path, text: str) -> None:
         raise UsageError(
             f"cannot write {error.filename}: {error.strerror}", "choose another: --out DIR"
         ) from None
-
-
-def _network(folder: Path) -> NetworkFigures | None:
-    """Read the network's figures; None if there are none. Raise ClusterctlError."""
-    again = "measure it again: clusterctl bench NAME --network --out DIR; or delete it"
-    try:
-        return read_file(folder / NETWORK, lambda text: from_json(NetworkFigures, text), again)
-    except FileNotFoundError:
-        return None
-
-
-def _runs(folder: Path) -> Rows[MeasuredRun]:
-    """Read `runs.jsonl`. Raise ClusterctlError."""
-    try:
-        return read_file(
-            folder / RUNS, lambda text: read_rows(MeasuredRun, text), "make it readable"
-        )
-    except FileNotFoundError:
-        return Rows()
 
 
 def open_benchmark(
@@ -484,10 +469,7 @@ def _noted(folder: Path) -> _Going | None:
     """Read `under-way.json`. Return None if it is missing. Raise ClusterctlError: a run that may be
     in progress is neither started again nor left running unnoticed."""
     hint = "a run may be in progress: see `clusterctl jobs NAME`, cancel it, and delete the file"
-    try:
-        return read_file(folder / UNDER_WAY, lambda text: from_json(_Going, text), hint)
-    except FileNotFoundError:
-        return None
+    return read_file(folder / UNDER_WAY, partial(from_json, _Going), hint)
 
 
 def _finish(
@@ -534,19 +516,12 @@ def _result(
             f"its log: clusterctl logs {settings.cluster} {job.job_id}",
         )
     finite = [row for row in rows if 0 <= row.images_per_s < math.inf]
-    return MeasuredRun(
-        **vars(going.key),
+    return pick(
+        *(MeasuredRun, going, run.facts),
         rows=tuple((row.step, row.images_per_s) for row in finite),
         images_per_s=speed,
-        batch=going.batch,
         images=run.facts.training_samples or IMAGENET_IMAGES,
-        nodes=going.nodes,
-        hourly_usd=going.hourly_usd,
         wall_s=job.duration_s,
-        job=job.as_data(),
-        model=run.facts.model,
-        image_size=run.facts.image_size,
-        precision=run.facts.precision,
-        gpu=run.facts.gpu,
+        job=to_data(job.report()),
         odd_rows=len(rows) - len(finite),
     )

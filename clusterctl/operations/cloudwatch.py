@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import UsageError
@@ -64,11 +65,8 @@ def push(clients: Clients, folder: ClusterFolder, found: Results, namespace: str
             "--cloudwatch is for a job, and none has run", "see `clusterctl jobs NAME`"
         )
     path = folder.path / "jobs" / found.job.job_id / SENT
-    try:
-        hint = "delete it: what was sent is sent again, and counts twice"
-        known = read_file(path, lambda text: from_json(dict[str, dict[str, Mark]], text), hint)
-    except FileNotFoundError:
-        known = {}
+    hint = "delete it: what was sent is sent again, and counts twice"
+    known = read_file(path, partial(from_json, dict[str, dict[str, Mark]]), hint) or {}
     marks = known.setdefault(namespace, {})
     timed = list(points_of(found, marks))
     new = [one for one in timed if one.place > marks.get(one.metric, (-1.0,))[0]]

@@ -105,15 +105,13 @@ def read_ended(home: Path, there: Collection[str] = ()) -> Rows[PastCost]:
     An instance that was recorded twice, as when `down` is run again, counts with its last record.
     Instances in `there`, by id, still exist and are left out.
     """
-    try:
-        found = read_file(
-            home / FILE,
-            lambda text: read_rows(PastCost, text, is_whole=True),
-            "make it readable, or move it to another folder: "
-            "the costs of removed nodes are in no other file",
-        )
-    except FileNotFoundError:
-        return Rows()
+    kept_rows = read_file(
+        home / FILE,
+        lambda text: read_rows(PastCost, text, is_whole=True),
+        "make it readable, or move it to another folder: "
+        "the costs of removed nodes are in no other file",
+    )
+    found = kept_rows or Rows[PastCost]()
     last = {key: position for position, entry in enumerate(found.rows) for key in entry.usd}
     kept = []
     for position, entry in enumerate(found.rows):

@@ -27,6 +27,7 @@ from clusterctl.node.facts.disks import (
 )
 from clusterctl.node.facts.parts import CopyParts, copy_parts, remove_parts
 from clusterctl.node.facts.report import FactReport
+from clusterctl.node.record import pick
 from clusterctl.operations.access import Access
 from clusterctl.transport.call import call_all
 from clusterctl.transport.fanout import fan_out
@@ -71,13 +72,9 @@ def usages(report: FactReport) -> Iterator[DiskUsage]:
     largest = {one.path: one for one in report.all(largest_folders)}
     for one in report.all(mount):
         folders = largest.get(one.path, LargestFolders(one.path))
-        yield DiskUsage(
-            host=report.host,
+        yield pick(
+            *(DiskUsage, one, report),
             mount=one.path,
-            size_bytes=one.size_bytes,
-            free_bytes=one.free_bytes,
-            used_percent=one.used_percent,
-            inodes_percent=one.inodes_percent,
             grows=rates.get(one.path, 0.0),
             fills=folders.folders,
             whole=folders.complete,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import NodeState
@@ -140,12 +141,10 @@ def kept_end(folder: ClusterFolder, now: datetime) -> str:
     Empty if no limit would have ended it by `now`.
     """
     try:
-        end = read_file(folder.end, lambda text: from_json(_LimitEnd, text), "")
-    except FileNotFoundError:
-        return ""
+        end = read_file(folder.end, partial(from_json, _LimitEnd), "")
     except ClusterctlError as error:
         return f"gone; it is not known when its limit would have ended it: {error.message}"
-    if end.ends_at > now:
+    if end is None or end.ends_at > now:
         return ""
     option = end.by.partition(" ")[0]
     return f"gone; its {option} would have ended it at {end.ends_at:%Y-%m-%d %H:%M} UTC"

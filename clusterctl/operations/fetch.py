@@ -31,7 +31,7 @@ from clusterctl.node.jobs.written import (
     look,
     note_fetched,
 )
-from clusterctl.node.record import RecordError, from_json
+from clusterctl.node.record import RecordError, from_json, to_data
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import Watch, copy_here
 from clusterctl.operations.losses import LOOKING, FetchedCopy, note_copy
@@ -129,7 +129,7 @@ def fetch(
                 _check_free(place, kept)
                 here = (part.here if part.place == place else [part.place] for part in parts)
                 _check_free(place, (os.path.relpath(one, place) for some in here for one in some))
-            data = {"cluster": access.cluster.name, **job.as_data()}
+            data = {"cluster": access.cluster.name, **to_data(job.report())}
             if job.spec.code:
                 data["code"] = job.spec.code
             (draft / RECORD).write_text(json.dumps(data, indent=1) + "\n")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,17 +108,12 @@ class _Unused:
 
 def _read(path: Path) -> tuple[Mapping[str, Mapping[str, datetime]], ClusterctlError | None]:
     """Return the recorded times by site and by resource, and the error if the file is damaged."""
+    hint = "groups and addresses count as unused from now on, and stay a while longer"
     try:
-        kept = read_file(
-            path,
-            lambda text: from_json(_Unused, text),
-            "groups and addresses count as unused from now on, and stay a while longer",
-        )
-    except FileNotFoundError:
-        return {}, None
+        kept = read_file(path, partial(from_json, _Unused), hint)
     except ClusterctlError as error:
         return {}, error
-    return kept.unused_since, None
+    return kept.unused_since if kept else {}, None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -58,6 +59,24 @@ class StepProgress:
 
     def node(self, name: str, stage: Stage, detail: str = "") -> None:
         """Note that a node has reached a stage. `detail` is why it failed."""
+
+
+class LineProgress(StepProgress):
+    """Reports each step, and each stage of a node, as a line. Its threads wait for each other."""
+
+    def __init__(self, say: Callable[[str], None], show: Callable[[Finding], None]) -> None:
+        self._say, self._show, self._lock = say, show, threading.Lock()
+
+    def step(self, text: str) -> None:
+        with self._lock:
+            self._say(text)
+
+    def finding(self, finding: Finding) -> None:
+        with self._lock:
+            self._show(finding)
+
+    def node(self, name: str, stage: Stage, detail: str = "") -> None:
+        self.step(f"{name}: {stage.value}" + (f": {detail}" if detail else ""))
 
 
 class LaunchRefused(UsageError):

@@ -60,16 +60,15 @@ FREED_WITHIN_S = 900.0
 
 
 @dataclass(frozen=True)
-class RemoveReport:
-    """The remaining cluster, and the names of the removed nodes.
+class ReducedCluster(Cluster):
+    """The nodes that are left, and the names of those that are not.
 
     `is_finished` is false if a remaining node does not run: the nodes then have the old hosts file
     until the next `start` or `up`.
     """
 
-    cluster: Cluster
-    removed: tuple[str, ...]
-    is_finished: bool
+    removed: tuple[str, ...] = ()
+    is_finished: bool = True
 
 
 def set_quarantine(
@@ -145,7 +144,7 @@ def add(launcher: Launcher, name: str, count: int) -> UpReport:
         return start_up(launcher, _grown(launcher, name, count))
 
 
-def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveReport:
+def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> ReducedCluster:
     """Terminate these nodes, and update the files of the remaining ones.
 
     Also forgets missing nodes with these indices, so that `up` does not launch them. Raises
@@ -191,7 +190,7 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> RemoveRepor
         if is_finished:
             cluster, *_ = make_ready(launcher, name, left)
             clear_unfinished(launcher, name)
-        return RemoveReport(cluster, names, is_finished)
+        return ReducedCluster(**vars(cluster), removed=names, is_finished=is_finished)
 
 
 def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpReport:

@@ -47,14 +47,13 @@ EMPTY_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class StopReport:
+class StoppedCluster(Cluster):
     """The cluster with all nodes stopped, and the names of the nodes that this run stopped.
 
     `reservations` are the ids of the Capacity Reservations that go on billing.
     """
 
-    cluster: Cluster
-    stopped: tuple[str, ...]
+    stopped: tuple[str, ...] = ()
     reservations: tuple[str, ...] = ()
 
 
@@ -62,7 +61,7 @@ def stop(
     launcher: Launcher,
     name: str,
     may_stop: Callable[[Cluster], None] = lambda cluster: None,
-) -> StopReport:
+) -> StoppedCluster:
     """Stop every running node, and wait until all are stopped. If none runs, that is a success.
 
     EC2 is first set to stop, and not to terminate, a node that switches itself off. So no later
@@ -91,7 +90,8 @@ def stop(
         stopped = _await_stopped(client, name, launcher.timeouts, ran, is_stopped)
         # Time in which it is stopped does not count: when it ends is not known until it starts.
         keep_end(launcher.folder, None, "")
-        return StopReport(stopped, tuple(ran), billing_reservations(there))
+        billing = billing_reservations(there)
+        return StoppedCluster(**vars(stopped), stopped=tuple(ran), reservations=billing)
 
 
 def stored_bytes(access: Access, nodes: Sequence[Node]) -> FanoutResult[int]:

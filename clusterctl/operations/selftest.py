@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import platform
 import shlex
-import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +56,7 @@ from clusterctl.operations.environment import Installation
 from clusterctl.operations.gc import GarbageCollector
 from clusterctl.operations.interrupts import Interrupts
 from clusterctl.operations.kill import cancel
-from clusterctl.operations.launcher import Launcher, LaunchRefused, Stage, StepProgress
+from clusterctl.operations.launcher import Launcher, LaunchRefused, LineProgress
 from clusterctl.operations.local_state import local_key
 from clusterctl.operations.logs import follow
 from clusterctl.operations.results import NoResults, results_of_cluster
@@ -148,23 +147,6 @@ class Hang:
     step: int
 
 
-class NotedProgress(StepProgress):
-    """Reports the progress of a launch or a removal as lines. Its threads wait for each other."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say, self._lock = say, threading.Lock()
-
-    def step(self, text: str) -> None:
-        with self._lock:
-            self._say(text)
-
-    def finding(self, finding: Finding) -> None:
-        self.step(line_of(finding))
-
-    def node(self, name: str, stage: Stage, detail: str = "") -> None:
-        self.step(f"{name}: {stage.value}" + (f": {detail}" if detail else ""))
-
-
 def line_of(finding: Finding) -> str:
     """Return a finding as a line, without its hint."""
     host = f"{finding.host}: " if finding.host else ""
@@ -202,7 +184,7 @@ class Selftest:
     _output: bytes = b""
 
     def __post_init__(self) -> None:
-        progress = NotedProgress(self.say)
+        progress = LineProgress(self.say, lambda finding: self.say(line_of(finding)))
         self.launcher = replace(self.launcher, progress=progress, agree=self._begin)
         self.interrupts = Interrupts(self.launcher.timeouts.clock)
 

@@ -67,10 +67,7 @@ def kept_site(folder: ClusterFolder) -> Site | None:
         "it has the cluster's region and account; write one line, as in the folder of another "
         "cluster there: REGION at ENDPOINT, account NUMBER"
     )
-    try:
-        return read_file(folder.site, _parse_file, hint)
-    except FileNotFoundError:
-        return None
+    return read_file(folder.site, _parse_file, hint)
 
 
 def _parse_file(content: bytes) -> Site:

@@ -473,4 +473,4 @@ def test_ids_are_checked():
 def test_what_a_job_has_cost(state):
     job = job_record(state, duration_s=60.0, hourly_usd=90.0)
     assert (round(job.duration_s), round(job.usd, 2)) == (60, 1.5)
-    assert (job.as_data()["ended_at"] is None) == (state is JobState.RUNNING)
+    assert (job.report().ended_at is None) == (state is JobState.RUNNING)

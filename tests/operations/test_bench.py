@@ -157,7 +157,7 @@ def test_a_row_whose_speed_is_no_number_loses_no_run(tmp_path, monkeypatch):
     said.update(batch=32, nodes=1, hourly_usd=None)
     (tmp_path / "under-way.json").write_text(json.dumps(said))
     (tmp_path / "logs").mkdir()
-    job = SimpleNamespace(job_id="a", state=JobState.SUCCEEDED, duration_s=9.0, as_data=dict)
+    job = SimpleNamespace(job_id="a", state=JobState.SUCCEEDED, duration_s=9.0, report=dict)
     monkeypatch.setattr(bench, "list_jobs", lambda *_: [job])
     monkeypatch.setattr(bench, "follow", lambda *_: job)
     speeds = (100.0, math.inf, 100.0)

@@ -241,8 +241,9 @@ class _ClusterResources:
         if not one.instance or not one.instance.retired:
             return None
         for other in self._instances.values():
-            same = other.instance and other.instance.node.index == one.instance.node.index
-            if same and other.state == "running" and not _retired(other):
+            new = other.instance
+            same = new and new.node.index == one.instance.node.index and not new.retired
+            if same and other.state == "running":
                 if not self._is_young(other):
                     return Verdict.ORPHAN, f"replaced by {other.id}"
                 return Verdict.KEPT, f"just replaced by {other.id}"
@@ -376,7 +377,3 @@ def without_stop_time(classified: Iterable[Classified]) -> tuple[Resource, ...]:
         and limits_of(found.resource).stopped_days is not None
         and stopped_at(found.resource) is None
     )
-
-
-def _retired(one: Resource) -> bool:
-    return bool(one.instance and one.instance.retired)

@@ -105,7 +105,8 @@ def _delete(
 
     def on_wait(error: AwsError, left_s: float) -> None:
         why = "something still uses it" if error.code in in_use else "EC2 is throttling"
-        teller.waits(_called(resource), why, left_s)
+        what = f"{resource.kind.value} {resource.id} in {resource.region}"
+        teller.waits(what, why, left_s)
 
     try:
         delete(client, resource, deadline, on_wait)
@@ -125,10 +126,6 @@ def _delete_of_iam(iam: Any, resource: Resource) -> None:
 def still_exists_error(one: Resource) -> ClusterctlError:
     """Return the error for a resource that a later listing still has."""
     return ClusterctlError(f"still there ({one.state})" if one.state else "still there")
-
-
-def _called(resource: Resource) -> str:
-    return f"{resource.kind.value} {resource.id} in {resource.region}"
 
 
 def _still_used(resource: Resource, error: AwsError) -> AwsError:

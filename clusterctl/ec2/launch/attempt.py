@@ -81,15 +81,12 @@ def read_launches(path: Path) -> tuple[SentLaunch, ...]:
 
     Raises ClusterctlError for a file that cannot be read.
     """
-    try:
-        kept = read_file(
-            path,
-            lambda text: from_data(_Launches, _binary(from_json(Any, text))),
-            "it names the launch that was under way: check `clusterctl status`, then delete it",
-        )
-    except FileNotFoundError:
-        return ()
-    return kept.launches
+    kept = read_file(
+        path,
+        lambda text: from_data(_Launches, _binary(from_json(Any, text))),
+        "it names the launch that was under way: check `clusterctl status`, then delete it",
+    )
+    return kept.launches if kept else ()
 
 
 def write_launches(path: Path, launches: Sequence[SentLaunch]) -> None:

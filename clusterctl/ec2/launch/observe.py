@@ -95,7 +95,7 @@ def inherited(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
         instance_profile=spec.instance_profile or head.instance_profile or None,
         disk=_filled(spec.disk, head.disk),
         tags=spec.tags or _own_tags(head),
-        limits=_limits(spec.limits, parse_limits(head.limits_text)),
+        limits=parse_limits(head.limits_text) if spec.limits == Limits() else spec.limits,
     )
 
 
@@ -119,9 +119,10 @@ def spec_of_existing(name: str, instances: Sequence[Instance]) -> ClusterSpec:
 
 
 def _check(spec: ClusterSpec, head: Instance) -> None:
+    is_ami = bool(spec.image and spec.image.startswith("ami-"))
     requested: list[tuple[str, object, object]] = [
         ("login user", spec.ssh_user, head.ssh_user),
-        ("image", _ami(spec.image), head.image_id or None),
+        ("image", spec.image if is_ami else None, head.image_id or None),
         ("zone", spec.zone, head.node.availability_zone or None),
         ("subnet", spec.subnet_id, head.subnet_id or None),
         ("capacity reservation", spec.capacity_reservation, head.reservation_id),
@@ -141,29 +142,18 @@ def _check(spec: ClusterSpec, head: Instance) -> None:
             )
 
 
-def _ami(image: str | None) -> str | None:
-    return image if image and image.startswith("ami-") else None
-
-
 def _difference(what: str, wanted: object, found: object) -> str:
     if found is True:
         return what
     if not found:
         return f"no {what.removeprefix('a ')}"
-    return f"another {what}: {_shown(found)}, not {_shown(wanted)}"
-
-
-def _shown(value: object) -> str:
-    return value.value if isinstance(value, Market) else str(value)
+    shown = (one.value if isinstance(one, Market) else one for one in (found, wanted))
+    return f"another {what}: {', not '.join(map(str, shown))}"
 
 
 def _filled(disk: Disk, other: Disk) -> Disk:
     given = {one.name: getattr(disk, one.name) for one in fields(Disk)}
     return replace(other, **{name: value for name, value in given.items() if value is not None})
-
-
-def _limits(requested: Limits, kept: Limits) -> Limits:
-    return kept if requested == Limits() else requested
 
 
 def _own_tags(head: Instance) -> tuple[tuple[str, str], ...]:

@@ -119,7 +119,9 @@ def network_interfaces(
     if FORGETS_SOON.match(machine.name):
         primary["ConnectionTrackingSpecification"] = {"TcpEstablishedTimeout": TRACKED_S}
     if len(cards) > 1 or (cards and 0 not in cards):
-        more = [card for card in cards if card or _takes_two(machine)]
+        # Whether card 0 takes an EFA-only interface besides the primary one.
+        takes_two = not machine.card_interfaces or machine.card_interfaces[0] > 1
+        more = [card for card in cards if card or takes_two]
         if 0 in cards and 0 not in more:
             primary["InterfaceType"] = "efa"
         return [{**primary, "NetworkCardIndex": 0}, *(_efa_only(card, common) for card in more)]
@@ -145,11 +147,6 @@ def interfaces_needed(machine: MachineType, nodes: int, spec: ClusterSpec) -> in
     """Return how many network interfaces `nodes` more nodes of the cluster take."""
     efa = efa_wanted(machine, spec.nodes, spec.efa)
     return nodes * len(network_interfaces(machine, efa, None, "", public=False))
-
-
-def _takes_two(machine: MachineType) -> bool:
-    # Whether card 0 takes an EFA-only interface besides the primary one.
-    return not machine.card_interfaces or machine.card_interfaces[0] > 1
 
 
 def _efa_only(card: int, common: dict[str, Any]) -> dict[str, Any]:

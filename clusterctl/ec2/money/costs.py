@@ -442,7 +442,8 @@ def node_cost(
     # time. `own` is true for such a machine.
     own = bool(node.public_ip) and not billed
     # EC2 removes other public addresses at a stop, but they cost money while the machine ran.
-    had_address = node.public_ip or (not billed and _gets_address(instance))
+    has_none = instance.private or instance.several_interfaces  # EC2 gives it no public address
+    had_address = node.public_ip or not (billed or has_none)
     address = PUBLIC_IPV4_HOUR_USD if had_address else 0.0
     hourly = held + (PUBLIC_IPV4_HOUR_USD if node.public_ip else 0.0) + (machine if billed else 0.0)
     unpriced = [] if price else [f"the price of {node.instance_type} is not known"]
@@ -480,11 +481,6 @@ def node_cost(
             usd, held * _hours(instance.first_launched_at, now) + used_h * (machine + address)
         )
     return NodeCost(hourly if price or not billed else None, usd, ran_h, tuple(missing))
-
-
-def _gets_address(instance: Instance) -> bool:
-    """Return whether EC2 gives the instance a public address while it runs."""
-    return not (instance.private or instance.several_interfaces)
 
 
 def _counted_until(instance: Instance, stopped: datetime | None) -> tuple[datetime, list[str]]:

@@ -11,7 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.domain.timeouts import Clock, backoff_delays
+from clusterctl.domain.timeouts import Clock, Polling
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import translated
@@ -277,7 +277,8 @@ class StackWork:
         Raises ClusterctlError at the deadline.
         """
         stale_until = self._clock.monotonic() + STALE_FOR_S
-        for gap_s in backoff_delays(0.5, 1.3, 5.0):
+        polling = Polling(self._clock, self._deadline - self._clock.monotonic(), 0.5)
+        while True:
             known = find_stack(self._client, stack.stack_id)
             if known is None:
                 return replace(stack, status="DELETE_COMPLETE")
@@ -289,14 +290,13 @@ class StackWork:
                 self._report(stack)
                 if not known.in_progress:
                     return known
-            if self._clock.monotonic() + gap_s > self._deadline:
+            if polling.left_s < 0:
                 raise ClusterctlError(
                     f"stack {stack.name} is still {known.status} "
                     f"after {format_duration(self._timeout_s)}",
                     "AWS goes on by itself; run the command again to wait for it",
                 )
-            self._clock.sleep(gap_s)
-        raise AssertionError("unreachable")
+            polling.wait()
 
     def _report(self, stack: Stack) -> None:
         """Report the events that are new since the last call."""

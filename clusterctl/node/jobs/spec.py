@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, Optional
 
-from clusterctl.node.record import to_data
+from clusterctl.node.record import pick
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -413,40 +413,52 @@ class JobRecord:
     def _rates(self) -> tuple[float | None, ...]:
         return (self.spec.hourly_usd, *(rate for _, rate in self.status.rates[1:]))
 
-    def as_data(self) -> dict[str, Any]:
-        """Return the record for `--json`."""
-        spec, status = self.spec, self.status
-        return {
-            "job_id": self.job_id,
-            "state": self.state.value,
-            "exit_status": status.exit_status,
-            "waits_for": list(status.waits_for),
-            "head_rebooted": status.rebooted,
-            "started_at": self.started_at.isoformat(),
-            "ended_at": None if self.unended else self.ended_at.isoformat(),
-            "duration_s": round(self.duration_s, 1),
-            "usd": None if self.usd is None else round(self.usd, 4),
-            "hourly_usd": spec.hourly_usd,
-            "list_hourly_usd": spec.list_hourly_usd,
-            "step": self.row.step,
-            "images_per_s": self.row.images_per_s,
-            "hosts": list(spec.hosts),
-            "argv": list(spec.argv),
-            "git": spec.git,
-            "attempts": list(status.attempts),
-            **({"nodes": list(spec.nodes)} if spec.nodes else {}),
-            "gpus": spec.ranks,
-            "preset": spec.preset,
-            "line": spec.line,
-            "evaluation": spec.evaluation,
-            "recipe": spec.recipe,
-            "variables": spec.variables,
-            "mpi_arguments": list(spec.mpi_arguments),
-            "log_dir": spec.log_dir,
-            "sources": list(spec.sources),
-            "destination": spec.destination,
-            **({"copied": to_data(self.copied)} if self.copied else {}),
-            "model_dir": spec.model_dir,
-            "watchdog": list(status.messages),
-            "log_bytes": self.log_bytes,
-        }
+    def report(self) -> JobReport:
+        return pick(
+            *(JobReport, self.spec, self.status, self.row, self),
+            started_at=self.started_at,
+            ended_at=None if self.unended else self.ended_at,
+            duration_s=round(self.duration_s, 1),
+            usd=None if self.usd is None else round(self.usd, 4),
+            head_rebooted=self.status.rebooted,
+            gpus=self.spec.ranks,
+            watchdog=self.status.messages,
+        )
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """A job in `--json`, and in the record that `fetch` brings. `watchdog` has its messages."""
+
+    job_id: str
+    state: JobState
+    exit_status: Optional[int]
+    waits_for: tuple[str, ...]
+    head_rebooted: bool
+    started_at: datetime
+    ended_at: Optional[datetime]
+    duration_s: float
+    usd: Optional[float]
+    hourly_usd: Optional[float]
+    list_hourly_usd: Optional[float]
+    step: Optional[int]
+    images_per_s: Optional[float]
+    hosts: tuple[str, ...]
+    argv: tuple[str, ...]
+    git: Optional[dict[str, Any]]
+    attempts: tuple[dict[str, Any], ...]
+    nodes: tuple[dict[str, Any], ...]
+    gpus: int
+    preset: str
+    line: str
+    evaluation: str
+    recipe: Optional[dict[str, Any]]
+    variables: dict[str, Optional[str]]
+    mpi_arguments: tuple[str, ...]
+    log_dir: str
+    sources: tuple[str, ...]
+    destination: str
+    copied: tuple[CopyNode, ...]
+    model_dir: Optional[str]
+    watchdog: tuple[str, ...]
+    log_bytes: int
