@@ -55,19 +55,20 @@ def test_a_rank_that_ended_by_itself_is_named_with_its_status():
     assert explain([MPIRUN_ENDS.partition("Process name")[0]]).exit_without_error == ""
 
 
-@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
-def test_a_log_of_a_public_tracker_is_explained(path):
+def test_a_log_of_a_public_tracker_is_explained():
     """`# expect:` names the expected first signature. `unknown` is an exception that is shown but
     not explained; `nothing` is a log without known errors. `# values:` are values from the match.
     """
-    told, log = sample(path)
-    found = explain([log])
-    lead = found.lead
-    answer = lead.signature.id if lead else "unknown" if found.unknown else "nothing"
-    assert answer == told["expect"], [(one.signature.id, one.line) for one in found.findings]
-    for value in told.get("values", "").split():
-        name, wanted = value.split("=", 1)
-        assert lead and lead.values[name] == wanted
+    for path in LOGS:
+        told, log = sample(path)
+        found = explain([log])
+        lead = found.lead
+        answer = lead.signature.id if lead else "unknown" if found.unknown else "nothing"
+        where = path.stem, [(one.signature.id, one.line) for one in found.findings]
+        assert answer == told["expect"], where
+        for value in told.get("values", "").split():
+            name, wanted = value.split("=", 1)
+            assert lead and lead.values[name] == wanted, where
 
 
 @pytest.mark.parametrize(

@@ -500,16 +500,13 @@ def _logs(name: str) -> list[str]:
     return (Path(__file__).parent / "forms" / name).read_text().split("\n%%\n")
 
 
-@pytest.mark.parametrize("log", _logs("ended-well.txt"))
-def test_words_of_failures_in_names_tables_and_figures_are_none(log, capsys, tmp_path):
-    (tmp_path / "log").write_text(log + "\n")
-    assert run_command(cli, ["explain", str(tmp_path / "log")]) == 0, capsys.readouterr().out
-
-
-@pytest.mark.parametrize("log", _logs("failed.txt"))
-def test_failures_in_the_forms_of_shells_and_other_programs(log, capsys, tmp_path):
-    (tmp_path / "log").write_text(log + "\n")
-    assert run_command(cli, ["explain", str(tmp_path / "log")]) == 2, capsys.readouterr().out
+@pytest.mark.parametrize(("name", "status"), [("ended-well.txt", 0), ("failed.txt", 2)])
+def test_short_logs_that_failed_and_those_with_words_of_failures(name, status, capsys, tmp_path):
+    for log in _logs(name):
+        (tmp_path / "log").write_text(log + "\n")
+        explained = run_command(cli, ["explain", str(tmp_path / "log")])
+        assert explained == status, (log, capsys.readouterr().out)
+        capsys.readouterr()
 
 
 def test_what_does_not_work_because_it_is_deprecated_is_not_passed_over(capsys, tmp_path):

@@ -46,14 +46,13 @@ def is_own(module: str) -> bool:
     return module.startswith("clusterctl")
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_nothing_but_itself_and_the_standard_library(name):
-    ours = {one for one in imported(source_of(name)) if is_own(one)}
-    others = {one.split(".")[0] for one in imported(source_of(name)) - ours}
-    assert others <= sys.stdlib_module_names
-    assert all(one.startswith("clusterctl.node") or one in LAUNCHER for one in ours)
-    if name in NODE:
-        assert all(one.startswith("clusterctl.node") for one in ours)
+def test_nothing_but_itself_and_the_standard_library():
+    for name in OWN:
+        ours = {one for one in imported(source_of(name)) if is_own(one)}
+        others = {one.split(".")[0] for one in imported(source_of(name)) - ours}
+        assert others <= sys.stdlib_module_names, name
+        also = () if name in NODE else LAUNCHER
+        assert all(one.startswith("clusterctl.node") or one in also for one in ours), name
 
 
 def test_a_program_has_what_its_modules_import_at_their_top():
@@ -72,11 +71,11 @@ def test_a_program_has_what_its_modules_import_at_their_top():
         assert {*program_of(name).modules} >= found, name
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_no_methods_of_python_3_9(name):
+def test_no_methods_of_python_3_9():
     """ruff does not notice them: it sees syntax and imports only."""
-    used = {node.attr for node in ast.walk(ast.parse(source_of(name))) if hasattr(node, "attr")}
-    assert not used & {"removeprefix", "removesuffix", "is_relative_to", "with_stem"}
+    for name in OWN:
+        used = {node.attr for node in ast.walk(ast.parse(source_of(name))) if hasattr(node, "attr")}
+        assert not used & {"removeprefix", "removesuffix", "is_relative_to", "with_stem"}, name
 
 
 @pytest.mark.parametrize(
@@ -93,22 +92,22 @@ def test_every_module_on_other_pythons(tmp_path, version, comments):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_without_comments_it_is_the_same_program(name):
-    source = source_of(name)
-    whole = ast.parse(source)
-    for node in ast.walk(whole):
-        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
-        if isinstance(node, kinds) and ast.get_docstring(node):
-            node.body[:1] = [] if node.body[1:] else [ast.Pass()]
-    short = ast.parse(without_comments(source))
-    for node in (*ast.walk(whole), *ast.walk(short)):
-        # Those that are on several lines are kept.
-        if isinstance(node, ast.arg):
-            node.annotation = None
-        elif isinstance(node, ast.FunctionDef):
-            node.returns = None
-    assert ast.dump(short) == ast.dump(whole)
+def test_without_comments_it_is_the_same_program():
+    for name in OWN:
+        source = source_of(name)
+        whole = ast.parse(source)
+        for node in ast.walk(whole):
+            kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+            if isinstance(node, kinds) and ast.get_docstring(node):
+                node.body[:1] = [] if node.body[1:] else [ast.Pass()]
+        short = ast.parse(without_comments(source))
+        for node in (*ast.walk(whole), *ast.walk(short)):
+            # Those that are on several lines are kept.
+            if isinstance(node, ast.arg):
+                node.annotation = None
+            elif isinstance(node, ast.FunctionDef):
+                node.returns = None
+        assert ast.dump(short) == ast.dump(whole), name
 
 
 def test_what_a_program_rarely_needs_is_loaded_when_used():

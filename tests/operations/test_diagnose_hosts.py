@@ -195,12 +195,22 @@ def test_a_command_by_sudo_that_takes_too_long(monkeypatch, tmp_path):
 
     monkeypatch.setattr(local.os, "killpg", refuse)
     command = f"echo $$ >{tmp_path}/pid; echo begun; sleep 600"
-    with pytest.raises(CommandTimeout) as late:
-        AsRoot(LocalConnections()).run(this_machine(), command, timeout_s=1.0, stdin=b"")
-    assert late.value.stdout in ("begun\n", "")
+    for timeout_s in (1.0, 8.0, 64.0):
+        with pytest.raises(CommandTimeout) as late:
+            AsRoot(LocalConnections()).run(this_machine(), command, timeout_s=timeout_s, stdin=b"")
+        if late.value.stdout:  # a busy machine may not even begin in the shorter times
+            break
+    assert late.value.stdout == "begun\n"
     of_command = Path("/proc", (tmp_path / "pid").read_text().strip(), "cmdline")
-    # An ended process that nobody has waited for has no command line.
-    wait_until(lambda: not of_command.exists() or not of_command.read_bytes(), "its end")
+
+    def has_ended() -> bool:
+        try:
+            # An ended process that nobody has waited for has no command line.
+            return not of_command.read_bytes()
+        except OSError:
+            return True
+
+    wait_until(has_ended, "its end")
 
 
 def test_as_root():

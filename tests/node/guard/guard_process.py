@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -69,8 +70,10 @@ class GuardProcess:
         return process
 
     def read(self, path: str) -> str:
-        file = self.folder / path
-        return file.read_text() if file.exists() else ""
+        # The guard may be replacing it, or removing it.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return (self.folder / path).read_text()
+        return ""
 
     @property
     def ends(self) -> list[str]:

@@ -318,7 +318,8 @@ def test_the_next_in_the_queue_first_ends_what_a_killed_job_has_left(head):
 
 
 def test_a_lost_job_stays_lost_while_what_it_left_is_ended_and_the_cleaner_is_not_its_runner(head):
-    first = head.start("trap '' TERM; echo ready; while :; do sleep 1; done", grace_s=4.0)
+    waits = f"while [ ! -e {head.home}/go ]; do sleep 0.1; done"
+    first = head.start(f"trap '' TERM; echo ready; {waits}", grace_s=600.0)
     second = head.start(f"echo ready; exec {head.sleep}", how="queue")
     is_ready(first)
     first.signal_runner(signal.SIGKILL)
@@ -329,7 +330,9 @@ def test_a_lost_job_stays_lost_while_what_it_left_is_ended_and_the_cleaner_is_no
     # Whoever follows it waits for no other process, and whoever cancels it ends none.
     environ = {**os.environ, "HOME": str(head.home)}
     follow = ["sh", "-c", tail_command(first.job_id, 0, until_end=True, silent=True)]
-    subprocess.run(follow, env=environ, timeout=600, check=True)  # the second one sleeps longer
+    with subprocess.Popen(follow, env=environ) as follower:
+        (head.home / "go").touch()
+        assert follower.wait(600) == 0  # the second one sleeps longer
     assert head.cancel(first)
     ended(first, JobState.LOST)
     is_ready(second)
