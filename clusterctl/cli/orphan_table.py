@@ -75,8 +75,7 @@ def note_unknown_cluster(cluster: str, regions: Sequence[str], sweep: Sweep) -> 
 def warn_not_recorded(sweep: Sweep) -> None:
     """Warn if this sweep could not be recorded for the next one."""
     if sweep.record_error:
-        output.note(f"warning: {sweep.record_error.message}")
-        output.note(f"  hint: {sweep.record_error.hint}")
+        output.note(f"warning: {sweep.record_error.message}", sweep.record_error.hint)
 
 
 def print_failures(failures: Sequence[Unlisted]) -> None:
@@ -86,9 +85,7 @@ def print_failures(failures: Sequence[Unlisted]) -> None:
     )
     for (region, message, hint), names in kinds.items():
         plural = ", ".join(f"{name}s" if name[-1] != "s" else f"{name}es" for name in names)
-        output.note(f"error: could not list {plural} in {region}: {message}")
-        if hint:
-            output.note(f"  hint: {hint}")
+        output.note(f"error: could not list {plural} in {region}: {message}", hint)
 
 
 def print_removal(removed: GcReport) -> None:
@@ -97,11 +94,8 @@ def print_removal(removed: GcReport) -> None:
         output.note(f"removed {count(len(removed.removed), 'resource')}")
     for one in removed.left:
         found = one.resource
-        output.note(
-            f"error: {found.kind.value} {found.id} in {found.region} is left: {one.error.message}"
-        )
-        if one.error.hint:
-            output.note(f"  hint: {one.error.hint}")
+        what = f"{found.kind.value} {found.id} in {found.region}"
+        output.note(f"error: {what} is left: {one.error.message}", one.error.hint)
 
 
 @dataclass(frozen=True)

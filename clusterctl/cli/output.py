@@ -159,9 +159,11 @@ def line(text: str = "") -> None:
     _print(text, "stdout")
 
 
-def note(text: str) -> None:
-    """Print one line about the work: progress, what was reused, what comes next."""
-    _print(suggested(text), "stderr")
+def note(text: str, hint: str = "") -> None:
+    """Print one line about the work: progress, what was reused, what comes next. `hint` is what to
+    do about it, on a line of its own."""
+    for one in (text, f"  hint: {hint}") if hint else (text,):
+        _print(suggested(one), "stderr")
 
 
 def note_resume_command() -> None:
@@ -289,9 +291,7 @@ def error(failure: ClusterctlError) -> None:
     """Print an error: its findings, what happened, the next step."""
     findings(getattr(failure, "findings", ()))
     host = f"{failure.host}: " if isinstance(failure, HostError) else ""
-    note(f"error: {host}{failure.message}")
-    if failure.hint:
-        note(f"  hint: {failure.hint}")
+    note(f"error: {host}{failure.message}", failure.hint)
 
 
 def error_data(failure: ClusterctlError) -> dict[str, Any]:
@@ -446,9 +446,7 @@ def findings(found: Sequence[Finding]) -> None:
     """Print one line per finding, with its hint below."""
     for finding in found:
         host = f"{finding.host}: " if finding.host else ""
-        note(f"{finding.severity.value}: {host}{finding.message} [{finding.check}]")
-        if finding.hint:
-            note(f"  hint: {finding.hint}")
+        note(f"{finding.severity.value}: {host}{finding.message} [{finding.check}]", finding.hint)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Optional
@@ -52,6 +52,16 @@ class Finding:
     def info(cls, check_id: str, message: str, hint: str = "") -> Finding:
         """Return a finding that is good to know."""
         return cls(check_id, Severity.INFO, message, hint=hint)
+
+
+def errors(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that are errors."""
+    return [one for one in findings if one.severity is Severity.ERROR]
+
+
+def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort findings: errors, warnings, information."""
+    return tuple(sorted(findings, key=lambda one: -STATUSES[one.severity]))
 
 
 def folded(findings: Sequence[Finding]) -> list[Finding]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, MissingTool, unquoted_home
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding, Severity, errors, in_order
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, NAMES, RUNS_ON, SERIES
 from clusterctl.domain.units import count, format_bytes
@@ -95,11 +95,6 @@ class NotReady(ClusterctlError):
             f"training was not started: fix {count(len(errors(findings)), 'error')} first"
         )
         self.findings = tuple(findings)
-
-
-def errors(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings that keep a job from being started."""
-    return [finding for finding in findings if finding.severity is Severity.ERROR]
 
 
 def facts_to_read(plan: JobPlan, ships_script: bool = False) -> tuple[Fact, ...]:
@@ -769,12 +764,6 @@ def flags_findings(plan: JobPlan) -> list[Finding]:
     )
     message = f"the trainer: {plan.refused}"
     return [Finding("flags.refused", Severity.ERROR, message, hint=hint)] if plan.refused else []
-
-
-def in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sort findings: errors, warnings, information."""
-    order = [Severity.ERROR, Severity.WARNING, Severity.INFO]
-    return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
 
 
 def downgraded(finding: Finding, never: Collection[str]) -> Finding:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from clusterctl.domain.errors import ClusterctlError, ConnectionLost, MissingTool, UsageError
-from clusterctl.domain.findings import Finding
+from clusterctl.domain.findings import Finding, errors
 from clusterctl.domain.hostsfile import parse_hosts_file
 from clusterctl.jobs import head_facts
 from clusterctl.jobs.head_facts import facts_of_head, head_slots
@@ -36,7 +36,6 @@ from clusterctl.jobs.plan import (
 from clusterctl.jobs.preflight import (
     NotReady,
     crowding_findings,
-    errors,
     facts_of_node,
     facts_to_read,
     preflight,

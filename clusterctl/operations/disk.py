@@ -11,7 +11,7 @@ from clusterctl.bootstrap.inspection import STORE
 from clusterctl.diagnosis.drift import disk_findings
 from clusterctl.diagnosis.hostchecks import CROWDED
 from clusterctl.domain.errors import AwsError, CommandFailed, UsageError
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding, Severity, errors
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.domain.units import format_bytes, format_duration, format_rate
@@ -285,7 +285,7 @@ class DiskReport:
         """255 if a node did not answer, 1 if a finding is an error, else 0."""
         if self.failures:
             return 255
-        return int(any(finding.severity is Severity.ERROR for finding in self.findings))
+        return int(bool(errors(self.findings)))
 
 
 # Seconds between the two measurements of a disk's growth, and for finding the largest folders.

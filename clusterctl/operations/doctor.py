@@ -14,12 +14,11 @@ from clusterctl.diagnosis.evidence import Evidence
 from clusterctl.diagnosis.hints import Hints
 from clusterctl.domain.cluster import Node
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
-from clusterctl.domain.findings import Finding, Severity, folded
+from clusterctl.domain.findings import Finding, Severity, folded, in_order
 from clusterctl.domain.results import HostOutcome, last_line
 from clusterctl.domain.units import count
 from clusterctl.ec2.instances import Instance
 from clusterctl.jobs.head_facts import choose_environment
-from clusterctl.jobs.preflight import in_order
 from clusterctl.jobs.trainer import DATA_FOLDER
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.gpus import dcgm, fabric_manager, gpus, nvlink

@@ -26,7 +26,7 @@ from clusterctl.bootstrap.training_checks import (
 from clusterctl.bootstrap.training_steps import Report, inspect, run_step
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ClusterctlError, UsageError
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding, errors
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
@@ -66,8 +66,7 @@ class EnvReport:
     def exit_status(self) -> int:
         """The highest status of the errors; 1 if a node is not ready or unlike the others; or 0."""
         statuses = [failure.error.exit_status for failure in self.failures if failure.error]
-        wrong = any(finding.severity is Severity.ERROR for finding in self.findings)
-        return max([*statuses, int(wrong)])
+        return max([*statuses, int(bool(errors(self.findings)))])
 
 
 def environment_status(access: Access, request: EnvRequest) -> EnvReport:

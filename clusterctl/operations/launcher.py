@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, UsageError
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding, errors
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.results import FanoutResult
 from clusterctl.domain.timeouts import Timeouts
@@ -86,11 +86,11 @@ class LaunchRefused(UsageError):
     """
 
     def __init__(self, name: str, findings: Sequence[Finding]) -> None:
-        errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+        wrong = errors(findings)
         done = "launched"
-        if all(finding.check == "limits.passed" for finding in errors):
+        if all(finding.check == "limits.passed" for finding in wrong):
             done = "changed"
-        super().__init__(f"{name} is not {done}: fix {count(len(errors), 'error')} first")
+        super().__init__(f"{name} is not {done}: fix {count(len(wrong), 'error')} first")
         self.findings = tuple(findings)
 
 

@@ -29,7 +29,7 @@ from clusterctl.bootstrap.training import EnvRequest
 from clusterctl.diagnosis.verdict import Diagnosis, diagnose
 from clusterctl.domain.cluster import ClusterSpec, Limits, Market, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, CommandFailed, UsageError
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding, errors
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.timeouts import backoff_delays
 from clusterctl.domain.units import count
@@ -354,7 +354,7 @@ def install(test: Selftest) -> Passed:
         test.on_gpus = head_facts(access).nvidia_driver
     if report.exit_status:
         wrong = [f"{one.host}: {one.error.message}" for one in report.failures if one.error]
-        wrong += [one.message for one in report.findings if one.severity is Severity.ERROR]
+        wrong += [one.message for one in errors(report.findings)]
         raise ClusterctlError("the training environment is not ready: " + "; ".join(wrong))
     hosts = fold_hosts([node.host for node in report.nodes])
     figures = [one.message for one in report.findings]
@@ -416,7 +416,7 @@ def measure(test: Selftest) -> Passed:
         lines.append(f"allreduce by {table.program}, {count(table.ranks, 'rank')}{error}")
         lines += ["  " + "  ".join(filter(None, row)) for row in allreduce_lines(table)]
     found = findings(report, test.name)
-    wrong = [f"{one.host}: {one.message}" for one in found if one.severity is Severity.ERROR]
+    wrong = [f"{one.host}: {one.message}" for one in errors(found)]
     if wrong or not report.many:
         raise ClusterctlError("\n".join(["not all pairs were measured", *wrong, *lines]))
     lines += map(line_of, found)

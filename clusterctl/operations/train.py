@@ -19,7 +19,7 @@ from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, ConnectionLost, HostUnreachable, UsageError
 from clusterctl.domain.files import write_file
-from clusterctl.domain.findings import Finding, Severity, folded
+from clusterctl.domain.findings import Finding, Severity, errors, folded, in_order
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts, format_indices, grouped
 from clusterctl.domain.results import CommandResult, FanoutResult, parse_outputs
@@ -50,11 +50,9 @@ from clusterctl.jobs.plan import (
 from clusterctl.jobs.preflight import (
     NotReady,
     crowding_findings,
-    errors,
     facts_of_node,
     facts_to_read,
     findings_by_message,
-    in_order,
     preflight,
 )
 from clusterctl.jobs.script_mode import STREAMED, ScriptMode

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market
 from clusterctl.domain.errors import AwsError, NoSuchCluster
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding, Severity, errors
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
@@ -242,16 +242,16 @@ def _plan_with_capacity(launcher: Launcher, request: Request, key: LocalKey) -> 
     capacity = CapacityTimeout(launcher.capacity_timeout_s, launcher.timeouts.clock)
     while True:
         plan = _plan(launcher, request, key)
-        errors = [one for one in plan.findings if one.severity is Severity.ERROR]
-        if not errors:
+        wrong = errors(plan.findings)
+        if not wrong:
             return plan
         refused = LaunchRefused(launcher.name, plan.findings)
-        if any(one.check not in AWAITED for one in errors):
+        if any(one.check not in AWAITED for one in wrong):
             raise refused
-        launcher.progress.step(errors[0].message)
+        launcher.progress.step(wrong[0].message)
         try:
             capacity.wait(
-                AwsError("ReservationCapacityExceeded", errors[0].message), launcher.progress.step
+                AwsError("ReservationCapacityExceeded", wrong[0].message), launcher.progress.step
             )
         except AwsError:
             raise refused from None

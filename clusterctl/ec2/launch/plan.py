@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from clusterctl.domain.cluster import ASLEEP, ClusterSpec, Node
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding, errors
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
@@ -440,7 +440,7 @@ class LaunchPlan:
     @property
     def refused(self) -> bool:
         """Whether an error among the findings prevents the launch."""
-        return any(finding.severity is Severity.ERROR for finding in self.findings)
+        return bool(errors(self.findings))
 
     def can_do_without(self, indices: tuple[int, ...], launched: int) -> bool:
         """Return whether the cluster is large enough without these nodes.

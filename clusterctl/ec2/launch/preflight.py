@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from clusterctl.domain.cluster import ClusterSpec, Limits, Market, Node
 from clusterctl.domain.errors import ClusterctlError, UsageError
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding, Severity, errors, in_order
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.units import count
 from clusterctl.ec2.cluster_resources import anothers_key
@@ -702,13 +702,11 @@ def preflight(observed: Observed, missing: int) -> PreflightResult:
         *(detail for check in CHECKS for detail in check(context)),
     ]
     by_type = {name: _of_type(context, name) for name in spec.types}
-    usable = tuple(name for name, found in by_type.items() if not any(map(_is_error, found)))
+    usable = tuple(name for name, found in by_type.items() if not errors(found))
     for name, found in by_type.items():
         common += [_not_tried(name, one) if usable and _is_error(one) else one for one in found]
-    order = [Severity.ERROR, Severity.WARNING, Severity.INFO]
     # Several types may give the same finding: show it once.
-    ordered = sorted(dict.fromkeys(common), key=lambda finding: order.index(finding.severity))
-    return PreflightResult(tuple(ordered), usable)
+    return PreflightResult(in_order(dict.fromkeys(common)), usable)
 
 
 def cluster_findings(observed: Observed) -> Iterator[Finding]:
