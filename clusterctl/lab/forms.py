@@ -21,6 +21,7 @@ from moto.core.parse import PROTOCOL_PARSERS
 from moto.core.utils import camelcase_to_underscores, get_service_model
 
 from clusterctl.lab.data import table
+from clusterctl.lab.ec2.refusals import IDS, texts_in
 from clusterctl.lab.faults.answers import Call
 from clusterctl.lab.record import ACCOUNTS
 from clusterctl.lab.wsgi import read_body
@@ -35,15 +36,10 @@ ACTION, MISSING, WRONG, UNKNOWN, UNREAD, BEYOND = range(6)
 RULES = table("forms")
 # Protocol -> the codes of these kinds. Only EC2 refuses a parameter that it does not know.
 CODES: dict[str, list[str]] = RULES["codes"]
-# Shape of an id -> its prefix, and the code for an id of another form. A shape with a suffix may
-# name its resource in another way, too.
-IDS: dict[str, list[str]] = {
-    f"{name}{suffix}": found
-    for name, found in RULES["ids"].items()
-    for suffix in ("", "WithResolver", "ForResolver")
-}
 # What every form of the query protocols has.
 COMMON = {"Action", "Version", "AWSAccessKeyId", "SecurityToken", "DryRun"}
+# Of an object's name, in bytes.
+LONGEST_KEY = 1024
 TOKENS = ("NextToken", "Marker")
 
 Problem = tuple[str, str]
@@ -51,6 +47,8 @@ Problem = tuple[str, str]
 
 def problem_of(call: Call, environ: dict[str, Any]) -> Problem | None:
     """Return the code and the message of the first mistake in a request's form, or None."""
+    if call.service == "s3":
+        return _problem_of_s3(environ)
     model = get_service_model(NAMES.get(call.service, call.service))
     codes = CODES[_protocol(call)]
     if call.action not in model.operation_names or not _is_served(call):
@@ -66,11 +64,27 @@ def problem_of(call: Call, environ: dict[str, Any]) -> Problem | None:
     return next(_mistakes(call, shape, values, given), None)
 
 
+def _problem_of_s3(environ: dict[str, Any]) -> Problem | None:
+    query = dict(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
+    for name, (pattern, *problem) in RULES["queries"].items():
+        if name in query and not re.fullmatch(pattern, query[name]):
+            return problem[0], problem[1]
+    if len(environ["PATH_INFO"].lstrip("/").partition("/")[2]) > LONGEST_KEY:
+        return "KeyTooLongError", "Your key is too long"
+    # moto gives the whole object for a part, and copies whatever the conditions.
+    of_part = environ["REQUEST_METHOD"] == "GET" and "partNumber" in query
+    if of_part or any(name.startswith("HTTP_X_AMZ_COPY_SOURCE_IF_") for name in environ):
+        return "NotImplemented", ""
+    return None
+
+
 def beyond(call: Call, failure: Exception, environ: dict[str, Any]) -> tuple[Problem, bool]:
     """Return the answer to a request at which moto failed, and whether moto itself is to blame."""
     codes = CODES[_protocol(call)]
     if isinstance(failure, NotImplementedError):
-        return _no_action(call), False
+        filter_, lacking, _ = str(failure).partition(" has not been implemented")
+        text = f"The lab does not have this: {filter_:.200}"
+        return (codes[BEYOND], text) if lacking else _no_action(call), False
     if isinstance(failure, (KeyError, ValueError)):
         # Python names the value that it did not find or could not convert.
         for name, value in _texts(values_of(call, environ)):
@@ -92,7 +106,7 @@ def _unknown_value(call: Call, name: str, value: str) -> Problem:
     last = name.rstrip(".0123456789").rpartition(".")[2].removesuffix("s")
     if last in TOKENS and call.service in ("ec2", "ssm"):
         return "InvalidNextToken", "The specified nextToken is invalid"
-    if call.service == "ec2" and last in RULES["not_found"]:
+    if last in RULES["not_found"]:
         return RULES["not_found"][last], f"The {last} '{value:.80}' does not exist"
     return CODES[_protocol(call)][WRONG], f"Value ({value:.80}) for parameter {name} is invalid."
 
@@ -124,7 +138,8 @@ def _served(service: str) -> frozenset[str]:
 
 def values_of(call: Call, environ: dict[str, Any]) -> dict[str, Any]:
     """Return a request's parameters, as they came. Raise ValueError or TypeError."""
-    body = read_body(environ) or b""
+    # The body of a request to S3 is no form, and moto may have read it already.
+    body = b"" if call.service == "s3" else read_body(environ) or b""
     if environ.get("HTTP_CONTENT_ENCODING") == "gzip":  # as clients send many metrics
         body = gzip.decompress(body)
     if call.json:
@@ -162,47 +177,78 @@ def _mistakes(call: Call, shape: Any, values: dict[str, Any], given: Any) -> Ite
         for name in values:
             if name.partition(".")[0] not in known:
                 yield codes[UNKNOWN], f"The parameter {name:.80} is not recognized"
+    for name, (pattern, *problem) in RULES["texts"].get(call.action, {}).items():
+        value = functools.reduce(lambda part, key: (part or {}).get(key), name.split("."), given)
+        if value is not None and not re.fullmatch(pattern, str(value), re.ASCII):
+            yield problem[0], problem[1].format(value)
     for reason, name, more in ParamValidator().validate(given, shape)._errors:
         if reason == "missing required field":
             path = f"{name}.{more['required_name']}".lstrip(".")
             yield codes[MISSING], f"The request must contain the parameter {path}"
         elif reason != "unknown field":
-            value = more.get("param", "")
-            code = RULES["wrong"].get(call.service, codes[WRONG])
-            yield code, f"Value ({value!s:.80}) for parameter {name} is invalid."
+            what = "Length" if reason == "invalid length" else "Value"
+            where = f"({more.get('param', '')!s:.80}) for parameter {name.lstrip('.')}"
+            yield _wrong(call), f"{what} {where} is invalid."
     choices = RULES["one_of"].get(call.action, ())
     if choices and not any(name in given for name in choices):
         yield codes[MISSING], f"The request must contain the parameter {' or '.join(choices)}"
+    for name, of, text in texts_in(shape, given):
+        if call.service == "ec2" and of.name in IDS:
+            prefix, code = IDS[of.name]
+            if not re.fullmatch(f"{prefix}-[0-9a-f]{{8,17}}|resolve:ssm:.*", text):
+                yield code, f'Invalid id: "{text:.80}" (expecting "{prefix}-...")'
+        elif not _is_of(of, text):
+            yield _wrong(call), f"Value ({text:.80}) for parameter {name} is invalid."
     if call.service == "ec2":
-        yield from _page_sizes(call, shape, given)
-        yield from _malformed(shape, given)
+        yield from _selections(call, shape, given)
 
 
-def _page_sizes(call: Call, shape: Any, given: Any) -> Iterator[Problem]:
-    if "MaxResults" in given:
-        limits = shape.members["MaxResults"].metadata
-        least, most = RULES["results"].get(
-            call.action, (limits.get("min", 1), limits.get("max", 2**31))
+def _wrong(call: Call) -> str:
+    return RULES["wrong"].get(call.service, CODES[_protocol(call)][WRONG])
+
+
+def _is_of(shape: Any, text: str) -> bool:
+    """Return whether a text is one of the values of its shape, which botocore does not check.
+
+    The lab has types of instances that botocore's list has not.
+    """
+    if shape.enum and shape.name != "InstanceType":
+        return text in shape.enum
+    try:
+        return bool(re.fullmatch(shape.metadata.get("pattern", ".*"), text, re.DOTALL))
+    except re.error:  # a pattern of Java's
+        return True
+
+
+def _selections(call: Call, shape: Any, given: Any) -> Iterator[Problem]:
+    """Yield what is wrong with a description's filters and the size of its pages.
+
+    botocore knows the names of filters from its texts only, and so what excludes what.
+    """
+    key = "Filters" if "Filters" in shape.members else "Filter"
+    known = re.findall("<code>([a-zA-Z0-9.-]+)", _text_of(shape, key))
+    for one in given.get(key, ()) if known else ():
+        name = one.get("Name", "")
+        if name not in known and not name.startswith("tag:"):
+            yield "InvalidParameterValue", f"The filter '{name:.80}' is invalid"
+    if "MaxResults" not in given:
+        return
+    limits = shape.members["MaxResults"].metadata
+    least, most = RULES["results"].get(
+        call.action, (limits.get("min", 1), limits.get("max", 2**31))
+    )
+    if not least <= given["MaxResults"] <= most:
+        yield (
+            "InvalidParameterValue",
+            f"Value ( {given['MaxResults']} ) for parameter maxResults is invalid. Expecting a "
+            f"value between {least} and {most}.",
         )
-        if not least <= given["MaxResults"] <= most:
-            yield (
-                "InvalidParameterValue",
-                f"Value ( {given['MaxResults']} ) for parameter maxResults is invalid. Expecting a "
-                f"value between {least} and {most}.",
-            )
-
-
-def _malformed(shape: Any, given: Any) -> Iterator[Problem]:
-    """Yield the ids in a request to EC2 that have another form than their resource's ids."""
-    if shape.type_name == "structure" and isinstance(given, dict):
+    if "cannot specify this parameter and" in _text_of(shape, "MaxResults"):
         for name, member in shape.members.items():
-            # An optional id that is empty is not given: Flintrock launches with an empty SubnetId.
-            if name in given and (given[name] != "" or name in shape.required_members):
-                yield from _malformed(member, given[name])
-    elif shape.type_name == "list":
-        for one in given:
-            yield from _malformed(shape.member, one)
-    elif shape.name in IDS and isinstance(given, str):
-        prefix, code = IDS[shape.name]
-        if not re.fullmatch(f"{prefix}-[0-9a-f]{{8,17}}|resolve:ssm:.*", given):
-            yield code, f'Invalid id: "{given:.80}" (expecting "{prefix}-...")'
+            if name in given and member.type_name == "list" and member.member.name in IDS:
+                text = f"The parameter {name} cannot be used with the parameter maxResults"
+                yield "InvalidParameterCombination", text
+
+
+def _text_of(shape: Any, name: str) -> str:
+    return str(shape.members[name].documentation) if name in shape.members else ""

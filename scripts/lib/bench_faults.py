@@ -282,7 +282,7 @@ FAULTS = (
     Fault(
         "packets over 600 bytes are lost on the way in",
         "packets are lost",
-        undo=("sudo -n ip link set eth0 mtu 1500"),
+        undo=("sudo -n ip link set eth0 mtu 9001"),
         do="sudo -n ip link set eth0 mtu 600",
         ranks=(),
         hosts=(0, 1, 2),

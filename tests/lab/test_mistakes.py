@@ -135,7 +135,7 @@ def example(shape, depth=0):
 
 
 def _text(shape):
-    from clusterctl.lab.forms import IDS
+    from clusterctl.lab.ec2.refusals import IDS
 
     if shape.name in IDS:
         return f"{IDS[shape.name][0]}-0123456789abcdef0"
@@ -212,6 +212,188 @@ def test_what_is_wrong_or_missing_has_its_code(api, caplog, service, action, req
     status, body = send(api, service, model, action, request_)
     assert (status, code_of(body)) == (400, code)
     assert not [line for line in caplog.records if line.levelno >= logging.ERROR]
+
+
+NOBODY = "i-0123456789abcdef0"
+TAG = {"Tags": [{"Key": "a", "Value": "b"}]}
+ROLE = '{"Resources": {"R": {"Type": "AWS::IAM::Role"}}}'
+REFERENCE = (
+    '{"Resources": {"V": {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": {"Ref": "X"}}}}}'
+)
+CIRCLE = """{"Resources": {"A": {"Type": "AWS::EC2::VPC", "DependsOn": "B"},
+  "B": {"Type": "AWS::EC2::VPC", "Properties": {"CidrBlock": {"Fn::GetAtt": ["A", "x"]}}}}}"""
+# What users of EC2 send in their first week.
+REFUSED = (
+    ("ec2", "CreateTags", {"Resources": [NOBODY], **TAG}, "InvalidInstanceID.NotFound"),
+    ("ec2", "DeleteTags", {"Resources": [NOBODY], **TAG}, "InvalidInstanceID.NotFound"),
+    (
+        "ec2",
+        "TerminateInstances",
+        {"InstanceIds": [NOBODY], "DryRun": True},
+        "InvalidInstanceID.NotFound",
+    ),
+    ("ec2", "CreateVolume", {"AvailabilityZone": "us-east-1z", "Size": 1}, "InvalidZone.NotFound"),
+    (
+        "ec2",
+        "CreateVolume",
+        {"AvailabilityZone": "us-east-1a", "Size": 99999},
+        "InvalidParameterValue",
+    ),
+    (
+        "ec2",
+        "CreateVolume",
+        {"AvailabilityZone": "us-east-1a", "Size": 9, "VolumeType": "gp9"},
+        "InvalidParameterValue",
+    ),
+    ("ec2", "DeleteSecurityGroup", {"GroupName": "default"}, "CannotDelete"),
+    (
+        "ec2",
+        "CreateSecurityGroup",
+        {"GroupName": "sg-x", "Description": "d"},
+        "InvalidParameterValue",
+    ),
+    (
+        "ec2",
+        "CreateSecurityGroup",
+        {"GroupName": "g", "Description": "d", "VpcId": "vpc-0123456789abcdef0"},
+        "InvalidVpcID.NotFound",
+    ),
+    ("ec2", "CreateKeyPair", {"KeyName": ""}, "InvalidParameterValue"),
+    (
+        "ec2",
+        "CreateKeyPair",
+        {"KeyName": "k", "TagSpecifications": [{"ResourceType": "vpc", **TAG}]},
+        "InvalidParameterValue",
+    ),
+    (
+        "ec2",
+        "CreatePlacementGroup",
+        {"GroupName": "p", "Strategy": "cluster", "PartitionCount": 3},
+        "InvalidParameterValue",
+    ),
+    ("ec2", "AllocateAddress", {"Domain": "moon"}, "InvalidParameterValue"),
+    ("ec2", "DescribeRegions", {"RegionNames": ["x"]}, "InvalidParameterValue"),
+    (
+        "ec2",
+        "DescribeInstanceStatus",
+        {"InstanceIds": [NOBODY], "MaxResults": 5},
+        "InvalidParameterCombination",
+    ),
+    (
+        "ec2",
+        "DescribeKeyPairs",
+        {"KeyPairIds": ["key-0123456789abcdef0"]},
+        "InvalidKeyPair.NotFound",
+    ),
+    (
+        "ec2",
+        "DescribeVolumes",
+        {"Filters": [{"Name": "nonsense", "Values": ["x"]}]},
+        "InvalidParameterValue",
+    ),
+    (
+        "ec2",
+        "DescribeLaunchTemplates",
+        {"LaunchTemplateIds": ["lt-0123456789abcdef0"]},
+        "InvalidLaunchTemplateId.NotFound",
+    ),
+    (
+        "ec2",
+        "DeleteLaunchTemplate",
+        {"LaunchTemplateName": "none"},
+        "InvalidLaunchTemplateName.NotFoundException",
+    ),
+    (
+        "ec2",
+        "CreateLaunchTemplate",
+        {"LaunchTemplateName": "a b", "LaunchTemplateData": {"KeyName": "k"}},
+        "InvalidLaunchTemplateName.MalformedException",
+    ),
+    ("ec2", "CreateVpc", {"CidrBlock": "10.99.0.0/16", "DryRun": True}, "DryRunOperation"),
+    (
+        "iam",
+        "CreateRole",
+        {"RoleName": "r", "AssumeRolePolicyDocument": "no"},
+        "MalformedPolicyDocument",
+    ),
+    ("iam", "CreateRole", {"RoleName": "a b", "AssumeRolePolicyDocument": "{}"}, "ValidationError"),
+    (
+        "cloudformation",
+        "CreateStack",
+        {"StackName": "c", "TemplateBody": ROLE},
+        "InsufficientCapabilitiesException",
+    ),
+    (
+        "cloudformation",
+        "CreateStack",
+        {"StackName": "c", "TemplateBody": REFERENCE},
+        "ValidationError",
+    ),
+    (
+        "cloudformation",
+        "CreateStack",
+        {"StackName": "c", "TemplateBody": CIRCLE},
+        "ValidationError",
+    ),
+    ("cloudformation", "ListStacks", {"StackStatusFilter": ["LOST"]}, "ValidationError"),
+    ("ssm", "SendCommand", {"DocumentName": "AWS-RunShellScript"}, "InvalidInstanceId"),
+    ("ssm", "PutParameter", {"Name": "a b", "Value": "v", "Type": "String"}, "ValidationException"),
+)
+
+
+def test_what_a_new_user_does_wrong_is_refused_as_by_aws(api):
+    for service, action, request, code in REFUSED:
+        model = botocore.session.get_session().get_service_model(service)
+        status, body = send(api, service, model, action, request)
+        assert (code_of(body), status // 100) == (code, 4), (action, request, body)
+        assert re.search("<Message>.|[Mm]essage", body), body
+
+
+@pytest.mark.parametrize("sample", [SAMPLE, pytest.param(1, marks=pytest.mark.all)])
+def test_a_dry_run_carries_nothing_out(api, sample):
+    from clusterctl.lab import forms
+
+    model = botocore.session.get_session().get_service_model("ec2")
+    done = []
+    for action in model.operation_names:
+        shape = model.operation_model(action).input_shape
+        if zlib.crc32(action.encode()) % sample or not shape or "DryRun" not in shape.members:
+            continue
+        if forms._is_served(Call("ec2", action)):
+            status, body = send(api, "ec2", model, action, {**example(shape), "DryRun": True})
+            done += [(action, body[:200])] if status < 400 else []
+    assert not done
+
+
+@pytest.mark.parametrize("sample", [16, pytest.param(1, marks=pytest.mark.all)])
+def test_no_filter_is_ignored(api, gone, sample):
+    """A filter finds nothing with a value that nothing has, or is refused by its name."""
+    import boto3
+
+    from clusterctl.lab import forms
+
+    ec2 = boto3.client("ec2", region_name="us-east-1")
+    ec2.create_key_pair(KeyName="k")
+    ec2.create_placement_group(GroupName="p", Strategy="cluster")
+    ec2.allocate_address(Domain="vpc")
+    volume = ec2.create_volume(AvailabilityZone="us-east-1a", Size=1)["VolumeId"]
+    ec2.create_snapshot(VolumeId=volume)
+    model, ignored, sent = ec2.meta.service_model, [], 0
+    for action in model.operation_names:
+        shape = model.operation_model(action).input_shape
+        if not action.startswith("Describe") or shape is None or shape.required_members:
+            continue
+        key = "Filters" if "Filters" in shape.members else "Filter"
+        for name in re.findall("<li> *<p> *<code>([a-z.-]+)", forms._text_of(shape, key)):
+            if zlib.crc32(f"{action} {name}".encode()) % sample or name == "tag":
+                continue
+            filters = {key: [{"Name": name, "Values": ["nonsense"]}]}
+            status, body = send(api, "ec2", model, action, filters)
+            sent += 1
+            ignored += [(action, name)] if status == 200 and "<item>" in body else []
+            assert status == 200 or code_of(body) not in ("InternalError", ""), body
+    assert not ignored
+    assert sent > 400 / sample
 
 
 def test_an_optional_id_that_is_empty_is_not_given(api):

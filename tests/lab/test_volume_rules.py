@@ -49,7 +49,7 @@ def test_volumes_that_are_made(wish):
             "not between 100 and 300",
         ),
         (disk(size_gib=65_537), "InvalidParameterValue", "maximum is 65536"),
-        (disk("gp9"), "InvalidParameterValue", "(gp9)"),
+        (disk("gp2", size_gib=16_385), "InvalidParameterValue", "1 to 16384 GiB"),
         (disk(iops=2999), "InvalidParameterValue", "minimum is 3000"),
         (disk(size_gib=1000, iops=80_001), "InvalidParameterValue", "maximum is 80000"),
         (disk(iops=9000, throughput=2001), "InvalidParameterValue", "maximum is 2000"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import graphlib
+import json
 import re
 import threading
 from collections.abc import Callable
@@ -23,7 +25,7 @@ from moto.ec2.models.subnets import Subnet, SubnetRouteTableAssociation
 from moto.ec2.models.vpcs import VPC, VPCEndPoint
 from moto.ec2.models.vpn_gateway import VPCGatewayAttachment
 
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import guard, override
 
 # moto first checks that a name is free, and adds the stack later: two requests at the same time
 # would make two stacks with one name.
@@ -31,6 +33,8 @@ CREATING = threading.Lock()
 # The types of resources that a stack may create. moto's models of other services run programs on
 # this machine.
 SERVED = ("AWS::EC2::", "AWS::S3::", "AWS::IAM::", "AWS::SSM::")
+# A name that a resource refers to, but for AWS's own, such as AWS::Region.
+REFERENCE = re.compile(r'(?:"Ref": "|"Fn::GetAtt": \["|"Fn::GetAtt": ")(?!AWS::)(\w+)')
 NO_UPDATES = "The lab cannot update a stack: delete it, and create it again"
 # moto's function that reads a template's tags.
 _construct = utils.yaml_tag_constructor
@@ -151,7 +155,27 @@ def _parsed(body: str | None) -> dict[str, Any]:
     if not isinstance(template, dict) or not isinstance(template.get("Resources"), dict):
         text = "Template format error: At least one Resources member must be defined."
         raise ValidationError(message=text)
+    _check_references(template)
     return template
+
+
+def _check_references(template: dict[str, Any]) -> None:
+    """Refuse a template whose resources need others that it does not have, or each other."""
+    needed = {}
+    for name, one in template["Resources"].items():
+        after = one.get("DependsOn", [])
+        found = REFERENCE.findall(json.dumps(one, default=str))
+        needed[name] = {*([after] if isinstance(after, str) else after), *found}
+    known = {*needed, *(template.get("Parameters") or {})}
+    if unknown := sorted(set().union(*needed.values()) - known):
+        text = f"Unresolved resource dependencies [{', '.join(unknown)}]"
+        text = f"Template format error: {text} in the Resources block of the template"
+        raise ValidationError(message=text)
+    try:
+        graphlib.TopologicalSorter(needed).prepare()
+    except graphlib.CycleError as cycle:
+        text = f"Circular dependency between resources: [{', '.join(sorted(set(cycle.args[1])))}]"
+        raise ValidationError(message=text) from None
 
 
 def _check_parameters(template: dict[str, Any], given: dict[str, Any]) -> None:
@@ -297,6 +321,17 @@ def _keep_failures() -> None:
             backend.stacks[stacks[0].stack_id] = _fail(stacks[0], "DELETE_FAILED", kept)
 
     override(CloudFormationBackend, create_stack, delete_stack)
+
+    def check_capabilities(response: Any) -> None:
+        body = response._get_param("TemplateBody")
+        given = response._get_param("Capabilities", [])
+        kinds = [one.get("Type", "") for one in _parsed(body)["Resources"].values()] if body else []
+        if not given and any(kind.startswith("AWS::IAM::") for kind in kinds):
+            text = "Requires capabilities : [CAPABILITY_IAM]"
+            raise CloudFormationError("InsufficientCapabilitiesException", text)
+
+    check_capabilities.__name__ = "create_stack"
+    guard(CloudFormationResponse, check_capabilities)
 
 
 def _roll_back(backend: Any, stack: Any) -> None:

@@ -25,7 +25,7 @@ from clusterctl.lab.ec2.completion import add, override
 from clusterctl.lab.ec2.instance_types import P3_ZONES
 from clusterctl.lab.ec2.launch import refuse
 
-FIELDS, FILTERS = (table("instances")[name] for name in ("fields", "filters"))
+FIELDS, FILTERS, IGNORED = (table("instances")[one] for one in ("fields", "filters", "ignored"))
 # Responses that EC2 gives in pages -> the key of the list, and the most of a page (botocore: "max"
 # of MaxResults; 1000 for the others is EC2's usual one).
 PAGES = {
@@ -44,6 +44,8 @@ def install() -> None:
     NetworkInterface.association = property(_association)  # type: ignore[method-assign,assignment]
     for name, (key, most) in PAGES.items():
         override(EC2Response, paged(getattr(EC2Response, name), key, most))
+    for name, (key, paths) in IGNORED.items():
+        override(EC2Response, _filtered(getattr(EC2Response, name), key, paths))
     for past, key, state in (
         ("stop_instances", "StoppingInstances", "stopped"),
         ("terminate_instances", "TerminatingInstances", "terminated"),
@@ -130,6 +132,31 @@ def paged(answer: Callable[[Any], ActionResult], key: str, most: int) -> Callabl
 
     page.__name__ = answer.__name__
     return page
+
+
+def _filtered(
+    answer: Callable[[Any], ActionResult], key: str, paths: dict[str, str]
+) -> Callable[..., Any]:
+    """Return `answer`, whose list under `key` passes the filters of `paths`, too."""
+
+    def passing(response: Any) -> ActionResult:
+        result: Any = answer(response).result
+        wanted = response._filters_from_querystring()
+        found = [
+            one
+            for one in result[key]
+            if all(
+                utils.instance_value_in_filter_values(
+                    _flat(utils.get_object_value(one, paths[name])), values
+                )
+                for name, values in wanted.items()
+                if name in paths
+            )
+        ]
+        return ActionResult({**result, key: found})
+
+    passing.__name__ = answer.__name__
+    return passing
 
 
 def _as_before(answer: Callable[[Any], ActionResult], key: str, state: str) -> Callable[..., Any]:

@@ -79,9 +79,6 @@ class InterfaceRule(Rule):
             if request.get(name):
                 raise refuse("both-levels", what)
         check_layout(requests, request.instance_type, request.type_info)
-        for id in [id for requested in requests for id in requested.entry.get("Groups") or []]:
-            if request.backend.get_security_group_from_id(id) is None:
-                raise refuse("group", id)
 
     def check_launch(self, launch: PendingLaunch) -> None:
         requests = read_interfaces(launch.request.get("NetworkInterfaces", []))
@@ -148,8 +145,6 @@ def _show_own_groups() -> None:
         backend: Any, eni_id: str, group_ids: list[str], *more: Any, **named: Any
     ) -> None:
         groups = [backend.get_security_group_from_id(id) for id in group_ids]
-        if None in groups:
-            raise refuse("group", group_ids[groups.index(None)])
         change(backend, eni_id, group_ids, *more, **named)
         nic = backend.enis[eni_id]
         if groups and _groups_of_instance(nic):

@@ -21,8 +21,6 @@ def install() -> None:
     """Check metrics before moto takes them."""
 
     def put_metric_data(backend: Any, namespace: str, metric_data: list[dict[str, Any]]) -> None:
-        if namespace.startswith("AWS/"):
-            raise InvalidParameterValue("The value AWS/ for parameter Namespace is invalid.")
         if len(metric_data) > MOST:
             text = f"The collection MetricData must not have a size greater than {MOST}."
             raise InvalidParameterValue(text)

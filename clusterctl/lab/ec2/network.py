@@ -80,7 +80,6 @@ def install() -> None:
     ) -> Any:
         """Make an endpoint, a gateway by default, with one route per table and service."""
         for id in route_table_ids:
-            backend.get_route_table(id)
             for one in backend.vpc_end_points.values():
                 if one.service_name == service_name and id in (one.route_table_ids or ()):
                     raise refuse("route-exists", id, one.destination_prefix_list_id)

@@ -6,6 +6,7 @@ moto copies a whole object for every range that is read of it, and has no limit.
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import threading
@@ -21,7 +22,8 @@ App = Callable[..., Iterable[bytes]]
 
 
 # S3's rules for the names of buckets (S3 user guide, "General purpose bucket naming rules").
-BUCKET = re.compile(r"[a-z0-9](?!.*\.\.)[a-z0-9.-]{1,61}[a-z0-9]")
+RESERVED = r"(?!xn--|sthree-|amzn-s3-demo-|.*(-s3alias|--ol-s3|\.mrap|--x-s3|--table-s3)$)"
+BUCKET = re.compile(RESERVED + r"[a-z0-9](?!.*\.\.)[a-z0-9.-]{1,61}[a-z0-9]")
 
 
 class Room:
@@ -74,7 +76,13 @@ def install() -> None:
         if not BUCKET.fullmatch(bucket_name) or re.fullmatch(r"[\d.]+", bucket_name):
             raise InvalidBucketName
 
-    guard(S3Backend, create_bucket)
+    def put_bucket_policy(backend: Any, bucket_name: str, policy: bytes) -> None:
+        try:
+            json.loads(policy)
+        except ValueError:
+            raise S3ClientError("MalformedPolicy", "This policy contains invalid Json") from None
+
+    guard(S3Backend, create_bucket, put_bucket_policy)
 
 
 def keep_in_room() -> None:

@@ -1,8 +1,8 @@
-"""Options of launches: those with a fixed set of values, processors, and instance profiles.
+"""Options of launches: processors and instance profiles.
 
-moto takes any value for such an option. For an unknown instance profile it answers with IAM's error
-instead of EC2's, it gives a profile to the first instance of a launch only, and it describes an
-instance with the profile that it had before another took its place.
+For an unknown instance profile moto answers with IAM's error instead of EC2's. It gives a profile
+to the first instance of a launch only, and it describes an instance with the profile that it had
+before another took its place.
 """
 
 from __future__ import annotations
@@ -23,32 +23,16 @@ from moto.ec2.utils import (
 )
 from werkzeug.exceptions import HTTPException
 
-from clusterctl.lab.data import table
 from clusterctl.lab.ec2.completion import guard, override
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
 
-# Option -> the values that EC2 takes.
-VALUES: dict[str, list[str]] = table("forms")["options"]
-HOP_LIMIT = "MetadataOptions.HttpPutResponseHopLimit"
-HOPS = (1, 64)
 # EC2 knows a new instance profile only so long after IAM has made it; on AWS it is about ten times
 # as long (pull request 2037 of hashicorp/terraform).
 KNOWN_AFTER_S = 1.0
 
 
 class OptionRule(Rule):
-    """Options have values that EC2 takes. Instances show their type's processors."""
-
-    def check_request(self, request: Request) -> None:
-        for path, known in VALUES.items():
-            value = request.get(path)
-            if value is not None and value not in known:
-                name = path.rpartition(".")[2]
-                raise refuse("value", value, name)
-        hops = request.get(HOP_LIMIT)
-        least, most = HOPS
-        if hops is not None and not least <= int(hops) <= most:
-            raise refuse("hops", hops, least, most)
+    """Instances show their type's processors."""
 
     def mark(self, launch: PendingLaunch, instance: Any) -> None:
         info = launch.request.type_info.get("VCpuInfo", {})
@@ -85,18 +69,13 @@ def install() -> None:
         """Change user data, and what a power-off does. moto removes the security groups instead."""
         data = response._get_param("UserData.Value")
         if data is not None:
-            response.error_on_dryrun()
             instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
             # The clients encode a value of bytes, and moto has decoded it.
             instance.user_data = Base64EncodedString(base64.b64encode(data).decode())
             return EmptyResult()
-        name = "InstanceInitiatedShutdownBehavior"
-        value = response._get_param(f"{name}.Value")
+        value = response._get_param("InstanceInitiatedShutdownBehavior.Value")
         if value is None:
             return modify(response)
-        if value not in VALUES[name]:
-            raise refuse("value", value, name)
-        response.error_on_dryrun()
         instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
         instance.instance_initiated_shutdown_behavior = value
         return EmptyResult()

@@ -75,15 +75,16 @@ def create_placement_group(response: Any) -> ActionResult:
     strategy = response._get_param("Strategy") or "cluster"
     if not name:
         raise refuse("missing", "groupName")
-    if strategy not in STRATEGIES:
-        raise refuse("value", strategy, "strategy")
+    partitions = response._get_param("PartitionCount")
+    if partitions is not None and (strategy != "partition" or not 1 <= partitions <= 7):
+        raise refuse("partitions", partitions)
     response.error_on_dryrun()
     tags = convert_tag_spec(response._get_param("TagSpecifications", []))
     with LAUNCHING:
         groups = _groups(response.ec2_backend)
         if name in groups:
             raise refuse("placement-exists", name)
-        made = StoredGroup(name, random_id("pg"), strategy, response._get_param("PartitionCount"))
+        made = StoredGroup(name, random_id("pg"), strategy, partitions)
         groups[name] = made
     response.ec2_backend.create_tags([made.id], tags.get("placement-group", {}))
     return ActionResult({"PlacementGroup": _described(response.ec2_backend, made)})

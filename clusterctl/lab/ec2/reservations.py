@@ -90,8 +90,6 @@ def reservations(backend: Any) -> dict[str, CapacityReservation]:
 
 def find(backend: Any, id: str) -> CapacityReservation:
     """Return a reservation by its id. Raise EC2ClientError if there is none."""
-    if not str(id).startswith("cr-"):
-        raise refuse("reservation-id", id)
     if id not in reservations(backend):
         raise refuse("reservation", id)
     return reservations(backend)[id]
@@ -176,10 +174,6 @@ def install() -> None:
 
 def create_capacity_reservation(response: Any) -> ActionResult:
     ask = response._get_param
-    for needed in ("InstanceType", "InstancePlatform", "InstanceCount"):
-        if not ask(needed):
-            name = needed[0].lower() + needed[1:]
-            raise refuse("missing", name)
     kind, zone, backend = ask("InstanceType"), ask("AvailabilityZone"), response.ec2_backend
     if kind not in INSTANCE_TYPES:
         raise refuse("value", kind, "InstanceType")

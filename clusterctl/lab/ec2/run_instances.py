@@ -33,6 +33,7 @@ from clusterctl.lab.ec2.launch import (
 # Bytes, before base64.
 USER_DATA_LIMIT = 16384
 LONGEST_TOKEN = 64
+TEMPLATE = ("LaunchTemplateId", "LaunchTemplateName")
 BY_PARAMETER = "resolve:ssm:"
 
 
@@ -42,8 +43,11 @@ def install(rules: Sequence[Rule]) -> None:
     respond = EC2Response.run_instances
     tokens = ClientTokens()
 
-    def run_instances(response: Any) -> ActionResult:
-        return tokens.once(response, lambda: _respond(response, respond, rules))
+    def run_instances(response: Any) -> Any:
+        made = tokens.once(response, lambda: _respond(response, respond, rules))
+        if all(one.state == "terminated" for one in made.result.instances):
+            raise refuse("token-ended")
+        return made
 
     def run_on_backend(
         backend: Any,
@@ -57,7 +61,7 @@ def install(rules: Sequence[Rule]) -> None:
         with LAUNCHING:
             for rule in rules:
                 rule.check_room(backend, count)
-            _check_known(backend, image_id, user_data, kwargs)
+            _check_known(backend, user_data, kwargs)
             for name in security_group_names or ():
                 if backend.get_security_group_by_name_or_id(name) is None:
                     raise refuse("group-name", name)
@@ -88,7 +92,20 @@ def install(rules: Sequence[Rule]) -> None:
                 rule.check_start(backend, stopped)
             return start(backend, instance_ids)
 
-    override(EC2Response, run_instances)
+    version = EC2Response.create_launch_template_version
+
+    def create_launch_template_version(response: Any) -> ActionResult:
+        """Make a version from another one and the changes. moto ignores the other one."""
+        source = response._get_param("SourceVersion")
+        if source:
+            named = {name: response._get_param(name) for name in TEMPLATE}
+            chosen = {name: value for name, value in named.items() if value}
+            old = response.ec2_backend._get_template_from_args({**chosen, "Version": source}).data
+            changes = response.params.get("LaunchTemplateData", {})
+            response.params["LaunchTemplateData"] = {**old, **changes}
+        return version(response)
+
+    override(EC2Response, run_instances, create_launch_template_version)
     # `override` replaces by name, and both of moto's classes have a method of this name.
     run_on_backend.__name__ = "run_instances"
     override(EC2Backend, run_on_backend, start_instances)
@@ -106,6 +123,7 @@ def _respond(
     if least < 1 or most < least:
         wrong = f"({least}) for parameter minCount" if least < 1 else f"({most}) for maxCount"
         raise refuse("counts", wrong)
+    _complete_by_template(response)
     response.params["MinCount"] = most
     named = response._get_param("ImageId") or ""
     if named.startswith(BY_PARAMETER):
@@ -115,6 +133,19 @@ def _respond(
         rule.check_request(request)
     with answering(request):
         return respond(response)
+
+
+def _complete_by_template(response: Any) -> None:
+    """Add to a request what it leaves out and its launch template has. moto uses a part of it."""
+    chosen = response._get_param("LaunchTemplate")
+    if chosen:
+        own = response.params
+        template = response.ec2_backend._get_template_from_args(chosen).data
+        tags = [*template.get("TagSpecifications", []), *own.get("TagSpecifications", [])]
+        data = {"UserData": str(template["UserData"])} if template.get("UserData") else {}
+        response.params = {**template, **data, **own, "TagSpecifications": tags}
+    if not response._get_param("ImageId"):
+        raise refuse("missing", "ImageId")
 
 
 def _image_of(response: Any, name: str) -> str:
@@ -141,26 +172,25 @@ def _all_or_nothing(backend: Any) -> Iterator[None]:
 
 
 class ClientTokens:
-    """The answers to launches with a client token.
+    """The answers to requests with a client token, kept as long as the lab runs.
 
-    A token holds for one account and region, and for one zone if the request names one. It is kept
-    as long as the lab runs.
+    A token holds for one action, account and region, and for one zone if the request names one.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
-    def once(self, response: Any, launch: Callable[[], ActionResult]) -> ActionResult:
-        """Launch, or return the answer to the earlier launch with the request's token.
+    def once(self, response: Any, carry_out: Callable[[], Any]) -> Any:
+        """Carry a request out, or return the answer to the earlier one with its token.
 
-        A launch that fails does not use up its token.
+        A request that fails does not use up its token.
         """
         token = response._get_param("ClientToken")
-        if not token:
-            return launch()
+        if not token or response._get_param("DryRun"):
+            return carry_out()
         if len(token) > LONGEST_TOKEN or not token.isascii():
             raise refuse("client-token", LONGEST_TOKEN)
-        key = (_token_zone(response), token)
+        key = (response._get_action(), _token_zone(response), token)
         request = json.dumps({**response.params, "DryRun": None}, sort_keys=True, default=str)
         # Of two requests at the same time, the second one waits and gets the first one's answer.
         with self._lock:
@@ -168,13 +198,14 @@ class ClientTokens:
             # reset clears.
             seen = vars(response.ec2_backend).setdefault("client_tokens", {})
             if key not in seen:
-                seen[key] = (request, launch())
-            first_request, result = seen[key]
+                answer = carry_out()
+                if isinstance(answer, tuple) and answer[0] >= 400:
+                    return answer
+                seen[key] = (request, answer)
+            first_request, answer = seen[key]
         if request != first_request:
             raise refuse("token-used")
-        if all(one.state == "terminated" for one in result.result.instances):
-            raise refuse("token-ended")
-        return result
+        return answer
 
 
 def _token_zone(response: Any) -> str:
@@ -188,15 +219,9 @@ def _token_zone(response: Any) -> str:
     return str(response.ec2_backend.get_subnet(subnet).availability_zone)
 
 
-def _check_known(backend: Any, image_id: str, user_data: Any, kwargs: dict[str, Any]) -> None:
-    """Refuse an image, key pair or type that does not exist, and user data that is too long."""
-    chosen = kwargs.get("launch_template")
-    if not image_id and not chosen:
-        raise refuse("missing", "ImageId")
-    if image_id:
-        backend.describe_images(ami_ids=[image_id])
-    template = backend._get_template_from_args(chosen).data if chosen else {}
-    if key := kwargs.get("key_name") or template.get("KeyName"):
+def _check_known(backend: Any, user_data: Any, kwargs: dict[str, Any]) -> None:
+    """Refuse a key pair or type that does not exist, and user data that is too long."""
+    if key := kwargs.get("key_name"):
         backend.describe_key_pairs(key_names=[key])
     wanted = kwargs["instance_type"]
     if not kwargs["is_instance_type_default"] and wanted not in INSTANCE_TYPES:

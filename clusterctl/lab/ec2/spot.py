@@ -23,7 +23,6 @@ from clusterctl.lab.ec2.pricing import ON_DEMAND_USD
 
 PRODUCT = "Linux/UNIX"
 FILTERS = ("AvailabilityZone", "InstanceType", "ProductDescription", "SpotPrice")
-MARKETS = ("spot", "capacity-block", "interruptible-capacity-reservation", "on-demand")
 # Spot prices are between these fractions of the on-demand price. They change every CHANGE_H hours,
 # and the price history shows the last SHOWN_CHANGES prices.
 CHEAPEST, DEAREST, CHANGE_H, SHOWN_CHANGES = 0.3, 0.6, 6, 4
@@ -69,8 +68,6 @@ class SpotRule(Rule):
         self._same_index = same_index
 
     def check_request(self, request: Request) -> None:
-        if request.market not in MARKETS:
-            raise refuse("value", request.market, "MarketType")
         if request.market != "spot":
             return
         kind, behaviour = _how(request)

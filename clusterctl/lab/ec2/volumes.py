@@ -23,9 +23,11 @@ from clusterctl.lab.ec2.launch import Request, Rule, current_request, refuse
 
 # Types that need a number of IOPS.
 IOPS_TYPES = ("io1", "io2")
-TYPES = ("standard", "gp2", "gp3", "st1", "sc1", *IOPS_TYPES)
-# Smallest and largest values of gp3: IOPS, MiB/s, GiB. The smallest IOPS and MiB/s are the default.
-GP3_IOPS, GP3_THROUGHPUT, GP3_SIZE = (3000, 80_000), (125, 2000), (1, 65_536)
+# Type -> its smallest and largest size in GiB.
+SIZES = {"standard": (1, 1024), "gp2": (1, 16_384), "gp3": (1, 65_536), "io1": (4, 16_384)}
+SIZES |= {"io2": (4, 65_536), "st1": (125, 16_384), "sc1": (125, 16_384)}
+# Smallest and largest values of gp3: IOPS, MiB/s. The smallest are the default.
+GP3_IOPS, GP3_THROUGHPUT = (3000, 80_000), (125, 2000)
 # Smallest and largest rate at which a volume is filled from its snapshot, and the most of all
 # volumes together that are being filled in a region.
 LOAD_MIB_S, LOAD_REGION_MIB_S = (100, 300), 5000
@@ -150,17 +152,15 @@ def disks_of(backend: Any, image: Any, mappings: list[Mapping[str, Any]]) -> lis
             found[device] = {**found.get(device, {}), **given}
         elif not one.get("VirtualName"):
             raise refuse("missing", "ebs")
-    return [_disk(backend, device, ebs) for device, ebs in found.items()] or [DEFAULT_DISK]
+    return [disk_of(backend, device, ebs) for device, ebs in found.items()] or [DEFAULT_DISK]
 
 
 def _mappings(request: Request) -> list[Mapping[str, Any]]:
     return list(request.get("BlockDeviceMappings", []))
 
 
-def _disk(backend: Any, device: str, ebs: Mapping[str, Any]) -> VolumeRequest:
+def disk_of(backend: Any, device: str, ebs: Mapping[str, Any]) -> VolumeRequest:
     snapshot_id = ebs.get("SnapshotId")
-    if snapshot_id and snapshot_id not in backend.snapshots:
-        raise refuse("snapshot", snapshot_id)
     snapshot_gib = int(backend.snapshots[snapshot_id].volume.size) if snapshot_id else 0
     size, iops, throughput, load = (
         None if ebs.get(key) is None else int(ebs[key])
@@ -199,10 +199,11 @@ def check_load(backend: Any, more_mib_s: int) -> None:
 
 def check_disk(disk: VolumeRequest) -> None:
     """Raise EC2's error for the first of its rules that a volume breaks."""
-    if disk.type not in TYPES:
-        raise refuse("volume-type", disk.type)
     if not disk.size_gib:
         raise refuse("missing", "size or snapshotId")
+    least, most = SIZES[disk.type]
+    if disk.type != "gp3" and not least <= disk.size_gib <= most:
+        raise refuse("volume-size", disk.size_gib, disk.type, least, most)
     if disk.snapshot_id and disk.size_gib < disk.snapshot_gib:
         raise refuse("smaller-than-snapshot", disk.size_gib, disk.snapshot_id, disk.snapshot_gib)
     if disk.kms_key_id and not disk.encrypted:
@@ -225,7 +226,7 @@ def _check_performance(disk: VolumeRequest) -> None:
         return
     iops, throughput = disk.iops or GP3_IOPS[0], disk.throughput or GP3_THROUGHPUT[0]
     for value, (least, most), what in (
-        (disk.size_gib, GP3_SIZE, "size (GiB)"),
+        (disk.size_gib, SIZES["gp3"], "size (GiB)"),
         (iops, GP3_IOPS, "iops"),
         (throughput, GP3_THROUGHPUT, "throughput (MiBps)"),
     ):

@@ -51,7 +51,7 @@ def _answered(
 ) -> Iterable[bytes]:
     """Call the API if the request is well formed. Turn what moto raises into an error of AWS's."""
     try:
-        wrong = forms.problem_of(call, environ) if call.service != "s3" else None
+        wrong = forms.problem_of(call, environ)
         return send(error_answer(call, *wrong), start) if wrong else api(environ, start)
     except Exception as failure:
         if call.service != "s3":

@@ -30,6 +30,7 @@ from clusterctl.lab.data import table
 from clusterctl.lab.ec2 import descriptions, late, refusals
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.launch import all_instances, refuse
+from clusterctl.lab.ec2.run_instances import ClientTokens
 from clusterctl.lab.faults.kinds import Boot
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import userdata
@@ -157,6 +158,17 @@ class LabInstance(Instance):
     attached_ebs_status = property(
         lambda self: _status(self.state, self.reachable, FAULTS.volumes_impaired_since(self.id))
     )
+
+    # EC2 shows it of the instance and of its interface.
+    @property
+    def source_dest_check(self) -> bool:
+        return all(nic.source_dest_check for nic in self.nics.values())
+
+    @source_dest_check.setter
+    def source_dest_check(self, value: bool) -> None:
+        for nic in vars(self).get("nics", {}).values():
+            nic.source_dest_check = value
+
     system_status = property(lambda self: _status(self.state, self.reachable))
     private_ip = property(lambda self: self.private_ip_address)
 
@@ -351,7 +363,7 @@ def install(read_console: Callable[[str], str]) -> None:
     moto_instances.Instance = LabInstance  # type: ignore[misc]
     for field, value in descriptions.FIELDS.items():
         setattr(LabInstance, field, value)
-    call = EC2Response.call_action
+    call, tokens = EC2Response.call_action, ClientTokens()
     describe, describe_status = EC2Backend.describe_instances, EC2Backend.describe_instance_status
 
     def call_action(response: Any) -> Any:
@@ -371,13 +383,15 @@ def install(read_console: Callable[[str], str]) -> None:
                 if hidden:
                     raise InvalidInstanceIdError(hidden)
                 refusals.check(action, response.params, backend)
+                if action.startswith(READS):
+                    with lock:
+                        return call(response)
+                late.remember(backend)
+                # A launch's token is that of its instances, and checked where they are made.
+                once = action != "RunInstances"
+                return tokens.once(response, lambda: call(response)) if once else call(response)
             except EC2ClientError as refused:
                 return response.serialized(ActionResult(refused))
-            if action.startswith(READS):
-                with lock:
-                    return call(response)
-        late.remember(backend)
-        return call(response)
 
     def describe_instances(backend: Any, filters: Any = None) -> list[Any]:
         found: list[Any] = describe(backend, filters)
@@ -385,9 +399,13 @@ def install(read_console: Callable[[str], str]) -> None:
             reservation.instances = [one for one in reservation.instances if one.visible]
         return [reservation for reservation in found if reservation.instances]
 
-    def describe_instance_status(backend: Any, *arguments: Any, **named: Any) -> list[Any]:
-        found: list[Any] = describe_status(backend, *arguments, **named)
-        return [one for one in found if one.visible]
+    def describe_instance_status(
+        backend: Any, instance_ids: list[str], include_all: bool, filters: Any
+    ) -> list[Any]:
+        found: list[Any] = describe_status(backend, instance_ids, include_all, None)
+        wanted = {one["name"]: one["values"] for one in filters}
+        visible = [one for one in found if one.visible]
+        return [one for one in visible if descriptions.passes_filter_dict(one, wanted)]
 
     override(EC2Response, call_action)
     override(EC2Backend, describe_instances, describe_instance_status)

@@ -20,6 +20,7 @@ from typing import Any
 from clusterctl.domain.errors import LabError
 from clusterctl.lab.addresses import link_name
 from clusterctl.lab.hosts.daemon import cgroups
+from clusterctl.lab.hosts.daemon.network import MTU
 from clusterctl.lab.hosts.modes import IdMap
 from clusterctl.lab.requirements import SEARCH_PATH, USER_NAMESPACES_HINT
 
@@ -190,7 +191,7 @@ def _link(pid: int, network: IPv4Network, public: IPv4Network) -> None:
     _have_no_ipv6(name)
     lines = [
         f"address add {network[2]}/{network.prefixlen} dev {name}",
-        f"link set {name} up",
+        f"link set {name} mtu {MTU} up",
         f"route add {public} via {network[1]} dev {name}",
     ]
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True)

@@ -128,12 +128,12 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 # A link's rate is limited by a token bucket at each end. The one at the bridge limits the host's
 # download, the one at its eth0 the upload. Ethernet frames count in full, as on a real link: of
-# 1514 bytes 1448 are data.
+# 9015 bytes 8949 are data.
 
 # The bucket holds this much time at the full rate. It is small enough that a transfer of a tenth of
 # a second shows the rate, and large enough that no rate is lost when a busy machine is late.
 BURST_S = 0.004
-LEAST_BURST = 4096  # bytes: two frames
+LEAST_BURST = 10_240  # bytes: a frame, which tbf drops if it is larger than the bucket
 # The kernel joins segments into packets of up to 64 KiB (GSO). With this burst (bytes) they pass
 # whole, at a tenth of the work; with a smaller one tbf splits them. Links below WHOLE_FROM_BIT bits
 # per second keep the small burst, since this one would be noticeable there.

@@ -10,6 +10,8 @@ from pathlib import Path
 
 BRIDGE, UPLINK = "br0", "up0"
 TCP_SETTINGS = "/proc/sys/net/ipv4"
+# That of EC2's instances. The bridge's own would be the least of its ports'.
+MTU = 9001
 METADATA, RESOLVER = ("169.254.169.254", 80), ("169.254.169.253", 53)
 STORAGE_PORT = 80
 # Preferences of routing rules: those that keep hosts from S3, and the one for local addresses,
@@ -33,7 +35,7 @@ def build(network: IPv4Network, public: IPv4Network) -> None:
     hardware = hardware_address(str(network[1]))
     lines = [
         "link set lo up",
-        f"link add {BRIDGE} address {hardware} type bridge forward_delay 0",
+        f"link add {BRIDGE} mtu {MTU} address {hardware} type bridge forward_delay 0",
         f"address add {network[1]}/{network.prefixlen} dev {BRIDGE}",
         *(f"address add {own[0]}/32 dev {BRIDGE}" for own in (METADATA, RESOLVER)),
         f"link set {BRIDGE} up",
@@ -45,7 +47,7 @@ def build(network: IPv4Network, public: IPv4Network) -> None:
         "rule delete pref 0",
     ]
     if UPLINK in {name for _, name in socket.if_nameindex()}:
-        lines.append(f"link set {UPLINK} master {BRIDGE} up")
+        lines.append(f"link set {UPLINK} mtu {MTU} master {BRIDGE} up")
     ip_batch(lines)
     for name, value in SETTINGS.items():
         Path("/proc/sys/net/ipv4", name).write_text(value)
@@ -119,9 +121,9 @@ def plug_lines(link: str, address: str, pid: int) -> list[str]:
     host that is gone as unreachable. On EC2 packets for it are lost in silence.
     """
     hardware = hardware_address(address)
-    peer = f"peer name eth0 address {hardware} netns {pid}"
+    peer = f"peer name eth0 mtu {MTU} address {hardware} netns {pid}"
     return [
-        f"link add {link} master {BRIDGE} up type veth {peer}",
+        f"link add {link} mtu {MTU} master {BRIDGE} up type veth {peer}",
         f"link set {link} type bridge_slave learning off",
         f"neighbour replace {address} lladdr {hardware} dev {BRIDGE} nud permanent",
     ]
