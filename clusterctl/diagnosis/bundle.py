@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import json
 import os
@@ -152,6 +153,8 @@ def _redacted_list(values: Any) -> list[Any]:
     return found
 
 
+# The names of functions and files are in many stacks.
+@functools.lru_cache(maxsize=4096)
 def redacted_text(text: str) -> str:
     """Return one log line or one argument with its secrets replaced."""
     for form, instead in _FORMS:

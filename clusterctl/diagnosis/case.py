@@ -266,7 +266,9 @@ class Scene(StepSigns):
         if since_s is None:
             return []
         return [
-            one.text for one in host.kernel_log if one.age_s is not None and one.age_s <= since_s
+            one.text
+            for one in host.known.kernel_log
+            if one.age_s is not None and one.age_s <= since_s
         ]
 
     @functools.cached_property
@@ -426,7 +428,7 @@ def full_filesystems(scene: Scene) -> list[tuple[HostEvidence, str]]:
     return [
         (host, system.path)
         for host in scene.evidence.hosts
-        for system in host.filesystems
+        for system in host.known.filesystems
         if has_no_room(system)
     ]
 

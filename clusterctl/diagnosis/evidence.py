@@ -150,8 +150,8 @@ class ProcessEvidence:
     and of the modules beside it that the script imports. Files newer than the process are left out:
     it runs the older version.
 
-    `limits` are its soft limits of open files, threads (of its user) and memory in bytes, as far as
-    it has one.
+    `limits` are its soft limits by name: of open files, threads (of its user), memory in bytes and
+    more, as far as it has one.
 
     `native` are its calls in C, if they were read: few ranks are stopped for that. `rendezvous` is
     what came of connecting from its host to where the job's ranks meet, if it waits for that.
@@ -182,6 +182,11 @@ class ProcessEvidence:
     partners: tuple[Partner, ...] = ()
     native: Optional[NativeCalls] = None
     rendezvous: Optional[ConnectAttempt] = None
+
+    @property
+    def last(self) -> Sample:
+        """The last sample; an empty one without any."""
+        return self.samples[-1] if self.samples else Sample()
 
 
 @dataclass(frozen=True)
@@ -283,52 +288,28 @@ class HostEvidence:
         return tuple(process for process in self.processes if process.role == "rank")
 
     @functools.cached_property
-    def _known(self) -> tuple[KnownFacts, tuple[str, ...]]:
+    def _read(self) -> tuple[KnownFacts, tuple[str, ...]]:
         known, problems = salvage(KnownFacts, self.facts)
         return known or KnownFacts(), problems
 
     @property
+    def known(self) -> KnownFacts:
+        return self._read[0]
+
+    @property
     def unseen(self) -> tuple[str, ...]:
         """What could not be observed, damaged facts included."""
-        damaged = (f"unexpected value: {problem}" for problem in self._known[1])
+        damaged = (f"unexpected value: {problem}" for problem in self._read[1])
         return (*self.problems, *damaged)
 
     @property
-    def filesystems(self) -> tuple[MountedFileSystem, ...]:
-        return self._known[0].filesystems
-
-    @property
     def gpus(self) -> tuple[GpuFacts, ...]:
-        found = self._known[0].gpus
-        return found.gpus if found else ()
-
-    @property
-    def kernel_log(self) -> tuple[KernelMessage, ...]:
-        return self._known[0].kernel_log
-
-    @property
-    def flight_dumps(self) -> tuple[FlightDump, ...]:
-        return self._known[0].flight_dumps
-
-    @property
-    def errors(self) -> dict[str, str]:
-        """Why facts are missing, by the name of the fact."""
-        return self._known[0].errors
+        return self.known.gpus.gpus if self.known.gpus else ()
 
     @property
     def hostname(self) -> str:
         """The name by which the host calls itself; empty if unknown."""
-        return self._known[0].system.hostname
-
-    @property
-    def uptime_s(self) -> Optional[float]:
-        """Seconds since the host was started; None if unknown."""
-        return self._known[0].system.uptime_s
-
-    @property
-    def most_files(self) -> Optional[int]:
-        """The limit of open files of a process; None without a limit."""
-        return self._known[0].limits.get("nofile")
+        return self.known.system.hostname
 
 
 @dataclass(frozen=True)

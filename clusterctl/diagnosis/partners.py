@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterctl.diagnosis.case import Scene
-from clusterctl.diagnosis.evidence import HostEvidence, Partner, Sample
+from clusterctl.diagnosis.evidence import HostEvidence, Partner
 from clusterctl.diagnosis.ranks import Rank, called, syscall_path
 from clusterctl.node.diagnosis.partners import LOCKS, STARTS
 
@@ -84,7 +84,7 @@ def chain(scene: Scene, rank: Rank) -> Chain:
         if pid in daemons and scene.launcher and not _of(partners, pid, found):
             # The daemon sends what it collects to mpirun.
             above, mpirun = scene.launcher
-            last = mpirun.samples[-1] if mpirun.samples else Sample()
+            last = mpirun.last
             if "write" in last.syscall:
                 host, partners, pid = above, mpirun.partners, mpirun.pid
                 words += f"; mpirun on {called(above)}, which gets it from there, is "

@@ -71,7 +71,7 @@ class Rank:
 
     @property
     def last(self) -> Sample:
-        return self.samples[-1] if self.samples else Sample()
+        return self.process.last
 
     @functools.cached_property
     def places(self) -> tuple[Activity, ...]:
@@ -165,10 +165,11 @@ class Rank:
 
     def _connections(self, others: Set[Ends]) -> Iterator[tuple[Socket, Socket]]:
         """Yield its connections to these sockets, each at the first and at the last look."""
-        looks = [{(one.local, one.peer): one for one in look.sockets} for look in self.samples]
-        for (local, peer), last in looks[-1].items() if len(looks) > 1 else ():
-            first = looks[0].get((local, peer))
-            if first and (peer, local) in others:
+        before = self.samples[0].sockets if len(self.samples) > 1 else ()
+        firsts = {(one.local, one.peer): one for one in before}
+        for last in self.last.sockets:
+            first = firsts.get((last.local, last.peer))
+            if first and (last.peer, last.local) in others:
                 yield first, last
 
     @functools.cached_property
@@ -235,7 +236,7 @@ class Rank:
     @functools.cached_property
     def span_s(self) -> float:
         """Seconds between the first and the last sample."""
-        return self.samples[-1].at_s - self.samples[0].at_s if self.samples else 0.0
+        return self.last.at_s - self.samples[0].at_s if self.samples else 0.0
 
     def grown(self, name: str) -> float:
         """Return how much a counter in the samples grew from the first to the last."""
@@ -321,7 +322,7 @@ def format_ranks(ranks: Iterable[int]) -> str:
 
 def process_line(process: ProcessEvidence) -> str:
     """Return a line of evidence about a process: its pid, its states, and what it waits in."""
-    last = process.samples[-1] if process.samples else Sample()
+    last = process.last
     parts = [f"pid {process.pid}", f"state {''.join(one.state for one in process.samples)}"]
     parts += [f"in {last.syscall}"] if last.syscall and last.syscall != "running" else []
     parts += [f"wchan {last.wait_channel}"] if last.wait_channel else []
@@ -382,7 +383,7 @@ def works_alone(rank: Rank) -> bool:
 
 def full_disk_of(rank: Rank) -> str:
     """Return the full file system on which a rank has files or its working folder; else empty."""
-    mounts = {one.path: has_no_room(one) for one in rank.host.filesystems}
+    mounts = {one.path: has_no_room(one) for one in rank.host.known.filesystems}
     used = {rank.process.cwd, *(file.path for one in rank.samples for file in one.files)}
     used |= {syscall_path(sample.syscall) for sample in rank.samples}
     for path in sorted(filter(None, used)):

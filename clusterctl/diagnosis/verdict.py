@@ -72,8 +72,8 @@ WAIT_IS_SAID = ("rank.skipped", "rank.missed", "rank.apart")
 OF_WATCHDOG = re.compile(r"ProcessGroupNCCL|\b[Ww]atchdog|DistBackendError")
 # Findings that tell what a rank waits for, better than that it is elsewhere than the others.
 HELD = ("rank.io", "disk.full", "rank.uninterruptible", "rank.unstarted")
-# Limits that a rank has reached, which is why it does not go on.
-REACHED = ("rank.descriptors", "rank.threads", "rank.memory")
+# Limits that a rank has reached, or has alone, which may be why it does not go on.
+REACHED = ("rank.descriptors", "rank.threads", "rank.memory", "rank.limit")
 # Findings that are inferred from what is not there: damaged evidence does not bear them.
 INFERRED = ("rank.missing", "ranks.none", "ranks.leftover", "launcher.", "daemon.")
 # A job that is younger and printed no step may still be at its start.

@@ -199,6 +199,8 @@ def collect(
         host = replace(host, index=node.index, host=node.name, address=address, slots=slots)
         hosts.append(replace(host, quarantined=node.quarantined))
     hosts += gone_hosts(access, told, taken_at)
+    if told and job_id and not told.found:
+        raise UsageError(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
     job = job_of(told, hosts, job_id)
     hosts = relevant_hosts(job, hosts)
     evidence = Evidence(
@@ -339,10 +341,8 @@ def job_of(
     """Return the job's evidence from what the head node has of it and the ranks' environment
     variables. Return None if no job has run.
 
-    Raise UsageError for a job that the head node does not know.
+    A job without a record is the one of these ranks with the ID `job_id`.
     """
-    if told and job_id and not told.found:
-        raise UsageError(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
     is_silent, told = told is None, told or JobOnHead()
     record = told.found
     ranks = [rank for host in hosts for rank in host.ranks]

@@ -212,15 +212,7 @@ def _job(
         replace(host, processes=tuple(one for one in host.processes if one.job_id == chosen))
         for host in hosts
     ]
-    found = job_of(replace(told, found=None), _unnamed(ours), None)
+    found = job_of(replace(told, found=None), ours, chosen)
     # Ranks whose launcher has ended have no name.
     others = tuple(one for one in every if one not in ("", chosen))
     return replace(found or JobEvidence(state="running"), job_id=chosen, others=others)
-
-
-def _unnamed(hosts: Sequence[HostEvidence]) -> list[HostEvidence]:
-    """Return the hosts with their processes as those of a job without an ID, as `job_of` has it."""
-    return [
-        replace(host, processes=tuple(replace(one, job_id=None) for one in host.processes))
-        for host in hosts
-    ]

@@ -107,7 +107,7 @@ def test_what_a_later_version_or_a_strange_node_says_is_left_out_and_told():
     [unseen] = seen.hosts[0].unseen
     expected = "filesystems[1].free_bytes: expected an integer, got 'many'"
     assert unseen == f"unexpected value: {expected}"
-    assert [one.path for one in seen.hosts[0].filesystems] == ["/", "/dev/shm"]
+    assert [one.path for one in seen.hosts[0].known.filesystems] == ["/", "/dev/shm"]
     shown = screen(seen, diagnose(seen))
     assert f"not observed: {seen.problems[0]}" in shown
     assert evidence_in([]).problems == ("expected an object, got []",)

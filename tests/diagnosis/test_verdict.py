@@ -767,6 +767,16 @@ def test_a_limit_that_a_rank_has_reached_is_in_the_verdict(limits, held, words):
     assert words not in diagnose(with_rank(STUCK, 5, samples=busy, limits=limits)).verdict
 
 
+def test_a_limit_that_few_ranks_have_is_told_with_them_and_is_no_finding_of_its_own():
+    low = {"bytes in a file": 1 << 20}
+    found = diagnose(with_rank(rank_5(own("save_it"), state="R"), 5, limits=low))
+    assert found.check == "rank.busy"
+    assert "has a limit of 1048576 bytes in a file, and most have none" in found.verdict
+    assert diagnose(with_rank(STUCK, 5, limits=low)).exit_status == 3
+    assert not diagnose(with_rank(STUCK, *range(8), limits=low)).findings
+    assert not diagnose(with_rank(RUNS, 5, limits=low)).findings
+
+
 def test_an_entry_of_a_thread_that_could_not_be_started_does_not_hide_the_main_thread():
     looks = tuple(
         replace(one, stacks=(ThreadStack("MainThread", 1, ()), *one.stacks))

@@ -167,7 +167,7 @@ def _works(process: ProcessEvidence) -> bool:
     """Return whether a process was seen to use a processor, to be ready to, or to move bytes."""
     if not process.samples:
         return False
-    first, last = process.samples[0], process.samples[-1]
+    first, last = process.samples[0], process.last
     moved = last.read_bytes + last.written_bytes - first.read_bytes - first.written_bytes
     uses = last.cpu_s - first.cpu_s >= _RESTS * (last.at_s - first.at_s) > 0
     return uses or moved > 0 or {one.state for one in process.samples} == {"R"}
@@ -247,7 +247,7 @@ def inner_lines(rank: Rank) -> tuple[str, ...]:
             name = stack.thread or "without a name"
             lines.append(f"rank {rank.number}, thread {name}: {label(own[-1])}")
     for process in (one for one in rank.children if one.samples):
-        last = process.samples[-1]
+        last = process.last
         own = [frame for frame in main_thread(last) if is_user(frame)]
         at = f": {label(own[-1])}" if own else ""
         if own or last.state not in "SR":

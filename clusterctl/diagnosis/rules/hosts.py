@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterator
 from dataclasses import replace
 
-from clusterctl.diagnosis.case import ERROR, WARNING, Cause, RankFinding, Scene, combine, room_hint
+from clusterctl.diagnosis.case import (
+    ERROR,
+    INFO,
+    WARNING,
+    Cause,
+    RankFinding,
+    Scene,
+    combine,
+    room_hint,
+)
 from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.diagnosis.hostchecks import (
     SHM,
@@ -32,9 +43,9 @@ def host_facts(scene: Scene) -> Iterator[Cause]:
     """Full disks, full shared memory, dead mounts and broken GPUs of the hosts that answered."""
     for host in scene.evidence.hosts:
         blocks = scene.is_running and not scene.advances
-        for system in host.filesystems:
+        for system in host.known.filesystems:
             yield from _full(scene, host, system, blocks)
-        for name, why in host.errors.items():
+        for name, why in host.known.errors.items():
             if name.startswith("mount "):
                 yield Cause(
                     "mount.dead",
@@ -101,7 +112,7 @@ def limits(scene: Scene) -> Iterator[Cause]:
     found = []
     for rank in scene.ranks:
         last, own = rank.last, rank.process.limits
-        most, held = own.get("files", rank.host.most_files), last.descriptors
+        most, held = own.get("files", rank.host.known.limits.get("nofile")), last.descriptors
         hint = "raise the limit: nofile in limits.conf"
         if most is not None and most - held <= FEW_DESCRIPTORS and held > most // 2:
             what = f"{{has}} {held} files open of the {most} that the limit allows"
@@ -118,7 +129,22 @@ def limits(scene: Scene) -> Iterator[Cause]:
             )
             hint = "raise the limit: `as` in limits.conf (ulimit -v), or what lowers it"
             found.append(RankFinding("rank.memory", WARNING, rank, what, (), hint))
-    yield from (replace(one, blocks=False) for one in combine(found))
+    yield from (replace(one, blocks=False) for one in combine([*found, *_lower_limits(scene)]))
+
+
+def _lower_limits(scene: Scene) -> Iterator[RankFinding]:
+    """Find the few ranks with a lower limit than most, in a job that makes no step: of those that
+    no counter shows to be reached."""
+    names = {name for rank in scene.ranks for name in rank.process.limits}
+    for name in sorted(names - {"files", "threads", "memory"}):
+        own = [rank.process.limits.get(name, math.inf) for rank in scene.ranks]
+        usual = statistics.median_high(own)
+        low = [rank for rank, limit in zip(scene.ranks, own) if limit < usual]
+        for rank in low if not scene.advances and len(low) * 2 < len(own) else ():
+            others = "none" if usual == math.inf else f"{usual:.0f}"
+            what = f"{{has}} a limit of {rank.process.limits[name]} {name}, and most have {others}"
+            hint = "see what sets it there: ulimit -a, limits.conf, or the program"
+            yield RankFinding("rank.limit", INFO, rank, what, (), hint)
 
 
 def other_users(scene: Scene) -> Iterator[Cause]:

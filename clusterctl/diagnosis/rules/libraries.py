@@ -31,28 +31,7 @@ def stalled(scene: Scene) -> Iterator[Cause]:
     )
     if len(groups) == 1:
         [(tensors, ranks)] = groups.items()
-        hosts = scene.hosts_of(ranks)
-        where = f" on {fold_hosts(hosts)}" if hosts else ""
-        if len(hosts) == 1:
-            where = f" on {called(scene.host_of[ranks[0]])}"
-        here = [scene.by_number[rank] for rank in ranks if rank in scene.by_number]
-        rest = [one for one in scene.ranks if one.number not in ranks]
-        if rest and len(rest) < len(here) == len(ranks) and all(one.waits for one in here):
-            yield _apart(scene, rest, here, tensors, hint, shown)
-            return
-        do = "; ".join(sorted({_doing(one) for one in here} - {""}))
-        verb = "have" if len(ranks) > 1 else "has"
-        yield Cause(
-            "rank.missed" if len(ranks) > 1 else "rank.skipped",
-            ERROR,
-            f"{format_ranks(ranks)}{where} {verb} not entered {scene.waited_for(ranks)}"
-            + scene.since
-            + (f": {'they are' if len(ranks) > 1 else 'it is'} {do}" if do else ""),
-            only(hosts),
-            hint,
-            tuple(ranks),
-            shown,
-        )
+        yield _missed(scene, ranks, tensors, hint, shown)
         return
     # Several groups of ranks are missing from different tensors: they wait for each other.
     listed = sorted(groups.items(), key=lambda item: (len(item[1]), item[1]))
@@ -73,6 +52,32 @@ def stalled(scene: Scene) -> Iterator[Cause]:
         only(scene.hosts_of(few)) if odd else None,
         hint,
         tuple(few) if odd else (),
+        shown,
+    )
+
+
+def _missed(
+    scene: Scene, ranks: list[int], tensors: tuple[str, ...], hint: str, shown: tuple[str, ...]
+) -> Cause:
+    """Return the cause that ranks are missing from what all others have submitted."""
+    hosts = scene.hosts_of(ranks)
+    where = f" on {fold_hosts(hosts)}" if hosts else ""
+    if len(hosts) == 1:
+        where = f" on {called(scene.host_of[ranks[0]])}"
+    here = [scene.by_number[rank] for rank in ranks if rank in scene.by_number]
+    rest = [one for one in scene.ranks if one.number not in ranks]
+    if rest and len(rest) < len(here) == len(ranks) and all(one.waits for one in here):
+        return _apart(scene, rest, here, tensors, hint, shown)
+    do = "; ".join(sorted({_doing(one) for one in here} - {""}))
+    has, is_at = ("have", "they are") if len(ranks) > 1 else ("has", "it is")
+    return Cause(
+        "rank.missed" if len(ranks) > 1 else "rank.skipped",
+        ERROR,
+        f"{format_ranks(ranks)}{where} {has} not entered {scene.waited_for(ranks)}{scene.since}"
+        + (f": {is_at} {do}" if do else ""),
+        only(hosts),
+        hint,
+        tuple(ranks),
         shown,
     )
 

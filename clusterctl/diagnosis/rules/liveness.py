@@ -70,20 +70,6 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
         # A job that advances does so without the host.
         is_minor = scene.advances and not (matters and check != "host.silent")
         severity = WARNING if is_minor else ERROR
-        again = "the job has to be started again"
-        if scene.is_running and scene.job.retries_left:
-            again = "the job is started again by itself when its nodes answer"
-        hints = {
-            "host.off": scene.hints.steps(_back(scene, host), again),
-            "host.key": "log in once with ssh, and compare the fingerprint that it shows"
-            if "host key is unknown" in host.error
-            else "another machine may answer at its address"
-            + scene.hints.cluster(": see `clusterctl status NAME` before you trust it"),
-            # It takes no command over SSH, so `reboot` cannot help.
-            "host.silent": LOGIN_FILES
-            if RUNS_NOTHING.search(host.error)
-            else _login(scene, host) or _renewal(scene, host),
-        }
         message = f"{called(host)} {what}{there}"
         if matters and not scene.is_running:
             message += f": job {scene.job.job_id} {scene.job.state} without it"
@@ -91,7 +77,26 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
             message += scene.since and f", and the job has made no step{scene.since}"
         # A changed host key does not stop the job.
         blocks = matters and check != "host.key"
-        yield Cause(check, severity, message, host.host, hints[check], ranks, shown, blocks)
+        hint = _hint(scene, host, check)
+        yield Cause(check, severity, message, host.host, hint, ranks, shown, blocks)
+
+
+def _hint(scene: Scene, host: HostEvidence, check: str) -> str:
+    """Return what helps with a silent host."""
+    if check == "host.off":
+        again = "the job has to be started again"
+        if scene.is_running and scene.job.retries_left:
+            again = "the job is started again by itself when its nodes answer"
+        return scene.hints.steps(_back(scene, host), again)
+    if check == "host.key":
+        if "host key is unknown" in host.error:
+            return "log in once with ssh, and compare the fingerprint that it shows"
+        status = scene.hints.cluster(": see `clusterctl status NAME` before you trust it")
+        return f"another machine may answer at its address{status}"
+    # It takes no command over SSH, so `reboot` cannot help.
+    if RUNS_NOTHING.search(host.error):
+        return LOGIN_FILES
+    return _login(scene, host) or _renewal(scene, host)
 
 
 def _not_seen(scene: Scene) -> str:
@@ -158,58 +163,64 @@ def _renewal(scene: Scene, host: HostEvidence) -> str:
     return hints.steps(f"look again: {hints.look}", ping, hints.cluster(last))
 
 
+# What the error of a host that gave no evidence means: the first that fits.
+SILENCES = (
+    ("host key is unknown", "has a host key that no known_hosts file here has"),
+    ("host key", "shows another host key than the one that is known for it"),
+    (
+        "(?i)no SSH session|reset by peer|closed by",
+        "takes connections and refuses the login: too many logins at once (MaxStartups), or its "
+        "sshd is ill",
+    ),
+    ("refused every key", "refuses each key that was offered"),
+    ("sudo: ", "lets the login in, and sudo refuses it"),
+    ("there is no key to offer", "was not contacted: there is no key to log in with"),
+    (
+        ENDED_NOTHING,
+        "lets the login in and ended no command in time: a disk hangs, or it is too busy",
+    ),
+    ("answers none in time", "takes connections and answers none: it is frozen, or far too busy"),
+)
+
+
 def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
     """Return why a host did not answer, and the evidence: EC2's state, SSH's error, sockets."""
     shown = [f"SSH: {host.error}"] if host.error != host.ec2 else []
     shown += [host.ec2] if host.ec2 else []
-    said = f"{host.error} {host.ec2}"
-    retransmits = persist = queued = 0
-    for other in scene.evidence.hosts:
-        for process in other.processes:
-            for socket in process.samples[-1].sockets if process.samples else ():
-                if host.address and socket.peer.rpartition(":")[0] == host.address:
-                    retransmits = max(retransmits, socket.retransmits)
-                    persist += socket.timer == "persist"
-                    queued += socket.send_queue_bytes
+    to_it = [
+        one
+        for other in scene.evidence.hosts
+        for process in other.processes
+        for one in process.last.sockets
+        if host.address and one.peer.rpartition(":")[0] == host.address
+    ]
+    queued = sum(one.send_queue_bytes for one in to_it)
+    retransmits = max((one.retransmits for one in to_it), default=0)
+    persist = sum(one.timer == "persist" for one in to_it)
     if retransmits or persist or queued:
         shown.append(
             f"sockets to it: {format_bytes(queued)} unsent, {retransmits} retransmissions, "
             f"{persist} with a closed window"
         )
-    off = OFF.search(host.ec2) or OFF.search(said)
+    return _why_silent(host, bool(retransmits), bool(persist)), tuple(shown)
+
+
+def _why_silent(host: HostEvidence, loses: bool, is_closed: bool) -> str:
+    """Return why a host did not answer. Its peers' packets are lost, or find its window closed."""
+    off = OFF.search(host.ec2) or OFF.search(f"{host.error} {host.ec2}")
     if off:
-        why = f": {off['why']}" if off["why"] else ""
         state = off["state"] or "gone"
         text = "is gone" if state == "gone" else f"is off: EC2 has it as {state}"
-        return text + why, tuple(shown)
-    if "host key is unknown" in host.error:
-        return "has a host key that no known_hosts file here has", tuple(shown)
-    if "host key" in host.error:
-        return "shows another host key than the one that is known for it", tuple(shown)
-    if re.search(r"no SSH session|reset by peer|closed by", host.error, re.IGNORECASE):
-        return (
-            "takes connections and refuses the login: too many logins at once (MaxStartups), or "
-            "its sshd is ill",
-            tuple(shown),
-        )
-    if "refused every key" in host.error:
-        whose = "each key that was offered" if scene.evidence.source else "the cluster's key"
-        return f"refuses {whose}", tuple(shown)
-    if "sudo: " in host.error:
-        return "lets the login in, and sudo refuses it", tuple(shown)
-    if "there is no key to offer" in host.error:
-        return "was not contacted: there is no key to log in with", tuple(shown)
-    if ENDED_NOTHING in host.error:
-        text = "lets the login in and ended no command in time: a disk hangs, or it is too busy"
-        return text, tuple(shown)
-    if "answers none in time" in host.error:
-        return "takes connections and answers none: it is frozen, or far too busy", tuple(shown)
-    if persist and not retransmits:
-        return "answers no longer, and its kernel still takes packets: frozen", tuple(shown)
-    if retransmits or "did not answer in time" in host.error or "no route" in host.error:
-        more = ", and its peers' packets to it are not acknowledged" if retransmits else ""
-        return f"cannot be reached: its link is cut, or it is down{more}", tuple(shown)
-    return f"gives no answer: {host.error}", tuple(shown)
+        return f"{text}: {off['why']}" if off["why"] else text
+    known = next((text for form, text in SILENCES if re.search(form, host.error)), "")
+    if known:
+        return known
+    if is_closed and not loses:
+        return "answers no longer, and its kernel still takes packets: frozen"
+    if loses or "did not answer in time" in host.error or "no route" in host.error:
+        more = ", and its peers' packets to it are not acknowledged" if loses else ""
+        return f"cannot be reached: its link is cut, or it is down{more}"
+    return f"gives no answer: {host.error}"
 
 
 def daemons(scene: Scene) -> Iterator[Cause]:

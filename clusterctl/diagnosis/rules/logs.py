@@ -199,7 +199,7 @@ ENDS = {
 def _restarted(scene: Scene) -> str:
     """Return, in words, that the head node was restarted after the job began; else empty."""
     head = next((host for host in scene.evidence.hosts if host.index == 0), None)
-    up_s, since_s = head.uptime_s if head else None, scene.since_start_s
+    up_s, since_s = head.known.system.uptime_s if head else None, scene.since_start_s
     if head is None or up_s is None or since_s is None or up_s >= since_s:
         return ""
     return f"; {called(head)}, on which mpirun ran, was restarted {format_duration(up_s)} ago"

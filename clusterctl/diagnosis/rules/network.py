@@ -93,7 +93,7 @@ def _standing(scene: Scene) -> dict[tuple[str, str], _Pair]:
     far_ends = {
         (one.local, one.peer): (process, one)
         for _, process in (every if stuck else ())
-        for one in (process.samples[-1].sockets if process.samples else ())
+        for one in process.last.sockets
         if (one.local, one.peer) in ends
     }
     found: dict[tuple[str, str], _Pair] = {}
@@ -125,7 +125,7 @@ def _stuck_sockets(process: ProcessEvidence) -> Iterator[Socket]:
     if len(process.samples) < 2:
         return
     before = {(one.local, one.peer): one for one in process.samples[0].sockets}
-    for one in process.samples[-1].sockets:
+    for one in process.last.sockets:
         first = before.get((one.local, one.peer))
         if first is None or one.timer not in ("on", PERSIST):
             continue

@@ -20,7 +20,7 @@ def recorded(scene: Scene) -> Iterator[Cause]:
     dumps = [
         one
         for host in scene.evidence.hosts
-        for one in host.flight_dumps
+        for one in host.known.flight_dumps
         if scene.job.job_id and one.job_id == scene.job.job_id
     ]
     if scene.is_running:

@@ -502,7 +502,14 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
     }
 
 
-LIMITS = {"Max open files": "files", "Max processes": "threads", "Max address space": "memory"}
+LIMITS = {
+    "Max open files": "files",
+    "Max processes": "threads",
+    "Max address space": "memory",
+    "Max file size": "bytes in a file",
+    "Max cpu time": "seconds of a processor",
+    "Max locked memory": "bytes of locked memory",
+}
 
 
 def limits(pid: int) -> dict[str, int]:
