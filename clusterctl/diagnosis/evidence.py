@@ -19,6 +19,7 @@ from clusterctl.node.facts.disks import MountedFileSystem
 from clusterctl.node.facts.flight import FlightDump
 from clusterctl.node.facts.native import NativeCalls
 from clusterctl.node.facts.network import ConnectAttempt, EfaCard
+from clusterctl.node.jobs.processes import STARTERS
 from clusterctl.node.record import salvage
 
 
@@ -182,6 +183,13 @@ class ProcessEvidence:
     partners: tuple[Partner, ...] = ()
     native: Optional[NativeCalls] = None
     rendezvous: Optional[ConnectAttempt] = None
+
+    @property
+    def starter(self) -> str:
+        """The name of the launcher that this process is, such as torchrun; else mpirun."""
+        words = [word.rpartition("/")[2] for word in self.argv[:4]]
+        known = (word for word in words if STARTERS.fullmatch(word) or word in ("srun", "mpiexec"))
+        return next(known, "mpirun")
 
 
 @dataclass(frozen=True)
