@@ -10,7 +10,13 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.host_options import SOURCES, check_launcher, host_options, one_of
+from clusterctl.cli.host_options import (
+    SOURCES,
+    check_launcher,
+    host_options,
+    launcher_option,
+    one_of,
+)
 from clusterctl.cli.params import (
     LocalPath,
     OutputFile,
@@ -57,11 +63,7 @@ SHOWN = 12
     help="Read what --save has packed, and no cluster.",
 )
 @host_options()
-@click.option(
-    "--launcher",
-    metavar="PID|JOB",
-    help="On these hosts: the job that this mpirun, srun or torchrun has started.",
-)
+@launcher_option
 def diagnose(
     app: AppContext,
     name: str | None,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.host_options import check_launcher, host_options
+from clusterctl.cli.host_options import check_launcher, host_options, launcher_option
 from clusterctl.cli.params import json_option, launched_here
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import NOT_KNOWN, STATUSES, Severity
@@ -46,14 +46,9 @@ _PACKED = (b"\xfd7zXZ", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", _GZIP)
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @json_option("Explained")
 @host_options("slurm")
-@click.option(
-    "--launcher",
-    type=click.IntRange(min=1),
-    metavar="PID",
-    help="On these hosts: the log of the job that this mpirun has started.",
-)
+@launcher_option
 def explain(
-    files: tuple[str, ...], as_json: bool, source: HostSource | None, launcher: int | None
+    files: tuple[str, ...], as_json: bool, source: HostSource | None, launcher: str | None
 ) -> int:
     """Say what failed first in logs: a job's, a kernel's, cloud-init's. No cluster is needed.
 
@@ -64,7 +59,7 @@ def explain(
     clusterctl explain --hosts hosts
 
     Without FILE, and for -, it reads standard input. Of hosts of no cluster, named by --hosts, -w
-    or --local, it reads the files to which each mpirun that runs there writes. What it does not
+    or --local, it reads the files to which the jobs that run there write. What it does not
     know it leaves unexplained.
     The exit status is 2 if a line reports a failure, 1 if there are warnings only, 0 if there is
     neither, and 3 if something was not read, and no line of the rest reports a failure.
@@ -80,7 +75,7 @@ def explain(
     if source:
         from clusterctl.operations.diagnose_hosts import logs_of
 
-        found_logs = logs_of(source, launcher or 0)
+        found_logs = logs_of(source, launcher or "")
         of_hosts, partial = found_logs.texts, found_logs.unread
         for name, why in partial.items():
             output.note(f"warning: {name} {why}")

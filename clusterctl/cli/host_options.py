@@ -97,8 +97,15 @@ def host_options(*left_out: str) -> Callable[[Callable[..., Any]], Callable[...,
     return decorate
 
 
+launcher_option = click.option(
+    "--launcher",
+    metavar="PID|JOB",
+    help="On these hosts: only the job that this mpirun, srun or torchrun has started.",
+)
+
+
 def check_launcher(
-    launcher: int | str | None,
+    launcher: str | None,
     source: HostSource | None,
     hint: str = "name them with --hosts, -w or --local",
 ) -> None:

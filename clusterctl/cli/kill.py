@@ -15,6 +15,7 @@ from clusterctl.cli.host_options import (
     check_launcher,
     for_clusters,
     host_options,
+    launcher_option,
     one_of,
 )
 from clusterctl.cli.node_options import nodes_option
@@ -91,12 +92,7 @@ def hint_after_interrupt(where: str) -> Iterator[None]:
 @dry_run_option
 @json_option("Killed")
 @host_options("slurm")
-@click.option(
-    "--launcher",
-    type=click.IntRange(min=1),
-    metavar="PID",
-    help="On these hosts: only the job that this mpirun or torchrun has started.",
-)
+@launcher_option
 def kill(
     app: AppContext,
     name: str | None,
@@ -106,7 +102,7 @@ def kill(
     dry_run: bool,
     as_json: bool,
     source: HostSource | None,
-    launcher: int | None,
+    launcher: str | None,
 ) -> int:
     """End what jobs left on the nodes of cluster NAME: ranks, mpirun, its daemons; with JOB, only
     that job's.
@@ -121,9 +117,10 @@ def kill(
     second check has to find none of them, and the GPUs' memory free. On hosts of no cluster, named
     by --hosts, -w or --local, all jobs of the login end, of any launcher, or the one of --launcher.
     """
+    from clusterctl.jobs.processes import hidden_on, unseen_users
     from clusterctl.node.jobs.processes import ProcessQuery
-    from clusterctl.operations.kill import job_of_launcher
     from clusterctl.operations.kill import kill as kill_processes
+    from clusterctl.operations.kill import query_for
 
     def found(outcomes: Processes) -> None:
         processes = [process for value in outcomes.values for process in value]
@@ -140,7 +137,7 @@ def kill(
                 "--launcher names one job, and --all-python every Python program",
                 "give one of them",
             )
-        query = job_of_launcher(source.connections, source.targets, launcher)
+        query = query_for(source, launcher)
     with hint_after_interrupt(source.options if source else name or ""):
         if source:
             report = kill_processes(source.connections, source.targets, query, dry_run, found)
@@ -152,6 +149,10 @@ def kill(
         output.data(_report_data(report))
     elif report.found or report.answered:
         output.line(how_they_ended(report, dry_run))
+    if source and not report.found and (hidden := hidden_on(source.connections, source.targets)):
+        everyone = f"clusterctl kill {source.options} --sudo --dry-run"
+        output.note(f"warning: {unseen_users(hidden)}")
+        output.note(f"  hint: see the jobs of all users: {everyone}")
     show_left(report.left, name)
     show_held(report.held or (), name)
     hostlines.show_failures(report.failures)

@@ -19,6 +19,7 @@ from clusterctl.node.facts.disks import MountedFileSystem
 from clusterctl.node.facts.flight import FlightDump
 from clusterctl.node.facts.native import NativeCalls
 from clusterctl.node.facts.network import ConnectAttempt, EfaCard
+from clusterctl.node.jobs.processes import STARTERS
 from clusterctl.node.record import salvage
 
 
@@ -187,6 +188,13 @@ class ProcessEvidence:
     def last(self) -> Sample:
         """The last sample; an empty one without any."""
         return self.samples[-1] if self.samples else Sample()
+
+    @property
+    def starter(self) -> str:
+        """The name of the launcher that this process is, such as torchrun; else mpirun."""
+        words = [word.rpartition("/")[2] for word in self.argv[:4]]
+        known = (word for word in words if STARTERS.fullmatch(word) or word in ("srun", "mpiexec"))
+        return next(known, "mpirun")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ _VERBS = {
     "read": "reading",
     "recv": "reading",
 }
+_TERMINAL = re.compile(r"/dev/(?:pts/|tty|console)")
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,22 @@ def wait_in_words(call: str, channel: str) -> str:
         path = path or "a pipe"
     if not path:
         return ""
+    if asks_user(call):
+        return "waiting for input on its terminal"
     verb = next((word for part, word in _VERBS.items() if part in name), f"in {name} of")
     nobody = " (a pipe: nobody is at its other end)" * (channel == "wait_for_partner")
     return f"blocked {verb} {path}{nobody}"
 
 
+def asks_user(call: str) -> bool:
+    """Return whether a system call waits for what is typed on a terminal."""
+    return call.startswith("read") and bool(_TERMINAL.match(syscall_path(call)))
+
+
 def chain(scene: Scene, rank: Rank) -> Chain:
     """Return for whom a rank waits, for whom that one waits, and so on."""
+    if asks_user(rank.last.syscall):
+        return Chain((), "", rank.host)
     found: list[Partner] = []
     host, words = rank.host, ""
     partners, pid = rank.process.partners, rank.process.pid
@@ -91,6 +102,15 @@ def chain(scene: Scene, rank: Rank) -> Chain:
                 words += wait_in_words(last.syscall, last.wait_channel)
                 found.append(Partner(pid, last.state, "gets", mpirun.argv, call=last.syscall))
     return Chain(tuple(found), words, host)
+
+
+def waits_for(scene: Scene, rank: Rank) -> str:
+    """Return the process at the other end of what a rank reads or writes, such as `, which pid 77
+    (tee log) reads`; empty if it waits for none that is known."""
+    call = rank.last.syscall
+    does = wait_in_words(call, rank.last.wait_channel)
+    found = chain(scene, rank) if does and not call.startswith("wait") else None
+    return f", {does}{found.words}" if found and found.partners else ""
 
 
 def _of(partners: Sequence[Partner], pid: int, found: Sequence[Partner]) -> Partner | None:

@@ -202,10 +202,19 @@ class StepSigns:
         """
         if not self.has_made_steps:
             return self.since_step_s >= LONGEST_ALONE_S
+        return self._is_silent_for(STUCK_AFTER_STEPS) or self.stall is not None
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether the job is stuck, or shows no step for ten of its usual steps: if their time is
+        not known, of the mean since the job's start."""
+        is_silent = self.has_made_steps and self._is_silent_for(SILENT_STEPS)
+        return bool(self.is_stuck) or (self.is_running and not self.advances and is_silent)
+
+    def _is_silent_for(self, steps: int) -> bool:
         shown = len(self.rows) or sum(map(is_step, self.job.log))
         usual_s = self.rhythm_s or max(0.0, self.job.age_s - self.since_step_s) / shown
-        late = self.since_step_s >= max(STUCK_AFTER_S, STUCK_AFTER_STEPS * usual_s)
-        return late or self.stall is not None
+        return self.since_step_s >= max(STUCK_AFTER_S, steps * usual_s)
 
     @property
     def is_late(self) -> bool:

@@ -36,6 +36,7 @@ from clusterctl.diagnosis.rules.hosts import (
 )
 from clusterctl.diagnosis.rules.libraries import ras, stalled
 from clusterctl.diagnosis.rules.liveness import (
+    abandoned,
     daemons,
     left_over,
     may_follow_lost_host,
@@ -65,6 +66,7 @@ from clusterctl.diagnosis.tree import label, rank_set
 from clusterctl.domain.findings import NOT_KNOWN, STATUSES, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
+from clusterctl.jobs.processes import unseen_users
 
 # Findings whose message says who waits for whom.
 WAIT_IS_SAID = ("rank.skipped", "rank.missed", "rank.apart")
@@ -150,10 +152,7 @@ def _with_hidden(evidence: Evidence, found: Diagnosis) -> Diagnosis:
     hosts = [host for host in evidence.hosts if host.hidden]
     if not hosts:
         return found
-    users = sorted({user for host in hosts for user in host.hidden})
-    where = ", ".join(host.host for host in hosts[:4]) + (", ..." if len(hosts) > 4 else "")
-    whose = f"user{'s' if len(users) > 1 else ''} {', '.join(users)}"
-    message = f"not seen: processes of {whose} on {where}, who may have a job there"
+    message = unseen_users({host.host: host.hidden for host in hosts})
     hint = f"look at all users' jobs: clusterctl diagnose {evidence.source} --sudo"
     hidden = Cause("processes.hidden", INFO, message, hint=hint, blocks=False)
     found = replace(found, findings=(*found.findings, hidden))
@@ -180,12 +179,10 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
     clean = tuple(_clean(scene, found))
     if lead is None:
         check, words = _without_cause(scene, rest)
-        if holes:
-            return Diagnosis(words, check, tuple(rest), unseen=holes)
         is_open = check == UNKNOWN
-        unseen = tuple(not_seen(scene)) if is_open else ()
+        unseen = holes or (tuple(not_seen(scene)) if is_open else ())
         settles = _settles(scene) if is_open else ""
-        return Diagnosis(words, check, tuple(rest), clean, unseen, settles)
+        return Diagnosis(words, check, tuple(rest), () if holes else clean, unseen, settles)
     lead = _whole(scene, lead, rest)
     return Diagnosis(lead.message, lead.check, (lead, *rest), clean)
 
@@ -259,7 +256,9 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
     name = f"job {job.job_id}" if job.job_id else "the job"
     beside = "; see the warnings" if any(one.severity is not INFO for one in rest) else ""
     if scene.evidence.holes:
-        missing = f"a part of the evidence is missing or damaged: {scene.evidence.holes[0]}"
+        hole = scene.evidence.holes[0]
+        is_what = "damaged" if _is_damaged(hole, scene) else "missing"
+        missing = f"a part of the evidence is {is_what}: {hole}"
         return UNKNOWN, f"what {name} does is not known: {missing}{beside}"
     if scene.evidence.job is None:
         if scene.silent and not rest:
@@ -283,10 +282,22 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
     if scene.advances:
         return HEALTHY, f"{name} is healthy: {scene.advances}; {whole}{beside}"
     if scene.moves:
-        check = HEALTHY if scene.has_made_steps or job.age_s >= YOUNG_S else "starting"
-        is_what = "is healthy" if check == HEALTHY else "is starting"
-        return check, f"{name} {is_what}: {scene.moves}; {whole}{beside}"
+        check = "starting" if _is_starting(scene) else HEALTHY
+        return check, f"{name} is {check}: {scene.moves}; {whole}{beside}"
     return UNKNOWN, f"it is not known whether {name} is stuck: {_open(scene)}; {whole}{beside}"
+
+
+def _is_starting(scene: Scene) -> bool:
+    """Return whether a young job was seen to start: by calls of a rank, or by its log, which has no
+    step yet."""
+    young = not scene.has_made_steps and scene.job.age_s < YOUNG_S
+    starts = any({*one.places} & {*STARTING} for one in scene.ranks)
+    return young and (starts or scene.job.log_silent_s is not None)
+
+
+def _is_damaged(hole: str, scene: Scene) -> bool:
+    """Return whether a part was read and makes no sense; else there was no time to read it."""
+    return hole in scene.evidence.problems or "unexpected value: " in hole
 
 
 def _seen(scene: Scene) -> str:
@@ -358,15 +369,22 @@ def not_seen(scene: Scene) -> Iterator[str]:
     if not scene.job.log and not scene.rows:
         what = "it has written nothing" if scene.job.log_silent_s is not None else "none was found"
         yield f"its log and its metrics: {what}"
-    yield "what its libraries do below Python"
+    if any(one.is_python for one in scene.ranks) or not scene.ranks:
+        yield "what its libraries do below Python"
 
 
 def _settles(scene: Scene) -> str:
+    """Return what would tell what is not known."""
+    look, holes = scene.hints.look, scene.evidence.holes
+    if any(_is_damaged(one, scene) for one in holes):
+        return f"look again, and save it again: {look} --save FILE"
+    if holes or scene.evidence.job is None:
+        return f"look again: {look}; on a busy host it may take several tries"
+    again = f"look again in a minute ({look} --tree): a new step in its log shows that it goes on"
+    again += "; the same calls alone prove nothing, since a slow job makes them, too"
+    if scene.evidence.source and not scene.job.log and not scene.rows:
+        again += "; a log is found if the job writes to a file"
     native = next((one for one in scene.ranks if not one.is_python and not one.native.frames), None)
-    again = (
-        f"look again in a minute ({scene.hints.look} --tree): ranks that are "
-        "still in the same calls are stuck"
-    )
     if native:
         again += f"; the calls of rank {native.number}, which is held meanwhile: "
         again += gdb_command(scene, native)
@@ -378,6 +396,7 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     silent_hosts,
     processes,
     daemons,
+    abandoned,
     broken_links,
     unreached,
     kernels,
@@ -432,9 +451,11 @@ def _clean(scene: Scene, found: list[Cause]) -> Iterator[str]:
             is_whole = len(scene.ranks) == scene.size
             some = f"ranks {rank_set(scene.by_number)}: none is stopped or dead"
             yield "no rank is stopped or dead" if is_whole else some
-    launched = any(one.role == "launcher" for host in hosts for one in host.processes)
+    launched = scene.is_running and scene.launcher
     if launched and not any(check.startswith(("launcher", "daemon")) for check in checks):
-        yield "mpirun and its daemons" + on([host for host in answered if not sees_nothing(host)])
+        name = launched[1].starter
+        with_daemons = f"{name} and its daemons" if name == "mpirun" else name
+        yield with_daemons + on([host for host in answered if not sees_nothing(host)])
     if scene.is_running and scene.job.log and not scene.stall:
         yield "no stall report of Horovod is open"
     facts = (

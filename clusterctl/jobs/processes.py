@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.results import FanoutResult, HostOutcome
-from clusterctl.node.facts.processes import job_processes
+from clusterctl.node.facts.processes import hidden_users, job_processes
 from clusterctl.node.facts.report import FactReport
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery, stop_processes
 from clusterctl.transport.call import HostConnections, call_all
-from clusterctl.transport.reports import facts_of, read_reports
+from clusterctl.transport.reports import facts_of, read_fact, read_reports
 from clusterctl.transport.target import Target
 
 Processes = FanoutResult[tuple[NodeProcess, ...]]
@@ -76,6 +78,8 @@ class GroupedProcess(Protocol):
     def job_id(self) -> str | None: ...
     @property
     def group(self) -> str: ...
+    @property
+    def rank(self) -> int | None: ...
 
 
 def launchers_by_group(hosts: Iterable[Sequence[GroupedProcess]]) -> dict[str, int]:
@@ -98,6 +102,70 @@ def launchers_by_group(hosts: Iterable[Sequence[GroupedProcess]]) -> dict[str, i
     if len(idle) == 1 and len(without) == 1:
         found[without.pop()] = idle[0].pid
     return found
+
+
+def job_names(hosts: Sequence[Sequence[GroupedProcess]]) -> Callable[[GroupedProcess], str]:
+    """Return what names the job of a process on these hosts that clusterctl did not start: by the
+    process ID of the job's launcher, or else by what all its ranks have in common. Launchers on two
+    hosts may have one process ID: that names neither."""
+    launchers = launchers_by_group(hosts)
+    used = Counter(launchers.values())
+    names = {group: str(pid) for group, pid in launchers.items() if used[pid] == 1}
+
+    def name(one: GroupedProcess) -> str:
+        if one.group in names:
+            return names[one.group]
+        own = str(one.pid) if one.role == "launcher" else ""
+        return one.group or own or names.get("", "")
+
+    return name
+
+
+def no_such_job(
+    job: str,
+    hosts: Mapping[str, Sequence[GroupedProcess]],
+    hidden: Mapping[str, Sequence[str]],
+    options: str,
+) -> ClusterctlError:
+    """Return the error for a name that is none of a job on these hosts, with the names that are.
+    `hidden` are the users on each host whose processes the login may not read, and `options` are
+    those that name the hosts."""
+    name = job_names([*hosts.values()])
+    running: dict[str, str] = {}
+    for host, found in hosts.items():
+        for one in found:
+            its = one.job_id or name(one)
+            if str(one.pid) == job and its:
+                what = one.role if one.rank is None else f"rank {one.rank}"
+                return UsageError(
+                    f"process {job} on {host} is no launcher: it is {what} of job {its}",
+                    f"name the job: --launcher {its}",
+                )
+            if its and one.role in ("launcher", "rank"):
+                running.setdefault(its, host)
+    if hidden:
+        return ClusterctlError(
+            f"no job {job} of this login runs on these hosts; {unseen_users(hidden)}",
+            f"look at all users' jobs: {options} --sudo",
+        )
+    listed = ", ".join(f"{its} on {host}" for its, host in running.items())
+    return UsageError(
+        f"no job {job} runs on these hosts", f"these do: {listed}" if listed else "none runs"
+    )
+
+
+def unseen_users(hidden: Mapping[str, Sequence[str]]) -> str:
+    """Return in words the users on each host whose processes the login could not read."""
+    users = sorted({user for of_host in hidden.values() for user in of_host})
+    hosts = ", ".join([*hidden][:4]) + ", ..." * (len(hidden) > 4)
+    whose = f"user{'s' if len(users) > 1 else ''} {', '.join(users)}"
+    return f"not seen: processes of {whose} on {hosts}, who may have a job there"
+
+
+def hidden_on(connections: HostConnections, targets: Sequence[Target]) -> dict[str, Sequence[str]]:
+    """Return the users on each host who may have a job there that this login may not see."""
+    listed = read_fact(connections, targets, hidden_users, DOING)
+    return {host: users for host, users in listed.by_host.items() if users}
 
 
 def _has_launcher_above(one: GroupedProcess, host: Sequence[GroupedProcess]) -> bool:

@@ -14,14 +14,21 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import clusterctl
-from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
+from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence
 from clusterctl.diagnosis.ranks import says_nothing
 from clusterctl.diagnosis.rules.liveness import ENDED_NOTHING
-from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.units import format_bytes
-from clusterctl.jobs.processes import launchers_by_group
+from clusterctl.jobs.processes import (
+    hidden_on,
+    job_names,
+    list_processes,
+    no_such_job,
+    unseen_users,
+)
 from clusterctl.node.diagnosis.job import JobOnHead, LogRequest, job_logs
 from clusterctl.node.diagnosis.sampler import SamplerRequest
+from clusterctl.node.jobs.processes import ProcessQuery
 from clusterctl.operations.diagnose import PySpies, ask, job_of, silent
 from clusterctl.operations.hosts_access import HostSource
 from clusterctl.operations.native_frames import with_native_frames, with_rendezvous
@@ -55,7 +62,7 @@ def collect_from(source: HostSource, job_name: str | None, cache: Path) -> Evide
         if record:
             records[outcome.host] = record
     hosts = named(of_slurm_job(hosts, source.slurm_job))
-    job = _job(hosts, records, job_name)
+    job = _job(hosts, records, job_name, source.options)
     if job_name and job and len(_ranks(hosts, job)) == job.size:
         # The job that was asked for was seen whole: nobody else's processes matter.
         hosts = [replace(host, hidden=()) for host in hosts]
@@ -82,12 +89,12 @@ class HostLogs:
     unread: dict[str, str]
 
 
-def logs_of(source: HostSource, launcher: int) -> HostLogs:
-    """Return the logs of the jobs by hand on these hosts; with a `launcher` of that job alone.
+def logs_of(source: HostSource, job: str) -> HostLogs:
+    """Return the logs of the jobs by hand on these hosts; with the name of a `job` of that alone.
 
     Raise ClusterctlError if there is none, and the error of a host that did not answer.
     """
-    request = LogRequest(launcher)
+    request = LogRequest(job)
     found = call_all(
         source.connections,
         source.targets,
@@ -100,7 +107,7 @@ def logs_of(source: HostSource, launcher: int) -> HostLogs:
     unread = {one.host: f"gave no log ({one.error.message})" for one in found.failures if one.error}
     for host, logs in found.by_host.items():
         for one in logs:
-            name = f"{host}:{one.path}" if one.path else f"launcher {one.launcher} on {host}"
+            name = f"{host}:{one.path}" if one.path else f"job {one.job} on {host}"
             if not one.path:
                 unread[name] = "writes its output to no file"
             elif one.error:
@@ -119,12 +126,20 @@ def logs_of(source: HostSource, launcher: int) -> HostLogs:
     if unread:
         raise ClusterctlError(
             "; ".join(f"{name} {why}" for name, why in unread.items()),
-            "send its output to a file that this login may read: mpirun ... > FILE",
+            "send its output to a file that this login may read: COMMAND > FILE",
         )
-    which = f"launcher {launcher}" if launcher else "mpirun that was started by hand"
-    raise ClusterctlError(
-        f"no {which} runs on these hosts", "name its log: clusterctl explain FILE"
-    )
+    hidden = hidden_on(source.connections, source.targets)
+    if job:
+        every = ProcessQuery(any_launcher=True)
+        listed = list_processes(source.connections, source.targets, every)
+        raise no_such_job(job, listed.by_host, hidden, f"clusterctl explain {source.options}")
+    own = "no job that was started by hand runs on these hosts"
+    if hidden:
+        raise ClusterctlError(
+            f"{own} as this login; {unseen_users(hidden)}",
+            f"look at all users' jobs: clusterctl explain {source.options} --sudo",
+        )
+    raise ClusterctlError(own, "name its log: clusterctl explain FILE")
 
 
 def _ranks(hosts: Sequence[HostEvidence], job: JobEvidence) -> set[int | None]:
@@ -147,16 +162,7 @@ def named(hosts: Sequence[HostEvidence]) -> list[HostEvidence]:
     It is the process ID of the job's launcher, or else what all its ranks have in common. Launchers
     on two hosts may have one process ID: that names neither.
     """
-    launchers = launchers_by_group([host.processes for host in hosts])
-    used = Counter(launchers.values())
-    names = {group: str(pid) for group, pid in launchers.items() if used[pid] == 1}
-
-    def name(one: ProcessEvidence) -> str:
-        if one.group in names:
-            return names[one.group]
-        own = str(one.pid) if one.role == "launcher" else ""
-        return one.group or own or names.get("", "")
-
+    name = job_names([host.processes for host in hosts])
     return [
         replace(
             host,
@@ -170,7 +176,10 @@ def named(hosts: Sequence[HostEvidence]) -> list[HostEvidence]:
 
 
 def _job(
-    hosts: list[HostEvidence], records: dict[str, JobOnHead], job_name: str | None
+    hosts: list[HostEvidence],
+    records: dict[str, JobOnHead],
+    job_name: str | None,
+    options: str = "",
 ) -> JobEvidence | None:
     """Return the evidence on one job: the named one, or the one with most ranks."""
     counts = Counter(rank.job_id or "" for host in hosts for rank in host.ranks)
@@ -188,13 +197,9 @@ def _job(
                     if host.error and ENDED_NOTHING not in host.error
                     else "look again; on a busy host it may take several tries",
                 )
-        running = ", ".join(filter(None, every))
-        raise UsageError(
-            f"no job {job_name} runs on these hosts",
-            f"these do, each by its launcher's process ID, or its own: {running}"
-            if running
-            else "none runs",
-        )
+        seen = {host.host: host.processes for host in hosts}
+        hidden = {host.host: host.hidden for host in hosts if host.hidden}
+        raise no_such_job(job_name, seen, hidden, f"clusterctl diagnose {options}")
     if not every:
         return None
     chosen = job_name or (counts.most_common(1)[0][0] if counts else next(iter(every)))

@@ -15,13 +15,16 @@ from clusterctl.jobs.processes import (
     Processes,
     all_of,
     end_processes,
-    launchers_by_group,
+    hidden_on,
+    job_names,
     list_processes,
+    no_such_job,
 )
 from clusterctl.node.facts.gpus import GpusOfNode, gpus
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.operations.access import Access
+from clusterctl.operations.hosts_access import HostSource
 from clusterctl.operations.logs import running_jobs
 from clusterctl.transport.call import HostConnections
 from clusterctl.transport.reports import read_fact
@@ -158,31 +161,33 @@ def kill(
     return KillReport(found, tuple(ended.values()), left, answered, tuple(failures.values()), held)
 
 
-def job_of_launcher(
-    connections: HostConnections, targets: Sequence[Target], launcher: int
-) -> ProcessQuery:
-    """Return the query for the job on hosts of no cluster that this process has started. Raise
-    UsageError if none of them has such a job, and HostError if a host does not answer."""
-    listed = list_processes(connections, targets, ProcessQuery(any_launcher=True))
-    every = [one for one in all_of(listed) if one.role == "launcher"]
-    found = {one.group for one in every if one.pid == launcher}
-    if found == {""} and not listed.failures:
-        by_group = launchers_by_group(listed.values)
-        found = {group for group, pid in by_group.items() if pid == launcher} or found
-    if not found and listed.failures and (error := listed.failures[0].error):
+def query_for(source: HostSource, job: str) -> ProcessQuery:
+    """Return the query for the job of this name on hosts of no cluster: the process ID of its
+    launcher, or as `diagnose` names it. Raise ClusterctlError if none of them has it, and HostError
+    if a host does not answer."""
+    every = ProcessQuery(any_launcher=True)
+    listed = list_processes(source.connections, source.targets, every)
+    if any(one.job_id == job for one in all_of(listed)):
+        return replace(every, job_id=job)
+    name = job_names(listed.values)
+    ours = [
+        one
+        for one in all_of(listed)
+        if one.job_id is None
+        and (name(one) == job or (one.role == "launcher" and str(one.pid) == job))
+    ]
+    found = {one.group for one in ours}
+    if not found - {""} and listed.failures and (error := listed.failures[0].error):
         raise error
     if not found:
-        running = ", ".join(f"{one.pid} on {one.host}" for one in every)
-        raise UsageError(
-            f"no launcher {launcher} runs on these hosts",
-            f"these do: {running}" if running else "none runs",
-        )
-    if len(found) > 1 or "" in found:
-        raise UsageError(
-            f"what launcher {launcher} has started is not known apart from other jobs",
-            f"end it where it runs: kill {launcher}",
-        )
-    return ProcessQuery(any_launcher=True, group=found.pop(), launcher=launcher)
+        hidden = hidden_on(source.connections, source.targets)
+        raise no_such_job(job, listed.by_host, hidden, f"clusterctl kill {source.options}")
+    groups = found - {""}
+    if len(groups) != 1:
+        end = f"end it where it runs: kill {job}" if job.isdecimal() else "end it where it runs"
+        raise UsageError(f"what job {job} has started is not known apart from other jobs", end)
+    launcher = next((one.pid for one in ours if one.role == "launcher"), 0)
+    return replace(every, group=groups.pop(), launcher=launcher)
 
 
 def _held(

@@ -18,7 +18,7 @@ from clusterctl.domain.errors import HostError
 from clusterctl.node.facts.native import MISSING, NativeCalls, NativeFrame
 from clusterctl.operations.native_frames import with_native_frames
 from clusterctl.transport.target import Target
-from tests.diagnosis.made_up import job_of, samples, with_rank
+from tests.diagnosis.made_up import job_of, samples, with_job, with_rank
 
 RECV = "MPI_Recv(&x, 1, MPI_INT, peer, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE)"
 LIBC, MPI = "/lib/libc.so.6", "/mpi/libmpi.so.40"
@@ -231,3 +231,19 @@ def test_a_rank_that_polls_outside_of_mpi_while_the_others_wait_in_a_collective(
 )
 def test_collectives_of_mpi(name, is_one):
     assert bool(COLLECTIVE.fullmatch(name)) == is_one
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "call", "state", "severity"),
+    [(60.0, "clock_nanosleep", "S", "error"), (60.0, "", "R", "warning"), (4.0, "", "S", None)],
+)
+def test_a_rank_of_two_outside_a_collective(quiet_s, call, state, severity):
+    """Its few steps took a second at most each; the log has no times of them."""
+    evidence = in_c(2, r0=calls("MPI_Allreduce"), r1=calls(""))
+    evidence = with_rank(evidence, 1, samples=samples((), state=state, syscall=call))
+    log = tuple(f"step {number} loss 0.1" for number in range(4))
+    evidence = with_job(evidence, log=log, log_silent_s=quiet_s, age_s=quiet_s + 4)
+    found = [one for one in diagnose(evidence).findings if one.check == "mpi.awaited"]
+    assert [(one.severity.value, one.ranks) for one in found] == [(severity, (1,))] * bool(severity)
+    for one in found:
+        assert "is in trade ring.c:7, not in MPI for 1 min 00 s: rank 0 waits in " in one.message

@@ -10,7 +10,7 @@ from clusterctl.diagnosis.evidence import Partner, ProcessEvidence
 from clusterctl.diagnosis.selection import to_read
 from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.node.facts.native import NativeCalls, NativeFrame
-from tests.diagnosis.made_up import JOB, job_of, samples, with_host, with_processes, with_rank
+from tests.diagnosis.made_up import JOB, job_of, own, samples, with_host, with_processes, with_rank
 
 PTY = "write /dev/pts/3"
 
@@ -146,3 +146,28 @@ def test_a_script_that_waits_for_its_program_is_no_finding():
     """All ranks are shells that wait for what they have started, of which MPI is not seen."""
     evidence = with_rank(wrapped((71, "./s")), 0, 2, 3, argv=("sh", "./wrap.sh"))
     assert "rank.unstarted" not in [one.check for one in diagnose(evidence).findings]
+
+
+def test_a_rank_that_asks_its_user_for_input():
+    """Nobody but the user writes there: who collects what the terminal shows is no cause."""
+    looks = samples(own("<module>", 18), syscall="read /dev/pts/3", wait_channel="wait_woken")
+    asks = with_rank(job_of(2, 1), 0, samples=looks, partners=(writes("poll"),))
+    found = diagnose(asks)
+    assert found.verdict.startswith(
+        "rank 0 on demo-0 (10.0.0.5) is waiting for input on its terminal in <module> train.py:18"
+    )
+    [lead] = found.findings
+    assert lead.check == "rank.io"
+    assert lead.hint == (
+        "attach to its terminal, /dev/pts/3, and answer, or start the job with < /dev/null"
+    )
+
+
+def test_a_rank_of_three_that_reads_from_its_child():
+    looks = samples((), syscall="read pipe:[9]", wait_channel="anon_pipe_read")
+    child = Partner(78, "S", "writes", ("sleep", "600"), 1001, "clock_nanosleep")
+    [lead] = diagnose(with_rank(in_c(3, 3), 1, samples=looks, partners=(child,))).findings
+    assert lead.message == (
+        "rank 1 on demo-0 (10.0.0.5) is alone in read a pipe, blocked reading a pipe, which "
+        "pid 78 (sleep 600) writes: the others are running or polling"
+    )

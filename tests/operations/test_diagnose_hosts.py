@@ -16,6 +16,8 @@ from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, HostUnreachable, UsageError
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, program_failure
+from clusterctl.jobs import processes
+from clusterctl.jobs.processes import no_such_job
 from clusterctl.node.diagnosis.job import LauncherLog
 from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.operations import diagnose_hosts, kill
@@ -28,9 +30,11 @@ from clusterctl.operations.hosts_access import (
     hosts_of_slurm,
     this_machine,
 )
+from clusterctl.operations.kill import KillReport
 from clusterctl.transport import local
 from clusterctl.transport.local import LocalConnections
 from tests.diagnosis.made_up import (
+    IMPORTS,
     NEXT,
     SHUTDOWN,
     facts,
@@ -38,6 +42,7 @@ from tests.diagnosis.made_up import (
     job_of,
     own,
     samples,
+    used,
     with_host,
     with_rank,
 )
@@ -300,6 +305,106 @@ def test_a_host_that_is_too_busy_to_look_at_is_not_known():
     assert diagnose(waiting).check == "host.silent"
 
 
+def of_hosts(evidence):
+    return replace(evidence, cluster="", source="--local")
+
+
+def test_each_verdict_that_is_not_known_has_a_next_step():
+    """Only what was read can be damaged: processes that nobody had the time for are missing."""
+    busy = replace(job_of(), hosts=(HostEvidence(host="n1", problems=("processes: no answer",)),))
+    found = diagnose(of_hosts(busy))
+    assert "a part of the evidence is missing: n1: processes: no answer" in found.verdict
+    assert found.next_step.startswith("look again: clusterctl diagnose --local; on a busy host")
+    torn = diagnose(replace(busy, problems=("hosts[0]: expected an object",)))
+    assert "a part of the evidence is damaged: " in torn.verdict
+    assert torn.next_step.endswith("clusterctl diagnose demo --save FILE")
+    alone = Evidence(source="--local", hosts=(HostEvidence(host="n1", error=BUSY),))
+    assert diagnose(alone).next_step.startswith("look again: clusterctl diagnose --local")
+
+
+def test_the_same_calls_are_no_proof_that_a_job_is_stuck():
+    """A slow job that is healthy makes them, too: nobody may end it for that."""
+    silent = of_hosts(job_of(2, 1, own("load"), log=(), quiet_s=None))
+    found = diagnose(silent)
+    assert found.check == "unknown"
+    assert "the same calls alone prove nothing" in found.next_step
+    assert "a log is found if the job writes to a file" in found.next_step
+
+
+@pytest.mark.parametrize(
+    ("job", "stack", "check"),
+    [
+        ({"log": ()}, (), "healthy"),  # it may have made steps: nothing of its log was seen
+        ({"log": ()}, IMPORTS, "starting"),
+        ({"log": ("reads data",), "quiet_s": 9.0}, (), "starting"),
+    ],
+)
+def test_a_job_is_called_starting_only_if_its_start_was_seen(job, stack, check):
+    young = job_of(2, 1, own("work"), **{"quiet_s": None, "age_s": 30.0, **job})
+    first, *_ = samples(stack or own("work", 31))
+    looks = used((first, *samples(own("work"), own("work", 32), own("work", 33), state="R")[1:]))
+    found = diagnose(of_hosts(with_rank(young, 0, 1, samples=looks)))
+    assert (found.check, found.exit_status) == (check, 0)
+    assert f"is {check}: ranks 0-1 worked" in found.verdict
+
+
+def left_over(parent=1, **more):
+    ranks = [rank(8 + at, at, "77", parent, launcher="torchrun", **more) for at in (0, 1)]
+    looks = samples((), state="S", syscall="clock_nanosleep")
+    ranks = [replace(one, samples=looks, job_id="77", argv=("./train",)) for one in ranks]
+    host = HostEvidence(host="n0", processes=tuple(ranks), facts=facts("n0"))
+    job = JobEvidence(job_id="77", state="running", size=2)
+    return Evidence(source="--local", job=job, hosts=(host,))
+
+
+def test_ranks_whose_launcher_is_gone_are_left_over():
+    found = diagnose(left_over())
+    assert found.verdict == "torchrun of this job is gone, and ranks 0-1 on n0 are left over"
+    [lead] = [one for one in found.findings if one.check == "launcher.gone"]
+    assert lead.hint.startswith("clusterctl kill --local --launcher 77 --dry-run shows them")
+    assert found.exit_status == 2
+    assert not [one for one in found.clean if "torchrun" in one or "mpirun" in one]
+    # Its launcher may be one that is not known, or one of another user.
+    for other in (left_over(7), with_rank(left_over(), 1, launcher="torch")):
+        assert "launcher.gone" not in [one.check for one in diagnose(other).findings]
+
+
+def test_the_launcher_of_another_job_is_not_called_well():
+    with_other = left_over(7)
+    [host] = with_other.hosts
+    for its, is_clean in (("3", False), ("77", True)):
+        mpirun = replace(launcher(7), job_id=its, samples=samples((), syscall="poll"))
+        hosts = (replace(host, processes=(mpirun, *host.processes)),)
+        clean = diagnose(replace(with_other, hosts=hosts)).clean
+        assert ("mpirun and its daemons" in clean) is is_clean
+
+
+def test_a_name_that_is_no_job_is_explained():
+    hosts = {"n1": (launcher(5, "a"), rank(7, 0, "a", 5)), "n2": (rank(8, 0, "b"),)}
+    of_rank = no_such_job("7", hosts, {}, "clusterctl kill --local")
+    assert of_rank.message == "process 7 on n1 is no launcher: it is rank 0 of job 5"
+    assert of_rank.hint == "name the job: --launcher 5"
+    assert no_such_job("9", hosts, {}, "").hint == "these do: 5 on n1, b on n2"
+    unseen = no_such_job("9", hosts, {"n1": ("eve",)}, "clusterctl kill --local")
+    assert (unseen.message, unseen.exit_status) == (
+        "no job 9 of this login runs on these hosts; not seen: processes of user eve on n1, who "
+        "may have a job there",
+        1,
+    )
+    assert unseen.hint == "look at all users' jobs: clusterctl kill --local --sudo"
+
+
+def test_nothing_to_end_is_no_all_clear_if_others_may_have_jobs(monkeypatch, capsys):
+    nothing = KillReport((), (), (), ("n1",), ())
+    monkeypatch.setattr(kill, "kill", lambda *_: nothing)
+    monkeypatch.setattr(processes, "hidden_on", lambda *_: {"n1": ("eve",)})
+    assert cli.main(["kill", "--local"], standalone_mode=False) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "nothing to end\n"
+    assert "not seen: processes of user eve on n1, who may have a job there" in shown.err
+    assert "kill --local --sudo --dry-run" in shown.err
+
+
 def test_the_hint_for_a_host_that_was_not_seen_fits_it():
     for host, hint in (
         (HostEvidence(host="n1", error="refused every key"), "see whether you can log in there"),
@@ -333,17 +438,17 @@ def logs_in(monkeypatch, *outcomes):
     """Return the logs on hosts whose outcomes are these, and what `explain` ends with."""
     hosts = HostSource("--hosts x", (), LocalConnections())
     monkeypatch.setattr(diagnose_hosts, "call_all", lambda *_, **__: FanoutResult(outcomes))
-    return logs_of(hosts, 0)
+    return logs_of(hosts, "")
 
 
 SILENT = HostOutcome("b", error=HostUnreachable("b", "did not answer in time"))
 
 
 def test_what_was_not_read_is_told_beside_the_logs_that_were(monkeypatch):
-    many = (LauncherLog(5, "/out", 7, "ok"), LauncherLog(5, "/err", 7, "bad"), LauncherLog(6))
+    many = (LauncherLog("5", "/out", 7, "ok"), LauncherLog("5", "/err", 7, "bad"), LauncherLog("6"))
     cut = (
-        LauncherLog(7, "/long", 5 << 20, "x", "y", 1 << 20),
-        LauncherLog(7, "/no", error="No access"),
+        LauncherLog("7", "/long", 5 << 20, "x", "y", 1 << 20),
+        LauncherLog("7", "/no", error="No access"),
     )
     found = logs_in(monkeypatch, HostOutcome("a", many), SILENT, HostOutcome("c", cut))
     assert found.texts == {
@@ -354,7 +459,7 @@ def test_what_was_not_read_is_told_beside_the_logs_that_were(monkeypatch):
     }
     assert found.unread == {
         "b": "gave no log (did not answer in time)",
-        "launcher 6 on a": "writes its output to no file",
+        "job 6 on a": "writes its output to no file",
         "c:/long": "is long: 1.0 MiB of 5.0 MiB, in its middle, were not read",
         "c:/no": "cannot be read (No access)",
     }
@@ -363,19 +468,19 @@ def test_what_was_not_read_is_told_beside_the_logs_that_were(monkeypatch):
 def test_without_any_log_the_reason_is_told(monkeypatch):
     with pytest.raises(ClusterctlError, match="did not answer"):
         logs_in(monkeypatch, HostOutcome("a", ()), SILENT)
-    no_file, no_access = (LauncherLog(6),), (LauncherLog(7, "/no", error="No access"),)
+    no_file, no_access = (LauncherLog("6"),), (LauncherLog("7", "/no", error="No access"),)
     with pytest.raises(ClusterctlError) as told:
         logs_in(monkeypatch, HostOutcome("a", no_file), HostOutcome("c", no_access))
     assert told.value.message == (
-        "launcher 6 on a writes its output to no file; c:/no cannot be read (No access)"
+        "job 6 on a writes its output to no file; c:/no cannot be read (No access)"
     )
-    with pytest.raises(ClusterctlError, match="no mpirun that was started by hand runs"):
+    with pytest.raises(ClusterctlError, match="no job that was started by hand runs"):
         logs_in(monkeypatch, HostOutcome("a", ()))
 
 
 @pytest.mark.parametrize(("text", "status"), [("step 1\n", 3), ("MemoryError: batch 7\n", 2)])
 def test_explain_of_hosts_is_no_all_clear_if_one_did_not_answer(monkeypatch, capsys, text, status):
-    outcomes = (HostOutcome("a", (LauncherLog(5, "/out", 7, text),)), SILENT)
+    outcomes = (HostOutcome("a", (LauncherLog("5", "/out", 7, text),)), SILENT)
     monkeypatch.setattr(diagnose_hosts, "call_all", lambda *_, **__: FanoutResult(outcomes))
     assert cli.main(["explain", "--local"], standalone_mode=False) == status
     assert "warning: b gave no log (did not answer in time)" in capsys.readouterr().err
@@ -386,8 +491,6 @@ def test_explain_of_hosts_is_no_all_clear_if_one_did_not_answer(monkeypatch, cap
     [
         ({"login": [launcher(5)], "n1": [rank(7, 0, "a")]}, 5),
         ({"n1": [launcher(5, "a"), launcher(6, "a", parent=5), rank(7, 0, "a", parent=6)]}, 5),
-        # Its mpirun is on no host that was named.
-        ({"n1": [rank(7, 0, "1896349697")]}, None),
         # It is not known which has started the ranks, or which ranks it has started.
         ({"login": [launcher(5), launcher(6)], "n1": [rank(7, 0, "a")]}, None),
         ({"login": [launcher(5)], "n1": [rank(7, 0, "a"), rank(8, 0, "b")]}, None),
@@ -413,11 +516,11 @@ def test_kill_ends_the_job_that_a_hint_names_and_no_hint_names_another(monkeypat
     ]
     monkeypatch.setattr(kill, "list_processes", lambda *_: FanoutResult(tuple(listed)))
     if pid:
-        query = kill.job_of_launcher(None, (), pid)
+        query = kill.query_for(HostSource("--hosts x", (), None), str(pid))
         assert (query.group, query.launcher) == ("a", pid)
     else:
-        with pytest.raises(UsageError, match="no launcher|not known apart"):
-            kill.job_of_launcher(None, (), int(job) if job.isdecimal() else 5)
+        with pytest.raises(UsageError, match="not known apart"):
+            kill.query_for(HostSource("--hosts x", (), None), job if job.isdecimal() else "5")
 
 
 def node_process(host, one):

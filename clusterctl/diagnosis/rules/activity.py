@@ -21,7 +21,7 @@ from clusterctl.diagnosis.case import (
 )
 from clusterctl.diagnosis.evidence import ProcessEvidence
 from clusterctl.diagnosis.frames import STARTING, WAITING, Activity, is_user
-from clusterctl.diagnosis.partners import chain, wait_in_words
+from clusterctl.diagnosis.partners import asks_user, chain, wait_in_words, waits_for
 from clusterctl.diagnosis.progress import LONGEST_ALONE_S
 from clusterctl.diagnosis.ranks import (
     WORKS_SHARE,
@@ -224,6 +224,9 @@ def _blocked(scene: Scene, rank: Rank) -> tuple[str, str] | None:
     does = wait_in_words(call, rank.last.wait_channel)
     if not _same_call(rank) or "S" not in rank.states or name.startswith("wait") or not does:
         return None
+    if asks_user(call):
+        answer = f"attach to its terminal, {path}, and answer, or start the job with < /dev/null"
+        return f"{{is}} {does}", answer
     if path.startswith("/dev/pts/"):
         does = does.replace(path, "its output")
     found = chain(scene, rank)
@@ -412,6 +415,7 @@ def apart(scene: Scene) -> Iterator[Cause]:
         # Only a few ranks of a group are read. Where one of them is need not be where all are.
         read = all(one.native.where for one in groups[places[rank.number]])
         at = f" ({rank.native.where})" if read else ""
+        at += waits_for(scene, rank)
         what = f"{{is}} {alone}{places[rank.number]}{at}{scene.since}{others}"
         hint = f"{scene.hints.look} --tree shows its calls"
         if not rank.is_python and not rank.native.frames:
@@ -449,7 +453,9 @@ def signature(rank: Rank) -> str:
     state = "" if set(rank.states) <= {"R", "S"} else f" (state {rank.states[-1]})"
     if rank.last.syscall.startswith("wait"):
         return f"waiting for a process that it has started{state}"
-    return f"in {rank.last.syscall}{state}"
+    # Each rank has pipes and sockets of its own.
+    call = re.sub(r"(pipe|socket):\[\d+\]", r"a \1", rank.last.syscall)
+    return f"in {call}{state}"
 
 
 def _full_by_log(scene: Scene, rank: Rank, root: LogFinding | None) -> str:

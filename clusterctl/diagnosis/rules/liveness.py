@@ -26,8 +26,10 @@ from clusterctl.diagnosis.ranks import (
     called,
     format_ranks,
     full_disk_of,
+    only,
     process_line,
     rank_lines,
+    ranks_in_words,
     saves_with_progress,
     sees_nothing,
     syscall_path,
@@ -243,7 +245,7 @@ def daemons(scene: Scene) -> Iterator[Cause]:
             pids = " ".join(str(one.pid) for one in family if _is_stopped(one))
             shown = tuple(process_line(one) for one in family if _is_stopped(one))
             states = {"T"} if pids else states
-            name = "mpirun" if process.role == "launcher" else "mpirun's daemon (prted)"
+            name = process.starter if process.role == "launcher" else "mpirun's daemon (prted)"
             if states == {"T"}:
                 yield Cause(
                     f"{process.role}.stopped",
@@ -263,6 +265,40 @@ def daemons(scene: Scene) -> Iterator[Cause]:
                     f"{scene.hints.cancel}, and start it again",
                     evidence=(process_line(process),),
                 )
+
+
+# What starts the ranks of these stays their parent, itself or a daemon of it.
+STARTED_BY = {"Open MPI": "mpirun", "MPICH or Intel MPI": "mpiexec", "torchrun": "torchrun"}
+
+
+def abandoned(scene: Scene) -> Iterator[Cause]:
+    """Ranks whose launcher has ended: init has become the parent of all that are left."""
+    source = scene.evidence.source
+    if not (source and scene.is_running and scene.ranks) or scene.launcher:
+        return
+    if not all(one.process.launcher in STARTED_BY and _has_no_parent(one) for one in scene.ranks):
+        return
+    name = STARTED_BY[scene.ranks[0].process.launcher]
+    one_job = f"--launcher {scene.job.job_id} " if scene.job.job_id else ""
+    are = _are([one.number for one in scene.ranks])
+    yield Cause(
+        "launcher.gone",
+        ERROR,
+        f"{name} of this job is gone, and {ranks_in_words(scene.ranks)} {are} left over",
+        only({one.host.host for one in scene.ranks}),
+        f"clusterctl kill {source} {one_job}--dry-run shows them, and without --dry-run ends them",
+        tuple(sorted(scene.by_number)),
+        tuple(f"{_line(one.process)}, its parent is init" for one in scene.ranks[:4]),
+    )
+
+
+def _has_no_parent(rank: Rank) -> bool:
+    """Return whether init is the parent of a rank, or of what has started it."""
+    by_pid = {one.pid: one for one in rank.host.processes}
+    parent = rank.process.parent
+    while parent in by_pid and by_pid[parent].role not in ("launcher", "daemon"):
+        parent = by_pid[parent].parent
+    return parent == 1 and 1 not in by_pid
 
 
 def _is_stopped(process: ProcessEvidence) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Scene
 from clusterctl.diagnosis.native import MOST
+from clusterctl.diagnosis.partners import waits_for
 from clusterctl.diagnosis.ranks import (
     Rank,
     called,
@@ -108,24 +109,29 @@ def collectives(scene: Scene) -> Iterator[Cause]:
         if one.native.mpi:
             groups.setdefault(one.native.where.removeprefix("in "), []).append(one)
     is_one = any(COLLECTIVE.fullmatch(several[0].native.mpi) for several in groups.values())
-    if not scene.is_stuck or scene.moves or not is_one or len(read) < len(scene.ranks[:MOST]):
+    if not scene.stands_still or scene.moves or not is_one or len(read) < len(scene.ranks[:MOST]):
         return
     outside = [one for one in read if not one.native.mpi]
     if not outside and len(groups) > 1:
         found = different_calls(scene, groups)
         ahead = any(map(LEAVES_EARLY.match, groups))
         yield replace(found, hint=f"{found.hint}; {AHEAD}") if ahead else found
-    # Where a system call or the processor tells them apart, another rule names them.
+    # If a system call or the processor tells them apart, of three ranks, another rule names them.
     apart = any(signature(one) != POLLING or one in scene.computing for one in outside)
-    if not outside or apart or any(map(is_saving, outside)):
+    if not outside or (apart and len(scene.ranks) > 2) or any(map(is_saving, outside)):
         return
     where = " or ".join(sorted({one.native.where for one in outside}))
-    does = f"{'is' if len(outside) == 1 else 'are'} {where}, not in MPI"
+    does = (
+        f"{'is' if len(outside) == 1 else 'are'} {where}{waits_for(scene, outside[0])}, not in MPI"
+    )
     inside = [one for one in read if one.native.mpi]
-    rest = f"{format_ranks([one.number for one in inside])} wait in {' and '.join(groups)}"
+    wait = "waits" if len(inside) == 1 else "wait"
+    rest = f"{format_ranks([one.number for one in inside])} {wait} in {' and '.join(groups)}"
+    # By the mean since the start alone, who computes may evaluate.
+    rests = all(one.was("S") for one in outside)
     yield Cause(
         "mpi.awaited",
-        ERROR,
+        ERROR if scene.is_stuck or rests else WARNING,
         f"{ranks_in_words(outside)} {does}{scene.since}: {rest}",
         only({one.host.host for one in outside}),
         f"{scene.hints.look} --tree shows the calls",

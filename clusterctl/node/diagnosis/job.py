@@ -9,13 +9,15 @@ import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional, Sequence
 
+from clusterctl.node.diagnosis import partners
 from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import JOBS, METRICS, all_jobs, text_in
 from clusterctl.node.jobs.listing import summary
 from clusterctl.node.jobs.output import TIMES, write_times
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState
+from clusterctl.node.procfs import read_stat
 from clusterctl.node.record import finite, read_rows, to_data
 
 # A file's time may be so far ahead of the clock, whose resolution is not that of the kernel's.
@@ -65,19 +67,19 @@ class JobOnHead(JobOutput):
 
 @dataclass(frozen=True)
 class LogRequest:
-    """The logs of the job whose launcher is this process; of all that were started by hand for
-    0."""
+    """The logs of the job by hand with this name: the process ID of its launcher, or what its ranks
+    have in common. Without a name: of all jobs by hand."""
 
-    launcher: int = 0
+    job: str = ""
 
 
 @dataclass(frozen=True)
 class LauncherLog:
-    """A file to which launchers on this node write, of `size` bytes. Of a long one `text` is the
+    """A file to which jobs on this node write, of `size` bytes. Of a long one `text` is the
     beginning, `last` the end, and `left_out` the number of bytes between them. `path` is empty if
     the output goes to no file, and `error` is why it cannot be read."""
 
-    launcher: int
+    job: str
     path: str = ""
     size: int = 0
     text: str = ""
@@ -91,6 +93,7 @@ MOST_RANKS, RANK_LINES, RANK_COLUMNS = 256, 40, 400  # of the ranks' own logs
 METRICS_LINES = 200  # at the end of the metrics
 LONGEST_LINE = 4096  # bytes of a line that are kept
 MOST_BYTES = 2 << 20  # read at the end of a log
+MOST_PIPES = 3  # one after another, between a job and its log
 MOST_OF_LOGS = 4 << 20  # bytes of all logs together: no response may be longer than 16 MiB
 # Ends of names by which a log is recognized beside the metrics, if mpirun writes to no file.
 LOGS = (".log", ".out", ".txt", "log")
@@ -111,39 +114,70 @@ def look(job_id: str | None, log_lines: int, watched_s: float = 0.0) -> dict[str
     return found
 
 
+@dataclass(frozen=True)
+class JobByHand:
+    """A job that was started by hand, as far as it is on this node: its outermost launcher, and its
+    ranks. `name` is the process ID of the launcher, or what the ranks have in common."""
+
+    name: str
+    launcher: Optional[processes.Process]
+    ranks: tuple[processes.Process, ...]
+
+
+class OpenLog(NamedTuple):
+    """A file to which a job writes. `source` is where it can be read: a process has it open, and
+    its path may be another's, or gone."""
+
+    path: str
+    source: str
+
+
+def jobs_by_hand(found: list[processes.Process]) -> list[JobByHand]:
+    """Return the jobs among these processes that clusterctl has not started."""
+    groups, above = processes.groups_of(found), {one.pid: one for one in found}
+    outside = [one for one in found if processes.JOB not in one.environ]
+    every = {one.pid for one in outside if one.role == "launcher"}
+    ranks: dict[str, list[processes.Process]] = {}
+    for one in outside:
+        if one.role == "rank":
+            ranks.setdefault(groups.get(one.pid, ""), []).append(one)
+    jobs = []
+    for one in outside:
+        # What a launcher writes to one above it is in the log of that one.
+        if one.pid in every and every & processes.ancestors(above, one.pid) == {one.pid}:
+            own = ranks.pop(groups[one.pid], []) if one.pid in groups else []
+            jobs.append(JobByHand(str(one.pid), one, tuple(own)))
+    return [*jobs, *(JobByHand(name, None, tuple(own)) for name, own in ranks.items())]
+
+
 def job_logs(request: LogRequest) -> tuple[LauncherLog, ...]:
     """Return the logs of jobs that were started by hand on this host: each file once, and each
-    launcher without one."""
-    found = processes.find_any()
-    above = {one.pid: one for one in found}
-    launchers = [one for one in _by_hand(found) if request.launcher in (0, one.pid)]
-    # What a launcher writes to one above it is in the log of that one.
-    own = {one.pid for one in launchers}
-    launchers = [one for one in launchers if own & processes.ancestors(above, one.pid) == {one.pid}]
-    ranks = [one for one in found if one.role == "rank"] if len(launchers) == 1 else []
-    paths: dict[str, int] = {}
+    job without one."""
+    logs: dict[OpenLog, str] = {}
     silent = []
-    for one in launchers:
-        logs, _ = _files_of(one, ranks)
-        for path in logs:
-            paths.setdefault(path, one.pid)
-        silent += [] if logs else [LauncherLog(one.pid)]
-    share = MOST_OF_LOGS // max(1, len(paths))
-    return (*(_text_of(pid, path, share) for path, pid in paths.items()), *silent)
+    for job in jobs_by_hand(processes.find_any()):
+        if request.job in ("", job.name):
+            own, _ = _files_of(job)
+            for one in own:
+                logs.setdefault(one, job.name)
+            # The launcher of ranks without one may be on another host, and its log there.
+            silent += [] if own or not job.launcher else [LauncherLog(job.name)]
+    share = MOST_OF_LOGS // max(1, len(logs))
+    return (*(_text_of(name, log, share) for log, name in logs.items()), *silent)
 
 
-def _text_of(launcher: int, path: str, most: int) -> LauncherLog:
+def _text_of(job: str, log: OpenLog, most: int) -> LauncherLog:
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
+        with open(log.source, "rb") as file:  # noqa: PTH123
             size = os.fstat(file.fileno()).st_size
             left_out = max(0, size - most)
             first = file.read(most // 2 if left_out else most)
             file.seek(max(0, size - most // 2))
             last = file.read(most // 2) if left_out else b""
     except OSError as error:
-        return LauncherLog(launcher, path, error=error.strerror or str(error))
+        return LauncherLog(job, log.path, error=error.strerror or str(error))
     text, end = (one.decode(errors="replace") for one in (first, last))
-    return LauncherLog(launcher, path, size, text, end, left_out)
+    return LauncherLog(job, log.path, size, text, end, left_out)
 
 
 def _added(path: str, start: int) -> list[str]:
@@ -159,17 +193,17 @@ def _added(path: str, start: int) -> list[str]:
 def _look(job_id: str | None, log_lines: int) -> dict[str, Any]:
     trainings = [one for one in [job.record() for job in all_jobs()] if one.spec.is_training]
     running = [one for one in trainings if one.state is JobState.RUNNING]
-    found = processes.find_any()
-    by_hand = _by_hand(found)
+    by_hand = [one for one in jobs_by_hand(processes.find_any()) if one.launcher]
     named = [one for one in trainings if one.job_id == job_id]
     chosen = named if job_id else (running or ([] if by_hand else trainings))[-1:]
     # Ranks of other running jobs are not left over. Those of an mpirun started by hand have no ID.
     others = [one.job_id for one in running if one not in chosen] + [""] * bool(by_hand)
     if chosen:
         return {**_of_record(chosen[0], log_lines), "others": others}
-    by_hand = [one for one in by_hand if str(one.pid) == job_id] or by_hand
-    ranks = [one for one in found if one.role == "rank"]
-    shown = _of_launcher(by_hand[0], ranks, log_lines) if by_hand else {}
+    by_hand = [one for one in by_hand if one.name == job_id] or by_hand
+    largest = max(by_hand, key=lambda one: len(one.ranks), default=None)
+    launcher = largest.launcher if largest else None
+    shown = _of_hand(largest, launcher, log_lines) if largest and launcher else {}
     return {**shown, "found": None, "others": []}
 
 
@@ -206,29 +240,62 @@ def _rank_logs(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def _by_hand(found: list[processes.Process]) -> list[processes.Process]:
-    """Return the launchers that were started by hand."""
-    return [one for one in found if one.role == "launcher" and processes.JOB not in one.environ]
-
-
-def _files_of(
-    launcher: processes.Process, ranks: list[processes.Process]
-) -> tuple[list[str], str | None]:
+def _files_of(job: JobByHand) -> tuple[list[OpenLog], str | None]:
     """Return the logs of a job by hand, and its metrics. They are among the files that its launcher
-    and the ranks on this node have open."""
-    paths = _open_paths(ranks)
+    and the ranks on this node have open, or that who reads their output has."""
+    paths = _open_paths(job.ranks)
     metrics = next((path for path in paths if path.endswith("/" + METRICS)), None)
     beside = [path for path in paths if metrics and Path(path).parent == Path(metrics).parent]
-    logs = _open_paths([launcher], ("1", "2")) or [one for one in beside if one.endswith(LOGS)][:1]
-    return [*dict.fromkeys(logs)], metrics
+    logs = _outputs((job.launcher,) if job.launcher else ()) or _outputs(job.ranks)
+    logs = logs or [OpenLog(one, one) for one in beside if one.endswith(LOGS)][:1]
+    return logs, metrics
 
 
-def _of_launcher(
-    launcher: processes.Process, ranks: list[processes.Process], log_lines: int
-) -> dict[str, Any]:
-    """Return the evidence about an mpirun started by hand."""
-    logs, metrics = _files_of(launcher, ranks)
-    log = logs[0] if logs else None
+def _outputs(writers: Sequence[processes.Process]) -> list[OpenLog]:
+    """Return the files to which the output of these processes goes, also through a pipe: tee's."""
+    found: dict[str, OpenLog] = {}
+    for one in writers:
+        waiting = [(one.pid, fd, 0) for fd in ("1", "2")]
+        for pid, fd, depth in waiting:
+            with contextlib.suppress(OSError):
+                target, source = _target(pid, fd), Path(f"/proc/{pid}/fd/{fd}")
+                if source.is_fifo() and depth < MOST_PIPES:
+                    line = _line_of(pid)
+                    readers = [at for at in partners.readers_of(target, pid) if at not in line]
+                    ends = [(at, other) for at in readers for other in partners.written_by(at)]
+                    waiting += [(at, other, depth + 1) for at, other in ends]
+                elif source.is_file():
+                    found.setdefault(target, OpenLog(target, _readable(target, source)))
+    return [*found.values()]
+
+
+def _readable(path: str, source: Path) -> str:
+    """Return the path of a file that a process has open, or what is open, if that is another."""
+    with contextlib.suppress(OSError):  # it is deleted, or on a mount that only that process has
+        if source.samefile(path):
+            return path
+    return str(source)
+
+
+def _target(pid: int, fd: str) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/fd/{fd}")  # noqa: PTH115
+    return ""
+
+
+def _line_of(pid: int) -> set[int]:
+    """Return a process and its ancestors: one that reads what it has started may write any file."""
+    line: set[int] = set()
+    with contextlib.suppress(OSError, IndexError):
+        while pid and pid not in line:
+            line.add(pid)
+            pid = int(read_stat(f"/proc/{pid}")[1][1])
+    return line
+
+
+def _of_hand(job: JobByHand, launcher: processes.Process, log_lines: int) -> dict[str, Any]:
+    """Return the evidence about a job that was started by hand."""
+    logs, metrics = _files_of(job)
     hosts = ""
     words = [*launcher.argv, ""]
     for word, value in zip(words, words[1:]):
@@ -242,20 +309,19 @@ def _of_launcher(
         "age_s": processes.describe(launcher).age_s,
         "log_dir": str(Path(metrics).parent) if metrics else "",
         "hosts": hosts,
-        **_log(Path(log) if log else None, log_lines),
+        **_log(Path(logs[0].source) if logs else None, log_lines),
         **_metrics(Path(metrics) if metrics else None),
     }
 
 
-def _open_paths(found: list[processes.Process], only: tuple[str, ...] = ()) -> list[str]:
+def _open_paths(found: Sequence[processes.Process]) -> list[str]:
     paths: list[str] = []
     for one in found:
         with contextlib.suppress(OSError):
-            for name in only or sorted(os.listdir(f"/proc/{one.pid}/fd"), key=int):  # noqa: PTH208
-                with contextlib.suppress(OSError):
-                    path = os.readlink(f"/proc/{one.pid}/fd/{name}")  # noqa: PTH115
-                    if path.startswith("/") and os.path.isfile(path):  # noqa: PTH113
-                        paths.append(path)
+            for fd in sorted(os.listdir(f"/proc/{one.pid}/fd"), key=int):  # noqa: PTH208
+                path = _target(one.pid, fd)
+                if path.startswith("/") and os.path.isfile(path):  # noqa: PTH113
+                    paths.append(path)
     return paths
 
 

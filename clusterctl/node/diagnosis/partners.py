@@ -58,7 +58,7 @@ def _ends(pid: int, state: str, channel: str, call: str) -> Iterator[tuple[int, 
         yield from ((holder, "locks") for holder in _holders(pid))
     elif name in STARTS or name.startswith("wait"):
         yield from ((child, "child") for child in _children(pid, name in STARTS))
-    elif path.startswith("/dev/pts/"):
+    elif path.startswith("/dev/pts/") and not name.startswith("read"):  # that waits for its user
         yield from ((master, "collects") for master in _masters(path.rpartition("/")[2]))
     elif path.startswith("socket:["):
         yield from _at_socket(path[8:-1], name)
@@ -150,10 +150,26 @@ def _masters(number: str) -> Iterator[int]:
             yield pid
 
 
+def readers_of(pipe: str, own: int) -> list[int]:
+    """Return the other processes that read a pipe, by its name in /proc."""
+    _descriptors.cache_clear()
+    return [pid for pid, _ in _at_pipe(pipe, own, "r")]
+
+
+def written_by(own: int) -> list[str]:
+    """Return the descriptors of a process that are open for writing."""
+    of_own = sorted((int(fd), fd) for pid, fd, _ in _descriptors() if pid == own)
+    return [fd for _, fd in of_own if _access(own, fd) in (os.O_WRONLY, os.O_RDWR)]
+
+
+def _access(pid: int, fd: str) -> int:
+    return int(_info(pid, fd, "flags") or "0", 8) & os.O_ACCMODE
+
+
 def _at_pipe(path: str, own: int, mode: str) -> Iterator[tuple[int, str]]:
     """Yield the other processes that read a pipe or FIFO (mode r), or write into it (w)."""
     for pid, fd, target in _descriptors():
         if target == path and pid != own:
-            access = int(_info(pid, fd, "flags") or "0", 8) & os.O_ACCMODE
+            access = _access(pid, fd)
             if access == os.O_RDWR or access == (os.O_RDONLY if mode == "r" else os.O_WRONLY):
                 yield pid, "reads" if mode == "r" else "writes"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import pwd
 import re
 import time
 import zlib
@@ -21,6 +20,7 @@ from typing import Any, Callable, Optional
 
 from clusterctl.node.diagnosis import job, partners, ras, sockets, stacks
 from clusterctl.node.facts import disks, flight, gpus, network, system
+from clusterctl.node.facts.processes import hidden_users, user_name
 from clusterctl.node.facts.report import FactReport, Question, questions_of, read, request_of
 from clusterctl.node.jobs import launchers, processes
 from clusterctl.node.procfs import TICKS, read_stat
@@ -35,8 +35,6 @@ MOST_THREADS = 1024
 MOST_STACKS = 256  # processes of one sample; a stack takes 10 ms of processor time
 MOST_OTHERS = 5
 BUSY_SHARE = 0.3  # of a processor
-FIRST_PERSON = 1000  # user IDs below are those of the system's accounts
-SLURMS = "slurmstepd"  # starts the tasks of a step
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -162,7 +160,7 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
         "processes": looks,
         "EFA's counters": lambda: [to_data(one) for one in network.efa_cards(watched_s)],
         "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(), min(3.0, within_s - 0.5)),
-        "jobs of other users": hidden_users,
+        "jobs of other users": lambda: [*hidden_users()],
     }
     if request.head:
         parts["the job's record"] = lambda: job.look(request.job, request.log_lines, watched_s)
@@ -267,39 +265,6 @@ def busier(
             argv = text_of(f"/proc/{key[0]}/cmdline").split("\0")[:4]
             found.append({"pid": key[0], "user": user_name(user), "share": share, "argv": argv})
     return sorted(found, key=lambda one: -one["share"])[:MOST_OTHERS]
-
-
-def hidden_users() -> list[str]:
-    """Return the users who may have a job here whose processes this user may not read: they have a
-    launcher or a daemon of one, a task of Slurm, or, unless it is a system's account, Python.
-    Root may read all."""
-    found: set[int] = set()
-    if os.geteuid() == 0:
-        return []
-    others: dict[int, tuple[int, processes.Process]] = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            user = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116
-            name, fields = read_stat(f"/proc/{pid}")
-            argv = text_of(f"/proc/{pid}/cmdline").split("\0")
-            one = processes.Process(int(pid), int(fields[1]), name, argv, {}, Path(argv[0]).name)
-            if user != os.geteuid():
-                others[one.pid] = user, one
-    for user, one in others.values():
-        _, above = others.get(one.ppid, (0, None))
-        is_task = above is not None and above.name == SLURMS
-        is_python = user >= FIRST_PERSON and processes.is_python(one)
-        role = processes.role_of(one, any_launcher=True)
-        if role or is_task or is_python or processes.is_starter(one):
-            found.add(user)
-    return sorted(map(user_name, found))
-
-
-def user_name(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return str(number)
 
 
 def glance(known: dict[tuple[int, int], dict[str, Any]], until: float) -> None:

@@ -229,7 +229,7 @@ def ancestors(processes: dict[int, Process], own: int) -> set[int]:
 def role_of(process: Process, any_launcher: bool = False) -> str:
     """Return "rank", "launcher", "daemon", "job" (another with a job's variable) or "".
 
-    With `any_launcher` also the ranks of launchers that `kill` does not know.
+    With `any_launcher` also the ranks of launchers that no cluster of clusterctl has.
     """
     named = {process.name, process.program}
     place = launchers.rank_identity(process.environ) if any_launcher else None
@@ -293,6 +293,12 @@ def job_processes(
     wanted |= of_sessions(processes, wanted, job, sessions)
     for pid in wanted:
         processes[pid].role = processes[pid].role or "child"
+    if any_launcher:
+        # torchrun and the like, which would start their ranks again.
+        above = {above for pid in wanted for above in ancestors(processes, pid)} - wanted
+        for starter in (processes[pid] for pid in above if is_starter(processes[pid])):
+            starter.role = "launcher"
+            wanted.add(starter.pid)
     if all_python:
         wanted |= {pid for pid, process in processes.items() if is_python(process)}
     return [processes[pid] for pid in sorted(wanted - ancestors(processes, own))]
@@ -321,12 +327,6 @@ def find(query: ProcessQuery = EVERY_JOB, agent: int | None = None) -> list[Proc
     jobs = (query.job_id, query.all_python, sessions, query.any_launcher)
     found = job_processes(processes, own, *jobs)
     if query.any_launcher:
-        # torchrun and the like would start their ranks again.
-        above = {pid for one in found for pid in ancestors(processes, one.pid)}
-        above -= {*ancestors(processes, own), *(one.pid for one in found)}
-        for one in (processes[pid] for pid in sorted(above) if is_starter(processes[pid])):
-            one.role = "launcher"
-            found.append(one)
         groups = groups_of(found, {query.launcher: query.group})
         for one in found:
             one.group = groups.get(one.pid, "")

@@ -12,6 +12,7 @@ from clusterctl.node.diagnosis.job import LauncherLog, LogRequest
 from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import JobFolder
 from clusterctl.node.jobs.spec import JobSpec
+from tests.lab.running import wait_until
 
 JOB_ID = "20261127-000000-abcd"
 
@@ -62,14 +63,14 @@ def test_each_file_of_each_launcher_by_hand_is_read_once(tmp_path, launched):
         path.write_text(f"from {path.name}\n")
     one, two, no_file = launched(out, err), launched(both), launched(subprocess.DEVNULL)
     found = diagnosis.job_logs(LogRequest())
-    assert [(each.launcher, each.path, each.text) for each in found] == [
-        (one, str(out), "from out\n"),
-        (one, str(err), "from err\n"),
-        (two, str(both), "from both\n"),
-        (no_file, "", ""),
+    assert [(each.job, each.path, each.text) for each in found] == [
+        (str(one), str(out), "from out\n"),
+        (str(one), str(err), "from err\n"),
+        (str(two), str(both), "from both\n"),
+        (str(no_file), "", ""),
     ]
-    assert [each.path for each in diagnosis.job_logs(LogRequest(two))] == [str(both)]
-    assert diagnosis.job_logs(LogRequest(1)) == ()
+    assert [each.path for each in diagnosis.job_logs(LogRequest(str(two)))] == [str(both)]
+    assert diagnosis.job_logs(LogRequest("1")) == ()
 
 
 def test_of_a_long_log_the_beginning_and_the_end_are_read_and_the_rest_is_counted(
@@ -80,7 +81,7 @@ def test_of_a_long_log_the_beginning_and_the_end_are_read_and_the_rest_is_counte
     pid = launched(log)
     monkeypatch.setattr(diagnosis, "MOST_OF_LOGS", 10)
     assert diagnosis.job_logs(LogRequest()) == (
-        LauncherLog(pid, str(log), 99, "first", ".last", left_out=89),
+        LauncherLog(str(pid), str(log), 99, "first", ".last", left_out=89),
     )
     monkeypatch.setattr(diagnosis, "MOST_OF_LOGS", 99)
     [whole] = diagnosis.job_logs(LogRequest())
@@ -91,6 +92,43 @@ def test_a_log_that_cannot_be_read_is_not_called_no_file(tmp_path, launched, mon
     log = tmp_path / "log"
     log.touch()
     pid = launched(log)
-    monkeypatch.setattr(diagnosis, "_open_paths", lambda *args: [str(tmp_path)] * len(args[0]))
-    [found] = diagnosis.job_logs(LogRequest(pid))
+    folder = diagnosis.OpenLog(str(tmp_path), str(tmp_path))
+    monkeypatch.setattr(diagnosis, "_outputs", lambda _: [folder])
+    [found] = diagnosis.job_logs(LogRequest(str(pid)))
     assert (found.path, found.error) == (str(tmp_path), "Is a directory")
+
+
+def test_a_log_is_found_behind_a_pipe_and_after_its_path_is_gone(tmp_path, launched):
+    behind, gone = tmp_path / "behind", tmp_path / "gone"
+    with subprocess.Popen(["tee", behind], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as tee:
+        piped, deleted = launched(tee.stdin), launched(gone)
+        tee.stdin.write(b"from tee\n")
+        tee.stdin.flush()
+        wait_until(lambda: behind.exists() and behind.read_text(), "tee's file")
+        gone.write_text("from gone\n")
+        gone.unlink()
+        by_job = {one.job: one for one in diagnosis.job_logs(LogRequest())}
+        log = by_job[str(piped)]
+        assert (log.path, log.text) == (str(behind), "from tee\n")
+        log = by_job[str(deleted)]
+        assert (log.path, log.text) == (f"{gone} (deleted)", "from gone\n")
+        tee.kill()
+
+
+def test_the_jobs_by_hand_are_known_apart_by_their_launchers():
+    def process(pid, ppid, *argv, **environ):
+        environ = {name.encode(): value.encode() for name, value in environ.items()}
+        return processes.Process(pid, ppid, argv[0], [*argv], environ)
+
+    meet = {"MASTER_ADDR": "10.0.0.4", "TORCHELASTIC_RUN_ID": "a", "WORLD_SIZE": "1", "RANK": "0"}
+    them = [
+        process(5, 1, "bash", "-l"),
+        process(6, 5, "python3", "/usr/bin/torchrun", "train.py"),
+        process(7, 6, "python3", "train.py", MASTER_PORT="1", **meet),
+        process(8, 5, "mpirun", "./ring"),
+        process(9, 1, "python3", "train.py", MASTER_PORT="2", **meet),
+    ]
+    found = processes.job_processes({one.pid: one for one in them}, 99, any_launcher=True)
+    jobs = diagnosis.jobs_by_hand(found)
+    shown = [(one.name, one.launcher and one.launcher.pid, len(one.ranks)) for one in jobs]
+    assert shown == [("6", 6, 1), ("8", 8, 0), ("a:10.0.0.4:2", None, 1)]

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterctl.node.diagnosis import job, ras, sampler, sockets, watch
+from clusterctl.node.facts import processes as of_jobs
 from clusterctl.node.jobs import folder, output
 from clusterctl.node.jobs.processes import Process, read_process
 from clusterctl.node.jobs.spec import JobSpec
@@ -291,12 +292,12 @@ def test_users_who_may_have_a_job_here(tmp_path, monkeypatch):
     program = tmp_path / "mpirun"
     program.write_text("#!/bin/sh\nread word\n")
     program.chmod(0o755)
-    mine = sampler.user_name(os.geteuid())
+    mine = of_jobs.user_name(os.geteuid())
     with subprocess.Popen([program], stdin=subprocess.PIPE) as process:
         wait_until(lambda: read_process(process.pid).name == "mpirun", "its start")
-        assert mine not in sampler.hidden_users()
+        assert mine not in of_jobs.hidden_users()
         monkeypatch.setattr(os, "geteuid", lambda: 54321)
-        assert mine in sampler.hidden_users()
+        assert mine in of_jobs.hidden_users()
         process.communicate(b"\n")
 
 

@@ -163,6 +163,7 @@ FACTS = (
     *(software.mpirun_on_path, software.scripts, partial(software.data, folder="/none")),
     partial(software.versions, python=sys.executable, mpirun="/usr/bin/mpirun"),
     *(partial(processes.job_processes, query=ProcessQuery("x")), processes.unended_jobs),
+    processes.hidden_users,
     *(partial(one, folder="/none") for one in (training.training_files, training.training_log)),
     partial(training.script_error, path=""),
 )
