@@ -82,16 +82,16 @@ class AllreduceTable:
     """The results of a program that measures a collective operation.
 
     `expected_by` is the source of the expected figures. `error` is the reason if there are no rows.
-    `nccl` is the version of NCCL that the program used; empty if it used none or did not say.
+    `nccl` is the version of NCCL that the program used; None if it used none or did not print it.
     """
 
     program: str
     ranks: int
     rows: tuple[Allreduce, ...] = ()
-    expected_by: str = ""
-    error: str = ""
+    expected_by: Optional[str] = None
+    error: Optional[str] = None
     operation: str = "allreduce"
-    nccl: str = ""
+    nccl: Optional[str] = None
 
     @property
     def large(self) -> list[Allreduce]:
@@ -367,7 +367,7 @@ def table_of_mpi(text: str, exit_status: int, program: str, ranks: int) -> Allre
         rate = int(size) / took * 2 * (ranks - 1) / ranks
         rows.append(Allreduce(int(size), took, round(rate)))
     error = error or _failure(exit_status) or ("" if rows else "it printed no figures")
-    return AllreduceTable(program, ranks, () if error else tuple(rows), error=error)
+    return AllreduceTable(program, ranks, () if error else tuple(rows), error=error or None)
 
 
 def _failure(exit_status: int) -> str:
@@ -436,10 +436,10 @@ def table_of_nccl(
         f"{program} ({NCCL_TESTS})",
         ranks,
         () if error else tuple(rows),
-        expected_by=source if any(row.expected_busbw_bytes_s for row in rows) else "",
-        error=error or ("" if rows else "it printed no figures"),
+        expected_by=source if any(row.expected_busbw_bytes_s for row in rows) else None,
+        error=error or (None if rows else "it printed no figures"),
         operation=NCCL_PROGRAMS[program],
-        nccl=_version(found[1] or found[2]) if found else "",
+        nccl=_version(found[1] or found[2]) if found else None,
     )
 
 

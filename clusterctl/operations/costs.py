@@ -425,7 +425,7 @@ def record_removal_cost(
             ),
         )
     except (OSError, AwsError) as error:
-        why = error.message if isinstance(error, AwsError) else error.strerror
+        why = error.message if isinstance(error, AwsError) else error.strerror or error
         nodes = fold_hosts([one.node.name for one in going])
         notify(
             f"warning: what {nodes} cost cannot be recorded in {home / FILE}: {why}. "

@@ -104,8 +104,9 @@ def fetch(
 
     `agree` gets the bytes of all files, and raises to refuse. With `verify` all files are read
     again at the end, on both sides. Raises UsageError if `place` holds another job's files or the
-    user's own, or cannot be written, HostError if the head node does not answer, and, after all
-    else has come, ClusterctlError if something cannot be read, a copy failed, or one differs.
+    user's own, or this user may not write there, HostError if the head node does not answer,
+    ClusterctlError if a write fails, and, after all else has come, if something cannot be read, a
+    copy failed, or one differs.
     """
     job = find_job(access.connections, access.head, job_id)
     record, begun = place / RECORD, place / f".fetch-{job_id}-begun"
@@ -333,17 +334,19 @@ def check_place(place: Path, job_id: str = "") -> None:
         if other != job_id:
             holds = f"job {other}" if other else f"a {RECORD} that is no job's"
             raise UsageError(f"{place} holds {holds}", "name another folder")
-        is_writable = can_write(place)
     except OSError as error:
         raise UsageError(f"cannot read {place}: {error.strerror}", "name another folder") from None
-    if not is_writable:
+    if not can_write(place):
         raise UsageError(f"cannot write to {place}", "name another folder")
 
 
 def can_write(place: Path) -> bool:
-    """Return whether this user may write into the folder, or make it. Raises OSError."""
-    there = next(path for path in (place, *place.absolute().parents) if path.exists())
-    return there.is_dir() and os.access(there, os.W_OK)
+    """Return whether this user may write into the folder, or make it."""
+    try:
+        there = next(path for path in (place, *place.absolute().parents) if path.exists())
+        return there.is_dir() and os.access(there, os.W_OK)
+    except OSError:  # such as that of a file system that is gone
+        return False
 
 
 def _check_free(place: Path, names: Iterable[str]) -> None:

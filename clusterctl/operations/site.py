@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Site:
     """Where a cluster is: `REGION at ENDPOINT`, and the number of the AWS account.
 
-    `account` is empty if it is not known.
+    `account` is empty where only the endpoint is compared.
     """
 
     endpoint: str
@@ -131,7 +131,7 @@ def check_account(folder: ClusterFolder, clients: Clients) -> None:
 
 def _elsewhere(folder: ClusterFolder, kept: Site, here: Site) -> UsageError:
     name = folder.path.name
-    if kept.endpoint == here.endpoint and kept.account:
+    if kept.endpoint == here.endpoint:
         message = f"cluster {name} is in account {kept.account}, not in account {here.account}"
     else:
         message = f"cluster {name} is in {kept}, not in {here}"

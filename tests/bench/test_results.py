@@ -351,7 +351,7 @@ def test_few_sizes_on_real_data_say_as_little_as_few_on_synthetic_data():
     rows = [{"bytes": size, "seconds": 1e-4 + size * 1e-9} for size in (2**20, 2**26)]
     network = {
         "nodes": ["a", "b"], "streams": 8, "seconds": 1.0, "instance_types": ABOUT["types"],
-        "allreduce": [{"program": "MPI_Allreduce", "ranks": 2, "rows": rows}],
+        "allreduce": [{"program": "MPI_Allreduce", "ranks": 2, "rows": rows, "error": None}],
     }  # fmt: skip
     one_node = dict.fromkeys((2, 4, 8), 1.0)
     network = from_data(NetworkFigures, network)

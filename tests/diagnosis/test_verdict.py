@@ -791,9 +791,10 @@ JOIN = tuple(
 )
 
 
-def in_thread(*frames, used_s=0.0):
-    """Return looks at a program whose main thread waits for one that trains."""
-    main, feeder = ThreadStack("MainThread", 1, (*MAIN, *JOIN)), ThreadStack("", 4, own("feed"))
+def in_thread(*frames, used_s=0.0, feeder_id=4):
+    """Return looks at a program whose main thread waits for one that trains, with a helper."""
+    main = ThreadStack("MainThread", 1, (*MAIN, *JOIN))
+    feeder = ThreadStack("", feeder_id, own("feed"))
     stacks = (main, feeder, ThreadStack("trainer", 3, frames))
     return tuple(
         replace(one, stacks=stacks, cpu_s=used_s * at, main_cpu_s=1.0)
@@ -807,6 +808,11 @@ def test_who_trains_in_a_thread_for_which_the_main_one_waits_is_seen():
     assert (found.check, found.findings[0].ranks) == ("rank.blocked", (5,))
     assert "in load train.py:30; 7 ranks wait for it in Horovod's allreduce" in found.verdict
     assert "rank 5, thread trainer: load train.py:30" in found.findings[0].evidence
+    # A helper that was started before it hides no collective.
+    evidence = with_rank(STUCK, *range(8), samples=in_thread(*ALLREDUCE, feeder_id=2))
+    found = diagnose(with_rank(evidence, 5, samples=in_thread(*own("load"), feeder_id=2)))
+    assert (found.check, found.findings[0].ranks) == ("rank.blocked", (5,))
+    evidence = with_rank(STUCK, *range(8), samples=in_thread(*ALLREDUCE))
     # What that thread uses of a processor is not the main thread's.
     found = diagnose(with_rank(evidence, 5, samples=in_thread(*own("load"), used_s=1.0)))
     assert (found.check, found.findings[0].ranks) == ("rank.busy", (5,))

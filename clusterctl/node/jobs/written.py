@@ -242,7 +242,7 @@ def list_files(tree: OutputFolder) -> tuple[list[tuple[str, os.stat_result]], li
                 continue
             if os.access(path, os.R_OK):
                 found.append((os.path.relpath(path, tree.path), seen))
-            else:  # the others can be fetched all the same
+            elif os.path.lexists(path):  # the others can be fetched all the same
                 unread.append(f"{path}: {os.strerror(errno.EACCES)}")
     return found, unread
 
