@@ -178,6 +178,8 @@ def screen(evidence: Evidence, found: Diagnosis) -> list[str]:
         lines += _wrapped(f"not observed: {text}", "  ")
     if len(problems) > 4:
         lines.append(f"and {len(problems) - 4} more not observed (--json)")
+    if evidence.job and evidence.job.log_name:
+        lines.append(f"  its log: {evidence.job.log_name}")
     if evidence.source and evidence.job and evidence.job.others:
         others = ", ".join(evidence.job.others[:6])
         lines.append(f"  other jobs here: {others} (--launcher selects one)")

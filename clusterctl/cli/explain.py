@@ -80,6 +80,7 @@ def explain(
         for name, why in partial.items():
             output.note(f"warning: {name} {why}")
         files = tuple(of_hosts)
+        output.note(f"read: {', '.join(files)}")
     elif not files and sys.stdin.isatty():
         raise UsageError("no log was given", "name a file: clusterctl explain FILE")
     names = dict.fromkeys(files or ("-",))
@@ -90,7 +91,7 @@ def explain(
         [
             explained(
                 content.measured(iter([of_hosts[name]]) if of_hosts else _pieces(name)),
-                "" if len(names) == 1 else name,
+                "" if len(names) == 1 and not of_hosts else name,
             )
             for name, content in read.items()
         ]

@@ -44,6 +44,8 @@ class Chain:
         end = ""
         if last.relation == "child":
             end = f"if it is stuck, end it: {scene.hints.on(self.host, f'kill {last.pid}')}"
+        if scene.launcher and last.pid == scene.launcher[1].pid and last.relation == "writes":
+            end = "if it waits for input from its launcher, start the job with < /dev/null"
         ps = scene.hints.on(self.host, f"ps -fp {last.pid}")
         return scene.hints.steps(f"see it: {ps}", end, ctrl_s)
 

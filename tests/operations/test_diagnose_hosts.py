@@ -483,7 +483,8 @@ def test_explain_of_hosts_is_no_all_clear_if_one_did_not_answer(monkeypatch, cap
     outcomes = (HostOutcome("a", (LauncherLog("5", "/out", 7, text),)), SILENT)
     monkeypatch.setattr(diagnose_hosts, "call_all", lambda *_, **__: FanoutResult(outcomes))
     assert cli.main(["explain", "--local"], standalone_mode=False) == status
-    assert "warning: b gave no log (did not answer in time)" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "read: a:/out" in shown and "warning: b gave no log (did not answer in time)" in shown
 
 
 @pytest.mark.parametrize(

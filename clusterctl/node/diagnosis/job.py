@@ -28,6 +28,7 @@ FUTURE_S = 1.0
 class JobOutput:
     """What a job has written.
 
+    `log_name` is the log's path, of a job that was started by hand.
     `log_first` and `log` are the first and the last lines of the log; `log_silent_s` is the time
     since it was last written. `log_added` are lines that were written during the samples.
     `log_writes` are the last writes to the log: how many seconds ago each was, and how many lines
@@ -38,6 +39,7 @@ class JobOutput:
     """
 
     log_dir: str = ""
+    log_name: str = ""
     log_bytes: int = 0
     log_silent_s: Optional[float] = None
     log_first: tuple[str, ...] = ()
@@ -309,6 +311,7 @@ def _of_hand(job: JobByHand, launcher: processes.Process, log_lines: int) -> dic
         "age_s": processes.describe(launcher).age_s,
         "log_dir": str(Path(metrics).parent) if metrics else "",
         "hosts": hosts,
+        "log_name": logs[0].path if logs else "",
         **_log(Path(logs[0].source) if logs else None, log_lines),
         **_metrics(Path(metrics) if metrics else None),
     }

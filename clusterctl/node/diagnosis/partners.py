@@ -157,8 +157,8 @@ def readers_of(pipe: str, own: int) -> list[int]:
 
 
 def written_by(own: int) -> list[str]:
-    """Return the descriptors of a process that are open for writing."""
-    of_own = sorted((int(fd), fd) for pid, fd, _ in _descriptors() if pid == own)
+    """Return the descriptors of a process that are open for writing, but for its messages."""
+    of_own = sorted((int(fd), fd) for pid, fd, _ in _descriptors() if pid == own and fd != "2")
     return [fd for _, fd in of_own if _access(own, fd) in (os.O_WRONLY, os.O_RDWR)]
 
 

@@ -100,19 +100,24 @@ def test_a_log_that_cannot_be_read_is_not_called_no_file(tmp_path, launched, mon
 
 def test_a_log_is_found_behind_a_pipe_and_after_its_path_is_gone(tmp_path, launched):
     behind, gone = tmp_path / "behind", tmp_path / "gone"
-    with subprocess.Popen(["tee", behind], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as tee:
-        piped, deleted = launched(tee.stdin), launched(gone)
+    tee = subprocess.Popen(["tee", behind], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    piped, deleted = launched(tee.stdin), launched(gone)
+    try:
         tee.stdin.write(b"from tee\n")
         tee.stdin.flush()
         wait_until(lambda: behind.exists() and behind.read_text(), "tee's file")
         gone.write_text("from gone\n")
         gone.unlink()
-        by_job = {one.job: one for one in diagnosis.job_logs(LogRequest())}
-        log = by_job[str(piped)]
-        assert (log.path, log.text) == (str(behind), "from tee\n")
-        log = by_job[str(deleted)]
-        assert (log.path, log.text) == (f"{gone} (deleted)", "from gone\n")
+        logs = [(one.job, one.path, one.text) for one in diagnosis.job_logs(LogRequest())]
+        evidence = diagnosis._look(str(piped), 9)
+    finally:
         tee.kill()
+        tee.communicate()
+    assert logs == [
+        (str(piped), str(behind), "from tee\n"),
+        (str(deleted), f"{gone} (deleted)", "from gone\n"),
+    ]
+    assert (evidence["log_name"], evidence["log"]) == (str(behind), ["from tee"])
 
 
 def test_the_jobs_by_hand_are_known_apart_by_their_launchers():
