@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 from botocore.endpoint import Endpoint
+from moto.core.utils import utcnow
 from moto.ec2 import ec2_backends
 
 from clusterctl.cli.money import end_words, limits_words
@@ -337,16 +338,22 @@ def test_limits_in_words(limits, text):
     assert limits_words(limits) == text
 
 
+def has_run_for_ten_hours(client):
+    """Have the node run for ten hours by now: an `up` on a busy machine takes a minute."""
+    [node] = find_instances(client, "demo")
+    machine = ec2_backends["123456789012"][REGION].get_instance(node.node.instance_id)
+    machine.launch_time = utcnow() - timedelta(hours=10)
+    for nic in machine.nics.values():
+        nic.attach_time = machine.launch_time
+    return machine.id
+
+
 def test_what_the_nodes_have_cost_in_this_run_is_off_the_budget(clusterctl, client):
     up = ("up", "demo", "--instance-type", "p4d.24xlarge", "--ssh-from", "10.0.0.0/8", "--nodes")
     clusterctl(*up, "1", "--timeout", "0.01s")
-    [node] = find_instances(client, "demo")
-    machine = ec2_backends["123456789012"][REGION].get_instance(node.node.instance_id)
-    ten_hours = timedelta(hours=10)
-    machine.launch_time -= ten_hours
-    for nic in machine.nics.values():
-        nic.attach_time -= ten_hours
+    has_run_for_ten_hours(client)
     assert clusterctl(*up, "2", "--dry-run", "--budget", "1000").status == 0
+    has_run_for_ten_hours(client)
     ran = clusterctl(*up, "2", "--dry-run", "--budget", "200")
     assert ran.status == 2
     assert "the budget of $200.00 is spent: $220." in ran.err
@@ -355,11 +362,6 @@ def test_what_the_nodes_have_cost_in_this_run_is_off_the_budget(clusterctl, clie
 def test_new_limits_that_would_end_a_cluster_at_once_are_refused(clusterctl, client):
     up = ("up", "demo", "--instance-type", "p4d.24xlarge", "--ssh-from", "10.0.0.0/8", "--yes")
     clusterctl(*up, "--nodes", "1", "--timeout", "0.01s")
-    [node] = find_instances(client, "demo")
-    machine = ec2_backends["123456789012"][REGION].get_instance(node.node.instance_id)
-    machine.launch_time -= timedelta(hours=10)
-    for nic in machine.nics.values():
-        nic.attach_time -= timedelta(hours=10)
     for limit, message in (
         ("--budget 200", "--budget $200.00 has been reached already: the cluster has cost $220."),
         ("--budget 221", "--budget $221.00 would end the nodes in"),
@@ -367,13 +369,14 @@ def test_new_limits_that_would_end_a_cluster_at_once_are_refused(clusterctl, cli
         ("--max-hours 10.05", "--max-hours 10.05 would end the nodes in"),
         ("--idle-stop 299s", "--idle-stop 4 min 59 s would stop the cluster before a first job"),
     ):
+        id = has_run_for_ten_hours(client)
         ran = clusterctl(*up, *limit.split())
         assert (ran.status, message in ran.err) == (2, True), ran.err
         assert find_instances(client, "demo")[0].limits_text == ""
     # More nodes are no reason to launch some that end at once.
-    client.create_tags(
-        Resources=[node.node.instance_id], Tags=tags.tag_list({tags.LIMITS: "max-hours=10.05"})
-    )
+    has_run_for_ten_hours(client)
+    limits = tags.tag_list({tags.LIMITS: "max-hours=10.05"})
+    client.create_tags(Resources=[id], Tags=limits)
     ran = clusterctl("add", "demo", "1", "--yes")
     assert (ran.status, "would end the nodes in" in ran.err) == (2, True), ran.err
     assert len(find_instances(client, "demo")) == 1

@@ -16,7 +16,7 @@ def world(moto_url, tmp_path_factory):
     return World(moto_url, tmp_path_factory.mktemp("home"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def killer(moto_url):
     with killer_of(moto_url) as started:
         yield started
