@@ -252,7 +252,7 @@ def _await(
             )
             if one.get("Status") in _ENDED
         }
-        if len(ended) >= count or polling.left_s < 0:
+        if len(ended) >= count or polling.left_s <= 0:
             return ended
         polling.wait()
 

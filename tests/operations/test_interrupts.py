@@ -106,7 +106,7 @@ def test_a_node_that_two_machines_have_launched_at_once_is_said_and_can_be_remov
         members.add(late, NAME, 1)
     assert caught.value.hint.endswith("clusterctl remove demo 3")
     left = members.remove(world.launcher, NAME, [3])
-    assert [node.index for node in left.cluster.nodes] == [0, 1, 2]
+    assert [node.index for node in left.nodes] == [0, 1, 2]
     nodes = find_instances(world.plain.ec2, NAME)
     assert [one.node.index for one in nodes] == [0, 1, 2]
     assert not any(one.unfinished for one in nodes)

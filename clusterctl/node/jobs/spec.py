@@ -421,6 +421,8 @@ class JobRecord:
             duration_s=round(self.duration_s, 1),
             usd=None if self.usd is None else round(self.usd, 4),
             head_rebooted=self.status.rebooted,
+            nodes=self.spec.nodes or None,
+            copied=self.copied or None,
             gpus=self.spec.ranks,
             watchdog=self.status.messages,
         )
@@ -428,7 +430,10 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class JobReport:
-    """A job in `--json`, and in the record that `fetch` brings. `watchdog` has its messages."""
+    """A job in `--json`, and in the record that `fetch` brings. `watchdog` has its messages.
+
+    `nodes` and `copied` are None where they were not read, as in a list of jobs.
+    """
 
     job_id: str
     state: JobState
@@ -447,7 +452,7 @@ class JobReport:
     argv: tuple[str, ...]
     git: Optional[dict[str, Any]]
     attempts: tuple[dict[str, Any], ...]
-    nodes: tuple[dict[str, Any], ...]
+    nodes: Optional[tuple[dict[str, Any], ...]]
     gpus: int
     preset: str
     line: str
@@ -458,7 +463,7 @@ class JobReport:
     log_dir: str
     sources: tuple[str, ...]
     destination: str
-    copied: tuple[CopyNode, ...]
+    copied: Optional[tuple[CopyNode, ...]]
     model_dir: Optional[str]
     watchdog: tuple[str, ...]
     log_bytes: int
