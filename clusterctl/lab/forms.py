@@ -229,7 +229,9 @@ def _selections(call: Call, shape: Any, given: Any) -> Iterator[Problem]:
     known = re.findall("<code>([a-zA-Z0-9.-]+)", _text_of(shape, key))
     for one in given.get(key, ()) if known else ():
         name = one.get("Name", "")
-        if name not in known and not name.startswith("tag:"):
+        # EC2 also takes the older form: Ansible's is `isDefault`.
+        newer = re.sub("(?=[A-Z])", "-", name).lower()
+        if not {name, newer} & set(known) and not name.startswith("tag:"):
             yield "InvalidParameterValue", f"The filter '{name:.80}' is invalid"
     if "MaxResults" not in given:
         return

@@ -347,6 +347,10 @@ def test_what_a_new_user_does_wrong_is_refused_as_by_aws(api):
         status, body = send(api, service, model, action, request)
         assert (code_of(body), status // 100) == (code, 4), (action, request, body)
         assert re.search("<Message>.|[Mm]essage", body), body
+    older = {"Filters": [{"Name": "isDefault", "Values": ["true"]}]}  # Ansible's
+    model = botocore.session.get_session().get_service_model("ec2")
+    status, body = send(api, "ec2", model, "DescribeVpcs", older)
+    assert (status, body.count("<vpcId>")) == (200, 1), body
 
 
 @pytest.mark.parametrize("sample", [SAMPLE, pytest.param(1, marks=pytest.mark.all)])

@@ -134,25 +134,17 @@ def paged(answer: Callable[[Any], ActionResult], key: str, most: int) -> Callabl
     return page
 
 
-def _filtered(
-    answer: Callable[[Any], ActionResult], key: str, paths: dict[str, str]
-) -> Callable[..., Any]:
+def _filtered(answer: Callable[[Any], ActionResult], key: str, paths: dict[str, str]) -> Any:
     """Return `answer`, whose list under `key` passes the filters of `paths`, too."""
+
+    def passes(one: Any, name: str, values: list[str]) -> bool:
+        found = _flat(utils.get_object_value(one, paths[name])) if name in paths else values
+        return bool(utils.instance_value_in_filter_values(found, values))
 
     def passing(response: Any) -> ActionResult:
         result: Any = answer(response).result
-        wanted = response._filters_from_querystring()
-        found = [
-            one
-            for one in result[key]
-            if all(
-                utils.instance_value_in_filter_values(
-                    _flat(utils.get_object_value(one, paths[name])), values
-                )
-                for name, values in wanted.items()
-                if name in paths
-            )
-        ]
+        wanted = response._filters_from_querystring().items()
+        found = [one for one in result[key] if all(passes(one, *each) for each in wanted)]
         return ActionResult({**result, key: found})
 
     passing.__name__ = answer.__name__
