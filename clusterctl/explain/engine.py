@@ -43,7 +43,7 @@ from clusterctl.explain.lines import (
     text_of,
     time_of,
 )
-from clusterctl.explain.message import advice_of, message_of
+from clusterctl.explain.message import advice_of, is_bare, message_of
 from clusterctl.explain.signature import Role, Signature
 from clusterctl.explain.table import (
     SHOWN,
@@ -188,6 +188,8 @@ class _Reader:
         # the same chain.
         self._exceptions: set[str] = set()
         self._chained: set[str] = set()
+        # Tags whose last exception says no more than its kind: the next of its chain is noted too.
+        self._bare: set[str] = set()
         self._unknown: list[UnknownError] = []
         # Texts of the unknown lines so far, without digits.
         self._noted: set[str] = set()
@@ -324,6 +326,7 @@ class _Reader:
             self._part = begins["name"]
             self._exceptions.clear()
             self._chained.clear()
+            self._bare.clear()
             self._covered.clear()
         return bool(begins)
 
@@ -450,7 +453,13 @@ class _Reader:
         key = (self._part, one.id)
         before = self._findings.get(key)
         is_over = before is not None and not self._tried.get(key)
-        goes_on_then = tries_again(said[0][1]) or does_without(said[0][1])
+        after = lines[number + 1 : number + 2]
+        goes_on_then = (
+            one.retries
+            or tries_again(said[0][1])
+            or does_without(said[0][1])
+            or any(tries_again(text_of(below)) for below in after)
+        )
         self._tried[key] = self._line + 1 if goes_on_then and not is_over else 0
         # A rule of dashes says nothing: the line after it is shown.
         below, text = next((part for part in said if re.search(r"\w", part[1])), said[0])
@@ -488,7 +497,8 @@ class _Reader:
     def _traceback(self, lines: Sequence[bytes], number: int, text: str) -> None:
         """Note the exception of a traceback, unless a signature explains it.
 
-        In a chain of exceptions the first one is the cause, and the others are left out.
+        In a chain of exceptions the first one is the cause, and the others are left out, unless
+        those before say no more than their kind.
         """
         tag = tag_of(text)
         is_first = tag not in self._chained
@@ -508,8 +518,9 @@ class _Reader:
             self._note_unknown(self._line + 1, said[0][1], text, LineKind.END, lines, number)
             return
         self._cover(text, said[after][0])
-        if not is_first:
+        if not is_first and tag not in self._bare:
             return
+        self._bare = self._bare - {tag} | ({tag} if is_bare(said[after][1]) else set())
         self._exceptions.add(tag)
         # A pattern of several lines may begin in the line above the exception.
         message = [line for _, line in said[after - 1 : after + 12]]
@@ -555,7 +566,13 @@ _BEGINS = re.compile(
     r"\s*(?:File \"|at \S+\(|raise )|\[|[$>] |[-=*#]{3}|\w+ +\||\d{4}-\d\d-\d\d|[EWIF]\d{4} "
     rf"|.*{re.escape(TRACEBACK)}|[A-Za-z_][\w.]*(?:Error|Exception)\b"
 )
+_UNENDED = re.compile(r" [a-z]+,?$")
 _CONTINUED = re.compile(r"(?!\S+(?: [a-z]+)?:(?: |$))[a-z(]\S* (?!=)|\S+\.$")
+
+
+def _is_announced(text: str) -> bool:
+    others = (TRACEBACK, *CHAINED)
+    return bool(text) and not is_python_frame(text) and not any(one in text for one in others)
 
 
 def _message(said: str, lines: Sequence[bytes], number: int) -> tuple[str, str]:
@@ -567,9 +584,9 @@ def _message(said: str, lines: Sequence[bytes], number: int) -> tuple[str, str]:
     below = [text.strip() for _, text in following(lines, number, _BELOW)[1:]]
     if " " not in message or message.endswith(":"):
         below = below[1:] if below[:1] == [""] else below
-        announced = list(takewhile(lambda text: text and not is_python_frame(text), below))[:_REST]
+        announced = list(takewhile(_is_announced, below))[:_REST]
         message, below = " ".join([message, *announced]), below[len(announced) :]
     below = list(takewhile(lambda text: not _BEGINS.match(text), below))
-    while below and not message.endswith((".", "!", "?", ";")) and _CONTINUED.match(below[0]):
+    while below and _UNENDED.search(message) and _CONTINUED.match(below[0]):
         message += f" {below.pop(0)}"
     return message, advice_of([message, *below])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -128,11 +129,20 @@ class UnknownError:
         return by_words(self.message, self.line, self.text)
 
 
+_GUESSES = re.compile(
+    r"(?i:\bthere (?:are|may be|can be) .{0,30}(?:causes|reasons)\b"
+    r"|\b(?:this|it) (?:can|may|might|could) (?:happen|be)\b"
+    r"|\b(?:possible|potential|common|likely) (?:root )?(?:causes?|reasons?)\b)"
+)
+
+
 def by_words(message: str, line: int = 0, text: str = "") -> LogFinding | None:
     """Return the kind of failure that the words of a message name, or None.
 
-    Of a chain, `cannot start: mount failed: no such device`, the last part is the reason.
+    Of a chain, `cannot start: mount failed: no such device`, the last part is the reason. What
+    comes after words that begin guesses is left out.
     """
+    message = _GUESSES.split(message)[0] or message
     for part in dict.fromkeys((_innermost(message), message)):
         for one in wordings():
             match = compiled(one.pattern).search(part)
@@ -227,12 +237,15 @@ class Explanation:
         Those that report only that something else failed come last, after those of a known kind.
         """
         cause = self._first if self._first and is_cause(self._first) else None
-        found = (
+        found = [
             one
             for one in self.failing
             if one.kind in (LineKind.EXCEPTION, LineKind.COMPLAINT)
             or (one.fatal and (cause is None or _is_before(one, cause)))
-        )
+        ]
+        if not found and self._first is None:
+            ends = (one for one in self.failing if one.kind is LineKind.END)
+            found = [one for one in ends if one.by_words]
         return tuple(sorted(found, key=lambda one: (is_wrapper(one.message), one.is_vague)))
 
     @property

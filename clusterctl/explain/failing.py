@@ -112,12 +112,15 @@ _ADVICE = re.compile(
     r"\b(?:usually|possibl[ye]|probably|likely|may (?:be|have)|might (?:be|have)|typically|e\.g\."
     r"|for example|[Pp]lease(?! note)|in case|if you)\b"
 )
-_STACK_FRAME = re.compile(r"^\s+at \S.*[.](?:js|java|ts|mjs|cjs):\d+(?::\d+)?\)?$")
+_STACK_FRAME = re.compile(
+    r"^\s+at \S.*(?:[.](?:js|java|kt|scala|ts|mjs|cjs):\d+(?::\d+)?\)?"
+    r"|\((?:Native Method|Unknown Source|<generated>)\))(?: ~?\[[^\]]*\])?$"
+)
 _PYTHON_FRAME = re.compile(r'\s*File "[^"]+", line \d+, in \S')
 # Words of a program that got somewhere.
 _PROGRESS = re.compile(
     r"\b(?:[Ss]uccess(?:ful(?:ly)?)?|[Cc]ompleted?|[Dd]one|[Ff]inished|passed|PASSED|[Rr]eady"
-    r"|[Ee]poch|[Ss]teps?[ :/]|images?/s(?:ec)?|[Ll]istening|[Rr]unning|OK"
+    r"|[Ee]poch|[Ss]teps?[ :/]|images?/s(?:ec)?|[Ll]istening|[Rr]unning|is up|OK"
     r"|SUCCESS(?:FUL)?|(?:[Dd]own|[Uu]p)loaded|[Ww]rote \d+)\b"
 )
 
@@ -145,6 +148,10 @@ def kind_of(line: str, below: Sequence[str] = ()) -> LineKind | None:
         return None
     if kind is LineKind.DOUBTFUL and _is_table(message, below):
         return None
+    if kind is LineKind.END:  # "exit status 1: /data: read-only file system" says why
+        why = text[end:]
+        kind = _form(why, why)[0] if ": " in why else kind
+        kind = kind or LineKind.END
     left = _without_nothing(message)
     if left != message:
         kind, end = _form(text[: len(text) - len(message)] + left, left)

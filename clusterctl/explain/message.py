@@ -26,11 +26,16 @@ def message_of(text: str) -> str:
 _OBJECT = re.compile(
     r"""(?<!\w)["'`‘“](?P<object>[^"'`’”\n]{2,120})["'`’”](?! ?:)"""
     r"|(?P<object2>[a-z]\w+://[^\s,;)]+)|(?P<object3>(?<![\w.)<])~?/[\w@.+=/-]{2,}\w)"
-    r"|(?<![\w:.])(?P<object4>(?:[a-zA-Z][\w-]*(?:\.[\w-]+)*(?<!\.cc|\.py|\.go|\.cu)(?<!\.cpp)"
+    r"|(?:(?<![\w:.])|(?<=host:))(?P<object4>(?:[a-zA-Z][\w-]*(?:\.[\w-]+)*(?<!\.cc|\.py|\.go|\.cu)(?<!\.cpp)"
     r"(?<!\.[chf])|\d+\.\d+\.\d+\.\d+|\[[\da-f:]+\]):\d{2,5}\b(?![:.\d]))"
 )
 
 
+# What looks like the name of something: with an underscore or slash within, or capitals within.
+_IDENTIFIER = re.compile(
+    r"(?<![\w./<-])(?!\w*(?:Error|Exception|Warning)\b)"
+    r"(?:[A-Za-z]\w*(?:[_/][A-Za-z\d]+)+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w+)(?![\w(/.:])"
+)
 # A place in a source file, and an address to read: neither is what a message is about.
 _SOURCE = re.compile(
     r"\.(?:cc|cpp|cuh?|c|h|hpp|py|go|rs|f90|java)(?:['\"`]?,? ?(?:line |:|\()\d|:\d)"
@@ -41,8 +46,9 @@ _TO_READ = re.compile(r"(?i:\b(?:see|at|visit|docs?|documentation|to|information
 def object_of(message: str, at: int = 0) -> dict[str, str]:
     """Return `object`, of what a message names the one nearest to index `at`, if it names any."""
     found = [one for one in _OBJECT.finditer(message) if not _is_aside(message, one)]
+    found = found or list(_IDENTIFIER.finditer(message))
     nearest = min(found, key=lambda one: _distance(one, at), default=None)
-    return {"object": next(filter(None, nearest.groups()))} if nearest else {}
+    return {"object": nearest[nearest.lastindex or 0]} if nearest else {}
 
 
 def _distance(one: re.Match[str], at: int) -> int:
@@ -51,7 +57,7 @@ def _distance(one: re.Match[str], at: int) -> int:
 
 def _is_aside(message: str, one: re.Match[str]) -> bool:
     """Return whether a name is a place in a source file, or an address to read."""
-    name = next(filter(None, one.groups()))
+    name = one[one.lastindex or 0]
     is_place = _SOURCE.search(message, one.start(), one.end() + 8)
     is_page = name.startswith("http") and _TO_READ.search(message, 0, one.start())
     return bool(is_place or is_page)
@@ -102,9 +108,21 @@ _WRAPPER = re.compile(
 
 def is_wrapper(line: str) -> bool:
     """Return whether a line reports only that something else failed, or may do so."""
-    return reports_other(line) or line.rstrip().endswith((":", "failed", ","))
+    return reports_other(line) or is_bare(line) or line.rstrip().endswith((":", "failed", ","))
 
 
 def reports_other(line: str) -> bool:
     """Return whether a line reports only that something else failed."""
     return bool(_WRAPPER.search(line))
+
+
+# An exception that says no more than its kind, and a key that is not there.
+_BARE = re.compile(
+    r"(?:\w+\.)*(?:KeyError: \S+"
+    r"|[A-Z]\w*(?:Error|Exception|Iteration|Timeout|Expired|Interrupt):?)$"
+)
+
+
+def is_bare(line: str) -> bool:
+    """Return whether a line is an exception that says no more than its kind, or a key."""
+    return bool(_BARE.match(line.strip()))

@@ -32,6 +32,8 @@ class Signature:
     there is only one. `source` says where the text and its meaning come from. `mistaken_for` is a
     wrong cause that people assume. `samples` are log lines that the pattern matches.
 
+    `retries` is set if the program tries again by itself after such a line.
+
     `lines` is the number of lines that the pattern may extend over. With more than one line, `\\s`
     in the pattern matches a line end, and the pattern begins with plain text in its first line.
     `hook` gets these lines and returns more values, or None if the signature does not apply.
@@ -53,6 +55,7 @@ class Signature:
     mistaken_for: str = ""
     lines: int = 1
     generic: bool = False
+    retries: bool = False
     yields_to: tuple[str, ...] = ()
     meanings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)

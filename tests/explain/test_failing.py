@@ -142,6 +142,45 @@ def test_a_line_whose_words_name_no_kind_of_failure_comes_after_those_that_do():
     assert [one.line for one in explain([log]).unknown] == [2, 1]
 
 
+def test_what_comes_after_a_status_says_why():
+    log = "quux: error in widget (exit status 1): hinge /data/w-7: read-only file system.\n"
+    kind = explain([log]).unknown[0].by_words
+    assert kind and kind.signature.id == "words.errno" and kind.values["object"] == "/data/w-7"
+
+
+def test_a_guess_of_the_message_names_no_kind_of_failure():
+    log = "error: the worker has died. This can happen if the OOM killer was there.\n"
+    kind = explain([log]).unknown[0].by_words
+    assert kind and kind.signature.id == "words.died"
+
+
+def test_the_exception_that_says_something_leads_its_chain():
+    chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    frame = 'Traceback (most recent call last):\n  File "a.py", line 7, in f\n    g()\n'
+    bare, said = f"{frame}KeyError: 'w-7'\n", f"{frame}RuntimeError: no widget w-7 in /data\n"
+    assert [one.line for one in explain([f"{bare}{chained}{said}"]).unknown] == [11, 4]
+    assert [one.line for one in explain([f"{said}{chained}{bare}"]).unknown] == [4]
+
+
+def test_a_scheduler_that_found_a_node_later_has_no_error():
+    late = "Warning  FailedScheduling  default-scheduler  0/4 nodes are available: 4 too small.\n"
+    found = explain([late, "Normal  Scheduled  default-scheduler  Successfully assigned a/b\n"])
+    assert found.severity is Severity.WARNING
+    assert explain([late]).severity is Severity.ERROR
+
+
+def test_what_is_tried_again_in_the_next_line_is_a_warning_if_it_then_works():
+    log = "ssh: connect to host h-1 port 22: Connection refused\nretrying in 5 s\nh-1 is up\ndone\n"
+    assert explain([log]).severity is Severity.WARNING
+    assert explain([log.partition("h-1 is up")[0]]).severity is Severity.ERROR
+
+
+def test_frames_of_java_without_a_line_belong_to_the_exception_above_them():
+    frames = "\tat java.base/quux.make(Native Method)\n\tat Q.a(Q.java:7)\n"
+    log = f"quux.WidgetException: no handle\n{frames}"
+    assert [one.line for one in explain([log]).unknown] == [1]
+
+
 def test_that_only_a_status_is_reported_is_told_as_that(tmp_path, capsys):
     log = tmp_path / "log"
     log.write_text("step 1\nquux ended with code 11\n")
