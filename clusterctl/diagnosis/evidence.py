@@ -19,6 +19,7 @@ from clusterctl.node.facts.disks import MountedFileSystem
 from clusterctl.node.facts.flight import FlightDump
 from clusterctl.node.facts.native import NativeCalls
 from clusterctl.node.facts.network import ConnectAttempt, EfaCard
+from clusterctl.node.jobs.processes import STARTERS
 from clusterctl.node.record import salvage
 
 
@@ -187,6 +188,13 @@ class ProcessEvidence:
     def last(self) -> Sample:
         """The last sample; an empty one without any."""
         return self.samples[-1] if self.samples else Sample()
+
+    @property
+    def launcher_name(self) -> str:
+        """What a launcher is called; empty for other processes."""
+        names = (word.rpartition("/")[2] for word in self.argv[:4])
+        name = next(filter(STARTERS.fullmatch, names), "mpirun")
+        return name if self.role == "launcher" else ""
 
 
 @dataclass(frozen=True)

@@ -432,9 +432,10 @@ def _clean(scene: Scene, found: list[Cause]) -> Iterator[str]:
             is_whole = len(scene.ranks) == scene.size
             some = f"ranks {rank_set(scene.by_number)}: none is stopped or dead"
             yield "no rank is stopped or dead" if is_whole else some
-    launched = any(one.role == "launcher" for host in hosts for one in host.processes)
+    launched = {one.launcher_name for host in hosts for one in host.processes} - {""}
     if launched and not any(check.startswith(("launcher", "daemon")) for check in checks):
-        yield "mpirun and its daemons" + on([host for host in answered if not sees_nothing(host)])
+        names = "mpirun and its daemons" if "mpirun" in launched else min(launched)
+        yield names + on([host for host in answered if not sees_nothing(host)])
     if scene.is_running and scene.job.log and not scene.stall:
         yield "no stall report of Horovod is open"
     facts = (

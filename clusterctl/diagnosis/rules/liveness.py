@@ -243,7 +243,7 @@ def daemons(scene: Scene) -> Iterator[Cause]:
             pids = " ".join(str(one.pid) for one in family if _is_stopped(one))
             shown = tuple(process_line(one) for one in family if _is_stopped(one))
             states = {"T"} if pids else states
-            name = "mpirun" if process.role == "launcher" else "mpirun's daemon (prted)"
+            name = process.launcher_name or "mpirun's daemon (prted)"
             if states == {"T"}:
                 yield Cause(
                     f"{process.role}.stopped",

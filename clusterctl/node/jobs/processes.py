@@ -282,7 +282,7 @@ def job_processes(
     """Return those of one user's processes on a node that belong to MPI jobs, with their roles.
 
     `own` is the calling process. It and its ancestors are left out. `sessions` are known to be the
-    job's. `any_launcher`: see `role_of`.
+    job's. `any_launcher`: see `role_of`; also torchrun and the like above ranks, as launchers.
     """
     for process in processes.values():
         process.role = role_of(process, any_launcher)
@@ -295,7 +295,15 @@ def job_processes(
         processes[pid].role = processes[pid].role or "child"
     if all_python:
         wanted |= {pid for pid, process in processes.items() if is_python(process)}
-    return [processes[pid] for pid in sorted(wanted - ancestors(processes, own))]
+    wanted -= ancestors(processes, own)
+    if any_launcher:
+        above = {pid for one in wanted for pid in ancestors(processes, one)}
+        above -= wanted | ancestors(processes, own)
+        starters = {pid for pid in above if is_starter(processes[pid])}
+        for pid in starters:
+            processes[pid].role = "launcher"
+        wanted |= starters
+    return [processes[pid] for pid in sorted(wanted)]
 
 
 def find_any() -> list[Process]:
@@ -321,12 +329,6 @@ def find(query: ProcessQuery = EVERY_JOB, agent: int | None = None) -> list[Proc
     jobs = (query.job_id, query.all_python, sessions, query.any_launcher)
     found = job_processes(processes, own, *jobs)
     if query.any_launcher:
-        # torchrun and the like would start their ranks again.
-        above = {pid for one in found for pid in ancestors(processes, one.pid)}
-        above -= {*ancestors(processes, own), *(one.pid for one in found)}
-        for one in (processes[pid] for pid in sorted(above) if is_starter(processes[pid])):
-            one.role = "launcher"
-            found.append(one)
         groups = groups_of(found, {query.launcher: query.group})
         for one in found:
             one.group = groups.get(one.pid, "")
