@@ -236,7 +236,7 @@ def _whole(scene: Scene, lead: Cause, rest: list[Cause]) -> Cause:
         same = one.host and one.host == lead.host and not one.ranks
         if (
             same
-            and one.check in ("disk.full", "shm.full", "mount.dead")
+            and one.check in ("disk.full", "shm.full", "mount.dead", "disk.readonly")
             and lead.check != one.check
         ):
             message += f"; {one.message}"
