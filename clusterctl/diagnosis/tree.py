@@ -46,15 +46,11 @@ def joined(sample: Sample) -> ThreadStack | None:
     """Return the thread with the user's own code for whose end the main thread waits; None if it
     does not, or there is none. Of several it is the first that was started: which, no stack
     shows."""
-    calls = [one.function.rpartition(".")[2] for one in _main(sample).frames[-2:] if _joins(one)]
-    if "join" not in calls:
+    inner = [one for one in _main(sample).frames[-2:] if one.file.endswith("/threading.py")]
+    if not any(one.function in ("join", "Thread.join") for one in inner):
         return None
     own = [stack for stack in others(sample) if any(map(is_user, stack.frames))]
     return min(own, key=lambda one: one.os_thread_id, default=None)
-
-
-def _joins(frame: Frame) -> bool:
-    return frame.file.endswith("/threading.py")
 
 
 def label(frame: Frame) -> str:

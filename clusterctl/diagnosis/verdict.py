@@ -65,6 +65,7 @@ from clusterctl.diagnosis.tree import label, rank_set
 from clusterctl.domain.findings import NOT_KNOWN, STATUSES, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
+from clusterctl.node.record import to_data
 
 # Findings whose message says who waits for whom.
 WAIT_IS_SAID = ("rank.skipped", "rank.missed", "rank.apart")
@@ -120,18 +121,7 @@ class Diagnosis:
             "severity": self.severity.value,
             "host": about.host if about else None,
             "ranks": list(about.ranks) if about else [],
-            "findings": [
-                {
-                    "check": one.check,
-                    "severity": one.severity.value,
-                    "host": one.host,
-                    "ranks": list(one.ranks),
-                    "message": one.message,
-                    "evidence": list(one.evidence),
-                    "hint": one.hint,
-                }
-                for one in self.findings
-            ],
+            "findings": to_data(self.findings),
             "clean": list(self.clean),
             "not_seen": list(self.unseen),
             "next": self.next_step,
@@ -229,7 +219,8 @@ def _whole(scene: Scene, lead: Cause, rest: list[Cause]) -> Cause:
     waiting = [one for one in scene.waiting if one.number not in lead.ranks]
     if blocked and lead.ranks and waiting and lead.check not in WAIT_IS_SAID:
         what = scene.waited_for(lead.ranks)
-        message += f"; {_ranks_wait(waiting)} in {what}{scene.since}"
+        who = f"{len(waiting)} ranks wait" if waiting[1:] else f"rank {waiting[0].number} waits"
+        message += f"; {who} for it in {what}{scene.since}"
     for one in rest:
         if one.check in REACHED and one.ranks == lead.ranks:
             message += f"; {one.message}"
@@ -245,12 +236,6 @@ def _whole(scene: Scene, lead: Cause, rest: list[Cause]) -> Cause:
         if rank in absent:
             shown.append(f"Horovod: missing rank {rank}: {', '.join(absent[rank][:6])}")
     return replace(lead, message=message, evidence=tuple(shown))
-
-
-def _ranks_wait(waiting: list[Rank]) -> str:
-    if len(waiting) == 1:
-        return f"rank {waiting[0].number} waits for it"
-    return f"{len(waiting)} ranks wait for it"
 
 
 def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:

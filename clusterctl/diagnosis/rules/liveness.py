@@ -487,7 +487,8 @@ def left_over(scene: Scene) -> Iterator[Cause]:
         host = ranks[0].host
         held = sum(one.last.rss_bytes for one in ranks)
         pids = {one.process.pid for one in ranks}
-        gpu = _gpu_memory(host, pids)
+        users = [one for gpu in host.gpus for one in gpu.processes if one.pid in pids]
+        gpu = int(sum(one.memory_mib or 0 for one in users)) << 20
         also = f" and {format_bytes(gpu)} of GPU memory" if gpu else ""
         jobs = sorted({one.process.job_id or "an mpirun typed by hand" for one in ranks})
         # Ranks of the diagnosed job that outlived it. Nothing will end them, so it is an error.
@@ -515,8 +516,3 @@ def left_over(scene: Scene) -> Iterator[Cause]:
             evidence=tuple(process_line(one.process) for one in ranks[:4]),
             blocks=not scene.is_running,
         )
-
-
-def _gpu_memory(host: HostEvidence, pids: set[int]) -> int:
-    held = sum(one.memory_mib or 0 for gpu in host.gpus for one in gpu.processes if one.pid in pids)
-    return int(held) << 20

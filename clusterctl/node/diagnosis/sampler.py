@@ -231,7 +231,9 @@ def look(
                 entry["group"] = entry["group"] or groups.get(one.pid, "")
                 entry["samples"].append(sample)
                 entry["sources"] = entry["sources"] or sources(one, entry)
-                if one.role == "rank" or (number == samples - 1 and is_worker(one)):
+                # Of a rank's own processes, such as a data loader's, the last look is enough.
+                is_worker = one.role == "child" and processes.is_python(one)
+                if one.role == "rank" or (number == samples - 1 and is_worker):
                     taken.append((one, sample))
         stacks.add_stacks(taken[:MOST_STACKS], spy)
         took_s = time.monotonic() - started
@@ -239,11 +241,6 @@ def look(
         others = busier(began_others, other_users(), time.monotonic() - began)
         partners.add(known.values(), wait_of)
     return list(known.values()), others, problems
-
-
-def is_worker(one: processes.Process) -> bool:
-    """Return whether this is a Python process that a rank has started, such as a data loader's."""
-    return one.role == "child" and processes.is_python(one)
 
 
 def other_users() -> dict[tuple[int, str], tuple[int, float]]:
