@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from clusterctl.cli.json_types import Watched
     from clusterctl.diagnosis.evidence import Evidence, JobEvidence
-    from clusterctl.operations.access import Access
     from clusterctl.operations.hosts_access import HostSource
     from clusterctl.operations.watch import Watch, WatchedNode
 
@@ -122,10 +121,6 @@ def is_silent(node: WatchedNode, now: float, interval_s: float) -> bool:
     return now - (node.since if node.at is None else node.at) > SILENT_AFTER * interval_s + 1
 
 
-def silent_nodes(nodes: Sequence[WatchedNode], now: float, interval_s: float) -> list[str]:
-    return [node.host for node in nodes if is_silent(node, now, interval_s)]
-
-
 def silent_lines(nodes: Sequence[WatchedNode], now: float, interval_s: float) -> list[str]:
     """Return a line on the silent nodes for each state of theirs in EC2 that is known."""
     names: dict[str, list[str]] = {}
@@ -159,16 +154,13 @@ def node_troubles(node: WatchedNode) -> list[str]:
 
 def cells_of(node: WatchedNode, now: float, interval_s: float) -> tuple[str, ...]:
     """Return a node's cells, one for each of COLUMNS."""
-    parts, watching_nodes = (
-        node.facts,
-        "-" if node.at is None else f"{format_duration(now - node.at)} ago",
-    )
-    if is_silent(node, now, interval_s):
-        why = in_ec2(node) or node.error or "no answer"
+    parts = node.facts
+    seen = "-" if node.at is None else f"{format_duration(now - node.at)} ago"
+    silent = is_silent(node, now, interval_s)
+    if silent or node.at is None:
+        why = in_ec2(node) or node.error or "no answer" if silent else "is being read"
         why = textwrap.shorten(why, LONGEST_ERROR, placeholder="…")
-        return (node.host, why, *[""] * (len(COLUMNS) - 3), watching_nodes)
-    if node.at is None:
-        return (node.host, "is being read", *[""] * (len(COLUMNS) - 3), watching_nodes)
+        return (node.host, why, *[""] * (len(COLUMNS) - 3), seen)
     gpus = (parts.get("gpus") or {}).get("gpus", ())
     uses = [gpu["utilization_percent"] for gpu in gpus if gpu["utilization_percent"] is not None]
     watts = sum(gpu["power_w"] or 0 for gpu in gpus)
@@ -184,7 +176,7 @@ def cells_of(node: WatchedNode, now: float, interval_s: float) -> tuple[str, ...
         "/".join(map(format_rate, parts["net"])) + efa_cell(parts.get("efa") or {}),
         "/".join(map(format_rate, parts["disk"])),
         f"{full['path']} {_share(full):.0%}" if full else "-",
-        watching_nodes,
+        seen,
     )
 
 
@@ -283,6 +275,9 @@ def watch(
     `clusterctl diagnose` does, and shows the verdict. Elsewhere each interval has a line. A node
     that is frozen or gone keeps its row, with the time of its last response.
     """
+    from clusterctl.config import home_folder
+    from clusterctl.operations.diagnose import collect
+    from clusterctl.operations.diagnose_hosts import collect_from
     from clusterctl.operations.watch import Watch, watch_cluster
 
     one_of(name, source)
@@ -290,11 +285,11 @@ def watch(
     with contextlib.ExitStack() as opened:
         if source:
             watched = Watch(source.connections, source.targets, None, interval_s)
-            look = functools.partial(_of_hosts, source)
+            look = functools.partial(collect_from, source, None, home_folder())
         else:
             access = opened.enter_context(app.open(name or ""))
             watched = watch_cluster(access, interval_s, job_id)
-            look = functools.partial(_of_cluster, access, job_id)
+            look = functools.partial(collect, access, job_id)
         view = LiveView(
             source.options if source else name or "", opened.enter_context(watched), interval_s
         )
@@ -313,19 +308,6 @@ def watch(
                 output.event(event_of(view, is_cluster=not source))
             else:
                 output.line(line_of(view))
-
-
-def _of_cluster(access: Access, job_id: str | None) -> Evidence:
-    from clusterctl.operations.diagnose import collect
-
-    return collect(access, job_id)
-
-
-def _of_hosts(source: HostSource) -> Evidence:
-    from clusterctl.config import home_folder
-    from clusterctl.operations.diagnose_hosts import collect_from
-
-    return collect_from(source, None, home_folder())
 
 
 def verdict_of(evidence: Evidence) -> str:
@@ -378,13 +360,12 @@ def line_of(view: LiveView) -> str:
     """Return `00:41:05 demo: job …; no answer: demo-2; demo-1: 5 stopped`."""
     now = time.monotonic()
     nodes = view.watch.nodes
-    silent = silent_nodes(nodes, now, view.interval_s)
+    there = [node for node in nodes if not is_silent(node, now, view.interval_s)]
     parts = [f"{datetime.now():%H:%M:%S} {view.name}: {what_job(view)}"]
     parts += silent_lines(nodes, now, view.interval_s)
-    for node in nodes:
-        if node.host not in silent:
-            parts += [f"{node.host}: {text}" for text in node_troubles(node)]
-    answer = [node for node in nodes if node.host not in silent and node.at is not None]
+    for node in there:
+        parts += [f"{node.host}: {text}" for text in node_troubles(node)]
+    answer = [node for node in there if node.at is not None]
     if answer:
         busy = sum(node.facts["cpu"] for node in answer) / len(answer)
         parts.append(f"{count(len(answer), 'node')} at {busy:.0%} CPU")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
 from clusterctl.diagnosis.frames import STARTING, Activity
@@ -57,6 +57,7 @@ class Cause(Finding):
     ranks: tuple[int, ...] = ()
     evidence: tuple[str, ...] = ()
     blocks: bool = True
+    json_names: ClassVar = ("check", "severity", "host", "ranks", "message", "evidence", "hint")
 
 
 class RankFinding(NamedTuple):

@@ -190,11 +190,11 @@ class ProcessEvidence:
         return self.samples[-1] if self.samples else Sample()
 
     @property
-    def starter(self) -> str:
-        """The name of the launcher that this process is, such as torchrun; else mpirun."""
-        words = [word.rpartition("/")[2] for word in self.argv[:4]]
-        known = (word for word in words if STARTERS.fullmatch(word) or word in ("srun", "mpiexec"))
-        return next(known, "mpirun")
+    def launcher_name(self) -> str:
+        """What a launcher is called, such as torchrun; empty for other processes."""
+        names = [word.rpartition("/")[2] for word in self.argv[:4]]
+        known = (one for one in names if STARTERS.fullmatch(one) or one in ("srun", "mpiexec"))
+        return next(known, "mpirun") if self.role == "launcher" else ""
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ class Rank:
     @property
     def shell_script(self) -> str:
         """The name of the shell script that it still is, or its shell; else empty."""
-        shell, *words = map(_base_name, (*self.process.argv[:2],)) if self.process.argv else [""]
+        shell, *words = [one.rpartition("/")[2] for one in self.process.argv[:2]] or [""]
         if shell.lstrip("-") not in SHELLS:
             return ""
         return words[0] if words and not words[0].startswith("-") else shell
@@ -244,10 +244,6 @@ class Rank:
             return 0.0
         grown: float = (getattr(self.last, name) or 0.0) - (getattr(self.samples[0], name) or 0.0)
         return max(0.0, grown)
-
-
-def _base_name(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 def _carried(first: Socket, last: Socket) -> int:
@@ -387,11 +383,8 @@ def full_disk_of(rank: Rank) -> str:
     used = {rank.process.cwd, *(file.path for one in rank.samples for file in one.files)}
     used |= {syscall_path(sample.syscall) for sample in rank.samples}
     for path in sorted(filter(None, used)):
-        mount = max((one for one in mounts if _is_below(path, one)), key=len, default="")
+        above = (one for one in mounts if f"{path}/".startswith(f"{one.rstrip('/')}/"))
+        mount = max(above, key=len, default="")
         if mounts.get(mount) and mount != SHM:
             return mount
     return ""
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return folder == "/" or path == folder or path.startswith(folder.rstrip("/") + "/")

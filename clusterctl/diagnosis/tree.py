@@ -46,16 +46,12 @@ def joined(sample: Sample) -> ThreadStack | None:
     """Return the thread with the user's own code for whose end the main thread waits; None if it
     does not, or there is none. Of several it is one in a collective, else the first that was
     started: which, no stack shows."""
-    calls = [one.function.rpartition(".")[2] for one in _main(sample).frames[-2:] if _joins(one)]
-    if "join" not in calls:
+    inner = [one for one in _main(sample).frames[-2:] if one.file.endswith("/threading.py")]
+    if not any(one.function in ("join", "Thread.join") for one in inner):
         return None
     own = [stack for stack in others(sample) if any(map(is_user, stack.frames))]
     works = [one for one in own if place_of(one.frames) is Activity.COLLECTIVE]
     return min(works or own, key=lambda one: one.os_thread_id, default=None)
-
-
-def _joins(frame: Frame) -> bool:
-    return frame.file.endswith("/threading.py")
 
 
 def label(frame: Frame) -> str:

@@ -67,6 +67,7 @@ from clusterctl.domain.findings import NOT_KNOWN, STATUSES, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
 from clusterctl.jobs.processes import unseen_users
+from clusterctl.node.record import to_data
 
 # Findings whose message says who waits for whom.
 WAIT_IS_SAID = ("rank.skipped", "rank.missed", "rank.apart")
@@ -122,18 +123,7 @@ class Diagnosis:
             "severity": self.severity.value,
             "host": about.host if about else None,
             "ranks": list(about.ranks) if about else [],
-            "findings": [
-                {
-                    "check": one.check,
-                    "severity": one.severity.value,
-                    "host": one.host,
-                    "ranks": list(one.ranks),
-                    "message": one.message,
-                    "evidence": list(one.evidence),
-                    "hint": one.hint,
-                }
-                for one in self.findings
-            ],
+            "findings": to_data(self.findings),
             "clean": list(self.clean),
             "not_seen": list(self.unseen),
             "next": self.next_step,
@@ -226,14 +216,15 @@ def _whole(scene: Scene, lead: Cause, rest: list[Cause]) -> Cause:
     waiting = [one for one in scene.waiting if one.number not in lead.ranks]
     if blocked and lead.ranks and waiting and lead.check not in WAIT_IS_SAID:
         what = scene.waited_for(lead.ranks)
-        message += f"; {_ranks_wait(waiting)} in {what}{scene.since}"
+        who = f"{len(waiting)} ranks wait" if waiting[1:] else f"rank {waiting[0].number} waits"
+        message += f"; {who} for it in {what}{scene.since}"
     for one in rest:
         if one.check in REACHED and one.ranks == lead.ranks:
             message += f"; {one.message}"
         same = one.host and one.host == lead.host and not one.ranks
         if (
             same
-            and one.check in ("disk.full", "shm.full", "mount.dead")
+            and one.check in ("disk.full", "shm.full", "mount.dead", "disk.readonly")
             and lead.check != one.check
         ):
             message += f"; {one.message}"
@@ -242,12 +233,6 @@ def _whole(scene: Scene, lead: Cause, rest: list[Cause]) -> Cause:
         if rank in absent:
             shown.append(f"Horovod: missing rank {rank}: {', '.join(absent[rank][:6])}")
     return replace(lead, message=message, evidence=tuple(shown))
-
-
-def _ranks_wait(waiting: list[Rank]) -> str:
-    if len(waiting) == 1:
-        return f"rank {waiting[0].number} waits for it"
-    return f"{len(waiting)} ranks wait for it"
 
 
 def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
@@ -453,7 +438,7 @@ def _clean(scene: Scene, found: list[Cause]) -> Iterator[str]:
             yield "no rank is stopped or dead" if is_whole else some
     launched = scene.is_running and scene.launcher
     if launched and not any(check.startswith(("launcher", "daemon")) for check in checks):
-        name = launched[1].starter
+        name = launched[1].launcher_name
         with_daemons = f"{name} and its daemons" if name == "mpirun" else name
         yield with_daemons + on([host for host in answered if not sees_nothing(host)])
     if scene.is_running and scene.job.log and not scene.stall:

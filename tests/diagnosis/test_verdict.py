@@ -777,6 +777,20 @@ def test_a_limit_that_few_ranks_have_is_told_with_them_and_is_no_finding_of_its_
     assert not diagnose(with_rank(RUNS, 5, limits=low)).findings
 
 
+def test_a_file_system_that_is_read_only_on_few_hosts_is_told_with_the_rank_there():
+    def mounted(*hosts):
+        evidence = rank_5(own("save_it"), state="R")
+        for at in hosts:
+            disk = {**file_system("/data/scratch"), "readonly": True}
+            found = facts(f"demo-{at}", filesystems=[disk])
+            evidence = with_host(evidence, at, facts=found)
+        return diagnose(evidence)
+
+    assert mounted(2).check == "rank.busy"
+    assert "; /data/scratch on demo-2 (10.0.0.7) is mounted read-only" in mounted(2).verdict
+    assert "read-only" not in mounted(2, 3).verdict, "as it is meant to be"
+
+
 def test_an_entry_of_a_thread_that_could_not_be_started_does_not_hide_the_main_thread():
     looks = tuple(
         replace(one, stacks=(ThreadStack("MainThread", 1, ()), *one.stacks))

@@ -222,7 +222,8 @@ def _blocked(scene: Scene, rank: Rank) -> tuple[str, str] | None:
     call = rank.last.syscall
     name, path = call.partition(" ")[0], syscall_path(call)
     does = wait_in_words(call, rank.last.wait_channel)
-    if not _same_call(rank) or "S" not in rank.states or name.startswith("wait") or not does:
+    calls = {sample.syscall for sample in rank.samples}
+    if len(calls) != 1 or "S" not in rank.states or name.startswith("wait") or not does:
         return None
     if asks_user(call):
         answer = f"attach to its terminal, {path}, and answer, or start the job with < /dev/null"
@@ -285,10 +286,6 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
     cpu_of = "its main thread" if of_main else "all its threads"
     shown = (*shown, f"rank {rank.number}: {cpu:.0%} of a processor by {cpu_of}")
     return RankFinding("rank.busy", severity, rank, deed, shown, hint)
-
-
-def _same_call(rank: Rank) -> bool:
-    return len({sample.syscall for sample in rank.samples}) == 1
 
 
 def differing(scene: Scene) -> Iterator[Cause]:

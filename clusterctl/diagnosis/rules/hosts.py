@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -59,6 +60,20 @@ def host_facts(scene: Scene) -> Iterator[Cause]:
                     blocks=blocks,
                 )
         yield from _gpus(scene, host)
+    yield from _read_only(scene)
+
+
+def _read_only(scene: Scene) -> Iterator[Cause]:
+    """File systems that are read-only on few hosts, while no step is made: what writes there may
+    try again and again."""
+    hosts = () if scene.advances else scene.hosts
+    found = [(host, one.path) for host in hosts for one in host.known.filesystems if one.readonly]
+    many = Counter(path for _, path in found)
+    for host, path in found:
+        if many[path] * 2 < len(hosts):
+            what = f"{path} on {called(host)} is mounted read-only"
+            hint = f"see why: {scene.hints.on(host, 'sudo dmesg | tail')}"
+            yield Cause("disk.readonly", INFO, what, host.host, hint, blocks=False)
 
 
 def _full(

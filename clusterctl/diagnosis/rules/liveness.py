@@ -245,7 +245,7 @@ def daemons(scene: Scene) -> Iterator[Cause]:
             pids = " ".join(str(one.pid) for one in family if _is_stopped(one))
             shown = tuple(process_line(one) for one in family if _is_stopped(one))
             states = {"T"} if pids else states
-            name = process.starter if process.role == "launcher" else "mpirun's daemon (prted)"
+            name = process.launcher_name or "mpirun's daemon (prted)"
             if states == {"T"}:
                 yield Cause(
                     f"{process.role}.stopped",
@@ -523,7 +523,8 @@ def left_over(scene: Scene) -> Iterator[Cause]:
         host = ranks[0].host
         held = sum(one.last.rss_bytes for one in ranks)
         pids = {one.process.pid for one in ranks}
-        gpu = _gpu_memory(host, pids)
+        users = [one for gpu in host.gpus for one in gpu.processes if one.pid in pids]
+        gpu = int(sum(one.memory_mib or 0 for one in users)) << 20
         also = f" and {format_bytes(gpu)} of GPU memory" if gpu else ""
         jobs = sorted({one.process.job_id or "an mpirun typed by hand" for one in ranks})
         # Ranks of the diagnosed job that outlived it. Nothing will end them, so it is an error.
@@ -551,8 +552,3 @@ def left_over(scene: Scene) -> Iterator[Cause]:
             evidence=tuple(process_line(one.process) for one in ranks[:4]),
             blocks=not scene.is_running,
         )
-
-
-def _gpu_memory(host: HostEvidence, pids: set[int]) -> int:
-    held = sum(one.memory_mib or 0 for gpu in host.gpus for one in gpu.processes if one.pid in pids)
-    return int(held) << 20

@@ -152,7 +152,7 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
     within_s, began_s = request.within_s, time.time()
 
     def looks() -> dict[str, Any]:
-        seen, others, problems = look(request.samples, request.spacing_s, spy)
+        seen, others, problems = look(request, spy)
         return {"processes": seen, "others": others, "problems": problems}
 
     watched_s = (request.samples - 1) * request.spacing_s
@@ -190,12 +190,13 @@ def ras_addresses() -> list[str]:
 
 
 def look(
-    samples: int, spacing_s: float, spy: stacks.PySpy
+    request: SamplerRequest, spy: stacks.PySpy
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
     """Sample the processes of jobs, including those that come or go meanwhile. Return each process
     with its samples, the busiest processes of other users, and the reason if TCP connections
-    cannot be read."""
-    began = time.monotonic()
+    cannot be read. On a machine that is too busy for a third sample there are two."""
+    samples, spacing_s = request.samples, request.spacing_s
+    began, took_s = time.monotonic(), 0.0
     parent = os.getppid()
     known: dict[tuple[int, int], dict[str, Any]] = {}
     problems: list[str] = []
@@ -204,8 +205,11 @@ def look(
         if number and not known:
             break  # no job runs here
         glance(known, began + number * spacing_s)
+        started = time.monotonic()
         if os.getppid() != parent:
             break  # the program that waits for this process has ended
+        if number > 1 and started + 2 * took_s > began + request.within_s:
+            break  # what was seen would be lost
         listed = processes.all_processes(everyone=os.geteuid() == 0)
         found = processes.job_processes(listed, parent, any_launcher=True)
         mark_jobs(found)
@@ -225,18 +229,16 @@ def look(
                 entry["group"] = entry["group"] or groups.get(one.pid, "")
                 entry["samples"].append(sample)
                 entry["sources"] = entry["sources"] or sources(one, entry)
-                if one.role == "rank" or (number == samples - 1 and is_worker(one)):
+                # Of a rank's own processes, such as a data loader's, the last look is enough.
+                is_worker = one.role == "child" and processes.is_python(one)
+                if one.role == "rank" or (number == samples - 1 and is_worker):
                     taken.append((one, sample))
         stacks.add_stacks(taken[:MOST_STACKS], spy)
+        took_s = time.monotonic() - started
     if known:
         others = busier(began_others, other_users(), time.monotonic() - began)
         partners.add(known.values(), wait_of)
     return list(known.values()), others, problems
-
-
-def is_worker(one: processes.Process) -> bool:
-    """Return whether this is a Python process that a rank has started, such as a data loader's."""
-    return one.role == "child" and processes.is_python(one)
 
 
 def other_users() -> dict[tuple[int, str], tuple[int, float]]:

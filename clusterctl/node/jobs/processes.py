@@ -282,7 +282,7 @@ def job_processes(
     """Return those of one user's processes on a node that belong to MPI jobs, with their roles.
 
     `own` is the calling process. It and its ancestors are left out. `sessions` are known to be the
-    job's. `any_launcher`: see `role_of`.
+    job's. `any_launcher`: see `role_of`; also torchrun and the like above ranks, as launchers.
     """
     for process in processes.values():
         process.role = role_of(process, any_launcher)
@@ -301,7 +301,15 @@ def job_processes(
             wanted.add(starter.pid)
     if all_python:
         wanted |= {pid for pid, process in processes.items() if is_python(process)}
-    return [processes[pid] for pid in sorted(wanted - ancestors(processes, own))]
+    wanted -= ancestors(processes, own)
+    if any_launcher:
+        above = {pid for one in wanted for pid in ancestors(processes, one)}
+        above -= wanted | ancestors(processes, own)
+        starters = {pid for pid in above if is_starter(processes[pid])}
+        for pid in starters:
+            processes[pid].role = "launcher"
+        wanted |= starters
+    return [processes[pid] for pid in sorted(wanted)]
 
 
 def find_any() -> list[Process]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ def test_the_hosts_are_those_of_the_job_and_not_those_of_today(tmp_path, monkeyp
     assert hosts() == "10.0.0.4 slots=8\n10.0.0.5 slots=8\n"
     (job.path / "hosts").write_text("10.0.0.5 slots=8\n")  # of a retry
     assert hosts() == "10.0.0.5 slots=8\n"
+
+
+TORCHRUN = """
+import os, subprocess, sys
+agreed = {"RANK": "0", "MASTER_ADDR": "n1", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "none"}
+rank = [sys.executable, "-c", "print('step 1', flush=True); input()"]
+subprocess.run(rank, env={**os.environ, **agreed}, stderr=subprocess.DEVNULL)
+"""
 
 
 @pytest.fixture
@@ -71,6 +80,18 @@ def test_each_file_of_each_launcher_by_hand_is_read_once(tmp_path, launched):
     ]
     assert [each.path for each in diagnosis.job_logs(LogRequest(str(two)))] == [str(both)]
     assert diagnosis.job_logs(LogRequest("1")) == ()
+
+
+def test_the_log_of_a_torchrun_by_hand_is_found(tmp_path):
+    (tmp_path / "torchrun").write_text(TORCHRUN)
+    log = tmp_path / "log"
+    argv = [sys.executable, str(tmp_path / "torchrun")]
+    pipe = subprocess.PIPE
+    with log.open("wb") as out, subprocess.Popen(argv, stdin=pipe, stdout=out) as torchrun:
+        wait_until(log.read_text, "its rank's line")
+        [found] = diagnosis.job_logs(LogRequest(torchrun.pid))
+        torchrun.stdin.close()
+    assert (found.path, found.text) == (str(log), "step 1\n")
 
 
 def test_of_a_long_log_the_beginning_and_the_end_are_read_and_the_rest_is_counted(

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.node.diagnosis import job, ras, sampler, sockets, watch
+from clusterctl.node.diagnosis import job, ras, sampler, sockets, stacks, watch
 from clusterctl.node.facts import processes as of_jobs
 from clusterctl.node.jobs import folder, output
 from clusterctl.node.jobs.processes import Process, read_process
@@ -112,6 +112,17 @@ def test_a_program_that_a_shell_script_has_started_is_the_rank(monkeypatch, has_
     monkeypatch.setattr(sampler, "text_of", lambda path: maps * (path == "/proc/7/maps"))
     sampler.mark_ranks(found)
     assert [one.name for one in found if one.role == "rank"] == ["a.out" if has_started else "bash"]
+
+
+@pytest.mark.parametrize(("within_s", "samples"), [(600.0, 3), (0.0, 2)])
+def test_who_has_no_time_for_a_third_sample_returns_two(within_s, samples):
+    request = sampler.SamplerRequest(spacing_s=0.0, within_s=within_s)
+    environ = {**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
+    with subprocess.Popen(["sleep", "600"], env=environ) as process:
+        wait_until(lambda: read_process(process.pid).name == "sleep", "its program")
+        seen, _, _ = sampler.look(request, stacks.PySpy(""))
+        process.kill()
+    assert [len(one["samples"]) for one in seen if one["pid"] == process.pid] == [samples]
 
 
 @pytest.mark.parametrize("loaded", [(), (5, 7), (7,), (6,)])

@@ -22,6 +22,7 @@ from clusterctl.node.jobs.processes import read_process
 from clusterctl.node.record import salvage
 from tests.lab.running import wait_until
 
+LOOKS = sampler.SamplerRequest(samples=2, spacing_s=0.3, within_s=600.0)
 TRAINING = Path("/opt/clusterctl/training")
 PROGRAM = r"""
 #include <mpi.h>
@@ -122,7 +123,7 @@ def job(tmp_path):
         started.append(process)
 
         def ours() -> list:
-            seen, _, _ = sampler.look(2, 0.3, stacks.PySpy(""))
+            seen, _, _ = sampler.look(LOOKS, stacks.PySpy(""))
             return [one for one in seen if one["role"] == "rank" and one["argv"][0] == str(program)]
 
         def inside() -> bool:

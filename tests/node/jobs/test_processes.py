@@ -161,6 +161,24 @@ def test_a_launcher_without_ranks_on_its_host_is_of_the_job_that_it_is_known_to_
     assert processes.groups_of(found, {7: "a", 9: "b"}) == {7: "a", 8: "a"}
 
 
+def test_a_torchrun_above_ranks_is_their_launcher_on_hosts_of_no_cluster():
+    torch = {b"TORCHELASTIC_RUN_ID": b"none", b"RANK": b"0"}
+    torch |= {b"MASTER_ADDR": b"n1", b"MASTER_PORT": b"29500"}
+    words = ["python3", "/usr/bin/torchrun", "train.py"]
+    listed = {
+        pid: Process(pid, ppid, "python3", argv, environ)
+        for pid, ppid, argv, environ in (
+            (6, 1, words, {}),  # it has no rank here
+            (7, 1, words, {}),
+            (8, 7, ["python3", "train.py"], torch),
+        )
+    }
+    found = job_processes(listed, 99, any_launcher=True)
+    assert [(one.pid, one.role) for one in found] == [(7, "launcher"), (8, "rank")]
+    assert sorted(processes.groups_of(found)) == [7, 8]
+    assert job_processes(listed, 99) == []
+
+
 def one(pid, session, environ, name="python3", ppid=1):
     return Process(pid, ppid, name, [name], environ, session=session)
 
