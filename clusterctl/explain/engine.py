@@ -43,7 +43,7 @@ from clusterctl.explain.lines import (
     text_of,
     time_of,
 )
-from clusterctl.explain.message import advice_of, is_bare, message_of
+from clusterctl.explain.message import MOST_READ, advice_of, is_bare, message_of
 from clusterctl.explain.signature import Role, Signature
 from clusterctl.explain.table import (
     SHOWN,
@@ -397,18 +397,16 @@ class _Reader:
             return
         rank = place_of(raw).get("rank", "")
         text = shown(said, first_text(said) if len(said) > SHOWN else 0)
-        message, advice = _message(said, lines, number)
-        one = UnknownError(
-            line, text, rank, self._origin, kind, False, self._part, "", "", message, advice
-        )
+        one = UnknownError(line, text, rank, self._origin, kind, False, self._part)
         many = 1 if kind is LineKind.END else MOST_UNKNOWN
         if sum(other.kind is kind for other in self._unknown) < many:
-            self._unknown.append(
-                replace(one, time=time_of(lines, number), raised_at=raised_at(lines, number))
-            )
+            message, advice = _message(said, lines, number)
+            when, raised = time_of(lines, number), raised_at(lines, number)
+            own = replace(one, time=when, raised_at=raised, message=message, advice=advice)
+            self._unknown.append(own)
             self._noted.add(shape)
         elif kind is LineKind.DOUBTFUL:
-            self._doubtful.append(one)
+            self._doubtful.append(replace(one, message=message_of(said.strip())[:MOST_READ]))
         else:
             self._is_full = True
 
@@ -445,13 +443,13 @@ class _Reader:
         if meant is None:
             return 0
         values = meant
-        if one.generic and "error" in values:
-            values["advised"] = _message(said[0][1], lines, number)[1]
         rank = values.get("rank", "")
         ranks = frozenset([int(rank)]) if rank.isdigit() else frozenset()
         hosts = frozenset([values["host"]]) if "host" in values else frozenset()
         key = (self._part, one.id)
         before = self._findings.get(key)
+        if one.generic and "error" in values and before is None:
+            values["advised"] = _message(said[0][1], lines, number)[1]
         is_over = before is not None and not self._tried.get(key)
         after = lines[number + 1 : number + 2]
         goes_on_then = (
@@ -561,12 +559,20 @@ def _as_warning(one: LogFinding) -> LogFinding:
 
 # Lines below a message that may be its rest or its advice, and lines of those that are its rest.
 _BELOW, _REST = 7, 3
-# A line below a message that begins something else: a tag, a frame, a rule, a prompt, a traceback.
+# A line below a message that begins something else: a tag, a frame, a rule, a prompt, a level, a
+# program's name, a traceback.
 _BEGINS = re.compile(
-    r"\s*(?:File \"|at \S+\(|raise )|\[|[$>] |[-=*#]{3}|\w+ +\||\d{4}-\d\d-\d\d|[EWIF]\d{4} "
-    rf"|.*{re.escape(TRACEBACK)}|[A-Za-z_][\w.]*(?:Error|Exception)\b"
+    r"\s*(?:File \"|at \S+\(|raise )|\s*(?:\[|[$>] |[-=*#]{3}|\w+ +\||\d{4}-\d\d-\d\d|[EWIF]\d{4} )"
+    r"|\s*(?!(?i:hints?|tips?|help|notes?|solutions?|suggestions?|fix|workarounds?|= help):)"
+    r"[\w./@-]+(?:\[\d+\])?: |\s*(?:DEBUG|INFO|WARN(?:ING)?|ERROR|FATAL|CRITICAL)\b"
+    rf"|.*{re.escape(TRACEBACK)}|\s*[A-Za-z_][\w.]*(?:Error|Exception)\b"
 )
-_UNENDED = re.compile(r" [a-z]+,?$")
+# The end of a line within a sentence, and the beginning of a line that goes on with it.
+_UNENDED = re.compile(
+    r"(?:,| (?:an?|the|this|that|these|those|your|its|their|to|of|in|on|at|for|with|without|by|from"
+    r"|into|and|or|but|not|no|nor|if|as|than|when|because|while|until|which|is|are|was|were|be|been"
+    r"|being|has|have|had|do|does|did|can|could|should|must|may|might|will|would|please))$"
+)
 _CONTINUED = re.compile(r"(?!\S+(?: [a-z]+)?:(?: |$))[a-z(]\S* (?!=)|\S+\.$")
 
 
@@ -580,13 +586,18 @@ def _message(said: str, lines: Sequence[bytes], number: int) -> tuple[str, str]:
 
     These are the lines that it announces, or the rest of a sentence that goes on below.
     """
-    message = message_of(said.strip())[:LONGEST_LINE]
-    below = [text.strip() for _, text in following(lines, number, _BELOW)[1:]]
+    message = message_of(said.strip())[:MOST_READ]
+    below = [text[:MOST_READ].rstrip() for _, text in following(lines, number, _BELOW)[1:]]
     if " " not in message or message.endswith(":"):
         below = below[1:] if below[:1] == [""] else below
         announced = list(takewhile(_is_announced, below))[:_REST]
-        message, below = " ".join([message, *announced]), below[len(announced) :]
+        message = " ".join([message, *map(str.strip, announced)])
+        below = below[len(announced) :]
     below = list(takewhile(lambda text: not _BEGINS.match(text), below))
-    while below and _UNENDED.search(message) and _CONTINUED.match(below[0]):
-        message += f" {below.pop(0)}"
-    return message, advice_of([message, *below])
+    rest = 0
+    while rest < min(_REST, len(below)) and _UNENDED.search(message):
+        if not _CONTINUED.match(below[rest].strip()):
+            break
+        message += f" {below[rest].strip()}"
+        rest += 1
+    return message, advice_of(message, below[rest:])

@@ -59,7 +59,8 @@ def _is_aside(message: str, one: re.Match[str]) -> bool:
     """Return whether a name is a place in a source file, or an address to read."""
     name = one[one.lastindex or 0]
     is_place = _SOURCE.search(message, one.start(), one.end() + 8)
-    is_page = name.startswith("http") and _TO_READ.search(message, 0, one.start())
+    above = message[max(0, one.start() - 40) : one.start()]
+    is_page = name.startswith("http") and _TO_READ.search(above)
     return bool(is_place or is_page)
 
 
@@ -73,7 +74,7 @@ _ADVICE = re.compile(
     r"|\byou (?:can|may|should|must|need to|might want to|have to|could|probably want)\b"
     r"|\b(?:must|should|needs? to|has to) be (?:set|installed|specified|enabled|disabled|used)\b"
     r"|\bto (?:fix|solve|resolve|avoid|use|enable|disable|install|proceed|continue|override|allow)"
-    r" .{3,}(?:,| use | run | set )|\b(?:pip3?|conda|apt(?:-get)?|yum|dnf) install \S"
+    r" .{3,80}?(?:,| use | run | set )|\b(?:pip3?|conda|apt(?:-get)?|yum|dnf) install \S"
     r"|\b(?:use|try|set|run|pass|specify) .{2,60} instead\b|\bmaybe you meant)"
 )
 # Advice that helps nobody.
@@ -82,18 +83,35 @@ _NO_ADVICE = re.compile(
     r"|for (?:more|further|additional) (?:information|details|help)|stack ?trace|log ?files?"
     r"|see (?:above|below|previous|the (?:log|output|error)))\b)"
 )
-# Characters of advice that are shown.
-_MOST_ADVICE = 300
+_SENTENCES = re.compile(r"(?<=[.!?;])\s+(?=\S)|\s{3,}")
+# Characters of advice that are shown, and of a line in which a message is read.
+_MOST_ADVICE, MOST_READ = 300, 800
 
 
-def advice_of(lines: Iterable[str]) -> str:
-    """Return the sentences in which a message says what to do about its failure, or ""."""
-    parts: list[str] = []
-    for line in lines:
-        goes_on = parts and line[:1].islower() and not parts[-1].endswith((".", "!", "?"))
-        text = f"{parts.pop()} {line}" if goes_on else line
-        parts += re.split(r"(?<=[.!?;])\s+(?=\S)|\s{3,}", text)
-    advice = [part for part in parts if _ADVICE.search(part) and not _NO_ADVICE.search(part)]
+# What begins a sentence of advice on a line of its own.
+_OPENS = re.compile(
+    r"\s*(?:=\s*)?(?:(?i:hints?|tips?|help|suggestions?|solutions?|fix|workarounds?):"
+    r"|Did you |Try (?!\d)|Maybe |Perhaps |Please |Consider |Make sure |Ensure "
+    r"|You (?:can|may|should|must|need|might)\b"
+    r"|(?:If|To) (?:you|fix|solve|resolve|avoid|use|enable|disable|install|proceed|continue)\b)"
+)
+
+
+def advice_of(message: str, below: Iterable[str] = ()) -> str:
+    """Return the sentences in which a message says what to do about its failure, or "".
+
+    Of the lines `below` it those count that are indented, begin like advice, or go on with it.
+    """
+    parts = _SENTENCES.split(message)
+    told: list[str] = []
+    for line in below:
+        text = line.strip()
+        goes_on = told and text[:1].islower() and not told[-1].endswith((".", "!", "?"))
+        if goes_on:
+            told.append(f"{told.pop()} {text}")
+        elif text and (line[0].isspace() or _OPENS.match(line)):
+            told += _SENTENCES.split(text)
+    advice = [one for one in (*parts, *told) if _ADVICE.search(one) and not _NO_ADVICE.search(one)]
     return " ".join(advice)[:_MOST_ADVICE].strip(" .;")
 
 

@@ -89,7 +89,7 @@ def test_the_log_of_a_torchrun_by_hand_is_found(tmp_path):
     pipe = subprocess.PIPE
     with log.open("wb") as out, subprocess.Popen(argv, stdin=pipe, stdout=out) as torchrun:
         wait_until(log.read_text, "its rank's line")
-        [found] = diagnosis.job_logs(LogRequest(torchrun.pid))
+        [found] = diagnosis.job_logs(LogRequest(str(torchrun.pid)))
         torchrun.stdin.close()
     assert (found.path, found.text) == (str(log), "step 1\n")
 
