@@ -87,6 +87,10 @@ def test_what_a_message_names(message, named):
         ("Error: no handle\n[2026] use the other\n", ""),
         ("Error: no handle. Please report this to the authors.\n", ""),
         ("Error: no handle\nquux is done (code 23)\n", ""),
+        ("Error: no handle\nINFO: set seed 3\nrank 0 runs\n", ""),
+        ("Error: no handle\nwandb: You can sync this run by running wandb sync\n", ""),
+        ("Error: no handle\ncleaning up, remove old checkpoints\n", ""),
+        ("Error: no handle\nUse GPU 0, set lr 0.1\n", ""),
     ],
 )
 def test_what_a_program_advises_is_shown_as_the_first_step(tmp_path, capsys, log, advice):
@@ -101,6 +105,8 @@ def test_what_a_program_advises_is_shown_as_the_first_step(tmp_path, capsys, log
     [
         ("quux: error: only one of a and b should\n   be given\nbye\n", "should be given"),
         ("quux: error: no handle\nquux2: error: no door\n", "error: no handle"),
+        ("quux: error: no handle\nretrying after connection refused of h-1\n", "error: no handle"),
+        ("quux: error: no handle\nepoch 3, set lr 0.1\n", "error: no handle"),
     ],
 )
 def test_the_rest_of_a_sentence_is_on_the_next_line(log, message):

@@ -86,8 +86,8 @@ def test_the_log_of_a_torchrun_by_hand_is_found(tmp_path):
     (tmp_path / "torchrun").write_text(TORCHRUN)
     log = tmp_path / "log"
     argv = [sys.executable, str(tmp_path / "torchrun")]
-    pipe = subprocess.PIPE
-    with log.open("wb") as out, subprocess.Popen(argv, stdin=pipe, stdout=out) as torchrun:
+    ways = {"stdin": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with log.open("wb") as out, subprocess.Popen(argv, stdout=out, **ways) as torchrun:
         wait_until(log.read_text, "its rank's line")
         [found] = diagnosis.job_logs(LogRequest(str(torchrun.pid)))
         torchrun.stdin.close()
