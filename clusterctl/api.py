@@ -329,7 +329,7 @@ def bench(
         for largest in plan.largest.values():
             largest.check()
         benchmarks.write_benchmark(place, plan.benchmark)
-        watch = benchmarks.RunWatch(*[lambda *told: None] * 3)
+        watch = benchmarks.RunWatch(*[lambda *_: None] * 3)
         try:
             return benchmarks.run_benchmark(access, plan, request, place, watch)
         finally:

@@ -72,16 +72,16 @@ def load_settings(
         "lab": lab,
         **{key: text and parse_value(OPTIONS[key], text) for key, text in texts.items()},
     }
-    said = {
+    entries = {
         **(file.values(cluster) if file else {}),
         **environment_values(environ, ACCOUNT),
         **{key: value for key, value in flags.items() if value is not None},
     }
     return Settings(
         home=home_folder(environ),
-        lab=bool(said.get("lab")),
-        region=said.get("region"),
-        profile=said.get("profile"),
+        lab=bool(entries.get("lab")),
+        region=entries.get("region"),
+        profile=entries.get("profile"),
         endpoint_url=endpoint_url,
         file=file,
     )

@@ -154,18 +154,18 @@ class Estimator:
         cluster: str | None = None,
         credentials: str = "profile",
         sagemaker_session: NotebookSession | None = None,
-        **said: Any,
+        **arguments: Any,
     ) -> None:
         if credentials not in CREDENTIALS:
             raise UsageError(
                 f"not credentials: {credentials!r}", f"one of {', '.join(CREDENTIALS)}"
             )
-        kept = {name: value for name, value in said.items() if value is not None}
+        kept = {name: value for name, value in arguments.items() if value is not None}
         if role:
             kept["role"] = role
-        self._said = _plain({"entry_point": entry_point, "framework": self.framework, **kept})
-        self._job = parse_job(self._said, Path())
-        instance_type = said.get("instance_type") or said.get("train_instance_type")
+        self._arguments = _plain({"entry_point": entry_point, "framework": self.framework, **kept})
+        self._job = parse_job(self._arguments, Path())
+        instance_type = arguments.get("instance_type") or arguments.get("train_instance_type")
         self._cluster = cluster
         self._credentials = credentials
         self._environ = dict(os.environ)
@@ -187,14 +187,16 @@ class Estimator:
         """
         # If this start fails, deploy() must not take an earlier job.
         self.latest_training_job = None
-        said = {**self._said, "source_dir": str(Path(self._job.source_dir).resolve())}
+        arguments = {**self._arguments, "source_dir": str(Path(self._job.source_dir).resolve())}
         if inputs is not None:
-            said["inputs"] = inputs if isinstance(inputs, str) else dict(inputs)
-        said = _plain(said)
-        parse_job(said, Path())  # raises UsageError here, not TrainingFailed from the command below
+            arguments["inputs"] = inputs if isinstance(inputs, str) else dict(inputs)
+        arguments = _plain(arguments)
+        parse_job(
+            arguments, Path()
+        )  # raises UsageError here, not TrainingFailed from the command below
         cluster = self._cluster or _cluster_of(self._environ)
         with tempfile.NamedTemporaryFile("w", suffix=".yaml", dir=Path.cwd()) as file:
-            file.write(yaml_tree.dump(said))
+            file.write(yaml_tree.dump(arguments))
             file.flush()
             words = ("train", cluster, "--job-file", file.name, "--json", "--detach")
             credentials = ("--credentials", self._credentials)
@@ -251,9 +253,9 @@ class Predictor:
         Raises UsageError for data that JSON cannot hold, TrainingFailed with the server's message.
         """
         argv = _argv("predict", self._cluster, "-", "--model", self.endpoint_name)
-        asked = json.dumps(_plain(data)).encode()
+        request = json.dumps(_plain(data)).encode()
         done = subprocess.run(
-            argv, env=self._environ, input=asked, capture_output=True, check=False
+            argv, env=self._environ, input=request, capture_output=True, check=False
         )
         if done.returncode:
             raise TrainingFailed(done.stderr.decode(errors="replace").strip())
@@ -297,7 +299,7 @@ def _cluster_of(environ: Mapping[str, str]) -> str:
     return str(running[0])
 
 
-def _plain(said: Any) -> Any:
+def _plain(arguments: Any) -> Any:
     """Return the value in JSON's types, numpy's among it converted. Raises UsageError."""
 
     def listed(value: Any) -> Any:
@@ -306,7 +308,7 @@ def _plain(said: Any) -> Any:
         raise TypeError(f"{str(value)[:60]!r} of type {type(value).__name__}")
 
     try:
-        return json.loads(json.dumps(said, default=listed))
+        return json.loads(json.dumps(arguments, default=listed))
     except (TypeError, ValueError, RecursionError) as wrong:
         raise UsageError(f"JSON has nothing for it: {wrong}") from None
 
@@ -320,12 +322,12 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool, as_json: b
     """
     last: list[str] = []
     with (
-        tempfile.TemporaryFile() as said,
+        tempfile.TemporaryFile() as arguments,
         _interrupts_held() as release,
         subprocess.Popen(
             argv,
             env=environ,
-            stdout=said if as_json else subprocess.PIPE,
+            stdout=arguments if as_json else subprocess.PIPE,
             stderr=subprocess.PIPE if as_json else subprocess.STDOUT,
             text=True,
             errors="replace",
@@ -346,8 +348,8 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool, as_json: b
         process.wait()
         if process.returncode:
             raise TrainingFailed("\n".join(last) or f"exit status {process.returncode}")
-        said.seek(0)
-        return json.load(said) if as_json else None
+        arguments.seek(0)
+        return json.load(arguments) if as_json else None
 
 
 @contextlib.contextmanager

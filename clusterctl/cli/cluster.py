@@ -708,8 +708,8 @@ def _check_nodes_going(
     nodes = fold_hosts([f"{name}-{index}" for index in indices])
     losses = _losses(app, name, found.instances, indices=indices)
     # A node that cannot be reached may be the reason: it goes without --force, too.
-    asked = {host: why for host, why in losses.unknown.items() if host not in losses.off}
-    at_risk = dataclasses.replace(losses, unknown=asked).findings(folder)
+    unknown = {host: why for host, why in losses.unknown.items() if host not in losses.off}
+    at_risk = dataclasses.replace(losses, unknown=unknown).findings(folder)
     found_there = losses.findings(folder)
     if yes and at_risk and not force:
         raise ResultsAtRisk(

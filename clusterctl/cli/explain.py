@@ -288,8 +288,8 @@ def _show_unknown(title: str, rows: Sequence[UnknownError], is_answer: bool = Fa
         output.line(title)
         for one in rows[:SHOWN]:
             rank = f", rank {one.rank}" if one.rank else ""
-            said = one.text if one.message in one.text else one.message
-            output.line(f"  {_where(one)}{rank}: {said[:300]}")
+            shown = one.text if one.message in one.text else one.message
+            output.line(f"  {_where(one)}{rank}: {shown[:300]}")
             if one.raised_at:
                 output.line(f"      raised at {one.raised_at}")
             if is_answer and one is rows[0]:

@@ -105,7 +105,7 @@ def logs(app: AppContext, name: str, job_id: str | None, follow: bool, rank: int
         if rank is not None:
             check_rank(job, rank)
         if follow:
-            return follow_to_end(access, job.job_id, job.spec.preset, rank=rank, seen=job)
+            return follow_to_end(access, job.job_id, job.spec.preset, rank=rank, last_read=job)
         read_log(access, job, output.raw, rank)
         return 0
 

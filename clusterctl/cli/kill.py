@@ -236,7 +236,7 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
         output.data({"jobs": jobs, **_report_data(others)})
     else:
         for before, job in cancelled.jobs:
-            output.line(how_it_ended(job) + ("" if before.unended else " already"))
+            output.line(how_it_ended(job) + ("" if before.is_active else " already"))
         if others.found:
             show_processes(others.found)
             output.line(how_they_ended(others))

@@ -441,7 +441,7 @@ def how_it_went(job: JobRecord) -> str:
     from clusterctl.node.jobs.spec import JobState
     from clusterctl.operations.results import state_phrase
 
-    if job.unended:
+    if job.is_active:
         return f"{state_phrase(job)}: this is what it has written so far"
     # It is not known when a lost job ended.
     after = "" if job.state is JobState.LOST else f" after {format_duration(job.duration_s)}"

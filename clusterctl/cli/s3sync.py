@@ -176,7 +176,7 @@ def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
     from clusterctl.operations.kill import kill
 
     before = {node.host: node.state for node in _nodes(access, job, hosts)}
-    ended = not job.unended or end_job(access.connections, access.head, job.job_id)
+    ended = not job.is_active or end_job(access.connections, access.head, job.job_id)
     nodes = _nodes(access, find_job(access.connections, access.head, job.job_id), hosts)
     over = (JobState.SUCCEEDED, JobState.FAILED)
     names = {node.host for node in nodes if node.state not in over}

@@ -55,12 +55,12 @@ def follow_to_end(
     preset: str,
     as_json: bool = False,
     rank: int | None = None,
-    seen: JobRecord | None = None,
+    last_read: JobRecord | None = None,
 ) -> int:
     """Show a job's log until it ends; return its exit status, or 130 after Ctrl-C.
 
-    `rank` selects the log of one rank. `seen` is the job's record, if it has just been read. On
-    GPUs of several nodes it also prints which network NCCL uses between them.
+    `rank` selects the log of one rank. `last_read` is the job's record, if it has just been read.
+    On GPUs of several nodes it also prints which network NCCL uses between them.
     """
     from clusterctl.cli.training_status import StatusLine, TrainingStatus
     from clusterctl.jobs.nccl import TransportWatch
@@ -86,9 +86,9 @@ def follow_to_end(
     try:
         if output.has_status_line():
             with contextlib.suppress(HostError):  # `follow` connects again
-                line = StatusLine(TrainingStatus(seen or find(access, job_id)))
+                line = StatusLine(TrainingStatus(last_read or find(access, job_id)))
         try:
-            job = follow(access, job_id, show, lost, rank, seen)
+            job = follow(access, job_id, show, lost, rank, last_read)
         finally:
             line.clear()
     except KeyboardInterrupt:
@@ -501,7 +501,7 @@ def train(
     from clusterctl.cli.copy.options import CopyOptions
     from clusterctl.ec2.health import health_findings
     from clusterctl.ec2.money.prices import find_prices, list_prices
-    from clusterctl.jobs.horovod import Knobs
+    from clusterctl.jobs.horovod import HorovodTuning
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
     from clusterctl.jobs.plan import JobRequest, clears_or_resumes
     from clusterctl.jobs.script_mode import ScriptMode, parse_channel, parse_hyperparameter
@@ -577,7 +577,7 @@ def train(
         environment=environment.rstrip("/") if environment else environment,
         recipe=recipe,
         output=output_folder,
-        knobs=Knobs(
+        tuning=HorovodTuning(
             fusion_threshold,
             cycle_time_s,
             hierarchical_allreduce,
@@ -616,9 +616,9 @@ def train(
         started = start_training(access, plan, how, watchdog, machines, retries, min_gpus, bring)
         _show_started(started)
         if not detach:
-            seen = started.started.job
+            last_read = started.started.job
             ended = follow_to_end(
-                access, started.job.job_id, started.job.preset, as_json, seen=seen
+                access, started.job.job_id, started.job.preset, as_json, last_read=last_read
             )
             if ended == output.INTERRUPTED:
                 _note_model(name, started, model_place)

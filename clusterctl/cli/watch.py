@@ -17,7 +17,7 @@ from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.host_options import SOURCES, host_options, one_of
 from clusterctl.cli.params import Duration, job_argument, json_option
-from clusterctl.diagnosis.hostchecks import told_by_cards
+from clusterctl.diagnosis.hostchecks import card_errors_in_words
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.units import count, format_duration, format_rate
 from clusterctl.node.facts.network import IMPAIRED, UNRESPONSIVE
@@ -147,7 +147,7 @@ def node_troubles(node: WatchedNode) -> list[str]:
     troubles = [f"{format_indices(ranks)} {STATES[state]}" for state, ranks in by_state.items()]
     for card, grown in (node.facts.get("efa") or {}).get("cards", {}).items():
         bad = {name: grown.get(name, 0) for name in (IMPAIRED, UNRESPONSIVE)}
-        events = told_by_cards(bad)
+        events = card_errors_in_words(bad)
         troubles += [f"EFA {card}: {events}"] if events else []
     return troubles + [f"{what}: {why}" for what, why in node.facts.get("errors", {}).items()]
 
@@ -285,11 +285,11 @@ def watch(
     with contextlib.ExitStack() as opened:
         if source:
             watched = Watch(source.connections, source.targets, None, interval_s)
-            look = functools.partial(collect_from, source, None, home_folder())
+            collect = functools.partial(collect_from, source, None, home_folder())
         else:
             access = opened.enter_context(app.open(name or ""))
             watched = watch_cluster(access, interval_s, job_id)
-            look = functools.partial(collect, access, job_id)
+            collect = functools.partial(collect, access, job_id)
         view = LiveView(
             source.options if source else name or "", opened.enter_context(watched), interval_s
         )
@@ -300,7 +300,7 @@ def watch(
                         view.finding = "looking at all nodes, for some seconds"
                         if key(0) == "q":  # draws that text
                             break
-                        view.finding = verdict_of(look())
+                        view.finding = verdict_of(collect())
             return 0
         while True:
             time.sleep(interval_s)

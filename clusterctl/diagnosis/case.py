@@ -37,7 +37,7 @@ from clusterctl.explain.stalls import place_in_model, stalls
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 # A program in C computes if the kernel's part of its time is at most the first share, and that of
 # each other rank, which asks for messages, at least the second.
-COMPUTES, ASKS = 0.1, 0.3
+COMPUTES, POLLS = 0.1, 0.3
 # Bytes between ranks in a few seconds: more than processes without work send to say that they live.
 EXCHANGED_BYTES = 4 << 10
 # In the first seconds of a job, some ranks may not have been started yet.
@@ -133,8 +133,8 @@ class Scene(StepSigns):
     @functools.cached_property
     def size(self) -> int:
         """The number of ranks that the job should have; 0 if unknown."""
-        seen = max((one.process.size or 0 for one in self.ranks), default=0)
-        return self.job.size or seen or self.placement.ranks
+        largest = max((one.process.size or 0 for one in self.ranks), default=0)
+        return self.job.size or largest or self.placement.ranks
 
     @functools.cached_property
     def by_number(self) -> dict[int, Rank]:
@@ -193,10 +193,10 @@ class Scene(StepSigns):
         shares = {one.number: one.asking_share for one in self.ranks if not one.is_python}
         known = {number: share for number, share in shares.items() if share is not None}
         few = [one.number for one in self.ranks if one.number in known and _computes(one)]
-        asks = [share for share in known.values() if share >= ASKS]
-        if len(known) < len(self.ranks) or len(few) + len(asks) < len(known):
+        polling = [share for share in known.values() if share >= POLLS]
+        if len(known) < len(self.ranks) or len(few) + len(polling) < len(known):
             return []
-        return [one for one in self.ranks if one.number in few] if len(few) <= len(asks) else []
+        return [one for one in self.ranks if one.number in few] if len(few) <= len(polling) else []
 
     def others_wait(self, suspects: Iterable[int]) -> bool:
         """Return whether all ranks except the suspects wait, and 9 of 10 did not move.
@@ -209,7 +209,7 @@ class Scene(StepSigns):
         return bool(rest) and all(one.waits for one in rest) and still >= 0.9 * len(rest)
 
     @property
-    def nobody_waits(self) -> bool:
+    def no_rank_waits(self) -> bool:
         """Whether nobody waits for ranks that have left the program: no rank waits, and no step is
         overdue. One that is seen to work in the compiled steps of an evaluation waits for nobody.
         """
@@ -294,10 +294,10 @@ class Scene(StepSigns):
             if one.host.host == host.host and one.process.pid == pid:
                 return one.number
         # Processes on two hosts may have the same pid, so mpirun's report has to name the host.
-        said = re.findall(
+        reports = re.findall(
             rf"process rank (\d+) with PID {pid} on node (\S+)", "\n".join(self.job.log)
         )
-        for rank, node in said:
+        for rank, node in reports:
             if node in host.names:
                 return int(rank)
         missing = [

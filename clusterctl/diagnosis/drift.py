@@ -18,12 +18,12 @@ from clusterctl.diagnosis.hostchecks import (
     CARD_TROUBLES,
     SHM,
     TAKEN_FOR_ONE,
+    card_errors_in_words,
     fullness,
     idle_among,
     namesakes,
     skews,
     slowdown,
-    told_by_cards,
     usual_clock,
 )
 from clusterctl.domain.cluster import Node
@@ -357,8 +357,8 @@ def _gpus(one: Examined) -> Findings:
     if not one.report.has(gpus):
         return
     if len(one.cards) < one.node.gpus:
-        seen = f"nvidia-smi sees {count(len(one.cards), 'GPU')}, its type has {one.node.gpus}"
-        yield Finding("gpu.count", ERROR, seen, one.host, _again(one))
+        counted = f"nvidia-smi sees {count(len(one.cards), 'GPU')}, its type has {one.node.gpus}"
+        yield Finding("gpu.count", ERROR, counted, one.host, _again(one))
     for number, card in enumerate(one.cards):
         which = f"GPU {number} ({card.bus})"
         bad = {name: n for name, n in card.ecc.items() if name.startswith("volatile")}
@@ -412,15 +412,15 @@ XID = re.compile(r"NVRM: Xid \(((?:PCI:)?[0-9a-fA-F:.]+)\).*?: (\d+)")
 
 def _xids(one: Examined) -> Findings:
     """Find Xid errors, by which NVIDIA's driver reports errors of GPUs in the kernel log."""
-    seen: Counter[tuple[str, int]] = Counter()
+    counted: Counter[tuple[str, int]] = Counter()
     ages: dict[tuple[str, int], float | None] = {}
     for line in one.report.get(kernel_log) or ():
         match = XID.search(line.text)
         if match:
             key = (match[1].removeprefix("PCI:"), int(match[2]))
-            seen[key] += 1
+            counted[key] += 1
             ages[key] = line.age_s
-    for (bus, number), times in seen.items():
+    for (bus, number), times in counted.items():
         meaning, severity = XIDS.get(
             number, ("not in our list: see NVIDIA's Xid catalogue", WARNING)
         )
@@ -447,9 +447,9 @@ def _efa(one: Examined) -> Findings:
         yield Finding("efa.idle", WARNING, message, one.host, _again(one))
     # These are no proof: a peer may have been ended, or have failed, at any time since then.
     for card in cards:
-        said = told_by_cards(card.counters, CARD_TROUBLES)
-        if said:
-            message = f"EFA card {card.name} since its driver was loaded: {said}"
+        troubles = card_errors_in_words(card.counters, CARD_TROUBLES)
+        if troubles:
+            message = f"EFA card {card.name} since its driver was loaded: {troubles}"
             yield Finding("efa.counters", INFO, message, one.host)
 
 

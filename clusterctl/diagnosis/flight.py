@@ -129,7 +129,7 @@ _STATUS = re.compile(
 
 
 # Of a rank that another one has told to dump.
-_TOLD = re.compile(
+_SIGNALLED = re.compile(
     r"(?:\[rank(\d+)\].*?)?\[PG ID \d+ PG GUID (\w+)\(default_pg\) Rank (\d+)\].*?dump signal"
     r".*?Last enqueued NCCL work: (-?\d+)"
 )
@@ -151,7 +151,7 @@ def of_log(lines: Sequence[str], size: int) -> tuple[FlightDump, ...]:
             outputs = (f"{timed_out[5]} elements",) if timed_out[5] else ()
             calls[rank, sequence] = Collective(sequence, timed_out[3], "started", inputs, outputs)
             continue
-        signal = _TOLD.search(line)
+        signal = _SIGNALLED.search(line)
         if signal and int(signal[1] or signal[3]) < size:
             rank, last = int(signal[1] or signal[3]), max(0, int(signal[4]))
             groups.setdefault(rank, FlightGroup(signal[2], "default_pg", tuple(range(size)), last))

@@ -38,8 +38,8 @@ class Hints:
         # `kill` finds a job by its launcher, and knows it apart by the group of its ranks.
         ours = [one for x in self.evidence.hosts for one in x.processes if one.job_id == job]
         groups = {one.group for one in ours if one.role == "rank"}
-        seen = [one for one in ours if one.role == "launcher" and str(one.pid) == job]
-        is_known = len(seen) == len(groups) == 1 and "" not in groups
+        launchers = [one for one in ours if one.role == "launcher" and str(one.pid) == job]
+        is_known = len(launchers) == len(groups) == 1 and "" not in groups
         if source and is_known and "--slurm" not in source:
             return f"clusterctl kill {source} --launcher {job}"
         return self.cluster("clusterctl cancel NAME") or "end the job"

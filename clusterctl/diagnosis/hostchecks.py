@@ -143,7 +143,9 @@ CARD_TROUBLES = {
 CARD_COUNTERS = {**CARD_TROUBLES, RETRANSMITTED: "packets sent again", SENT: "packets sent"}
 
 
-def told_by_cards(counted: Mapping[str, int], words: Mapping[str, str] = CARD_COUNTERS) -> str:
+def card_errors_in_words(
+    counted: Mapping[str, int], words: Mapping[str, str] = CARD_COUNTERS
+) -> str:
     """Return counters of EFA cards in words, without those that are 0 or not known."""
     return ", ".join(
         f"{text}: {counted[name]}" for name, text in words.items() if counted.get(name)

@@ -109,8 +109,8 @@ def displayed(log: Sequence[str]) -> dict[int, str]:
 def named(log: Sequence[str]) -> dict[int, str]:
     """Return the hosts of ranks that mpirun names with their node, as at their end."""
     text = "\n".join(log)
-    said = re.findall(r"process rank (\d+) with PID \d+ on node (\S+)", text)
-    return {int(rank): host.rstrip(".,") for rank, host in said}
+    bindings = re.findall(r"process rank (\d+) with PID \d+ on node (\S+)", text)
+    return {int(rank): host.rstrip(".,") for rank, host in bindings}
 
 
 def _options(line: str) -> _Options | None:
@@ -218,5 +218,5 @@ def _torchrun_ranks(program: Sequence[str]) -> int | None:
     line = " ".join(program)
     if not re.search(r"torchrun|torch\.distributed\.(?:run|launch)", line):
         return 0
-    said = re.search(r"--nproc[-_]per[-_]node[= ](\S+)", line)
-    return int(said[1]) if said and said[1].isdigit() else None if said else 1
+    bindings = re.search(r"--nproc[-_]per[-_]node[= ](\S+)", line)
+    return int(bindings[1]) if bindings and bindings[1].isdigit() else None if bindings else 1

@@ -105,20 +105,20 @@ def _of_text(text: str) -> tuple[Communicator, ...]:
     """Parse the text. It has up to three parts on a communicator, and none on a healthy one."""
     found: dict[str, Communicator] = {}
     parts = _PART.split(text)
-    for name, kind, said in zip(parts[1::3], parts[2::3], parts[3::3]):
+    for name, kind, report in zip(parts[1::3], parts[2::3], parts[3::3]):
         one = found.setdefault(name, Communicator(name, 0, {}))
         if kind == "INCOMPLETE":
             # Older versions list the ranks in one line.
-            line = re.search(r"The missing ranks?: ([\d,]+)", said)
-            silent = line[1].split(",") if line else _RANK.findall(said)
+            line = re.search(r"The missing ranks?: ([\d,]+)", report)
+            silent = line[1].split(",") if line else _RANK.findall(report)
             found[name] = replace(one, silent=tuple(sorted(map(int, silent))))
         elif kind == "MISMATCH":
-            size, counts = _counts(said)
+            size, counts = _counts(report)
             found[name] = replace(one, size=size, counts=counts)
     return tuple(replace(one, size=one.size + len(one.silent)) for one in found.values())
 
 
-def _counts(said: str) -> tuple[int, dict[int, int]]:
+def _counts(report: str) -> tuple[int, dict[int, int]]:
     """Return the number of ranks, and `counts` of Communicator, from a part of the text.
 
     Newer versions have a list of counts for each kind of collective in which ranks differ. The
@@ -126,7 +126,7 @@ def _counts(said: str) -> tuple[int, dict[int, int]]:
     """
     size = 0
     lists: list[tuple[int, dict[int, int]]] = []
-    for listed in said.split("operation counts\n")[1:]:
+    for listed in report.split("operation counts\n")[1:]:
         done, usual, number = 0, -1, 0
         ranks: dict[int, int] = {}
         for line in listed.splitlines():

@@ -121,12 +121,12 @@ def _grid(scene: Scene, bad: set[int]) -> Iterable[str]:
 
 def _cell(scene: Scene, number: int, is_bad: bool) -> str:
     rank = scene.by_number.get(number)
-    kind, says = "away", "not seen"
+    kind, words = "away", "not seen"
     if rank:
         kind = "" if rank.waits else "own"
-        says = STATES.get(rank.last.state) or rank.place.value
+        words = STATES.get(rank.last.state) or rank.place.value
     kind = "bad" if is_bad else kind
-    return f'<span class="cell {kind}" title="rank {number}: {_text(says)}">{number}</span>'
+    return f'<span class="cell {kind}" title="rank {number}: {_text(words)}">{number}</span>'
 
 
 def _tree(scene: Scene, bad: set[int]) -> Iterable[str]:

@@ -69,8 +69,8 @@ def wait_in_words(call: str, channel: str) -> str:
     if asks_user(call):
         return "waiting for input on its terminal"
     verb = next((word for part, word in _VERBS.items() if part in name), f"in {name} of")
-    nobody = " (a pipe: nobody is at its other end)" * (channel == "wait_for_partner")
-    return f"blocked {verb} {path}{nobody}"
+    no_peer = " (a pipe: nobody is at its other end)" * (channel == "wait_for_partner")
+    return f"blocked {verb} {path}{no_peer}"
 
 
 def asks_user(call: str) -> bool:

@@ -163,25 +163,25 @@ class StepSigns:
 
         A trainer that writes rows of metrics shows its steps there, whatever else its log says.
         """
-        said = [self.job.metrics_silent_s] if self.rows else []
+        silences = [self.job.metrics_silent_s] if self.rows else []
         last = next((line for line in reversed(self.job.log) if line.strip()), "")
         counts = is_step(last) if self.rows else not _complains(last)
         if self.job.log_silent_s is not None and counts and not self.stall:
-            said.append(self.job.log_silent_s)
-        known = [one for one in said if one is not None]
+            silences.append(self.job.log_silent_s)
+        known = [one for one in silences if one is not None]
         return min(known) if known else None
 
     @property
-    def patience_s(self) -> float:
+    def overdue_after_s(self) -> float:
         """Seconds without a step after which the job is called stuck."""
         return max(STUCK_AFTER_S, STUCK_AFTER_STEPS * self.rhythm_s)
 
     @functools.cached_property
     def is_quiet(self) -> bool:
-        """Whether the job has made no step for longer than `patience_s`, or none that is known."""
+        """Whether the job has made no step for more than `overdue_after_s`, or none is known."""
         if self.stall or self.quiet_s is None:
             return True
-        return self.quiet_s >= self.patience_s
+        return self.quiet_s >= self.overdue_after_s
 
     @functools.cached_property
     def since_step_s(self) -> float:

@@ -131,9 +131,9 @@ class Rank:
         It was in other calls, and left a step, got on in a file, or used the processor: a loop that
         only tries again is in other calls, too.
         """
-        seen = [place for place, one in zip(self.places, self.samples) if main_thread(one)]
-        left = any(a in (*WAITING, *STARTING) and a != b for a, b in zip(seen, seen[1:]))
-        return len(seen) > 1 and self.moved and (left or self.gets_on or self.uses_processor)
+        read = [place for place, one in zip(self.places, self.samples) if main_thread(one)]
+        left = any(a in (*WAITING, *STARTING) and a != b for a, b in zip(read, read[1:]))
+        return len(read) > 1 and self.moved and (left or self.gets_on or self.uses_processor)
 
     @property
     def works_in_thread(self) -> bool:
@@ -197,8 +197,8 @@ class Rank:
     def moved(self) -> bool:
         """Whether its stack changed between samples, or its position in a file."""
         # A look at which the stack could not be read shows no other call.
-        seen = [one for one in self.samples if main_thread(one)] or self.samples
-        if len({sample_path(sample) for sample in seen}) > 1:
+        read = [one for one in self.samples if main_thread(one)] or self.samples
+        if len({sample_path(sample) for sample in read}) > 1:
             return True
         positions: dict[str, int] = {}
         for sample in self.samples:

@@ -70,7 +70,7 @@ from clusterctl.jobs.processes import unseen_users
 from clusterctl.node.record import to_data
 
 # Findings whose message says who waits for whom.
-WAIT_IS_SAID = ("rank.skipped", "rank.missed", "rank.apart")
+NAMES_THE_WAIT = ("rank.skipped", "rank.missed", "rank.apart")
 # What PyTorch says at the end of a job whose collective has timed out.
 OF_WATCHDOG = re.compile(r"ProcessGroupNCCL|\b[Ww]atchdog|DistBackendError")
 # Findings that tell what a rank waits for, better than that it is elsewhere than the others.
@@ -214,7 +214,7 @@ def _whole(scene: Scene, lead: Cause, rest: list[Cause]) -> Cause:
     message, shown = lead.message, list(lead.evidence)
     blocked = scene.is_running and not scene.advances and lead.check.startswith(("rank.", "disk."))
     waiting = [one for one in scene.waiting if one.number not in lead.ranks]
-    if blocked and lead.ranks and waiting and lead.check not in WAIT_IS_SAID:
+    if blocked and lead.ranks and waiting and lead.check not in NAMES_THE_WAIT:
         what = scene.waited_for(lead.ranks)
         who = f"{len(waiting)} ranks wait" if waiting[1:] else f"rank {waiting[0].number} waits"
         message += f"; {who} for it in {what}{scene.since}"
@@ -239,37 +239,37 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
     """Return the check id and the verdict if no finding blocks the job."""
     job = scene.job
     name = f"job {job.job_id}" if job.job_id else "the job"
-    beside = "; see the warnings" if any(one.severity is not INFO for one in rest) else ""
+    addition = "; see the warnings" if any(one.severity is not INFO for one in rest) else ""
     if scene.evidence.holes:
         hole = scene.evidence.holes[0]
         is_what = "damaged" if _is_damaged(hole, scene) else "missing"
         missing = f"a part of the evidence is {is_what}: {hole}"
-        return UNKNOWN, f"what {name} does is not known: {missing}{beside}"
+        return UNKNOWN, f"what {name} does is not known: {missing}{addition}"
     if scene.evidence.job is None:
         if scene.silent and not rest:
             host = scene.silent[0]
             why = f"{called(host)} gave no evidence: {host.error}"
             return UNKNOWN, f"whether a job runs is not known: {why}"
         if scene.evidence.source:
-            return IDLE, f"no job was seen on these hosts ({scene.evidence.source}){beside}"
-        return IDLE, f"no job runs on {scene.evidence.cluster}, and none has run{beside}"
+            return IDLE, f"no job was seen on these hosts ({scene.evidence.source}){addition}"
+        return IDLE, f"no job runs on {scene.evidence.cluster}, and none has run{addition}"
     if not scene.is_running:
         if job.state == QUEUED:
             listing = scene.hints.cluster("clusterctl jobs NAME")
-            return QUEUED, f"{name} waits for its turn: {listing}{beside}"
+            return QUEUED, f"{name} waits for its turn: {listing}{addition}"
         age = f" after {format_duration(job.age_s)}" if job.age_s else ""
         if job.state == "succeeded":
-            return HEALTHY, f"{name} ended well{age}{beside}"
+            return HEALTHY, f"{name} ended well{age}{addition}"
         if job.state == "cancelled":
-            return "ended", f"{name} was cancelled{age}{beside}"
-        return UNKNOWN, f"{name} {job.state}{age}, and nothing that was seen says why{beside}"
+            return "ended", f"{name} was cancelled{age}{addition}"
+        return UNKNOWN, f"{name} {job.state}{age}, and nothing that was seen says why{addition}"
     whole = _seen(scene)
     if scene.advances:
-        return HEALTHY, f"{name} is healthy: {scene.advances}; {whole}{beside}"
+        return HEALTHY, f"{name} is healthy: {scene.advances}; {whole}{addition}"
     if scene.moves:
         check = "starting" if _is_starting(scene) else HEALTHY
-        return check, f"{name} is {check}: {scene.moves}; {whole}{beside}"
-    return UNKNOWN, f"it is not known whether {name} is stuck: {_open(scene)}; {whole}{beside}"
+        return check, f"{name} is {check}: {scene.moves}; {whole}{addition}"
+    return UNKNOWN, f"it is not known whether {name} is stuck: {_open(scene)}; {whole}{addition}"
 
 
 def _is_starting(scene: Scene) -> bool:

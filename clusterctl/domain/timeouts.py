@@ -96,7 +96,7 @@ class Timeouts:
 
     # New nodes
     # For which only the console is read for host keys; a third of the timeout if that is less.
-    console_alone_s: float = 60.0
+    console_only_s: float = 60.0
     # For which a refused key is tried again: cloud-init may start sshd before it has written
     # authorized_keys.
     key_refused_s: float = 120.0

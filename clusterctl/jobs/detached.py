@@ -189,12 +189,12 @@ def follow_job(
     sink: Callable[[bytes], None] | None,
     on_lost: Callable[[HostError, float], None] = lambda why, delay_s: None,
     rank: int | None = None,
-    seen: JobRecord | None = None,
+    last_read: JobRecord | None = None,
     timeouts: Timeouts = Timeouts(),
 ) -> JobRecord:
     """Pass a job's log, or that of one rank, to `sink` until the job has ended. Return its record.
 
-    Without a sink, only wait. `seen` is the job's record, if the caller has just queried it.
+    Without a sink, only wait. `last_read` is the job's record, if the caller has just queried it.
 
     After a lost connection the log continues at the byte where it broke; `on_lost(why, delay_s)` is
     called before each new attempt, of which there are as many in a row as `reconnect_after_s` has
@@ -206,11 +206,11 @@ def follow_job(
     while True:
         received = _Counter(sink or (lambda chunk: None))
         try:
-            job, seen = seen or find_job(connections, head, job_id), None
+            job, last_read = last_read or find_job(connections, head, job_id), None
             known = _known(job)
-            command = tail_command(job_id, offset, job.unended, silent=sink is None, rank=rank)
+            command = tail_command(job_id, offset, job.is_active, silent=sink is None, rank=rank)
             read_data(connections, head, command, received)
-            if not job.unended:
+            if not job.is_active:
                 return job
             # The job has ended, unless its runner was not there yet, or its end is not recorded.
             if polled_again:

@@ -24,7 +24,7 @@ STALL_CHECK_S = 60.0  # Horovod's default for HOROVOD_STALL_CHECK_TIME_SECONDS
 
 
 @dataclass(frozen=True)
-class Knobs:
+class HorovodTuning:
     """The user's settings for Horovod. None leaves a setting to the preset or to Horovod.
 
     A `stall_check_s` of 0 turns the stall check off; with a `stall_shutdown_s` of 0 a stalled job

@@ -33,7 +33,7 @@ from clusterctl.jobs.head_facts import (
     head_slots,
     shared_network,
 )
-from clusterctl.jobs.horovod import TRAINING_ONLY_VARIABLES, Knobs
+from clusterctl.jobs.horovod import TRAINING_ONLY_VARIABLES, HorovodTuning
 from clusterctl.jobs.mpirun import (
     JOB_VARIABLE,
     MpiLaunch,
@@ -150,7 +150,7 @@ class JobRequest:
     clears: bool | None = None
     variables: tuple[Variable, ...] = ()
     mpi_arguments: tuple[str, ...] = ()
-    knobs: Knobs = field(default_factory=Knobs)
+    tuning: HorovodTuning = field(default_factory=HorovodTuning)
     torchrun: bool = False
     per_host: int | None = None
     script_mode: bool = False
@@ -285,7 +285,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         **(meeting if by_mpirun else {}),
         **(TORCHRUN_VARIABLES if request.torchrun else {}),
         **(flight_variables(job_id) if request.torchrun else {}),
-        **request.knobs.environment(defaults, f"{facts.home}/{JOBS_FOLDER}/{job_id}"),
+        **request.tuning.environment(defaults, f"{facts.home}/{JOBS_FOLDER}/{job_id}"),
         **dict(node_exports(environment.mpirun.path, preset, facts)),
         **{one.name: None if one.private else one.value for one in request.variables},
         JOB_VARIABLE: job_id,
@@ -447,7 +447,7 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
         raise NotEnoughGpus(
             f"wanted {ranks} GPUs, {there} {slots}", f"take {slots}, or {more_gpus}"
         )
-    request.knobs.check()
+    request.tuning.check()
     if request.recipe is not None and request.recipe not in RECIPES:
         raise UsageError(
             f"there is no recipe {request.recipe!r}", f"it is one of {', '.join(RECIPES)}"
@@ -472,8 +472,8 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
         **for_real_data,
     }
     if request.torchrun:
-        knobs = {"a knob of Horovod's": request.knobs != Knobs()}
-        _refuse("--launcher torchrun", "it runs PyTorch's own", knobs)
+        tuning = {"a knob of Horovod's": request.tuning != HorovodTuning()}
+        _refuse("--launcher torchrun", "it runs PyTorch's own", tuning)
         if request.script is None:
             raise UsageError(
                 "--launcher torchrun needs a program of PyTorch's: the trainer is TensorFlow's",

@@ -75,9 +75,9 @@ def check_shaping() -> None:
         raise MissingTool("shaping a link needs tc", "sudo apt-get install iproute2")
     probe = ["tc", "qdisc", "add", "dev", "lo", "root", *shape_of(SLOWEST_BIT).split()]
     # In a network namespace of its own: the machine's `lo` is not touched, and root is not needed.
-    alone = ["unshare", "--user", "--map-root-user", "--net"]
+    isolated = ["unshare", "--user", "--map-root-user", "--net"]
     tried = subprocess.run(
-        [*alone, *probe], env={"PATH": SEARCH_PATH}, capture_output=True, text=True, check=False
+        [*isolated, *probe], env={"PATH": SEARCH_PATH}, capture_output=True, text=True, check=False
     )
     if tried.returncode:
         reason = tried.stderr.strip() or f"exit status {tried.returncode}"

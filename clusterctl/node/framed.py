@@ -70,19 +70,19 @@ class FramedCommand:
             head = f"exit {_OTHER_SHELL} # {word} {len(script)}\n"
             self.line = f"{_PROGRAM} {halves}"
             self.stdin = b"\n" * _EMPTY_LINES + head.encode() + script
-        self._begun = {"stdout": False, "stderr": False}
+        self._started = {"stdout": False, "stderr": False}
         self._held: dict[str, bytes] = {"stdout": b"", "stderr": b""}
 
     def take(self, stream: str, chunk: bytes) -> bytes:
         """Return the part of a chunk of `stdout` or `stderr` that is the command's own output."""
         data = self._held[stream] + chunk
-        if not self._begun[stream]:
+        if not self._started[stream]:
             number = rb" (\d{1,9})" if stream == "stdout" else b"()"
             line = re.search(self._word + number + b"\n", data)
             if not line:
                 self._held[stream] = data[-_KEPT:]
                 return b""
-            self._begun[stream] = True
+            self._started[stream] = True
             self.process = int(line[1]) if line[1] else self.process
             data = data[line.end() :]
         self._held[stream] = b""
@@ -108,7 +108,7 @@ class FramedCommand:
 
     def rest(self, stream: str) -> bytes:
         """Return what is held back of a stream that has ended."""
-        return self._held[stream] if self._begun[stream] else b""
+        return self._held[stream] if self._started[stream] else b""
 
     def trouble(self, exit_status: int) -> str:
         """Return why a command did not run, or not to its end, though its host ended it with this

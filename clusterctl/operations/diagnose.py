@@ -186,22 +186,22 @@ def collect(
 
     outcomes = fan_out(one, access.all_targets).outcomes
     nodes = {node.name: node for node in access.cluster.nodes}
-    hosts, told = [], None
+    hosts, on_head = [], None
     for outcome in outcomes:
         node = nodes[outcome.host]
         if outcome.value:
             host, record = outcome.value
-            told = told or record
+            on_head = on_head or record
         else:
             host = silent(outcome.error)
         address = node.private_ip or node.address
         slots = max(node.gpus, 1)
         host = replace(host, index=node.index, host=node.name, address=address, slots=slots)
         hosts.append(replace(host, quarantined=node.quarantined))
-    hosts += gone_hosts(access, told, taken_at)
-    if told and job_id and not told.found:
+    hosts += gone_hosts(access, on_head, taken_at)
+    if on_head and job_id and not on_head.found:
         raise UsageError(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
-    job = job_of(told, hosts, job_id)
+    job = job_of(on_head, hosts, job_id)
     hosts = relevant_hosts(job, hosts)
     evidence = Evidence(
         cluster=access.cluster.name,
@@ -216,24 +216,26 @@ def collect(
     return replace(evidence, took_s=round(time.monotonic() - began, 2))
 
 
-def gone_hosts(access: Access, told: JobOnHead | None, at: datetime) -> list[HostEvidence]:
+def gone_hosts(access: Access, on_head: JobOnHead | None, at: datetime) -> list[HostEvidence]:
     """Return the evidence on the cluster's missing nodes that the job used, or may have used.
 
-    `told` is what the head node has of the job; None if it did not answer.
+    `on_head` is what the head node has of the job; None if it did not answer.
     """
-    told = told or JobOnHead()
-    attempts = told.found.status.attempts if told.found else ()
+    on_head = on_head or JobOnHead()
+    attempts = on_head.found.status.attempts if on_head.found else ()
     notices = [attempt.get("notices") or {} for attempt in attempts]
     hosts = []
     for index in access.cluster.missing:
         name = f"{access.cluster.name}-{index}"
-        if told.found and name not in told.addresses:
+        if on_head.found and name not in on_head.addresses:
             continue
         notice: dict[str, Any] = next((one[name] for one in reversed(notices) if name in one), {})
         why = access.why_lost(name, at, notice)
-        address = told.addresses.get(name) or ""
-        said = "its instance is gone" + (f": {why}" if why else "")
-        hosts.append(HostEvidence(index=index, host=name, address=address, error=said, ec2=said))
+        address = on_head.addresses.get(name) or ""
+        why_gone = "its instance is gone" + (f": {why}" if why else "")
+        hosts.append(
+            HostEvidence(index=index, host=name, address=address, error=why_gone, ec2=why_gone)
+        )
     return hosts
 
 
@@ -244,8 +246,8 @@ def relevant_hosts(job: JobEvidence | None, hosts: list[HostEvidence]) -> list[H
         host.host: {one.rank for one in host.ranks if job and one.job_id == job.job_id}
         for host in hosts
     }
-    seen = set().union(*ranks.values())
-    is_short = job is not None and job.state == "running" and len(seen) < job.size
+    numbers = set().union(*ranks.values())
+    is_short = job is not None and job.state == "running" and len(numbers) < job.size
     return [
         host
         for host in hosts
@@ -261,7 +263,7 @@ def ask(
     # Log in first: the greeting's time bounds the error of the clock's offset and must not include
     # the login.
     session = _logged_in(connections, target)
-    asked_at = time.time()
+    sent_at = time.time()
     result = connections.run(target, GREETING, timeout_s=CONNECT_WITHIN_S, stdin=b"")
     answered_at = time.time()
     words = [*result.stdout.split(), "", ""]
@@ -276,8 +278,8 @@ def ask(
         attachment=send,
     )
     host, problems = salvage(HostEvidence, response.host)
-    told, wrong = salvage(JobOnHead, response.job) if response.job is not None else (None, ())
-    if host is None or (response.job or {}).get("found") and not (told and told.found):
+    on_head, wrong = salvage(JobOnHead, response.job) if response.job is not None else (None, ())
+    if host is None or (response.job or {}).get("found") and not (on_head and on_head.found):
         why = (*problems, *wrong)[0]
         raise CommandNotRun(target.host, f"looking at it failed: unexpected response: {why}")
     host = replace(host, problems=(*host.problems, *_damaged(*problems, *wrong)))
@@ -285,15 +287,15 @@ def ask(
         now_s = float(words[0])
     except ValueError:
         host = replace(host, problems=(*host.problems, *_damaged(f"clock: {words[0][:60]!r}")))
-        return host, told
+        return host, on_head
     # The node read its clock during the round trip: compare it with the middle of that. The error
     # is at most half the round trip.
     host = replace(
         host,
-        clock_offset_s=round(now_s - (asked_at + answered_at) / 2, 4),
-        clock_error_s=round((answered_at - asked_at) / 2, 4),
+        clock_offset_s=round(now_s - (sent_at + answered_at) / 2, 4),
+        clock_error_s=round((answered_at - sent_at) / 2, 4),
     )
-    return host, told
+    return host, on_head
 
 
 def _damaged(*problems: str) -> list[str]:
@@ -318,10 +320,10 @@ def _logged_in(connections: HostConnections, target: Target) -> HostLogin:
 
 def silent(error: ClusterctlError | None) -> HostEvidence:
     """Return the evidence on a host that did not answer. Its error may include what EC2 says."""
-    said = error.message if error else "no answer"
-    what, _, ec2 = said.partition("; EC2 ")
-    if said.startswith("its instance is "):
-        return HostEvidence(error=said, ec2=said)
+    reason = error.message if error else "no answer"
+    what, _, ec2 = reason.partition("; EC2 ")
+    if reason.startswith("its instance is "):
+        return HostEvidence(error=reason, ec2=reason)
     if isinstance(error, CommandFailed) and error.hint:
         what += f" ({error.hint})"  # of a host that answers, and cannot run the program
     return HostEvidence(error=what, ec2=f"EC2 {ec2}" if ec2 else "")
@@ -336,28 +338,28 @@ def _entries(text: str) -> tuple[HostSlots, ...]:
 
 
 def job_of(
-    told: JobOnHead | None, hosts: list[HostEvidence], job_id: str | None
+    on_head: JobOnHead | None, hosts: list[HostEvidence], job_id: str | None
 ) -> JobEvidence | None:
     """Return the job's evidence from what the head node has of it and the ranks' environment
     variables. Return None if no job has run.
 
     A job without a record is the one of these ranks with the ID `job_id`.
     """
-    is_silent, told = told is None, told or JobOnHead()
-    record = told.found
+    is_silent, on_head = on_head is None, on_head or JobOnHead()
+    record = on_head.found
     ranks = [rank for host in hosts for rank in host.ranks]
     wanted = record.job_id if record else job_id
     if is_silent and ranks:
         # The head node does not answer: take the job to which most ranks belong.
         wanted = Counter(rank.job_id for rank in ranks).most_common(1)[0][0]
     sizes = [rank.size for rank in ranks if rank.size and rank.job_id == wanted]
-    if not (record or told.line or sizes):
+    if not (record or on_head.line or sizes):
         return None
     evidence = JobEvidence(
         job_id=wanted or "",
-        **{one.name: getattr(told, one.name) for one in fields(JobOutput)},
-        hosts={entry.host: entry.slots for entry in _entries(told.hosts)},
-        others=told.others,
+        **{one.name: getattr(on_head, one.name) for one in fields(JobOutput)},
+        hosts={entry.host: entry.slots for entry in _entries(on_head.hosts)},
+        others=on_head.others,
     )
     if record:
         return replace(
@@ -377,7 +379,7 @@ def job_of(
     return replace(
         evidence,
         state="running",
-        age_s=oldest_s if told.age_s is None else told.age_s,
+        age_s=oldest_s if on_head.age_s is None else on_head.age_s,
         size=max(sizes, default=0),
-        line=shlex.join(told.line),
+        line=shlex.join(on_head.line),
     )

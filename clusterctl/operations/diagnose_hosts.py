@@ -203,7 +203,7 @@ def _job(
     if not every:
         return None
     chosen = job_name or (counts.most_common(1)[0][0] if counts else next(iter(every)))
-    told = next(
+    on_head = next(
         (
             records[host.host]
             for host in hosts
@@ -217,7 +217,7 @@ def _job(
         replace(host, processes=tuple(one for one in host.processes if one.job_id == chosen))
         for host in hosts
     ]
-    found = job_of(replace(told, found=None), ours, chosen)
+    found = job_of(replace(on_head, found=None), ours, chosen)
     # Ranks whose launcher has ended have no name.
     others = tuple(one for one in every if one not in ("", chosen))
     return replace(found or JobEvidence(state="running"), job_id=chosen, others=others)

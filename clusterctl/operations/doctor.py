@@ -23,7 +23,7 @@ from clusterctl.jobs.trainer import DATA_FOLDER
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.gpus import dcgm, fabric_manager, gpus, nvlink
 from clusterctl.node.facts.network import efa, efa_cards, interfaces, unreached
-from clusterctl.node.facts.processes import unended_jobs
+from clusterctl.node.facts.processes import active_jobs
 from clusterctl.node.facts.report import Fact
 from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versions
 from clusterctl.node.facts.system import kernel_log, limits, memory, system
@@ -108,7 +108,7 @@ def doctor(
     requested_efa = {one.node.name: one.efa_interfaces for one in instances}
     nodes = {node.name: node for node in access.cluster.nodes}
     examined = tuple(
-        Examined(nodes[one.host], one.without(unended_jobs), requested_efa.get(one.host, 0))
+        Examined(nodes[one.host], one.without(active_jobs), requested_efa.get(one.host, 0))
         for one in result.values
     )
     found = [*health, *_unreachable(result.failures), *check(examined)]

@@ -203,8 +203,8 @@ def _remove(
     ):
         raise NotLaunchedHere(name, others)
     # A role with nothing else may be that of an `up` of another machine, which has just begun.
-    begun = creations.began("create_role") or creations.began("create_instance_profile")
-    has_role = bool(nodes or begun or made or own_role in profiles)
+    may_be_new = creations.began("create_role") or creations.began("create_instance_profile")
+    has_role = bool(nodes or may_be_new or made or own_role in profiles)
     # An instance that EC2 did not show before may be what still uses a group.
     timeout = (timeouts.group_free_s, clock, end)
     addresses = delete_all(client, made, ResourceKind.ADDRESS, timeouts.shown_s, clock)

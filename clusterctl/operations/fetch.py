@@ -27,8 +27,8 @@ from clusterctl.node.jobs.written import (
     OutputFiles,
     OutputFolder,
     Trees,
+    find_output,
     list_trees,
-    look,
     note_fetched,
 )
 from clusterctl.node.record import RecordError, from_json, to_data
@@ -109,7 +109,7 @@ def fetch(
     copy failed, or one differs.
     """
     job = find_job(access.connections, access.head, job_id)
-    record, begun = place / RECORD, place / f".fetch-{job_id}-begun"
+    record, started = place / RECORD, place / f".fetch-{job_id}-begun"
     check_place(place, job_id)
     problems: list[ClusterctlError] = []
     outputs = [] if record_only else _outputs(access, job, problems)
@@ -118,13 +118,13 @@ def fetch(
     gone: tuple[str, ...] = ()
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with locked_staging_folder(place, job_id) as (draft, was_begun):
+        with locked_staging_folder(place, job_id) as (draft, was_started):
             is_again = record.exists()
             _unpack(access, job_id, draft)
             kept = [path.name for path in draft.iterdir()]
             hosts = [target.host for target in access.all_targets]
             parts = plan_parts(place, [*kept, RECORD], access.head_name, hosts, outputs)
-            if is_again or was_begun:
+            if is_again or was_started:
                 gone = _gone(job, place, parts)
             else:
                 _check_free(place, kept)
@@ -134,7 +134,7 @@ def fetch(
             if job.spec.code:
                 data["code"] = job.spec.code
             (draft / RECORD).write_text(json.dumps(data, indent=1) + "\n")
-            begun.mkdir(exist_ok=True)
+            started.mkdir(exist_ok=True)
             for name in kept:
                 (draft / name).replace(place / name)
             broken: set[tuple[Target, str]] = set()
@@ -148,7 +148,7 @@ def fetch(
             if problems:
                 raise _incomplete(job_id, place, problems)
             (draft / RECORD).replace(record)
-            begun.rmdir()
+            started.rmdir()
     except OSError as error:
         raise ClusterctlError(
             f"cannot write {error.filename or place}: {error.strerror}",
@@ -230,7 +230,7 @@ def _outputs(access: Access, job: JobRecord, problems: list[ClusterctlError]) ->
     is not known. Raises HostError if the head node does not answer."""
     trees: tuple[OutputFolder, ...] = ()
     try:
-        if job.spec.model_dir is not None and not job.unended:
+        if job.spec.model_dir is not None and not job.is_active:
             _collect(access, job.job_id)
     except CommandFailed as error:  # then each node still has its part
         problems.append(error)
@@ -242,7 +242,7 @@ def _outputs(access: Access, job: JobRecord, problems: list[ClusterctlError]) ->
     for target in access.all_targets:
         here = tuple(one for one in trees if target == access.head or target.host in one.hosts)
         try:
-            found = _call(access, target, look, Trees(here, named=True)) if here else ()
+            found = _call(access, target, find_output, Trees(here, named=True)) if here else ()
         except HostError as error:
             problems.append(error)
             continue

@@ -266,17 +266,17 @@ def cancel(access: Access, job_id: str | None = None) -> CancelReport:
     aside = access.select(quarantined) if quarantined else ()
     before: Processes = FanoutResult(())
     # Before anything ends: a process that has written over its environment is found by its parents.
-    if any(job.unended for job in jobs):
+    if any(job.is_active for job in jobs):
         probed = (*access.targets, *aside)
         before = list_processes(access.connections, probed, query, FIRST_LIST_TIMEOUT_S)
     found = all_of(before)
     # End the queue from its back: if the running job ended first, the next one would start.
     for job in reversed(jobs):
-        if job.unended:
+        if job.is_active:
             end_job(access.connections, access.head, job.job_id)
     hosts = {target.host for target in access.targets}
-    unseen = [_not_listed(one) for one in before.failures if one.host in hosts]
-    others = kill(access.connections, access.targets, query.after(found)).with_failures(unseen)
+    unlisted = [_not_listed(one) for one in before.failures if one.host in hosts]
+    others = kill(access.connections, access.targets, query.after(found)).with_failures(unlisted)
     checked = {*others.answered}
     # End these jobs' processes on nodes in quarantine, too. A quarantined node that does not answer
     # is no failure.
@@ -298,11 +298,11 @@ def report_of(
 ) -> CancelReport:
     """Return the report on jobs by their records before and after, and on all else. `checked` are
     the nodes that answered after the jobs' end. Pure."""
-    ended = [after for before, after in jobs if before.unended]
+    ended = [after for before, after in jobs if before.is_active]
     known = {(one.host, one.pid) for one in others.left}
     left = [one for job in ended for one in _left_by(head, job) if (head, one.pid) not in known]
     others = replace(others, left=(*others.left, *left))
-    late = ", ".join(after.job_id for _, after in jobs if after.unended)
+    late = ", ".join(after.job_id for _, after in jobs if after.is_active)
     if late:
         error = HostError(head, f"job {late} has not ended in time", "run it again: it goes on")
         others = others.with_failures([HostOutcome(head, error=error)])

@@ -267,7 +267,7 @@ class HostKeySources:
 
     `shown_key` connects to a node and returns the key that it shows; it is None unless the user
     accepts unverified keys. `notify` receives findings, for example about a changed key. For
-    `console_alone_s` only the console is polled.
+    `console_only_s` only the console is polled.
     """
 
     consoles: Consoles
@@ -275,7 +275,7 @@ class HostKeySources:
     agents: AgentHostKeys
     shown_key: Callable[[Node], paramiko.PKey] | None = None
     notify: Callable[[Finding], None] = lambda finding: None
-    console_alone_s: float = Timeouts.console_alone_s
+    console_only_s: float = Timeouts.console_only_s
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _compared: dict[str, bool] = field(default_factory=dict)
 
@@ -310,11 +310,11 @@ class HostKeySources:
         """
         keys = parse_host_keys(self.consoles.read(node.instance_id))
         agent = self.agents if has_agent else None
-        if not keys and agent and waited_s >= self.console_alone_s:
+        if not keys and agent and waited_s >= self.console_only_s:
             keys = agent.read(node.instance_id)
         if keys:
             self.known_keys.learn(node, keys)
-        elif self.shown_key and waited_s >= self.console_alone_s * (2 if agent else 1):
+        elif self.shown_key and waited_s >= self.console_only_s * (2 if agent else 1):
             keys = self._accept(node, self.shown_key)
         return keys
 

@@ -26,7 +26,7 @@ from clusterctl.jobs.detached import (
     tail_command,
 )
 from clusterctl.jobs.processes import TIMEOUT_S, all_of, processes_in
-from clusterctl.node.facts.processes import job_processes, unended_jobs
+from clusterctl.node.facts.processes import active_jobs, job_processes
 from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.spec import SERVE, JobRecord, JobState
@@ -47,7 +47,7 @@ def jobs_of(access: Access) -> list[JobRecord]:
 
 def running_jobs(access: Access) -> list[JobRecord]:
     """Return the jobs that have not ended, queued ones included. Raise HostError."""
-    return [job for job in jobs_of(access) if job.unended]
+    return [job for job in jobs_of(access) if job.is_active]
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class RunningWork:
 def work_facts(access: Access, target: Target) -> list[Fact]:
     """Return the facts about a node that running_work needs."""
     # A job is listed from when its runner has started. One that is just being submitted is not.
-    jobs = [unended_jobs] if target.host == access.head_name else []
+    jobs = [active_jobs] if target.host == access.head_name else []
     return [*jobs, partial(job_processes, query=ProcessQuery())]
 
 
@@ -132,7 +132,7 @@ def running_work(
         TIMEOUT_S,
     )
     heads = tuple(one for one in reports.outcomes if one.host == access.head_name)
-    for outcome in facts_of(FanoutResult(heads), unended_jobs, "reading the jobs").outcomes:
+    for outcome in facts_of(FanoutResult(heads), active_jobs, "reading the jobs").outcomes:
         jobs = outcome.value or ()
         if outcome.error:
             silent[outcome.host] = outcome
@@ -247,7 +247,7 @@ def read_log(
     """
     command = tail_command(job.job_id, 0, until_end=False, rank=rank)
     result = read_data(access.connections, access.head, command, sink)
-    if not result.ok and rank is None and not job.unended:
+    if not result.ok and rank is None and not job.is_active:
         why = last_line(result.stderr)
         raise CommandFailed(result.host, f"the log of job {job.job_id} cannot be read: {why}")
 
@@ -258,17 +258,17 @@ def follow(
     sink: Callable[[bytes], None],
     on_lost: Callable[[HostError, float], None],
     rank: int | None = None,
-    seen: JobRecord | None = None,
+    last_read: JobRecord | None = None,
 ) -> JobRecord:
     """Pass the job's log, or one rank's log, to `sink` until the job ends; return its record.
 
     `on_lost` is called before each new connection, with the error and the seconds until then. For
-    `seen` see follow_job. Raise ConnectionLost or HostUnreachable, with the last known state of the
-    job and the command that follows it again.
+    `last_read` see follow_job. Raise ConnectionLost or HostUnreachable, with the last known state
+    of the job and the command that follows it again.
     """
     try:
         return follow_job(
-            *(access.connections, access.head, job_id, sink, on_lost, rank, seen),
+            *(access.connections, access.head, job_id, sink, on_lost, rank, last_read),
             timeouts=access.timeouts,
         )
     except (ConnectionLost, HostUnreachable) as lost:
@@ -277,10 +277,15 @@ def follow(
         raise type(lost)(lost.host, lost.message, hint) from lost
 
 
-def wait_for(access: Access, seen: JobRecord) -> JobRecord:
+def wait_for(access: Access, last_read: JobRecord) -> JobRecord:
     """Wait until the job has ended and return its record. Raise the errors of follow_job."""
     return follow_job(
-        access.connections, access.head, seen.job_id, None, seen=seen, timeouts=access.timeouts
+        access.connections,
+        access.head,
+        last_read.job_id,
+        None,
+        last_read=last_read,
+        timeouts=access.timeouts,
     )
 
 

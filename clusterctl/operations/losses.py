@@ -18,7 +18,7 @@ from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.processes import all_of, list_processes
 from clusterctl.node.jobs.folder import has_content, text_in
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
-from clusterctl.node.jobs.written import OutputFiles, Overview, Trees, look, overview
+from clusterctl.node.jobs.written import OutputFiles, Overview, Trees, find_output, overview
 from clusterctl.node.record import RecordError, from_json, to_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.folder import ClusterFolder
@@ -233,7 +233,7 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
         request = Trees(here, recorded=tuple(report.fetched))
 
         def find_there() -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
-            requested = (access.connections, target, look, request)
+            requested = (access.connections, target, find_output, request)
             return call(*requested, doing=LOOKING, timeout_s=within_s), runs_on(target)
 
         return _within(target.host, within_s, find_there)

@@ -471,7 +471,7 @@ def _reach_and_join(
                 else None
             ),
             notify=progress.finding,
-            console_alone_s=min(timeouts.console_alone_s, timeout_s / 3),
+            console_only_s=min(timeouts.console_only_s, timeout_s / 3),
         )
         why_no_programs: list[Callable[[], str]] = []
 

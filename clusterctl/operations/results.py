@@ -128,7 +128,7 @@ def results_of_cluster(
     chunks: list[bytes] = []
     read_log(access, job, chunks.append)
     own = LogText(f"the log of job {job.job_id}", decoded(b"".join(chunks)))
-    if job_id and not job.unended:
+    if job_id and not job.is_active:
         # The log folder may hold a later job's logs by now, but the job has a copy of its rows.
         logs = _logs(access, [f"~/{JOBS_FOLDER}/{job_id}/{METRICS}"])
     else:

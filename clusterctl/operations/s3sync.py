@@ -93,7 +93,7 @@ def wait_until_listed(access: Access, job_id: str) -> JobRecord:
     while True:
         job = find_job(access.connections, access.head, job_id)
         is_listed = job.copied and not any(node.stage in early for node in job.copied)
-        if is_listed or not job.unended or clock.monotonic() > until:
+        if is_listed or not job.is_active or clock.monotonic() > until:
             return job
         clock.sleep(POLL_S)
 
@@ -117,7 +117,7 @@ def _node_of(job: JobRecord, copied: CopyNode, cluster: str) -> SyncNode:
         message = f"{copied.left_out} {'file was' if copied.left_out == 1 else 'files were'}"
         hint = f"the log shows which, and why: clusterctl logs {cluster} {job.job_id}"
         return SyncNode(job, copied, JobState.SUCCEEDED, 1, f"{message} left out", hint)
-    if job.unended:
+    if job.is_active:
         return SyncNode(job, copied, JobState.RUNNING)
     if job.state is JobState.CANCELLED:
         return SyncNode(job, copied, job.state, 130)

@@ -481,7 +481,7 @@ def _await_step(access: Access, job_id: str, step: int) -> int:
     until = clock.monotonic() + STEPS_WITHIN_S
     while True:
         job = find_job(access.connections, access.head, job_id)
-        if not job.unended:
+        if not job.is_active:
             raise ClusterctlError(f"the job {job.state.value} (exit status {job.exit_status})")
         if (job.row.step or 0) >= step:
             return job.row.step or 0

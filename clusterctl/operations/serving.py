@@ -349,7 +349,7 @@ def served(access: Access, jobs: Sequence[JobRecord] | None = None) -> list[Serv
     return [
         _served(targets[job.spec.hosts[0]], job)
         for job in (list_jobs(access.connections, access.head) if jobs is None else jobs)
-        if job.spec.preset == SERVE and job.unended and job.spec.hosts[0] in targets
+        if job.spec.preset == SERVE and job.is_active and job.spec.hosts[0] in targets
     ]
 
 

@@ -111,13 +111,13 @@ def test_a_job_that_was_just_looked_at_is_not_looked_at_again_before_its_log(nod
     asked, run = [], node.run
     monkeypatch.setattr(node, "run", lambda *a, **k: asked.append(a[1]) or run(*a, **k))
     chunks = []
-    assert follow_job(node, HEAD, JOB, chunks.append, seen=ended) is ended
+    assert follow_job(node, HEAD, JOB, chunks.append, last_read=ended) is ended
     assert (b"".join(chunks), len(asked)) == (b"out\n", 1), asked
     # It ended after the poll.
     running = replace(ended.status, state=JobState.RUNNING, exit_status=None)
     before = replace(ended, status=running)
     chunks.clear()
-    assert follow_job(node, HEAD, JOB, chunks.append, seen=before).state is JobState.SUCCEEDED
+    assert follow_job(node, HEAD, JOB, chunks.append, last_read=before).state is JobState.SUCCEEDED
     assert b"".join(chunks) == b"out\n"
 
 
@@ -192,7 +192,7 @@ def test_a_cancelled_job_ends_by_itself_and_is_not_evaluated(node, train, evalua
     start_job(node, HEAD, job, "demo")
     there = folder(node) / "log"
     eventually(lambda: "ready\n" in there.read_text().splitlines(True))
-    assert find_job(node, HEAD, JOB).unended
+    assert find_job(node, HEAD, JOB).is_active
     assert end_job(node, HEAD, JOB)
     seen = find_job(node, HEAD, JOB)
     assert (seen.state, seen.exit_status) == (JobState.CANCELLED, 143)
@@ -401,7 +401,7 @@ def test_connections_that_break_at_any_byte_lose_and_repeat_nothing(node, monkey
     rng = random.Random(seed)
     written = rng.randbytes(200_000) + b"x" * (1 << 20) + b"\n" + rng.randbytes(5000)
     start_job(node, HEAD, plan(node.home, "true"), "demo")
-    eventually(lambda: not find_job(node, HEAD, JOB).unended)
+    eventually(lambda: not find_job(node, HEAD, JOB).is_active)
     log = folder(node) / "log"
     there = [0]
     whole = node.run

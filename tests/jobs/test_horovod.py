@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.jobs.horovod import Knobs, SizeRow, Timeline, read_autotune, read_timeline
+from clusterctl.jobs.horovod import HorovodTuning, SizeRow, Timeline, read_autotune, read_timeline
 
 PRESET = {"HOROVOD_FUSION_THRESHOLD": "16777216", "HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "X": "y"}
 
 
 @pytest.mark.parametrize(
-    ("knobs", "changes"),
+    ("tuning", "changes"),
     [
-        (Knobs(), {}),
+        (HorovodTuning(), {}),
         (
-            Knobs(32 << 20, 0.0025, False, stall_check_s=0),
+            HorovodTuning(32 << 20, 0.0025, False, stall_check_s=0),
             {
                 "HOROVOD_FUSION_THRESHOLD": "33554432",
                 "HOROVOD_CYCLE_TIME": "2.5",
@@ -29,7 +29,7 @@ PRESET = {"HOROVOD_FUSION_THRESHOLD": "16777216", "HOROVOD_HIERARCHICAL_ALLREDUC
             },
         ),
         (
-            Knobs(hierarchical_allreduce=True, stall_check_s=30, stall_shutdown_s=600),
+            HorovodTuning(hierarchical_allreduce=True, stall_check_s=30, stall_shutdown_s=600),
             {
                 "HOROVOD_STALL_CHECK_TIME_SECONDS": "30",
                 "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "600",
@@ -37,7 +37,7 @@ PRESET = {"HOROVOD_FUSION_THRESHOLD": "16777216", "HOROVOD_HIERARCHICAL_ALLREDUC
         ),
         # Horovod does not tune what has a variable: the preset's are dropped, the user's stay.
         (
-            Knobs(fusion_threshold_bytes=0, autotune=True, timeline=True),
+            HorovodTuning(fusion_threshold_bytes=0, autotune=True, timeline=True),
             {
                 "HOROVOD_FUSION_THRESHOLD": "0",
                 "HOROVOD_HIERARCHICAL_ALLREDUCE": None,
@@ -48,22 +48,22 @@ PRESET = {"HOROVOD_FUSION_THRESHOLD": "16777216", "HOROVOD_HIERARCHICAL_ALLREDUC
         ),
     ],
 )
-def test_knobs_are_variables(knobs, changes):
+def test_tuning_is_variables(tuning, changes):
     expected = {name: value for name, value in {**PRESET, **changes}.items() if value is not None}
-    assert knobs.environment(PRESET, "/jobs/x") == expected
+    assert tuning.environment(PRESET, "/jobs/x") == expected
 
 
 @pytest.mark.parametrize(
-    ("knobs", "says"),
+    ("tuning", "says"),
     [
-        (Knobs(stall_shutdown_s=30), "30 s comes before the check, after 1 min 00 s"),
-        (Knobs(stall_check_s=0, stall_shutdown_s=30), "turns off"),
+        (HorovodTuning(stall_shutdown_s=30), "30 s comes before the check, after 1 min 00 s"),
+        (HorovodTuning(stall_check_s=0, stall_shutdown_s=30), "turns off"),
     ],
 )
-def test_a_time_that_horovod_would_ignore_is_refused(knobs, says):
-    Knobs(stall_check_s=10, stall_shutdown_s=30).check()
+def test_a_time_that_horovod_would_ignore_is_refused(tuning, says):
+    HorovodTuning(stall_check_s=10, stall_shutdown_s=30).check()
     with pytest.raises(UsageError, match=says):
-        knobs.check()
+        tuning.check()
 
 
 def event(kind, pid, at, name=None, **args):

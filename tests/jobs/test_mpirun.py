@@ -23,7 +23,7 @@ from clusterctl.jobs.head_facts import (
     head_slots,
     shared_network,
 )
-from clusterctl.jobs.horovod import Knobs
+from clusterctl.jobs.horovod import HorovodTuning
 from clusterctl.jobs.mpirun import (
     JOB_VARIABLE,
     MpiRun,
@@ -437,7 +437,7 @@ FUSION = {"HOROVOD_FUSION_THRESHOLD": "67108864"}
             None,
         ),
         (
-            JobRequest(8, knobs=Knobs(fusion_threshold_bytes=1 << 20)),
+            JobRequest(8, tuning=HorovodTuning(fusion_threshold_bytes=1 << 20)),
             with_efa(4),
             f"-b 256 {POLY} {FAST}",
             {},
@@ -450,7 +450,13 @@ FUSION = {"HOROVOD_FUSION_THRESHOLD": "67108864"}
             {},
             256,
         ),
-        (JobRequest(8, knobs=Knobs(autotune=True)), with_efa(4), f"-b 256 {POLY} {FAST}", {}, 256),
+        (
+            JobRequest(8, tuning=HorovodTuning(autotune=True)),
+            with_efa(4),
+            f"-b 256 {POLY} {FAST}",
+            {},
+            256,
+        ),
         # CPUs compile nothing: there the compiled update is slower.
         (JobRequest(8), facts(), f"{CPU} --lr_decay_mode poly --all_cpus", {}, None),
     ],
@@ -672,11 +678,11 @@ def test_the_variable_of_the_users_own_wins():
     ("slots", "changes", "expected"),
     [
         (1, {}, None),
-        (1, {"knobs": Knobs(hierarchical_allreduce=True)}, "1"),
+        (1, {"tuning": HorovodTuning(hierarchical_allreduce=True)}, "1"),
         (8, {"per_host": 1}, None),
         (8, {"per_host": 2}, "1"),
         (8, {}, "1"),
-        (8, {"knobs": Knobs(hierarchical_allreduce=False)}, "0"),
+        (8, {"tuning": HorovodTuning(hierarchical_allreduce=False)}, "0"),
     ],
 )
 def test_gradients_are_added_up_within_nodes_only_where_one_has_several_ranks(
@@ -900,7 +906,7 @@ def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path, monkeypatch
         ({"ranks": 12, "per_host": 2}, UsageError, "12 ranks: there are 4 nodes"),
         ({"script": None}, UsageError, "a program of PyTorch's"),
         (
-            {"knobs": Knobs(autotune=True)},
+            {"tuning": HorovodTuning(autotune=True)},
             UsageError,
             "a knob of Horovod's goes with no --launcher",
         ),

@@ -36,7 +36,7 @@ class World:
         )
 
     def record(self, *_):
-        return SimpleNamespace(job_id=JOB, unended=not self.has_ended, status=JobStatus())
+        return SimpleNamespace(job_id=JOB, is_active=not self.has_ended, status=JobStatus())
 
     def end(self, *_):
         self.has_ended = True

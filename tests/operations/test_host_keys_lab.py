@@ -143,7 +143,7 @@ def without_consoles(clusterctl, name, lag, lab):
     Then the end of an `up` with short timeouts and without consoles depends only on the keys.
     """
     lag("1h")
-    clusterctl.timeouts = Timeouts(console_alone_s=1.0)
+    clusterctl.timeouts = Timeouts(console_only_s=1.0)
 
     def start(*more):
         assert up(clusterctl, name, "--timeout", "1s", *more).status == 1

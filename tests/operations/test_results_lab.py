@@ -83,7 +83,7 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
         eventually(lambda: 200 in steps(results_of_cluster(access).runs[-1]), "the table")
         running = results_of_cluster(access)
         assert running.job is not None
-        assert running.job.unended
+        assert running.job.is_active
         [run] = running.runs
         assert steps(run) == [0, 1, 50, 100, 150, 200]
         assert (run.resumed_at, run.facts.finished_in_s) == ((100,), None)
@@ -101,7 +101,7 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
         assert (following.returncode, "Traceback" in err) == (0, False)
         assert out.startswith("step 210, epoch 90.0: top-1 1.500 %")
         assert kept.read_text().splitlines()[-1].startswith("1,eval,210,90.0,")
-        eventually(lambda: not results_of_cluster(access).job.unended, "the end")
+        eventually(lambda: not results_of_cluster(access).job.is_active, "the end")
 
         ended = results_of_cluster(access)
         assert ended.sources == ("pair-0:lo gs/hvd_train.log", f"the log of job {job_id}")

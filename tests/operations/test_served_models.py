@@ -15,7 +15,7 @@ from clusterctl.domain.errors import HostError, HostUnreachable
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.jobs.detached import JobRunning
 from clusterctl.node.agent import name_of
-from clusterctl.node.facts.processes import job_processes, unended_jobs
+from clusterctl.node.facts.processes import active_jobs, job_processes
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState, JobStatus
@@ -63,7 +63,7 @@ def cluster(monkeypatch):
                 return HostOutcome(host, error=head_error)
             facts = {job_processes: tuple(one for one in processes if one.host == host)}
             if is_head:
-                facts[unended_jobs] = tuple(jobs)
+                facts[active_jobs] = tuple(jobs)
             readings = (FactReading(name_of(fact), fact.__name__, v) for fact, v in facts.items())
             return HostOutcome(host, FactReport(0, 0, tuple(readings), host))
 

@@ -202,9 +202,9 @@ def test_ranks_meet_have_the_variables_and_leave_a_timeline_and_what_was_tuned(
     given = {f"V{i}": value for i, value in enumerate(HOSTILE)}
     given |= {f"HOROVOD_AUTOTUNE_{name}": str(n) for name, n in short}
     words = ["HERE", *("=".join(pair) for pair in given.items())]
-    knobs = ["--timeline", "--autotune", "--cycle-time", "2ms"]
-    knobs += [word for variable in words for word in ("-x", variable)]
-    status, out, err = pair.ctl("train", "2", *knobs, "--script", "steps/steps.py")
+    tuning = ["--timeline", "--autotune", "--cycle-time", "2ms"]
+    tuning += [word for variable in words for word in ("-x", variable)]
+    status, out, err = pair.ctl("train", "2", *tuning, "--script", "steps/steps.py")
     assert (status, "for the next run: --fusion-threshold " in out) == (0, True), err
     assert " --cycle-time 2ms " in out, "what is given is not tuned"
     assert "open it in https://ui.perfetto.dev" in err

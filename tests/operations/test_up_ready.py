@@ -69,7 +69,7 @@ class World:
         self.progress = Stages()
         self.agents = AgentHostKeys(lambda: None, Agents(NONE).ask)
         self.shown_key = None
-        self.console_alone_s = 60.0
+        self.console_only_s = 60.0
         self.told = []
         self.ran = []
         self.profile = ""
@@ -123,7 +123,7 @@ class World:
             self.agents,
             self.shown_key,
             self.told.append,
-            self.console_alone_s,
+            self.console_only_s,
         )
         readiness = Readiness(
             self,
@@ -309,7 +309,7 @@ class Agents:
 def silent(world, *answers, profile="nodes", alone_s=0.02):
     """Make consoles that never show a key."""
     world.consoles = {found.instance_id: ["no keys here"] for found in world.nodes}
-    world.console_alone_s = alone_s
+    world.console_only_s = alone_s
     world.profile = profile
     if answers:
         agents = Agents(*answers)
@@ -399,7 +399,7 @@ def test_even_with_the_flag_console_and_agents_come_first(world):
     silent(world, HostKeyAnswers({"i-1": (OTHER,)}, {"i-0": "no agent"}))
     world.consoles["i-0"] = ["..."] * 5 + [BLOCK.format(ED25519)]
     showing(world, demo_0=[AssertionError("console")], demo_1=[AssertionError("agent")])
-    world.console_alone_s = 5.0
+    world.console_only_s = 5.0
     assert [fact.host_keys for fact in world.wait().values] == [(ED25519,), (OTHER,)]
     assert world.told == []
 

@@ -52,7 +52,7 @@ def ended_ranks(scene: Scene) -> Iterator[Cause]:
     if not ended or not rest or scene.advances:
         return
     failed = first_error(scene)
-    if not failed and scene.nobody_waits:
+    if not failed and scene.no_rank_waits:
         return
     found = []
     for rank in ended:
@@ -198,14 +198,14 @@ def _rests(rank: Rank) -> bool:
 def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankFinding:
     """Return the finding about a rank that sleeps, or waits for something that is no rank."""
     call, found = rank.last.syscall, None
-    deed = "{is} blocked"
+    activity = "{is} blocked"
     if "nanosleep" in call or call == "pause":
-        deed = "{is} asleep"
+        activity = "{is} asleep"
     elif call.startswith("wait"):
         found = chain(scene, rank)
-        deed = f"{{is}} {wait_in_words(call, '')}{found.words}"
+        activity = f"{{is}} {wait_in_words(call, '')}{found.words}"
     elif " tcp " in call:
-        deed = f"{{is}} blocked in {call}"
+        activity = f"{{is}} blocked in {call}"
     inner = rank.shared_frames[-1:]
     deep = f", {label(inner[0])}" if inner and label(inner[0]) not in where else ""
     hint = f"{scene.hints.look} --tree shows its whole stack"
@@ -214,7 +214,7 @@ def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> Ra
     elif found and found.partners:
         hint = found.hint(scene)
     severity = _severity(scene, call.startswith("wait") and any(map(_works, rank.children)))
-    return RankFinding("rank.blocked", severity, rank, f"{deed}{where}{deep}", shown, hint)
+    return RankFinding("rank.blocked", severity, rank, f"{activity}{where}{deep}", shown, hint)
 
 
 def _blocked(scene: Scene, rank: Rank) -> tuple[str, str] | None:
@@ -265,15 +265,15 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
     of_main = rank.last.main_cpu_s is not None and not rank.works_in_thread
     cpu = (rank.used_s if of_main else rank.grown("cpu_s")) / (rank.span_s or 1.0)
     runs = "R" in rank.states
-    deed = "{is} busy" if runs else "{is}"
+    activity = "{is} busy" if runs else "{is}"
     seen = bool(rank.shared_frames)
-    deed += f"{where or (' in its own code' if seen else '')} at all {looks}"
+    activity += f"{where or (' in its own code' if seen else '')} at all {looks}"
     if runs and rank.place is Activity.USER and not rank.moved and not saves_with_progress(rank):
-        deed += " on one line: a loop in C, or of that line"
+        activity += " on one line: a loop in C, or of that line"
     elif saves_with_progress(rank):
-        deed += ": it saves or evaluates, and its bytes move"
+        activity += ": it saves or evaluates, and its bytes move"
     elif runs:
-        deed += ": a loop, or long work"
+        activity += ": a loop, or long work"
     hint = (
         f"look again ({scene.hints.look}): a rank at work comes out of it; a loop has to be fixed: "
         f"{scene.hints.cancel}"
@@ -285,7 +285,7 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
         severity = WARNING
     cpu_of = "its main thread" if of_main else "all its threads"
     shown = (*shown, f"rank {rank.number}: {cpu:.0%} of a processor by {cpu_of}")
-    return RankFinding("rank.busy", severity, rank, deed, shown, hint)
+    return RankFinding("rank.busy", severity, rank, activity, shown, hint)
 
 
 def differing(scene: Scene) -> Iterator[Cause]:
@@ -315,11 +315,11 @@ def different_calls(scene: Scene, groups: Mapping[str, list[Rank]]) -> Cause:
     """Return the finding about ranks that wait in different calls, by what they wait in."""
     listed = sorted(groups.items(), key=lambda item: len(item[1]))
     few = listed[0][1] if len(listed[0][1]) < len(listed[1][1]) else []
-    said = "; ".join(f"{ranks_in_words(ranks)} in {where}" for where, ranks in listed[:4])
+    in_calls = "; ".join(f"{ranks_in_words(ranks)} in {where}" for where, ranks in listed[:4])
     return Cause(
         "ranks.differ",
         _severity(scene, any(_may_go_on(one) for ranks in groups.values() for one in ranks)),
-        f"ranks wait for each other in different calls{scene.since}: {said}",
+        f"ranks wait for each other in different calls{scene.since}: {in_calls}",
         only({rank.host.host for rank in few}),
         "all ranks have to make the same calls in the same order: see what leads these ranks "
         f"there; then {scene.hints.cancel}",

@@ -37,7 +37,7 @@ def stalled(scene: Scene) -> Iterator[Cause]:
     listed = sorted(groups.items(), key=lambda item: (len(item[1]), item[1]))
     fewest, few = listed[0]
     odd = len(few) * 2 < scene.size and len(few) < len(listed[1][1])
-    says = "; ".join(
+    versions = "; ".join(
         f"{format_ranks(ranks)} {'have' if len(ranks) > 1 else 'has'} not submitted "
         f"{_tensors(tensors)}"
         for tensors, ranks in listed[:4]
@@ -48,7 +48,7 @@ def stalled(scene: Scene) -> Iterator[Cause]:
         "rank.skipped" if odd else "ranks.order",
         ERROR,
         "ranks wait for each other, since they do not submit the same tensors in the same order: "
-        f"{says}{probably if odd else ''}",
+        f"{versions}{probably if odd else ''}",
         only(scene.hosts_of(few)) if odd else None,
         hint,
         tuple(few) if odd else (),
@@ -123,12 +123,12 @@ def ras(scene: Scene) -> Iterator[Cause]:
     """Ranks that, by NCCL's RAS, lag in a communicator or do not answer, in a job without steps."""
     if scene.advances or not scene.is_running:
         return
-    seen: set[str] = set()
+    handled: set[str] = set()
     for host in scene.evidence.hosts:
         for one in nccl.read_ras(host.ras):
-            if one.name in seen:
+            if one.name in handled:
                 continue
-            seen.add(one.name)
+            handled.add(one.name)
             lost = (*one.dead, *one.silent)
             if lost:
                 word = "considers dead" if one.dead else "gets no answer from"

@@ -376,7 +376,7 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
         return
     # At a program's end ranks leave one by one, and the last one evaluates or saves.
     python = scene.ranks and all(one.is_python or not one.places for one in scene.ranks)
-    alone = any(map(works_alone, scene.ranks)) and scene.nobody_waits
+    alone = any(map(works_alone, scene.ranks)) and scene.no_rank_waits
     if scene.has_made_steps and alone and python:
         return
     if not scene.ranks:

@@ -44,9 +44,9 @@ def kernels(scene: Scene) -> Iterator[Cause]:
     blocks = not scene.advances and scene.job.state != "cancelled"
     for host in scene.hosts:
         lines = scene.kernel_lines(host)
-        said = explain(["\n".join(lines)]) if lines else Explanation()
+        in_output = explain(["\n".join(lines)]) if lines else Explanation()
         for role in (Role.ROOT, Role.SYMPTOM):
-            for one in said.of(role):
+            for one in in_output.of(role):
                 severe = blocks and role is Role.ROOT and one.signature.severity is ERROR
                 yield _of_kernel(scene, host, one, ERROR if severe else WARNING, severe)
 
@@ -210,8 +210,8 @@ def _killed(scene: Scene) -> str:
     if scene.job.state != JobState.LOST.value or not scene.job.reason:
         return ""
     if AT_SHUTDOWN in scene.job.reason:
-        said = scene.job.reason.replace(AT_SHUTDOWN, "")
-        return f"; its processes were killed ({said}), as `clusterctl kill` or a shutdown does"
+        in_output = scene.job.reason.replace(AT_SHUTDOWN, "")
+        return f"; its processes were killed ({in_output}), as `clusterctl kill` or a shutdown does"
     return f"; {scene.job.reason}"
 
 
@@ -220,12 +220,12 @@ def _ranks_that_say(scene: Scene, one: LogFinding | None) -> tuple[int, ...]:
     unknown = scene.explained.unknown
     text = (one.text if one else unknown[0].text if unknown else "").strip()[:RANK_TEXT]
     logs = scene.job.rank_logs
-    said = [
+    in_output = [
         int(rank)
         for rank, lines in logs.items()
         if text and rank.isdigit() and any(text in line for line in lines)
     ]
-    return tuple(sorted(said)) if len(said) * 2 <= max(2, len(logs)) else ()
+    return tuple(sorted(in_output)) if len(in_output) * 2 <= max(2, len(logs)) else ()
 
 
 def logged(scene: Scene) -> Iterator[Cause]:

@@ -47,25 +47,26 @@ def _waits(scene: Scene) -> dict[int, int]:
     }
 
 
-def _said(rank: Rank) -> str:
+def _wait_in_words(rank: Rank) -> str:
     return f"rank {rank.number} on {called(rank.host)}"
 
 
 def cycles(scene: Scene) -> Iterator[Cause]:
     """Ranks that wait for each other in a circle: none of them can go on."""
-    waits, seen = _waits(scene), set[int]()
+    waits, visited = _waits(scene), set[int]()
     for start in sorted(waits):
         chain = [start]
         while (after := waits.get(chain[-1])) is not None and after not in chain:
             chain.append(after)
-        if after != start or start in seen:
+        if after != start or start in visited:
             continue
-        seen |= set(chain)
+        visited |= set(chain)
         ranks = [scene.by_number[number] for number in chain]
         if len(ranks) == 2 and len({one.native.mpi.lower().endswith("send") for one in ranks}) == 2:
             continue  # one sends what the other receives
         words = ", and ".join(
-            f"{_said(one)} waits for rank {waits[one.number]} {one.native.where}" for one in ranks
+            f"{_wait_in_words(one)} waits for rank {waits[one.number]} {one.native.where}"
+            for one in ranks
         )
         yield Cause(
             "mpi.cycle",
@@ -88,8 +89,8 @@ def awaited(scene: Scene) -> Iterator[Cause]:
         yield Cause(
             "mpi.awaited",
             ERROR if scene.is_quiet and scene.has_made_steps else WARNING,
-            f"{_said(late)} is {late.native.where}, not in MPI, and {_said(waiting)} waits for it "
-            f"{waiting.native.where}",
+            f"{_wait_in_words(late)} is {late.native.where}, not in MPI, and "
+            f"{_wait_in_words(waiting)} waits for it {waiting.native.where}",
             late.host.host,
             f"{scene.hints.look} --tree shows its calls",
             ranks=(peer,),

@@ -45,12 +45,12 @@ def broken_links(scene: Scene) -> Iterator[Cause]:
     if scene.advances or not scene.is_running:
         return
     pairs = _standing(scene)
-    told: set[frozenset[str]] = set()
+    reported: set[frozenset[str]] = set()
     for (start, end), pair in sorted(pairs.items(), key=lambda item: not item[1].loses):
         ends = frozenset((start, end))
-        if ends in told:
+        if ends in reported:
             continue
-        told.add(ends)
+        reported.add(ends)
         back = pairs.get((end, start))
         yield _broken(scene, pair, back)
 

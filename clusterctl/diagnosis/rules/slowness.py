@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from clusterctl.diagnosis.case import WARNING, Cause, RankFinding, Scene, combine
 from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.diagnosis.frames import Activity
-from clusterctl.diagnosis.hostchecks import idle_among, told_by_cards
+from clusterctl.diagnosis.hostchecks import card_errors_in_words, idle_among
 from clusterctl.diagnosis.progress import FEW_TIMES
 from clusterctl.diagnosis.ranks import Rank, called, is_saving, rank_lines, syscall_path
 from clusterctl.diagnosis.tree import label
@@ -246,7 +246,7 @@ class CardTrouble:
     @property
     def text(self) -> str:
         span_s = max(card.span_s for card in self.host.efa)
-        return f"EFA of {self.host.host}, in {span_s:.1f} s: {told_by_cards(self.grown)}"
+        return f"EFA of {self.host.host}, in {span_s:.1f} s: {card_errors_in_words(self.grown)}"
 
 
 def _slow_cards(scene: Scene) -> Iterator[Cause]:
@@ -351,8 +351,8 @@ def _steps_fell(scene: Scene) -> Cause | None:
 
 def _past_speeds(scene: Scene, span_s: float) -> list[float]:
     """Return the steps per second between lines about steps that came before the samples."""
-    said = [(at_s, _NUMBERED.search(line)) for at_s, line in scene.step_times if at_s > span_s]
-    known = [(at_s, int(one[1])) for at_s, one in said if one]
+    numbered = [(at_s, _NUMBERED.search(line)) for at_s, line in scene.step_times if at_s > span_s]
+    known = [(at_s, int(one[1])) for at_s, one in numbered if one]
     return [(b[1] - a[1]) / (a[0] - b[0]) for a, b in zip(known, known[1:]) if a[0] > b[0]]
 
 

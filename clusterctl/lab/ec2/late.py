@@ -148,8 +148,8 @@ def _describe(name: str, attribute: str) -> Callable[..., Any]:
     def past(backend: Any, *given: Any, **named: Any) -> Any:
         then = shown(part)
         then = then[0] if then and part == "addresses" else then
-        seen = backend if then is None else SimpleNamespace(**{attribute: then})
-        return describe(seen, *given, **named)
+        stale = backend if then is None else SimpleNamespace(**{attribute: then})
+        return describe(stale, *given, **named)
 
     past.__name__ = name
     return past

@@ -17,7 +17,7 @@ from moto.servicequotas.responses import ServiceQuotasResponse
 from clusterctl.lab.data import table
 from clusterctl.lab.ec2.completion import add, override
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
-from clusterctl.lab.ec2.reservations import reserved_beside, reserved_places
+from clusterctl.lab.ec2.reservations import reserved_elsewhere, reserved_places
 
 # Enough for every test. AWS gives a new account much less, often 0 for P instances.
 MANY_VCPUS = 100_000.0
@@ -136,7 +136,7 @@ def vcpus_in_use(backend: Any, quota: Quota) -> int:
     ]
     total = sum(vcpus(kind) for kind in kinds if quota_of(kind, spot=quota.spot) == quota)
     if not quota.spot:
-        unused = reserved_beside(backend)
+        unused = reserved_elsewhere(backend)
         total += sum(
             vcpus(kind) * count for kind, count in unused if quota_of(kind, spot=False) == quota
         )

@@ -110,7 +110,7 @@ def available(backend: Any, reservation: CapacityReservation) -> int:
     return max(0, reservation.count - in_use(backend, reservation.id))
 
 
-def reserved_beside(backend: Any) -> list[tuple[str, int]]:
+def reserved_elsewhere(backend: Any) -> list[tuple[str, int]]:
     """Return type and number of the unused on-demand reserved machines. Quotas count them too."""
     return [
         (one.instance_type, available(backend, one))
@@ -294,6 +294,6 @@ def _usable(request: Request) -> list[CapacityReservation]:
 
 def _room(one: CapacityReservation, request: Request, zone: str) -> int:
     """Return a reservation's free places; 0 if its type, zone or platform is another one."""
-    asked = (request.instance_type, zone, PLATFORM)
-    fits = asked == (one.instance_type, one.zone, one.platform)
+    requested = (request.instance_type, zone, PLATFORM)
+    fits = requested == (one.instance_type, one.zone, one.platform)
     return available(request.backend, one) if fits else 0

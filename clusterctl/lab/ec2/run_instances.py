@@ -196,13 +196,13 @@ class ClientTokens:
         with self._lock:
             # Stored on the backend, of which moto has one per account and region and which its
             # reset clears.
-            seen = vars(response.ec2_backend).setdefault("client_tokens", {})
-            if key not in seen:
+            answered = vars(response.ec2_backend).setdefault("client_tokens", {})
+            if key not in answered:
                 answer = carry_out()
                 if isinstance(answer, tuple) and answer[0] >= 400:
                     return answer
-                seen[key] = (request, answer)
-            first_request, answer = seen[key]
+                answered[key] = (request, answer)
+            first_request, answer = answered[key]
         if request != first_request:
             raise refuse("token-used")
         return answer

@@ -39,49 +39,49 @@ class Decision:
 WAIT = Decision()
 
 
-def decide(wanted: WantedInstance, seen: HostStatus | None) -> Decision:
-    """Return the next step for an instance. `seen` is None if it has no host."""
+def decide(wanted: WantedInstance, host: HostStatus | None) -> Decision:
+    """Return the next step for an instance. `host` is None if it has no host."""
     if wanted.state == "pending":
-        return _pending(wanted, seen)
+        return _pending(wanted, host)
     if wanted.state == "running":
-        return _running(wanted, seen)
+        return _running(wanted, host)
     if wanted.state == "stopping":
-        return _off(seen, Decision(state="stopped"))
+        return _off(host, Decision(state="stopped"))
     if wanted.state == "shutting-down":
-        if seen is None:
+        if host is None:
             return Decision(state="terminated")
-        return _off(seen, Decision(order="remove"))
+        return _off(host, Decision(order="remove"))
     return WAIT
 
 
-def _pending(wanted: WantedInstance, seen: HostStatus | None) -> Decision:
+def _pending(wanted: WantedInstance, host: HostStatus | None) -> Decision:
     if wanted.held:
         return WAIT
     if wanted.doomed:
         # An instance that has a host was stopped before, and goes back to that.
-        return Decision(state="stopping" if seen else "shutting-down")
-    if seen is None:
+        return Decision(state="stopping" if host else "shutting-down")
+    if host is None:
         return Decision(order="create")
-    if seen.state == "up":
+    if host.state == "up":
         return Decision(state="running")
-    if seen.state == "off":
-        failed = seen.why.startswith("failed")
+    if host.state == "off":
+        failed = host.why.startswith("failed")
         return Decision(state="shutting-down") if failed else Decision(order="start")
     return WAIT
 
 
-def _running(wanted: WantedInstance, seen: HostStatus | None) -> Decision:
-    if seen is None or seen.state == "booting":
+def _running(wanted: WantedInstance, host: HostStatus | None) -> Decision:
+    if host is None or host.state == "booting":
         return WAIT
-    if seen.state == "up":
+    if host.state == "up":
         return Decision(order="power_off") if wanted.reboot else WAIT
-    if seen.why == "poweroff":
+    if host.why == "poweroff":
         return Decision(state="shutting-down" if wanted.terminate_on_shutdown else "stopping")
     return Decision(order="boot")
 
 
-def _off(seen: HostStatus | None, then: Decision) -> Decision:
+def _off(host: HostStatus | None, then: Decision) -> Decision:
     """Power the host off first, if it is not off yet, and decide `then` after that."""
-    if seen is not None and seen.state != "off":
+    if host is not None and host.state != "off":
         return Decision(order="power_off")
     return then

@@ -53,8 +53,8 @@ class JobOutput:
 
 @dataclass(frozen=True)
 class JobOnHead(JobOutput):
-    """What `look` finds. `addresses` are those of the job's nodes by name, `hosts` is the text of
-    its hosts file, `line` and `launcher` are command line and process ID of an mpirun started by
+    """What `collect` finds. `addresses` are those of the job's nodes by name, `hosts` is the text
+    of its hosts file, `line` and `launcher` are command line and process ID of an mpirun started by
     hand. `others` are the ids of other running jobs."""
 
     found: Optional[JobRecord] = None
@@ -101,15 +101,15 @@ MOST_OF_LOGS = 4 << 20  # bytes of all logs together: no response may be longer 
 LOGS = (".log", ".out", ".txt", "log")
 
 
-def look(job_id: str | None, log_lines: int, watched_s: float = 0.0) -> dict[str, Any]:
+def collect(job_id: str | None, log_lines: int, watched_s: float = 0.0) -> dict[str, Any]:
     """Return the evidence about job `job_id`, as the data of a JobOnHead. Without an ID: about the
     running job, else about an mpirun started by hand, else about the latest job.
 
     It takes `watched_s`, and `log_added` is what was written meanwhile.
     """
-    before = _look(job_id, 0) if watched_s else {}
+    before = _collect(job_id, 0) if watched_s else {}
     time.sleep(watched_s)
-    found = _look(job_id, log_lines)
+    found = _collect(job_id, log_lines)
     path, path_before = found.pop("log_path", ""), before.get("log_path", "")
     if path and path == path_before:
         found["log_added"] = _added(path, before["log_bytes"])
@@ -192,7 +192,7 @@ def _added(path: str, start: int) -> list[str]:
         return []
 
 
-def _look(job_id: str | None, log_lines: int) -> dict[str, Any]:
+def _collect(job_id: str | None, log_lines: int) -> dict[str, Any]:
     trainings = [one for one in [job.record() for job in all_jobs()] if one.spec.is_training]
     running = [one for one in trainings if one.state is JobState.RUNNING]
     by_hand = [one for one in jobs_by_hand(processes.find_any()) if one.launcher]
@@ -219,7 +219,7 @@ def _of_record(record: JobRecord, log_lines: int) -> dict[str, Any]:
         # After a retry, the job has a hosts file of its own. That of the cluster may have changed.
         "hosts": text_in(folder / "hosts") or hosts_of(spec) or text_in(workdir / "hosts"),
         **_log(folder / "log", log_lines),
-        "rank_logs": {} if record.unended or not log_lines else _rank_logs(folder),
+        "rank_logs": {} if record.is_active or not log_lines else _rank_logs(folder),
         **_metrics(log_dir / METRICS if log_dir else None),
     }
 

@@ -102,8 +102,8 @@ def _at_socket(inode: str, call: str) -> Iterator[tuple[int, str]]:
 
 def _tracers(pid: int) -> Iterator[int]:
     with contextlib.suppress(OSError):
-        said = Path(f"/proc/{pid}/status").read_text(errors="replace")
-        found = re.search(r"^TracerPid:\s*([1-9]\d*)", said, re.M)
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        found = re.search(r"^TracerPid:\s*([1-9]\d*)", status, re.M)
         if found:
             yield int(found[1])
 
@@ -136,8 +136,8 @@ def _descriptors() -> tuple[tuple[int, str, str], ...]:
 
 def _info(pid: int, fd: str, name: str) -> str:
     with contextlib.suppress(OSError):
-        said = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
-        found = re.search(rf"^{name}:\s*(\w+)", said, re.M)
+        status = Path(f"/proc/{pid}/fdinfo/{fd}").read_text()
+        found = re.search(rf"^{name}:\s*(\w+)", status, re.M)
         return found[1] if found else ""
     return ""
 

@@ -20,14 +20,14 @@ def ask_ras(addresses: list[str], within_s: float) -> str:
     silent = ""
     for address in addresses:
         try:
-            said = _ask(address, deadline)
+            answer = _ask(address, deadline)
         except ConnectionRefusedError:
             continue
         except (OSError, ValueError) as error:
             silent = f"{address} listens, and does not answer ({error})"
             continue
-        if said:
-            return said
+        if answer:
+            return answer
         silent = f"{address} listens, and ends the connection"
     if silent:
         raise OSError(silent)
@@ -53,12 +53,12 @@ def _ask(address: str, deadline: float) -> str:
         say("SET FORMAT json")
         lines.write(b"VERBOSE STATUS\n")
         lines.flush()
-        said = bytearray()
+        answer = bytearray()
         with contextlib.suppress(socket.timeout):
-            while len(said) < MOST_BYTES and deadline > time.monotonic():
+            while len(answer) < MOST_BYTES and deadline > time.monotonic():
                 connection.settimeout(left_s())
                 chunk = lines.read1(1 << 16)
                 if not chunk:
                     break
-                said += chunk
-        return said.decode(errors="replace").strip()
+                answer += chunk
+        return answer.decode(errors="replace").strip()

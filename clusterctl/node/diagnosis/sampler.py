@@ -163,7 +163,7 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
         "jobs of other users": lambda: [*hidden_users()],
     }
     if request.head:
-        parts["the job's record"] = lambda: job.look(request.job, request.log_lines, watched_s)
+        parts["the job's record"] = lambda: job.collect(request.job, request.log_lines, watched_s)
     own = [Question("", name, part, within_s) for name, part in parts.items()]
     asked = questions_of(request_of(HOST_FACTS, within_s - 0.5))
     readings = read([*own, *asked])

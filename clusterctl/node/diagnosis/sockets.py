@@ -71,12 +71,12 @@ def _attributes(message: bytes, at: int) -> Iterator[tuple[int, bytes]]:
         at += max(4, length + 3 & ~3)
 
 
-def connection(said: bytes) -> tuple[str, dict[str, Any]]:
+def connection(content: bytes) -> tuple[str, dict[str, Any]]:
     """Parse a struct inet_diag_msg. Return the inode of the connection and its state."""
-    family, state, timer, retransmits = said[:4]
-    ports = struct.unpack_from("!HH", said, 4)
-    received, unsent, _, inode = struct.unpack_from("=4I", said, 56)
-    ends = [endpoint(family, said[at : at + 16], port) for at, port in zip((8, 24), ports)]
+    family, state, timer, retransmits = content[:4]
+    ports = struct.unpack_from("!HH", content, 4)
+    received, unsent, _, inode = struct.unpack_from("=4I", content, 56)
+    ends = [endpoint(family, content[at : at + 16], port) for at, port in zip((8, 24), ports)]
     one = {
         "local": ends[0],
         "peer": ends[1],
@@ -86,7 +86,7 @@ def connection(said: bytes) -> tuple[str, dict[str, Any]]:
         "timer": TCP_TIMERS.get(timer, ""),
         "retransmits": retransmits,
     }
-    for kind, info in _attributes(said, 72):
+    for kind, info in _attributes(content, 72):
         # Older kernels have a shorter struct tcp_info.
         if kind == INFO and len(info) >= 184:
             one["rtt_s"] = struct.unpack_from("=I", info, 68)[0] / 1e6

@@ -184,8 +184,8 @@ def _output(argv: list[str]) -> str:
     except subprocess.TimeoutExpired:
         raise OSError(f"no answer within {WITHIN_S:g} s") from None
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-        whole = " ".join(line.strip() for line in said)[:500]
+        messages = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        whole = " ".join(line.strip() for line in messages)[:500]
         refused = re.search(r"[Pp]ermission|EPERM|not permitted", whole)
         raise (PermissionError if refused else OSError)(whole)
     return done.stdout.decode(errors="replace")
@@ -263,13 +263,13 @@ def _signalled(pid: int, path: str) -> list[dict[str, Any]]:
         os.kill(pid, number)
         deadline = time.monotonic() + DUMP_WITHIN_S
         # The dump is complete when it has stopped growing.
-        said, before = b"", b"-"
-        while time.monotonic() < deadline and (not said or said != before):
+        messages, before = b"", b"-"
+        while time.monotonic() < deadline and (not messages or messages != before):
             time.sleep(0.02)
-            before = said
+            before = messages
             dump.seek(0)
-            said = dump.read(1 << 20)
-    return read_faulthandler(said.decode(errors="replace"))
+            messages = dump.read(1 << 20)
+    return read_faulthandler(messages.decode(errors="replace"))
 
 
 def read_faulthandler(text: str) -> list[dict[str, Any]]:

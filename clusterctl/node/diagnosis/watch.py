@@ -113,7 +113,7 @@ def slow_facts(
     facts = (gpus.gpus, system.memory, disks.mount, network.efa_cards)
     questions = questions_of(request_of(facts, within_s))
     if is_head:
-        look = partial(job.look, job_id or None, LOG_LINES)
+        look = partial(job.collect, job_id or None, LOG_LINES)
         questions.append(Question(":job", "job", look, within_s))
     report = FactReport(0.0, 0.0, tuple(read(questions)))
     cards = report.get(network.efa_cards) or ()

@@ -280,16 +280,16 @@ def _stays(pid: int, low: int, high: int) -> Optional[bool]:
     """Return whether a part of a process's stack stays as it is. The process runs on meanwhile."""
     if not 0 < high - low <= MOST_STACK_BYTES:
         return None
-    seen = set()
+    contents = set()
     try:
         for number in range(COMPARED_TIMES):
             time.sleep(COMPARED_S / COMPARED_TIMES if number else 0.0)
             with open(f"/proc/{pid}/mem", "rb", 0) as memory:  # noqa: PTH123
                 memory.seek(low)
-                seen.add(memory.read(high - low))
+                contents.add(memory.read(high - low))
     except (OSError, ValueError, OverflowError):
         return None
-    return len(seen) == 1
+    return len(contents) == 1
 
 
 def _by_eu_stack(pid: int) -> NativeCalls:

@@ -28,9 +28,9 @@ def job_processes(query: processes.ProcessQuery) -> tuple[processes.NodeProcess,
 
 
 @deadline(20.0)
-def unended_jobs() -> tuple[JobRecord, ...]:
+def active_jobs() -> tuple[JobRecord, ...]:
     """Return the jobs of this node that have not ended, queued ones included, oldest first."""
-    return tuple(job for job in (one.record() for one in all_jobs()) if job.unended)
+    return tuple(job for job in (one.record() for one in all_jobs()) if job.is_active)
 
 
 def job_ports() -> tuple[int, ...]:

@@ -53,7 +53,7 @@ class SettingsFile:
 
     def __init__(self, place: GuardFiles) -> None:
         self._place = place
-        self._seen: object = None
+        self._read_stamp: object = None
         self.problem = ""
         self.value = self._last_good()
 
@@ -64,8 +64,8 @@ class SettingsFile:
             stamp: object = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
         except OSError as missing:
             stamp = missing.errno
-        if stamp != self._seen:
-            self._seen = stamp
+        if stamp != self._read_stamp:
+            self._read_stamp = stamp
             self._read()
 
     def _read(self) -> None:
@@ -143,8 +143,8 @@ class IdleWatch:
         role = settings.index, settings.idle_s
         if role != self._role:
             self._role, self._since = role, self._clock()
-        asked = seconds(read_object(self._place.polled).get("at_s"))
-        return self._clock() - max(self._since, asked)
+        polled_at = seconds(read_object(self._place.polled).get("at_s"))
+        return self._clock() - max(self._since, polled_at)
 
     def _announce_alone(self, settings: GuardSettings) -> None:
         alone = bool(settings.index) and self.limit is not None
@@ -335,8 +335,8 @@ class Guard:
 
     def _watch_workers(self) -> float:
         settings = self._settings.value
-        asks = settings.spot and settings.index == 0
-        return self._spot.poll_workers(settings) if asks else TICK_S
+        polls_workers = settings.spot and settings.index == 0
+        return self._spot.poll_workers(settings) if polls_workers else TICK_S
 
     def _forever(self, name: str, step: Callable[[], float]) -> None:
         while True:

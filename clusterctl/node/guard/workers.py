@@ -98,8 +98,8 @@ def _on_each(
             for worker, running in wave:
                 try:
                     status, output = running.end()
-                    before, begun, own = output.partition(f"\n{MARK}\n")
-                    ran = (status, own) if begun else (status or 1, before)
+                    before, marker, own = output.partition(f"\n{MARK}\n")
+                    ran = (status, own) if marker else (status or 1, before)
                     answers.append((worker, *ran))
                 except TimeoutError as silent:
                     answers.append((worker, 255, str(silent)))

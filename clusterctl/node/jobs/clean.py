@@ -138,7 +138,7 @@ def clean(request: Cleaning) -> NodeLogs:
 
 def _clean(request: Cleaning) -> NodeLogs:
     jobs = [job for job in sorted(JOBS.glob(JOB_IDS), key=submitted) if job.is_dir()]
-    running = [job.name for job in jobs if JobFolder(job).is_unended()]
+    running = [job.name for job in jobs if JobFolder(job).is_active()]
     if running and not (request.dry_run or request.force):
         return NodeLogs(busy=running[0])  # the oldest: the others may be queued behind it
     found: list[LogFolder] = []
@@ -168,7 +168,7 @@ def _clean(request: Cleaning) -> NodeLogs:
             names.setdefault(os.path.realpath(path), set()).update({log, f"eval_{log}"})
     for path, logs in names.items():
         try:
-            folder, paths = look(path, logs, request.keep_last)
+            folder, paths = scan(path, logs, request.keep_last)
         except OSError as error:
             if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
                 failed.append(f"{error.filename}: {error.strerror}")
@@ -209,7 +209,7 @@ def is_metrics(entry: os.DirEntry) -> bool:
         return file.read(8) == b'{"run": '
 
 
-def look(path: str, logs: set, keep_last: int = 0) -> tuple:
+def scan(path: str, logs: set, keep_last: int = 0) -> tuple:
     """Return a description of a log folder, and the paths in it that may be removed."""
     with os.scandir(path) as entries:
         there = list(entries)
@@ -231,7 +231,7 @@ def look(path: str, logs: set, keep_last: int = 0) -> tuple:
 
 
 def old_checkpoints(path: str, there: list, keep_last: int) -> tuple:
-    """Like `look`, for all checkpoints of a log folder but the last ones, and nothing else."""
+    """Like `scan`, for all checkpoints of a log folder but the last ones, and nothing else."""
     whole = {step_of(entry.name) for entry in there if CHECKPOINT.fullmatch(entry.name)}
     going = set(sorted(whole)[:-keep_last])
     paths = [

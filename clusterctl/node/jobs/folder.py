@@ -233,7 +233,7 @@ class JobFolder:
                     found.append(from_json(JobEvent, line))
         return found
 
-    def is_unended(self) -> bool:
+    def is_active(self) -> bool:
         """Return whether the job's end is not recorded and another process works on it. A runner
         that has recorded the end of its job may hold the lock for a moment longer."""
         return self.is_held() and not fold(self.events()).has_ended
@@ -379,7 +379,7 @@ class JobFolder:
         spec, problem = self.known_spec()
         if status.state is JobState.QUEUED:
             before = {name: JobFolder(self.path.parent / name) for name in status.waits_for}
-            left = (name for name, one in before.items() if one.is_unended())
+            left = (name for name, one in before.items() if one.is_active())
             status = replace(status, waits_for=tuple(left))
         return JobRecord(
             spec,

@@ -116,7 +116,7 @@ def is_in_the_way(job: JobFolder, spec: JobSpec) -> bool:
     if not (problem or {*other.claims} & {*spec.claims}):
         return False
     end_without_runner(job)
-    return job.is_unended()
+    return job.is_active()
 
 
 def write_files(draft: Path, request: Submission, program: bytes) -> None:

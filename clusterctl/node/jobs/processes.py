@@ -106,8 +106,8 @@ class ProcessQuery:
 
     def after(self, found: Iterable[NodeProcess]) -> ProcessQuery:
         """Return the query that also finds what is in the sessions of these processes."""
-        seen = {(one.host, one.session) for one in found if one.session}
-        return replace(self, sessions=self.sessions | seen)
+        found_sessions = {(one.host, one.session) for one in found if one.session}
+        return replace(self, sessions=self.sessions | found_sessions)
 
     def on(self, host: str) -> ProcessQuery:
         """Return the query for one host."""

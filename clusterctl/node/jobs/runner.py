@@ -268,9 +268,9 @@ class Runner:
         with output:
             while child not in self.codes:
                 content = output.poll()
-                rest = self.look_for_lost_nodes(rest, content)
+                rest = self.check_for_lost_nodes(rest, content)
                 if watch:
-                    watch.look(content)
+                    watch.scan(content)
                 now = time.monotonic()
                 is_late = self.stop != stopped_before or now > until
                 if is_late and now > kill_at:
@@ -282,14 +282,14 @@ class Runner:
             unread = output.unread()
             while unread > 0 and (content := output.poll()):
                 unread -= len(content)
-                rest = self.look_for_lost_nodes(rest, content)
+                rest = self.check_for_lost_nodes(rest, content)
         for pid in sorted(left - self.reported):
             self.say(f"clusterctl: process {pid} of the job could not be ended")
         self.reported |= left
         self.last_code = self.codes.pop(child)
         return self.last_code
 
-    def look_for_lost_nodes(self, before: bytes, content: bytes) -> bytes:
+    def check_for_lost_nodes(self, before: bytes, content: bytes) -> bytes:
         """Read new output, and return its end, for the next call. This is done in the stream: on
         a full disk, the log is incomplete."""
         text = before + content
@@ -345,7 +345,7 @@ class StepWatch:
         except OSError:
             return 0
 
-    def look(self, content: bytes) -> None:
+    def scan(self, content: bytes) -> None:
         """Add output, start the diagnosis if it is time, and act on one that has ended."""
         now = time.monotonic()
         self.progress.add(content, now)

@@ -360,7 +360,7 @@ class JobRecord:
         return self.status.exit_status
 
     @property
-    def unended(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the job is running or queued."""
         return self.state in (JobState.RUNNING, JobState.QUEUED)
 
@@ -373,16 +373,16 @@ class JobRecord:
     @property
     def ended_at(self) -> datetime:
         """When the job ended. For a job that has not ended, the time of the query."""
-        ended = (self.now if self.unended else self.status.ended_at) or 0.0
+        ended = (self.now if self.is_active else self.status.ended_at) or 0.0
         return max(self.started_at, datetime.fromtimestamp(ended, timezone.utc))
 
     @property
     def duration_s(self) -> float:
         """How long the job has run, or has waited if it is queued; 0 if it never began."""
-        if not (self.unended or self.status.started_at):
+        if not (self.is_active or self.status.started_at):
             return 0.0
         began = self.started_at.timestamp()
-        ended = self.now if self.unended else self.status.ended_at or began
+        ended = self.now if self.is_active else self.status.ended_at or began
         return max(0.0, ended - began)
 
     @property
@@ -417,7 +417,7 @@ class JobRecord:
         return pick(
             *(JobReport, self.spec, self.status, self.row, self),
             started_at=self.started_at,
-            ended_at=None if self.unended else self.ended_at,
+            ended_at=None if self.is_active else self.ended_at,
             duration_s=round(self.duration_s, 1),
             usd=None if self.usd is None else round(self.usd, 4),
             head_rebooted=self.status.rebooted,

@@ -161,7 +161,7 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
     # A program of the nodes works in the folder of the examples, as other jobs do.
     job = JobFolder(folder).record()
     since = job.status.started_at or job.status.submitted_at
-    until = job.now if job.unended else job.status.ended_at
+    until = job.now if job.is_active else job.status.ended_at
     low, high = JobFolder(folder).clock_range()
     since, until = min(since, low - CLOCK_SLACK_S), until and max(until, high + CLOCK_SLACK_S)
     return [replace(tree(Path(spec.workdir), FILES), since=since, until=until)]
@@ -295,7 +295,7 @@ def found_in(tree: OutputFolder, named: bool = False) -> OutputFiles | None:
     )
 
 
-def look(request: Trees) -> tuple[OutputFiles, ...]:
+def find_output(request: Trees) -> tuple[OutputFiles, ...]:
     """Return what is in these folders here."""
     trees = [*request.trees]
     if request.recorded is not None:
@@ -340,8 +340,8 @@ def overview(request: None) -> Overview:
         except OSError as error:
             unknown.setdefault(one.job_id, f"job {one.job_id}: {error.filename}: {error.strerror}")
             continue
-        if job.unended:
+        if job.is_active:
             going.append(Going(job.job_id, job.spec.preset == SERVE))
     fetched = {one.job_id: fetched_of(one.path) for one in all_jobs()}
-    found = look(Trees(tuple(listed), recorded=tuple(fetched)))
+    found = find_output(Trees(tuple(listed), recorded=tuple(fetched)))
     return Overview(tuple(going), (*listed, *earlier), found, fetched, unknown)

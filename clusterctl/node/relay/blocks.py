@@ -49,18 +49,18 @@ class BlockSet:
         with self.changed:
             return [block for block, here in enumerate(self._here) if not here]
 
-    def added_since(self, seen: int, timeout_s: float) -> tuple[int, list[tuple[int, int]]]:
-        """Return the position after the newest block, and the ranges that came since `seen`.
+    def added_since(self, position: int, timeout_s: float) -> tuple[int, list[tuple[int, int]]]:
+        """Return the position after the newest block, and the ranges that came since `position`.
 
-        With -1 for `seen` these are the blocks that were here from the start. Otherwise waits at
-        most `timeout_s` seconds for a block.
+        With -1 for `position` these are the blocks that were here from the start. Otherwise waits
+        at most `timeout_s` seconds for a block.
         """
-        if seen < 0:
+        if position < 0:
             return 0, list(self._first)
         with self.changed:
-            self.changed.wait_for(lambda: len(self._come) > seen, timeout_s)
-            come = self._come[seen:]
-        return seen + len(come), [(block, block + 1) for block in come]
+            self.changed.wait_for(lambda: len(self._come) > position, timeout_s)
+            come = self._come[position:]
+        return position + len(come), [(block, block + 1) for block in come]
 
 
 def _ranges(here: bytearray) -> list[tuple[int, int]]:

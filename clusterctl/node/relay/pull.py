@@ -64,9 +64,9 @@ class Caller:
         self._secret, self._tls = secret, tls
         self._lock = threading.Lock()
         self.current: Upstream | None = None
-        self._start_anew(None)
+        self._restart(None)
 
-    def _start_anew(self, upstream: Upstream | None) -> None:
+    def _restart(self, upstream: Upstream | None) -> None:
         self.current, self.worked = upstream, False
         # When each was opened; since when each waits for an answer, if it does.
         self._links: dict[Link, float] = {}
@@ -80,7 +80,7 @@ class Caller:
         """Change the upstream. Threads that wait for the previous one get a PeerError."""
         with self._lock:
             links = self._links
-            self._start_anew(upstream)
+            self._restart(upstream)
         for link in links:
             link.wake()
 

@@ -111,12 +111,12 @@ class Server:
     def _converse(self, link: Link) -> None:
         request = memoryview(bytearray(REQUEST.size))
         sent: set[int] = set()
-        asked = select.poll()
-        asked.register(link.socket, select.POLLIN)
+        poller = select.poll()
+        poller.register(link.socket, select.POLLIN)
         while True:
             if not link.pending():
                 # Without a timeout, unlike reads: a peer may request nothing for a long time.
-                asked.poll()
+                poller.poll()
             link.read_into(request)
             what, block = REQUEST.unpack(request)
             if what == MANIFEST:
@@ -128,7 +128,7 @@ class Server:
                 if block in sent:
                     self._content.confirm(block)
             elif what == WATCH:
-                self._tell(link)
+                self._notify(link)
             else:
                 raise PeerError("it requested a block that no peer has")
 
@@ -150,16 +150,16 @@ class Server:
         else:
             self._content.send_block(link, block)
 
-    def _tell(self, link: Link) -> None:
+    def _notify(self, link: Link) -> None:
         """Announce the blocks that are here, and others as they come, until the peer closes."""
         while not self._has_content.wait(HEARTBEAT_S):
             link.send(RANGE.pack(0, 0))
         assert self._ledger
-        seen = -1
+        position = -1
         self._ledger.watchers += 1
         try:
             while True:
-                seen, ranges = self._ledger.added_since(seen, HEARTBEAT_S)
+                position, ranges = self._ledger.added_since(position, HEARTBEAT_S)
                 link.send(b"".join(RANGE.pack(*one) for one in ranges) or RANGE.pack(0, 0))
         finally:
             self._ledger.watchers -= 1

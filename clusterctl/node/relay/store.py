@@ -82,7 +82,7 @@ class Store:
         self.bad: set[int] = set()
         state = missing_content(entries, layout, missing, staging.pieces)
         self._left, self._resumed = state.left, state.resumed
-        self._begun = set(state.resumed)  # files that have a part
+        self._started = set(state.resumed)  # files that have a part
         self._here = Source(
             entries, publisher.path, publisher.stamp, layout, waits, staging.new_sum
         )
@@ -338,8 +338,8 @@ class Store:
         entry = self._entries[number]
         part = self._staging.part(entry)
         # Created only once: if the part was removed, blocks that count as here are lost.
-        with self._lock if number not in self._begun else contextlib.nullcontext():
-            create = 0 if number in self._begun else os.O_CREAT
+        with self._lock if number not in self._started else contextlib.nullcontext():
+            create = 0 if number in self._started else os.O_CREAT
             try:
                 descriptor = os.open(part, os.O_WRONLY | create, 0o600)
             except PermissionError:
@@ -350,7 +350,7 @@ class Store:
                 if number in self.bad:  # removed a moment ago, by `_spoil`
                     return -1
                 raise Removed(text_of(self._staging.folder_of(entry).path)) from None
-            self._begun.add(number)
+            self._started.add(number)
         if entry.segments is not None:
             os.ftruncate(descriptor, entry.size)
         return descriptor
@@ -403,10 +403,10 @@ class Store:
         """Send a block to the next node in the chain. Raises PeerError, OSError."""
         # A node that requests an unconfirmed block again has found it damaged: check it here.
         with self._lock:
-            asked_again = block in self._waiting and block in self._passed_on
+            is_repeated = block in self._waiting and block in self._passed_on
             if block in self._waiting:
                 self._passed_on.add(block)
-        if asked_again and not self._check(block):
+        if is_repeated and not self._check(block):
             raise PeerError("a block here is damaged", "corrupt")
         known = self._sums[block]
         extents = self._layout.extents(block)

@@ -132,20 +132,20 @@ def fetch_results(node: dict[str, Any], head: dict[str, Any], job_id: str, stagi
 def merge(folder: Path, staging: Path, hosts: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Merge the nodes' files into one tree, in the nodes' order. Return the manifest."""
     manifest: dict[str, list[dict[str, Any]]] = {name: [] for name in COLLECTED}
-    seen: dict[str, str] = {}
+    collected: dict[str, str] = {}
     for host in hosts:
         top = staging / host
         for path in sorted(one for one in top.rglob("*") if one.is_file()):
             name = path.relative_to(top).as_posix()
             digest = digest_of(path)
-            if seen.get(name) == digest:
+            if collected.get(name) == digest:
                 continue
             kind, target = name.partition("/")[0], folder / name
             if kind == name:
                 raise NotCollected(f"{name} is a file on {host}, where a folder was")
-            if name in seen or is_taken(target):
+            if name in collected or is_taken(target):
                 kind, target = CONFLICTS, folder / CONFLICTS / host / name
-            seen.setdefault(name, digest)
+            collected.setdefault(name, digest)
             target.parent.mkdir(parents=True, exist_ok=True)
             size = path.stat().st_size
             path.replace(target)

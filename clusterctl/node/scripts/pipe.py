@@ -110,16 +110,16 @@ def files_of(folder: Path) -> list[tuple[str, int, str]]:
     OSError for an unreadable file or folder and for a dangling link."""
     found: list[tuple[bytes, int]] = []
 
-    def look(place: Path, above: Sequence[tuple[int, int]]) -> None:
+    def check(place: Path, above: Sequence[tuple[int, int]]) -> None:
         status = place.stat()
         here = (status.st_dev, status.st_ino)
         if stat.S_ISREG(status.st_mode):
             found.append((os.fsencode(place.relative_to(folder)), status.st_size))
         elif stat.S_ISDIR(status.st_mode) and here not in above:  # not a link to a folder above
             for path in place.iterdir():
-                look(path, (*above, here))
+                check(path, (*above, here))
 
-    look(folder, ())
+    check(folder, ())
     return [(os.fsdecode(name), size, "") for name, size in sorted(found)]
 
 

@@ -247,10 +247,10 @@ def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
             one.append("ended", state="failed", exit_status=1, reason="", cleanup={})
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "metrics.jsonl").write_text('{"kind": "train", "step": 7}\n')
-    looked = {name: job.look(name, 9) for name in (None, ended, queued)}
+    looked = {name: job.collect(name, 9) for name in (None, ended, queued)}
     by_hand = [Process(1, 0, "mpirun", ["mpirun"], {})]
     by_hand[0].role = "launcher"
-    beside = job.look(ended, 9)["others"]
+    beside = job.collect(ended, 9)["others"]
     assert {name: look["found"]["spec"]["job_id"] for name, look in looked.items()} == {
         None: runs,
         ended: ended,
@@ -260,7 +260,7 @@ def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
     assert [look["others"] for look in looked.values()] == [[], [runs], [runs]]
     rows = [look["found"]["row"].get("step") for look in looked.values()]
     assert rows == [7, None, None], "a row is of the one that runs"
-    assert job.look("20261123-000009-abcd", 9)["found"] is None
+    assert job.collect("20261123-000009-abcd", 9)["found"] is None
 
 
 @pytest.mark.parametrize("name", ["run.o12345", "out.1", "results.dat", "job.log"])
@@ -274,7 +274,7 @@ def test_what_an_mpirun_writes_to_is_its_log_whatever_its_name(tmp_path, monkeyp
         monkeypatch.setattr(job.processes, "find_any", lambda *of, **_: [launcher])
         monkeypatch.setattr(job, "JOBS", tmp_path / "none")
         monkeypatch.setattr(folder, "JOBS", tmp_path / "none")
-        assert job.look(None, 9)["log"] == ["step 1"]
+        assert job.collect(None, 9)["log"] == ["step 1"]
         program.communicate(b"\n")
 
 

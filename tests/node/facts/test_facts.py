@@ -162,7 +162,7 @@ FACTS = (
     partial(network.unreached, peers=("127.0.0.1",), over_ssh=False),
     *(software.mpirun_on_path, software.scripts, partial(software.data, folder="/none")),
     partial(software.versions, python=sys.executable, mpirun="/usr/bin/mpirun"),
-    *(partial(processes.job_processes, query=ProcessQuery("x")), processes.unended_jobs),
+    *(partial(processes.job_processes, query=ProcessQuery("x")), processes.active_jobs),
     processes.hidden_users,
     *(partial(one, folder="/none") for one in (training.training_files, training.training_log)),
     partial(training.script_error, path=""),
