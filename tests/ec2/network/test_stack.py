@@ -10,16 +10,16 @@ from clusterctl.domain.errors import AwsError
 from clusterctl.ec2.network import stack as stacks
 from clusterctl.ec2.network.plan import NetworkSettings, stack_name
 from clusterctl.ec2.network.stack import (
-    create_stack,
+    StackWork,
     find_stack,
     network_of,
     operation_events,
     template_body,
     template_version,
-    update_stack,
 )
 from clusterctl.ec2.network.vpcs import NETWORK, find_subnets
 from clusterctl.ec2.tags import tag_dict
+from tests.clock import FakeClock
 from tests.ec2.cloudformation import REASON, CloudFormation
 from tests.moto_ec2 import clients_of
 
@@ -30,6 +30,10 @@ TAGGED = {"VPC", "Subnet", "InternetGateway", "RouteTable", "SecurityGroup", "VP
 @pytest.fixture
 def clients(client, moto_url):
     return clients_of(moto_url)
+
+
+def work(client, timeout_s=60.0):
+    return StackWork(client, lambda text: None, timeout_s, FakeClock())
 
 
 def resources():
@@ -74,8 +78,7 @@ def test_ssh_from_one_place_and_members_everywhere():
 
 def test_what_it_makes(clients):
     assert find_stack(clients.cloudformation, stack_name("net")) is None
-    create_stack(clients.cloudformation, SETTINGS, "token-1")
-    stack = find_stack(clients.cloudformation, stack_name("net"))
+    stack = work(clients.cloudformation).create(SETTINGS)
     assert stack is not None
     found = network_of(clients, "net", stack)
     assert found.cidr == "10.20.0.0/16"
@@ -98,22 +101,20 @@ def test_what_it_makes(clients):
 
 
 def test_the_same_again_is_no_update(clients):
-    create_stack(clients.cloudformation, SETTINGS, "token-1")
-    stack = find_stack(clients.cloudformation, stack_name("net"))
+    on_time = work(clients.cloudformation)
+    stack = on_time.create(SETTINGS)
     assert stack is not None
-    assert not update_stack(clients.cloudformation, stack, SETTINGS, "token-2")
+    assert on_time.update(stack, SETTINGS) is stack
+    assert on_time.create(SETTINGS) is None
     with pytest.raises(AwsError) as caught:
-        create_stack(clients.cloudformation, SETTINGS, "token-3")
+        work(clients.cloudformation, timeout_s=-1.0).create(SETTINGS)
     assert caught.value.code == "AlreadyExistsException"
 
 
 def test_events_of_the_last_operation_only(client):
     fake = CloudFormation(client)
-    create_stack(fake, SETTINGS, "token-1")
-    stack = find_stack(fake, stack_name("net"))
+    stack = work(fake).create(SETTINGS)
     assert stack is not None
-    while find_stack(fake, stack.stack_id).in_progress:
-        pass
     fake.fails = REASON
     fake.delete_stack(stack.stack_id, "token-2")
     while find_stack(fake, stack.stack_id).in_progress:
