@@ -159,13 +159,13 @@ _VARYING = b"0123456789"
 class _Shape:
     """A kind of lines, which differ only in digits.
 
-    `signatures` are those whose plain text the lines have, `matched` is the id of the one that
-    matched last, or empty.
+    `signatures` are those whose plain text the lines have, `finding` is the part of the log and the
+    id of the one that matched last, if one did.
     """
 
     signatures: list[Signature]
-    seen: int = 0
-    matched: str = ""
+    seen: int = 1
+    finding: tuple[str, str] | None = None
 
 
 class _Reader:
@@ -258,13 +258,17 @@ class _Reader:
         # Of the last lines each is matched, and of the others those with a text.
         unseen = max(0, done - _LAST) if last else done
         search = Search.ALL if last else self._search()
+        at_end = unseen
         for number, texts in chain(texts_by_line(data, lines, done, search), [(done, set())]):
-            for one in range(min(unseen, number), number + 1):
-                self._line = first + one
-                if one < done:
-                    said = texts if one == number else set()
-                    self._look(said, lines, one, last and one >= done - _LAST)
-            unseen = max(unseen, number + 1)
+            if number >= at_end:
+                for one in range(unseen, number):
+                    self._line = first + one
+                    self._look(set(), lines, one, True)
+                unseen = number + 1
+            if number < done:
+                self._line = first + number
+                if number >= at_end or not self._is_counted(lines[number]):
+                    self._look(texts, lines, number, number >= at_end)
         # The rest of a line that was cut is no line of its own.
         self._is_cut = not last and done == len(lines)
         self._line = first + done - self._is_cut
@@ -279,21 +283,26 @@ class _Reader:
         is_over = self._is_full or self._marked >= _MOST_STRONG
         return Search.SIGNATURES if is_over else Search.STRONG
 
+    def _is_counted(self, line: bytes) -> bool:
+        """Count a line, and return whether so many like it were matched that this one is not."""
+        shape = self._shapes.get(line.translate(None, _VARYING))
+        if shape is None:
+            return False
+        shape.seen += 1
+        if shape.seen <= MOST_ALIKE:
+            return False
+        if key := shape.finding:
+            self._alike[key] = self._alike.get(key, 0) + 1
+            if self._tried.get(key):
+                self._tried[key] = self._line + 1
+        return True
+
     def _look(self, texts: set[int], lines: Sequence[bytes], number: int, at_end: bool) -> None:
         """Match one line. `texts` are the indices of the plain texts that it has."""
         line = lines[number]
         if b" <==" in line and self._begins_part(line):
             return
         shape = self._shape(line, texts)
-        shape.seen += 1
-        key = (self._part, shape.matched)
-        is_counted = shape.seen > MOST_ALIKE and not at_end
-        if is_counted and (not shape.matched or key in self._findings):
-            if shape.matched:
-                self._alike[key] = self._alike.get(key, 0) + 1
-                if self._tried.get(key):
-                    self._tried[key] = self._line + 1
-            return
         search = self._search()
         strong = search is Search.STRONG and table().is_strong(texts)
         forms = at_end or search is Search.ALL or strong
@@ -312,7 +321,7 @@ class _Reader:
             said = following(lines, number, one.lines) if one.lines > 1 else [(0, clean(text))]
             matched = self._matched(one, said, text, lines, number)
             if matched:
-                shape.matched = one.id
+                shape.finding = (self._part, one.id)
                 self._cover(text, said[matched - 1][0])
                 return
         if forms:
@@ -324,6 +333,7 @@ class _Reader:
         begins = FILE.match(clean(line[:LONGEST_LINE].decode(errors="replace")))
         if begins:
             self._part = begins["name"]
+            self._shapes.clear()
             self._exceptions.clear()
             self._chained.clear()
             self._bare.clear()

@@ -126,7 +126,8 @@ def branches(pattern: str) -> list[str]:
 def _parts(branch: str) -> tuple[list[str], list[str]]:
     """Return the runs of plain text on the outermost level, and the groups that must match.
 
-    Both are in the order of the pattern. Optional groups and look-arounds are left out.
+    Both are in the order of the pattern. A group begins with the run before it. Optional groups and
+    look-arounds are left out.
     """
     runs, groups, run, at = [], [], "", 0
     while at < len(branch):
@@ -148,10 +149,11 @@ def _parts(branch: str) -> tuple[list[str], list[str]]:
                 at = branch.index("}", at)
             elif char == "(":
                 start, at = at, _group_end(branch, at)
-                inner = branch[start + 1 : at]
+                inner = re.sub(r"^\?(?::|P<\w+>)", "", branch[start + 1 : at])
                 is_optional = branch[at + 1 : at + 2] in ("?", "*", "{")
                 if not is_optional and not inner.startswith(("?!", "?=", "?<!", "?<=")):
-                    groups.append(re.sub(r"^\?(?::|P<\w+>)", "", inner))
+                    before = re.escape(runs[-1])
+                    groups.append("|".join(before + one for one in branches(inner)))
         elif plain := _PLAIN.match(branch, at):
             run += plain[0]
             at = plain.end() - 1

@@ -90,6 +90,11 @@ def test_what_must_not_stand_there_is_no_text_to_search_for(around):
     assert literals(rf"{around}\d+(?:something|another thing)") == ("something", "another thing")
 
 
+def test_a_group_is_searched_with_the_text_before_it():
+    assert literals(r"E: (?P<error>(?:Unable to|Cannot)\b)") == ("E: Unable to", "E: Cannot")
+    assert literals(r"[Cc]heck\.? (?:Exception|failure)") == (" Exception", " failure")
+
+
 def test_a_file_that_is_no_text_is_told(signatures, tmp_path, capsys):
     (signatures / "a.toml").write_bytes(b"\xff\xfe\x00")
     (signatures / "b.toml").mkdir()

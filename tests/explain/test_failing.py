@@ -592,3 +592,9 @@ def test_what_cannot_be_read_hides_nothing_of_the_rest(capsys, tmp_path, monkeyp
         ran = capsys.readouterr()
         assert (status == 2) == ("build.stopped" in ran.out), words
         assert words[0] == "failed" or words[0] in ran.err or words == ("fine", "nowhere"), ran
+
+
+def test_lines_that_are_only_counted_count_in_their_part_of_the_log():
+    line = "Horovod has been shut down. This was caused by an exception\n"
+    found = explain([f"==> a <==\n{line * 1500}==> b <==\n{line * 3000}"]).findings
+    assert [(one.part, one.count, one.line) for one in found] == [("a", 1500, 2), ("b", 3000, 1503)]
