@@ -193,7 +193,6 @@ class LabInstance(Instance):
 
     @property
     def node_index(self) -> int:
-        """The index of the node in its cluster."""
         tagged = self.ec2_backend.tags.get(self.id, {})
         if tagged.get(INDEX, "").isdecimal():
             return int(tagged[INDEX])
