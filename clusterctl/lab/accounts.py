@@ -37,7 +37,6 @@ class Keyring:
         self._role_keys: dict[str, TemporaryKey] = {}
 
     def add(self, key: AccessKey) -> AccessKey:
-        """Register a key, and return it."""
         with self._lock:
             self._keys[key.id] = key
         return key

@@ -251,7 +251,7 @@ def test_the_faults_of_a_host():
 @pytest.mark.parametrize(
     ("rate_bit", "queue"),
     [
-        (1_000_000, "tbf rate 1000000bit burst 4096b limit 135168b"),
+        (1_000_000, "tbf rate 1000000bit burst 10240b limit 141312b"),
         (10**11, f"tbf rate 100000000000bit burst 50000000b limit {50_000_000 + 2**26}b"),
     ],
 )

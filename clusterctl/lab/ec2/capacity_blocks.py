@@ -24,10 +24,11 @@ MOST_INSTANCES = 64
 ENDS_AT = timedelta(hours=11, minutes=30)
 # Per hour, for a type that the price list lacks.
 UNLISTED_USD = 60.0
+# The attribute of moto's backend for what its offerings would reserve that are not bought, by id.
+OFFERINGS = "capacity_block_offerings"
 
 
 def install() -> None:
-    """Add the actions of Capacity Blocks."""
     add(EC2Response, describe_capacity_block_offerings, purchase_capacity_block)
 
 
@@ -51,7 +52,7 @@ def describe_capacity_block_offerings(response: Any) -> ActionResult:
         for zone in offered_zones(backend.region_name, kind)
         for starts, ends in _times(hours, ask("StartDateRange"), ask("EndDateRange"))
     }
-    _offerings(backend).update(made)
+    vars(backend).setdefault(OFFERINGS, {}).update(made)
     fee_usd = ON_DEMAND_USD.get(kind, UNLISTED_USD) * count * hours
     common = {"CapacityBlockDurationHours": hours, "UpfrontFee": f"{fee_usd:.4f}"}
     return ActionResult(
@@ -78,20 +79,12 @@ def purchase_capacity_block(response: Any) -> ActionResult:
     """Make a reservation of an offering, which can be bought once."""
     response.error_on_dryrun()
     wanted = response._get_param("CapacityBlockOfferingId")
-    bought = _offerings(response.ec2_backend).pop(wanted, None)
+    bought = vars(response.ec2_backend).get(OFFERINGS, {}).pop(wanted, None)
     if bought is None:
         raise refuse("block-offering", wanted)
     bought.platform = response._get_param("InstancePlatform") or PLATFORM
     bought.made = utcnow()
     return ActionResult({"CapacityReservation": keep(response, bought)})
-
-
-def _offerings(backend: Any) -> dict[str, CapacityReservation]:
-    """Return what a region's offerings that were shown and are not bought would reserve, by id."""
-    found: dict[str, CapacityReservation] = backend.__dict__.setdefault(
-        "capacity_block_offerings", {}
-    )
-    return found
 
 
 def _times(

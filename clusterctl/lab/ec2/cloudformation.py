@@ -74,7 +74,6 @@ class SecurityGroupEgress(CloudFormationModel):
 
 
 def install() -> None:
-    """Complete CloudFormation."""
     for owner in (VPC, Subnet, SubnetRouteTableAssociation, SecurityGroup):
         _complete(owner)
     for owner, delete in DELETES.items():
@@ -397,14 +396,6 @@ def _unless_gone(delete: Callable[[Any, Any], Any]) -> Callable[[Any, str, str],
     return act
 
 
-def _delete_endpoint(endpoint: Any, ec2: Any) -> None:
-    try:
-        # This fails if the stack's route table was deleted before: the order is not fixed.
-        ec2.delete_vpc_endpoints([endpoint.id])
-    finally:
-        ec2.vpc_end_points.pop(endpoint.id, None)
-
-
 # How a stack deletes the resources of a class, with the region's EC2.
 DELETES: dict[Any, Callable[[Any, Any], Any]] = {
     SecurityGroupEgress: lambda egress, ec2: ec2.revoke_security_group_egress(**egress.rule),
@@ -412,7 +403,7 @@ DELETES: dict[Any, Callable[[Any, Any], Any]] = {
     RouteTable: lambda table, ec2: ec2.delete_route_table(table.id),
     InternetGateway: lambda one, ec2: ec2.delete_internet_gateway(one.id),
     VPCGatewayAttachment: lambda one, ec2: ec2.detach_internet_gateway(one.gateway_id, one.vpc_id),
-    VPCEndPoint: _delete_endpoint,
+    VPCEndPoint: lambda one, ec2: ec2.delete_vpc_endpoints([one.id]),
 }
 
 

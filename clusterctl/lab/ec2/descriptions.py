@@ -23,7 +23,7 @@ from moto.ssm.responses import SimpleSystemManagerResponse
 from clusterctl.lab.data import table
 from clusterctl.lab.ec2.completion import add, override
 from clusterctl.lab.ec2.instance_types import P3_ZONES
-from clusterctl.lab.ec2.launch import refuse
+from clusterctl.lab.ec2.launch import EC2ServerError, refuse
 
 FIELDS, FILTERS, IGNORED = (table("instances")[one] for one in ("fields", "filters", "ignored"))
 # Responses that EC2 gives in pages -> the key of the list, and the most of a page (botocore: "max"
@@ -77,6 +77,7 @@ def install() -> None:
         if isinstance(failed, ServiceException):
             failed.message = re.sub(r"'?\{'([^{}]*)'\}'?", r"'\1'", str(failed.message))
         status, headers, body = serialize(response, action_result)
+        status = 500 if isinstance(failed, EC2ServerError) else status
         return status, headers, re.sub(">request-id<", f">{uuid.uuid4()}<", str(body), count=1)
 
     override(EC2Response, serialized)

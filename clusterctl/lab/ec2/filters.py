@@ -18,15 +18,14 @@ from typing import Any
 
 from moto.ec2 import utils
 from moto.ec2.models.core import TaggedEC2Resource
-from moto.ec2.models.tags import TagBackend
 
 from clusterctl.lab.ec2 import late
-from clusterctl.lab.ec2.completion import guard, override
+from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.launch import refuse
 
 
 def install() -> None:
-    """Correct moto's filters, speed up its search for tags, and limit the length of tags."""
+    """Correct moto's filters, and speed up its search for tags."""
     matches_one, to_regex = utils.is_filter_matching, utils.simple_aws_filter_to_re
 
     def is_filter_matching(obj: Any, _filter: str, filter_value: Any) -> bool:
@@ -57,12 +56,6 @@ def install() -> None:
         ]
 
     override(TaggedEC2Resource, get_tags)
-
-    def create_tags(backend: Any, resource_ids: list[str], tags: dict[str, str]) -> None:
-        if any(len(value or "") > 256 for value in tags.values()):
-            raise refuse("tag-value")
-
-    guard(TagBackend, create_tags)
 
 
 def _shown_tags(resource: Any) -> dict[str, str]:

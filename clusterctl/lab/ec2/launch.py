@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-from xml.sax.saxutils import escape
 
 from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.instance_types import INSTANCE_TYPES
-from werkzeug.exceptions import HTTPException
 
 from clusterctl.lab.data import table
 
@@ -140,19 +137,8 @@ def refuse(name: str, *values: object) -> EC2ClientError:
     return EC2ClientError(code, text.format(*values))
 
 
-class EC2ServerError(HTTPException):
-    """An error that EC2 answers with a status of 500 or more. moto sends its own with 400."""
-
-    def __init__(self, code: str, message: str, status: int = 500) -> None:
-        inner = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
-        super().__init__(
-            '<?xml version="1.0" encoding="UTF-8"?>\n'
-            f"<Response><Errors>{inner}</Errors><RequestID>{uuid.uuid4()}</RequestID></Response>"
-        )
-        self.error_code, self.code = code, status
-
-    def get_headers(self, *_: Any, **__: Any) -> list[tuple[str, str]]:
-        return [("Content-Type", "text/xml;charset=UTF-8")]
+class EC2ServerError(EC2ClientError):
+    """An error that EC2 answers with the status 500. `descriptions` sets it: moto's is 400."""
 
 
 def all_instances() -> list[Any]:

@@ -18,8 +18,6 @@ LARGEST = 2.0**360
 
 
 def install() -> None:
-    """Check metrics before moto takes them."""
-
     def put_metric_data(backend: Any, namespace: str, metric_data: list[dict[str, Any]]) -> None:
         if len(metric_data) > MOST:
             text = f"The collection MetricData must not have a size greater than {MOST}."

@@ -68,29 +68,21 @@ def install() -> None:
     guard(EC2Backend, delete_security_group, delete_subnet, delete_vpc, detach_internet_gateway)
     make, remove = EC2Backend.create_vpc_endpoint, EC2Backend.delete_vpc_endpoints
 
-    def create_vpc_endpoint(
-        backend: Any,
-        vpc_id: str,
-        service_name: str,
-        endpoint_type: str | None,
-        policy_document: str | None,
-        route_table_ids: list[str],
-        *more: Any,
-        **named: Any,
-    ) -> Any:
+    def create_vpc_endpoint(backend: Any, **named: Any) -> Any:
         """Make an endpoint, a gateway by default, with one route per table and service."""
-        for id in route_table_ids:
-            for one in backend.vpc_end_points.values():
-                if one.service_name == service_name and id in (one.route_table_ids or ()):
-                    raise refuse("route-exists", id, one.destination_prefix_list_id)
-        kind = endpoint_type or "Gateway"
-        given = (vpc_id, service_name, kind, policy_document, route_table_ids)
-        return make(backend, *given, *more, **named)
+        all = list(backend.vpc_end_points.values())
+        for one in (one for one in all if one.service_name == named["service_name"]):
+            for id in {*named["route_table_ids"]} & {*(one.route_table_ids or ())}:
+                raise refuse("route-exists", id, one.destination_prefix_list_id)
+        return make(backend, **{**named, "endpoint_type": named["endpoint_type"] or "Gateway"})
 
     def delete_vpc_endpoints(backend: Any, vpce_ids: list[str] | None = None) -> None:
-        remove(backend, vpce_ids)
-        for id in vpce_ids or ():
-            backend.vpc_end_points.pop(id, None)
+        try:
+            # This fails for one of a stack whose route table was deleted before.
+            remove(backend, vpce_ids)
+        finally:
+            for id in vpce_ids or ():
+                backend.vpc_end_points.pop(id, None)
 
     override(EC2Backend, create_vpc_endpoint, delete_vpc_endpoints)
 

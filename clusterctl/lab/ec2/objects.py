@@ -10,6 +10,7 @@ import json
 import os
 import re
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -58,16 +59,6 @@ ROOM = Room(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 KEY_BYTES = 4096
 
 
-class NoTracking(list[Any]):
-    """A list that stays empty, in place of moto's list of all objects that were ever made.
-
-    That list would keep the objects in memory after they are deleted.
-    """
-
-    def append(self, _one: Any) -> None:
-        """Do nothing."""
-
-
 def install() -> None:
     """Have objects keep their content in ROOM, and buckets have names that S3 takes."""
     keep_in_room()
@@ -88,7 +79,8 @@ def install() -> None:
 def keep_in_room() -> None:
     """Have moto's objects keep their content in ROOM, and be read without a copy."""
     key: Any = FakeKey
-    key.instances_tracked = NoTracking()
+    # moto's list of all objects that were ever made would keep them after they are deleted.
+    key.instances_tracked = deque(maxlen=0)
     key.value = property(_read, _write)
     dispose = FakeKey.dispose
 

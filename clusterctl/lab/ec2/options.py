@@ -67,17 +67,16 @@ def install() -> None:
 
     def modify_instance_attribute(response: Any) -> ActionResult:
         """Change user data, and what a power-off does. moto removes the security groups instead."""
-        data = response._get_param("UserData.Value")
-        if data is not None:
-            instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
-            # The clients encode a value of bytes, and moto has decoded it.
-            instance.user_data = Base64EncodedString(base64.b64encode(data).decode())
-            return EmptyResult()
-        value = response._get_param("InstanceInitiatedShutdownBehavior.Value")
-        if value is None:
+        names = ("UserData", "InstanceInitiatedShutdownBehavior")
+        data, behavior = (response._get_param(f"{name}.Value") for name in names)
+        if data is None and behavior is None:
             return modify(response)
         instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
-        instance.instance_initiated_shutdown_behavior = value
+        if behavior is not None:
+            instance.instance_initiated_shutdown_behavior = behavior
+        else:
+            # The clients encode a value of bytes, and moto has decoded it.
+            instance.user_data = Base64EncodedString(base64.b64encode(data).decode())
         return EmptyResult()
 
     override(EC2Response, modify_instance_attribute)

@@ -23,7 +23,6 @@ from clusterctl.lab.ec2.launch import LAUNCHING, PendingLaunch, Rule, refuse
 # A new group cannot be used for so long. On EC2, too, CreatePlacementGroup returns before that.
 PENDING_S = 0.3
 FILTERS = ("GroupName", "GroupArn", "State", "Strategy")
-STRATEGIES = ("cluster", "spread", "partition")
 
 
 @dataclass(frozen=True)

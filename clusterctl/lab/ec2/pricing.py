@@ -5,6 +5,7 @@ Prices of spot instances and Capacity Blocks are derived from these.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import string
@@ -33,29 +34,15 @@ def respond(region: str, action: str, request: dict[str, Any]) -> Answer:
         return refusal("UnknownOperationException", f"The price list has no {action}.")
     if request.get("ServiceCode") != "AmazonEC2":
         return refusal("NotFoundException", "The requested service code was not found.")
-    found = [
-        one for one in _products(request) if _passes(one["product"], request.get("Filters", []))
-    ]
+    products = [product(kind, region) for kind in ON_DEMAND_USD for region in LOCATIONS]
+    found = [one for one in products if _passes(one["product"], request.get("Filters", []))]
     first = int(request.get("NextToken") or 0)
     after = first + min(int(request.get("MaxResults") or MOST_PER_PAGE), MOST_PER_PAGE)
     page = {"FormatVersion": "aws_v1", "PriceList": [json.dumps(one) for one in found[first:after]]}
     return "200 OK", {**page, **({"NextToken": str(after)} if after < len(found) else {})}
 
 
-def _products(request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the products of the types that the filters name, or all.
-
-    Most callers name one type. So this saves making all the others, which the filters then drop.
-    """
-    named = [
-        one.get("Value")
-        for one in request.get("Filters", [])
-        if one.get("Field") == "instanceType" and one.get("Type", "TERM_MATCH") == "TERM_MATCH"
-    ]
-    kinds = [kind for kind in ON_DEMAND_USD if not named or kind in named]
-    return [product(kind, region) for kind in kinds for region in LOCATIONS]
-
-
+@functools.cache
 def product(kind: str, region: str) -> dict[str, Any]:
     """Return one entry of the price list, in AWS's format (`entry` in prices.toml)."""
     info = INSTANCE_TYPES.get(kind, {})
@@ -94,5 +81,4 @@ def _matches(value: str | None, criterion: dict[str, str]) -> bool:
 
 
 def refusal(code: str, message: str) -> Answer:
-    """Return an error as an answer."""
     return "400 Bad Request", {"__type": code, "message": message}

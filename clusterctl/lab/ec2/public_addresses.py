@@ -153,7 +153,6 @@ def _find(backend: Any, address: str | None, allocation_id: str | None) -> Any:
 
 
 def _elastic_of(nic: Any) -> Any:
-    """Return the elastic address of an interface, or None."""
     found = [one for one in nic.ec2_backend.addresses if one.eni is nic]
     return found[0] if found else None
 

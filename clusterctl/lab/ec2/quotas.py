@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from moto.core.exceptions import JsonRESTError
 from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.servicequotas.exceptions import NoSuchResource
 from moto.servicequotas.models import ServiceQuotasBackend
 from moto.servicequotas.responses import ServiceQuotasResponse
 
@@ -146,55 +146,37 @@ def vcpus_in_use(backend: Any, quota: Quota) -> int:
 def install(applied: Callable[[str], float | None]) -> None:
     """Complete Service Quotas. `applied` returns the value for a code, None for the default."""
     _applied[:] = [applied]
-    defaults = ServiceQuotasBackend.list_aws_default_service_quotas
-    one = ServiceQuotasBackend.get_service_quota
 
     def list_aws_default_service_quotas(backend: Any, service_code: str) -> list[dict[str, Any]]:
         if service_code not in SERVICES:
-            return defaults(backend, service_code)
-        return [
-            _described(backend, one, one.default) for one in QUOTAS if one.service == service_code
-        ]
+            raise NoSuchResource
+        found = [one for one in QUOTAS if one.service == service_code]
+        return [_described(backend, one, one.default) for one in found]
 
     def get_service_quota(backend: Any, service_code: str, quota_code: str) -> dict[str, Any]:
-        if service_code not in SERVICES:
-            return one(backend, service_code, quota_code)
-        quota = _known(quota_code, service_code)
-        return _described(backend, quota, value_of(quota))
+        for one in QUOTAS:
+            if (one.service, one.code) == (service_code, quota_code):
+                return _described(backend, one, value_of(one))
+        raise NoSuchResource
 
     override(ServiceQuotasBackend, list_aws_default_service_quotas, get_service_quota)
     add(ServiceQuotasResponse, get_aws_default_service_quota, list_service_quotas)
 
 
 def get_aws_default_service_quota(response: Any) -> str:
-    quotas, service, code = _listed(response)
-    found = next((one for one in quotas if one["QuotaCode"] == code), None)
-    return json.dumps({"Quota": found or vars(_known(code, service))})
+    request = json.loads(response.body)
+    for one in response.backend.list_aws_default_service_quotas(request["ServiceCode"]):
+        if one["QuotaCode"] == request["QuotaCode"]:
+            return json.dumps({"Quota": one})
+    raise NoSuchResource
 
 
 def list_service_quotas(response: Any) -> str:
-    quotas, service, code = _listed(response)
-    if service in SERVICES:
-        quotas = [{**one, "Value": value_of(_known(one["QuotaCode"], service))} for one in quotas]
-    return json.dumps({"Quotas": [one for one in quotas if code in (None, one["QuotaCode"])]})
-
-
-def _listed(response: Any) -> tuple[list[dict[str, Any]], str, Any]:
-    """Return the quotas of a request's service with their defaults, the service and the code."""
-    request = json.loads(response.body)
-    service = str(request.get("ServiceCode"))
-    defaults = response.backend.list_aws_default_service_quotas(service)
-    return defaults, service, request.get("QuotaCode")
-
-
-def _known(code: str | None, service: str) -> Quota:
-    """Return a quota by its code and service. Raise NoSuchResourceException."""
-    for quota in QUOTAS:
-        if (quota.code, quota.service) == (code, service):
-            return quota
-    raise JsonRESTError(
-        "NoSuchResourceException", "The request failed because the specified quota does not exist."
-    )
+    request, ec2 = json.loads(response.body), response.backend
+    service, code = request["ServiceCode"], request.get("QuotaCode")
+    listed = [one["QuotaCode"] for one in ec2.list_aws_default_service_quotas(service)]
+    shown = [ec2.get_service_quota(service, one) for one in listed if code in (None, one)]
+    return json.dumps({"Quotas": shown})
 
 
 def _described(backend: Any, quota: Quota, value: float) -> dict[str, Any]:

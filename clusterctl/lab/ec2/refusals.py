@@ -77,11 +77,13 @@ def _check_keys(tags: Sequence[Mapping[str, str]]) -> None:
     for key in keys:
         if key.lower().startswith("aws:"):
             raise refuse("reserved-tag")
-        # The rules are botocore's ("Tag keys must be unique", "a maximum of 127").
+        # The rules are botocore's ("Tag keys must be unique", "a maximum of 127", "of 256").
         if keys.count(key) > 1:
             raise refuse("tag-twice", key)
         if not 0 < len(key) < 128:
             raise refuse("tag-key", key)
+    if any(len(tag.get("Value") or "") > 256 for tag in tags):
+        raise refuse("tag-value")
 
 
 def _check_exists(ec2: Any, id: str) -> None:

@@ -226,7 +226,6 @@ def cancel_capacity_reservation(response: Any) -> ActionResult:
 
 
 def describe(backend: Any, one: CapacityReservation) -> dict[str, Any]:
-    """Return a reservation as AWS describes it."""
     arn = f"arn:aws:ec2:{backend.region_name}:{backend.account_id}:capacity-reservation/{one.id}"
     tags = backend.tags.get(one.id, {})
     return {

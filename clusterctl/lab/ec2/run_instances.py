@@ -17,7 +17,7 @@ from moto.ec2.responses import EC2Response
 from moto.ssm.models import ssm_backends
 
 from clusterctl.lab.ec2 import capacity
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import guard, override
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import (
     LAUNCHING,
@@ -92,9 +92,7 @@ def install(rules: Sequence[Rule]) -> None:
                 rule.check_start(backend, stopped)
             return start(backend, instance_ids)
 
-    version = EC2Response.create_launch_template_version
-
-    def create_launch_template_version(response: Any) -> ActionResult:
+    def create_launch_template_version(response: Any) -> None:
         """Make a version from another one and the changes. moto ignores the other one."""
         source = response._get_param("SourceVersion")
         if source:
@@ -103,9 +101,9 @@ def install(rules: Sequence[Rule]) -> None:
             old = response.ec2_backend._get_template_from_args({**chosen, "Version": source}).data
             changes = response.params.get("LaunchTemplateData", {})
             response.params["LaunchTemplateData"] = {**old, **changes}
-        return version(response)
 
-    override(EC2Response, run_instances, create_launch_template_version)
+    guard(EC2Response, create_launch_template_version)
+    override(EC2Response, run_instances)
     # `override` replaces by name, and both of moto's classes have a method of this name.
     run_on_backend.__name__ = "run_instances"
     override(EC2Backend, run_on_backend, start_instances)

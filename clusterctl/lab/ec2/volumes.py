@@ -18,7 +18,7 @@ from moto.ec2.models.elastic_block_store import VolumeModification
 from moto.ec2.models.instances import Instance
 from moto.ec2.responses import EC2Response
 
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import guard, override
 from clusterctl.lab.ec2.launch import Request, Rule, current_request, refuse
 
 # Types that need a number of IOPS.
@@ -82,15 +82,11 @@ def install() -> None:
 
     override(EC2Response, _parse_block_device_mapping)
     override(Instance, setup_defaults)
-    modify = EC2Backend.modify_volume
 
-    def modify_volume(
-        backend: Any, volume_id: str, target_size: Any = None, *more: Any, **named: Any
-    ) -> Any:
-        check_change(backend.get_volume(volume_id), target_size and int(target_size))
-        return modify(backend, volume_id, target_size and int(target_size), *more, **named)
+    def modify_volume(backend: Any, volume_id: str, target_size: int | None, *_: Any) -> None:
+        check_change(backend.get_volume(volume_id), target_size)
 
-    override(EC2Backend, modify_volume)
+    guard(EC2Backend, modify_volume)
     VolumeModification.modification_state = property(_state_of)  # type: ignore[assignment, method-assign]
 
 

@@ -54,7 +54,6 @@ def error_answer(call: Call, code: str, message: str = "", status: int = 0) -> A
 
 
 def send(answer: Answer, start: Callable[..., Any]) -> Iterable[bytes]:
-    """Send the answer as a WSGI application does."""
     names = {status.value: status.phrase for status in HTTPStatus}
     phrase = names.get(answer.status, "Error")
     start(f"{answer.status} {phrase}", [("Content-Type", answer.content_type)])
@@ -63,11 +62,8 @@ def send(answer: Answer, start: Callable[..., Any]) -> Iterable[bytes]:
 
 def throttled_answer(call: Call) -> Answer:
     """Return the service's error for requests that come too fast."""
-    if call.service == "servicequotas":
-        return error_answer(call, "TooManyRequestsException")
-    if call.json:
-        return error_answer(call, "ThrottlingException")
-    return error_answer(call, "RequestLimitExceeded" if call.service == "ec2" else "Throttling")
+    usual = "ThrottlingException" if call.json else "Throttling"
+    return error_answer(call, table("answers")["throttled"].get(call.service, usual))
 
 
 def _xml(service: str, code: str, message: str, status: int) -> str:

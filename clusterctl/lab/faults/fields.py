@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar
 
 from clusterctl.domain.errors import UsageError
 
 # The largest count or rate.
 MOST = 1_000_000
 MESSAGE_LENGTH = 2000
+# Every kind of fault by its name.
+KINDS: dict[str, type[Fault]] = {}
 
 
 @dataclass(frozen=True)
@@ -21,11 +24,23 @@ class Fault:
     """A fault. `kind` is the name of its kind, as in `KINDS`, and `text` is for `words`.
 
     Of faults that are the same in the fields of `subject` there can be only one; None: any number.
+    A kind gives these after its base class.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str] = ""
     text: ClassVar[str] = ""
     subject: ClassVar[tuple[str, ...] | None] = None
+
+    def __init_subclass__(cls, **about: object) -> None:
+        for name, value in about.items():
+            setattr(cls, name, value)
+        if cls.kind:
+            KINDS[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            if "check" in one.metadata:
+                one.metadata["check"](getattr(self, one.name))
 
     @property
     def words(self) -> str:
@@ -37,6 +52,14 @@ class Fault:
         if self.subject is None or self.kind != old.kind:
             return False
         return all(getattr(self, name) == getattr(old, name) for name in self.subject)
+
+
+def checked(
+    check: Callable[..., object], what: str, *more: object, default: object = MISSING, **limits: int
+) -> Any:
+    """Return a field of a fault, whose value one of the checks below has to accept."""
+    metadata = {"check": lambda value: check(what, value, *more, **limits)}
+    return field(default=default, metadata=metadata)
 
 
 def word(what: str, value: object, form: re.Pattern[str]) -> None:

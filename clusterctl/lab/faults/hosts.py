@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import format_bytes, format_link
-from clusterctl.lab.faults.fields import Fault, flag, whole, word
+from clusterctl.lab.faults.fields import Fault, checked, flag, whole, word
 
 # In the place of an instance id: all hosts.
 ALL = "all"
@@ -22,20 +22,12 @@ _INSTANCE_OR_ALL = re.compile(rf"{ALL}|{INSTANCE_ID.pattern}")
 
 
 @dataclass(frozen=True)
-class HostFault(Fault):
-    """A fault of one host. `effect` is its key in the daemon's `NO_FAULTS`, `degree` the value.
+class HostFault(Fault, subject=("instance_id",)):
+    """A fault of one host. `effect` is its key in the daemon's `NO_FAULTS`, `degree` the value."""
 
-    `instances` is the pattern of the instance ids that the kind takes.
-    """
+    instance_id: str = checked(word, "an instance id", INSTANCE_ID)
 
-    instance_id: str
-
-    subject: ClassVar[tuple[str, ...]] = ("instance_id",)
     effect: ClassVar[str]
-    instances: ClassVar[re.Pattern[str]] = INSTANCE_ID
-
-    def __post_init__(self) -> None:
-        word("an instance id", self.instance_id, self.instances)
 
     @property
     def degree(self) -> Any:
@@ -44,36 +36,32 @@ class HostFault(Fault):
 
 
 @dataclass(frozen=True)
-class Frozen(HostFault):
+class Frozen(HostFault, kind="freeze", effect="frozen", text="{0.instance_id}: stands still"):
     """All processes of a running host are stopped."""
 
-    kind: ClassVar[str] = "freeze"
-    text: ClassVar[str] = "{0.instance_id}: stands still"
-    effect: ClassVar[str] = "frozen"
-
 
 @dataclass(frozen=True)
-class Cut(HostFault):
+class Cut(HostFault, kind="cut", effect="cut", text="{0.instance_id}: its link is down"):
     """The network link of a running host is down."""
 
-    kind: ClassVar[str] = "cut"
-    text: ClassVar[str] = "{0.instance_id}: its link is down"
-    effect: ClassVar[str] = "cut"
+
+@dataclass(frozen=True)
+class ReadOnly(
+    HostFault, kind="readonly", effect="readonly", text="{0.instance_id}: /data is read-only"
+):
+    """A host's /data is read-only, as after a failure of its volume."""
 
 
 @dataclass(frozen=True)
-class Shape(HostFault):
+class Shape(HostFault, kind="shape", effect="shape"):
     """The rate of a host's link in bits per second, to the host and from it; 0 means no limit.
 
     The instance `all` stands for every host without a shape of its own, later hosts included.
     """
 
+    instance_id: str = checked(word, "an instance id", _INSTANCE_OR_ALL)
     down: int = 0
     up: int = 0
-
-    kind: ClassVar[str] = "shape"
-    effect: ClassVar[str] = "shape"
-    instances: ClassVar[re.Pattern[str]] = _INSTANCE_OR_ALL
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,17 +87,10 @@ class Shape(HostFault):
 
 
 @dataclass(frozen=True)
-class Filled(HostFault):
+class Filled(HostFault, kind="fill", effect="left"):
     """A host's /data is full except for `left` bytes, counted when the fault is applied."""
 
-    left: int = 0
-
-    kind: ClassVar[str] = "fill"
-    effect: ClassVar[str] = "left"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole("the bytes left", self.left, most=LARGEST_VOLUME)
+    left: int = checked(whole, "the bytes left", default=0, most=LARGEST_VOLUME)
 
     @property
     def degree(self) -> Any:
@@ -121,37 +102,22 @@ class Filled(HostFault):
 
 
 @dataclass(frozen=True)
-class ReadOnly(HostFault):
-    """A host's /data is read-only, as after a failure of its volume."""
-
-    kind: ClassVar[str] = "readonly"
-    text: ClassVar[str] = "{0.instance_id}: /data is read-only"
-    effect: ClassVar[str] = "readonly"
-
-
-@dataclass(frozen=True)
-class BrokenGpu(HostFault):
+class BrokenGpu(HostFault, kind="gpu", effect="gpu"):
     """What is wrong with one simulated GPU of a host.
 
     It is lost, has `ecc` uncorrectable ECC errors, has a memory row to remap, holds `memory` MiB
     that are never freed, or the kernel logs an Xid error for it. Several can be combined.
     """
 
-    gpu: int = 0
-    lost: bool = False
-    ecc: int = 0
+    gpu: int = checked(whole, "gpu", default=0)
+    lost: bool = checked(flag, "lost", default=False)
+    ecc: int = checked(whole, "ecc", default=0)
     remap: str = ""
-    xid: int = 0
-    memory: int = 0
-
-    kind: ClassVar[str] = "gpu"
-    effect: ClassVar[str] = "gpu"
+    xid: int = checked(whole, "xid", default=0)
+    memory: int = checked(whole, "memory", default=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        flag("lost", self.lost)
-        for what in ("gpu", "ecc", "xid", "memory"):
-            whole(what, getattr(self, what))
         if self.remap not in ("", "pending", "failed"):
             raise UsageError("a remapped row is pending or failed", "choose one of them")
         if not (self.lost or self.ecc or self.remap or self.xid or self.memory):
@@ -172,6 +138,3 @@ class BrokenGpu(HostFault):
             f"Xid {self.xid}" if self.xid else "",
         )
         return f"{self.instance_id}: GPU {self.gpu}: {', '.join(filter(None, wrong))}"
-
-
-KINDS = (Frozen, Cut, Shape, Filled, ReadOnly, BrokenGpu)

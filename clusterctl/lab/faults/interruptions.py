@@ -34,12 +34,7 @@ class Notice:
 
 
 # Instance id -> its notice.
-_notices: dict[str, Notice] = {}
-
-
-def notice_of(instance_id: str) -> Notice | None:
-    """Return the notice that an instance has, or None."""
-    return _notices.get(instance_id)
+NOTICES: dict[str, Notice] = {}
 
 
 def interrupt(instance_id: object, seconds: object = NOTICE_S) -> Notice:
@@ -64,7 +59,7 @@ def interrupt(instance_id: object, seconds: object = NOTICE_S) -> Notice:
     notice = Notice(now, now + within)
     block = _block_of(found[0])
     if block is None:
-        _notices[found[0].id] = notice
+        NOTICES[found[0].id] = notice
     else:
         block.ends = utcnow() + within + CLEANED_BEFORE
     LabInstance.changed.set()
@@ -72,7 +67,6 @@ def interrupt(instance_id: object, seconds: object = NOTICE_S) -> Notice:
 
 
 def _block_of(instance: LabInstance) -> CapacityReservation | None:
-    """Return the Capacity Block that an instance is in, or None."""
     id = getattr(instance, "capacity_reservation_id", None)
     found = reservations(instance.ec2_backend).get(id) if id else None
     return found if found and found.kind == BLOCK else None
@@ -91,7 +85,7 @@ def terminate_if_due(instance: LabInstance) -> None:
                 # The code that AWS shows then is not known.
                 _service_initiated(instance, StateReason())
         return
-    notice = _notices.get(instance.id)
+    notice = NOTICES.get(instance.id)
     if notice is None or datetime.now(timezone.utc) < notice.ends:
         return
     with LabInstance.transition:
@@ -102,7 +96,7 @@ def terminate_if_due(instance: LabInstance) -> None:
             )
         elif instance.state in ("stopping", "stopped"):
             # The notice was for the machine that the instance has left.
-            _notices.pop(instance.id, None)
+            NOTICES.pop(instance.id, None)
 
 
 def _service_initiated(instance: LabInstance, reason: StateReason) -> None:

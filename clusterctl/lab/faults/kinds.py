@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.lab.faults import hosts
-from clusterctl.lab.faults.fields import MOST, Fault, flag, number, text, whole, word
+from clusterctl.lab.faults.fields import (
+    KINDS,
+    MOST,
+    Fault,
+    checked,
+    flag,
+    number,
+    text,
+    whole,
+    word,
+)
 from clusterctl.lab.faults.hosts import INSTANCE_ID
 
 # In the place of an action: all of them.
@@ -23,33 +31,25 @@ _QUOTA = re.compile(r"L-[0-9A-F]{8}")
 
 
 @dataclass(frozen=True)
-class Capacity(Fault):
+class Capacity(
+    Fault,
+    kind="capacity",
+    text="{0.left} more {0.instance_type} in {0.zone}",
+    subject=("instance_type", "zone"),
+):
     """A zone has `left` more machines of a type, beside the `used` ones that run there already."""
 
-    instance_type: str
-    zone: str
-    left: int
-    used: int = 0
-
-    kind: ClassVar[str] = "capacity"
-    text: ClassVar[str] = "{0.left} more {0.instance_type} in {0.zone}"
-    subject: ClassVar[tuple[str, ...]] = ("instance_type", "zone")
-
-    def __post_init__(self) -> None:
-        word("an instance type", self.instance_type, _TYPE)
-        word("an availability zone", self.zone, _ZONE)
-        whole("machines left", self.left)
-        whole("machines used", self.used)
+    instance_type: str = checked(word, "an instance type", _TYPE)
+    zone: str = checked(word, "an availability zone", _ZONE)
+    left: int = checked(whole, "machines left")
+    used: int = checked(whole, "machines used", default=0)
 
 
 @dataclass(frozen=True)
 class ActionFault(Fault):
     """A fault of the requests for an API action, or for all of them (ANY)."""
 
-    action: str
-
-    def __post_init__(self) -> None:
-        word("an API action", self.action, _ACTION)
+    action: str = checked(word, "an API action", _ACTION)
 
     def is_for(self, action: str) -> bool:
         return self.action in (ANY, action)
@@ -60,48 +60,37 @@ class ActionFault(Fault):
 
 
 @dataclass(frozen=True)
-class Throttle(ActionFault):
+class Throttle(
+    ActionFault,
+    kind="throttle",
+    text="{0.requests}: {0.rate:g} a second, {0.burst} at once",
+    subject=("action",),
+):
     """A token bucket for each action: `burst` requests at once, and `rate` more each second."""
 
-    rate: float
-    burst: int
-
-    kind: ClassVar[str] = "throttle"
-    text: ClassVar[str] = "{0.requests}: {0.rate:g} a second, {0.burst} at once"
-    subject: ClassVar[tuple[str, ...]] = ("action",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number("the rate", self.rate, MOST)
-        whole("the burst", self.burst, least=1)
+    rate: float = checked(number, "the rate", MOST)
+    burst: int = checked(whole, "the burst", least=1)
 
 
 @dataclass(frozen=True)
-class ApiError(ActionFault):
+class ApiError(ActionFault, kind="error"):
     """An error as the answer to a request, which is carried out first if `after` is set.
 
     The fault lets `skip` requests pass and then strikes `times` requests; `times` 0 means until it
     is cleared. An empty message and status 0 stand for AWS's own for that code.
     """
 
-    code: str
-    message: str = ""
-    status: int = 0
-    after: bool = False
-    times: int = 1
-    skip: int = 0
-
-    kind: ClassVar[str] = "error"
+    code: str = checked(word, "an error code", _CODE)
+    message: str = checked(text, "the message", default="")
+    status: int = checked(whole, "the HTTP status", default=0)
+    after: bool = checked(flag, "after", default=False)
+    times: int = checked(whole, "times", default=1)
+    skip: int = checked(whole, "skip", default=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        word("an error code", self.code, _CODE)
-        text("the message", self.message)
-        if self.status != 0 and not 400 <= whole("the HTTP status", self.status) <= 599:
+        if self.status != 0 and not 400 <= self.status <= 599:
             raise UsageError(f"an error's HTTP status is from 400 to 599, not {self.status}")
-        flag("after", self.after)
-        whole("times", self.times)
-        whole("skip", self.skip)
 
     @property
     def words(self) -> str:
@@ -110,55 +99,38 @@ class ApiError(ActionFault):
 
 
 @dataclass(frozen=True)
-class LostAnswer(ActionFault):
+class LostAnswer(ActionFault, kind="lost", text="{0.requests}: carried out, never answered"):
     """A request is carried out, and then the connection is closed without an answer."""
 
-    times: int = 1
-    skip: int = 0
-
-    kind: ClassVar[str] = "lost"
-    text: ClassVar[str] = "{0.requests}: carried out, never answered"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole("times", self.times)
-        whole("skip", self.skip)
+    times: int = checked(whole, "times", default=1)
+    skip: int = checked(whole, "skip", default=0)
 
 
 @dataclass(frozen=True)
-class Delay(ActionFault):
+class Delay(
+    ActionFault, kind="delay", text="{0.requests}: {0.seconds:g} s late", subject=("action",)
+):
     """Each request waits so many seconds before it is carried out."""
 
-    seconds: float
-
-    kind: ClassVar[str] = "delay"
-    text: ClassVar[str] = "{0.requests}: {0.seconds:g} s late"
-    subject: ClassVar[tuple[str, ...]] = ("action",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        number("the delay", self.seconds, LONGEST_S)
+    seconds: float = checked(number, "the delay", LONGEST_S)
 
 
 @dataclass(frozen=True)
-class Boot(Fault):
+class Boot(Fault, kind="boot"):
     """How the next hosts boot: late, without sshd, or not at all.
 
     `dies` is the code of the StateReason of an instance whose host does not boot. `nodes` are the
     indices of the nodes that the fault is for; empty means all nodes.
     """
 
-    slow_s: float = 0.0
-    silent: bool = False
+    slow_s: float = checked(number, "the time of a slow boot", LONGEST_S, default=0.0)
+    silent: bool = checked(flag, "silent", default=False)
     dies: str = ""
     nodes: tuple[int, ...] = ()
-    times: int = 1
-
-    kind: ClassVar[str] = "boot"
+    times: int = checked(whole, "times", default=1)
 
     def __post_init__(self) -> None:
-        number("the time of a slow boot", self.slow_s, LONGEST_S)
-        flag("silent", self.silent)
+        super().__post_init__()
         if self.dies != "":
             word("a StateReason code", self.dies, _CODE)
         if sum((self.slow_s > 0, self.silent, self.dies != "")) != 1:
@@ -166,7 +138,6 @@ class Boot(Fault):
         if not isinstance(self.nodes, (tuple, list)):
             raise UsageError(f"nodes is a list of indices, not {self.nodes!r}")
         object.__setattr__(self, "nodes", tuple(whole("a node index", n) for n in self.nodes))
-        whole("times", self.times)
 
     @property
     def words(self) -> str:
@@ -183,7 +154,7 @@ LAGGING |= {"spot_s": "spot requests", "places_s": "free places"}
 
 
 @dataclass(frozen=True)
-class Lag(Fault):
+class Lag(Fault, kind="lag", subject=()):
     """How many seconds late EC2 shows what there is. None leaves a time unchanged.
 
     `visible_s` is for new instances and `console_s` for consoles. The others are for what has
@@ -202,9 +173,6 @@ class Lag(Fault):
     spot_s: float | None = None
     places_s: float | None = None
     reordered: bool | None = None
-
-    kind: ClassVar[str] = "lag"
-    subject: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         given = {name: value for name, value in vars(self).items() if value is not None}
@@ -234,71 +202,44 @@ EVENTS = (
 
 
 @dataclass(frozen=True)
-class Event(Fault):
+class Event(Fault, kind="event", text="{0.instance_id}: {0.code} in {0.in_s:g} s"):
     """EC2 has scheduled an event for an instance, which begins `in_s` seconds after it was set.
 
     It is only shown: nothing happens to the instance.
     """
 
-    instance_id: str
-    code: str
-    in_s: float = 0.0
-
-    kind: ClassVar[str] = "event"
-    text: ClassVar[str] = "{0.instance_id}: {0.code} in {0.in_s:g} s"
+    instance_id: str = checked(word, "an instance id", INSTANCE_ID)
+    code: str = ""
+    in_s: float = checked(number, "the time until the event", 30 * LONGEST_S, default=0.0)
 
     def __post_init__(self) -> None:
-        word("an instance id", self.instance_id, INSTANCE_ID)
+        super().__post_init__()
         if self.code not in EVENTS:
             raise UsageError(f"no event {self.code!r:.80}", f"there are {', '.join(EVENTS)}")
-        number("the time until the event", self.in_s, 30 * LONGEST_S)
 
 
 @dataclass(frozen=True)
-class ImpairedVolumes(Fault):
+class ImpairedVolumes(
+    Fault, kind="volumes", text="{0.instance_id}: its attached EBS status check fails"
+):
     """EC2 shows that an instance does not reach its EBS volumes. It does reach them."""
 
-    instance_id: str
-
-    kind: ClassVar[str] = "volumes"
-    text: ClassVar[str] = "{0.instance_id}: its attached EBS status check fails"
-
-    def __post_init__(self) -> None:
-        word("an instance id", self.instance_id, INSTANCE_ID)
+    instance_id: str = checked(word, "an instance id", INSTANCE_ID)
 
 
 @dataclass(frozen=True)
-class SameIndex(Fault):
+class SameIndex(
+    Fault, kind="same-index", text="every spot instance has the launch index 0", subject=()
+):
     """All spot instances of a launch have the AmiLaunchIndex 0."""
 
-    kind: ClassVar[str] = "same-index"
-    text: ClassVar[str] = "every spot instance has the launch index 0"
-    subject: ClassVar[tuple[str, ...]] = ()
-
 
 @dataclass(frozen=True)
-class QuotaFault(Fault):
+class QuotaFault(Fault, kind="quota", text="{0.code} is {0.value:g}", subject=("code",)):
     """The value of the service quota with a code such as `L-417A185B`."""
 
-    code: str
-    value: float
-
-    kind: ClassVar[str] = "quota"
-    text: ClassVar[str] = "{0.code} is {0.value:g}"
-    subject: ClassVar[tuple[str, ...]] = ("code",)
-
-    def __post_init__(self) -> None:
-        word("a quota code such as L-417A185B", self.code, _QUOTA)
-        number("the quota", self.value, 1e9)
-
-
-KINDS: dict[str, type[Fault]] = {
-    one.kind: one
-    for one in (
-        *(Capacity, Throttle, ApiError, LostAnswer, Delay, Boot, Lag, Event, ImpairedVolumes),
-        *(SameIndex, QuotaFault, *hosts.KINDS),
-    )
-}
+    code: str = checked(word, "a quota code such as L-417A185B", _QUOTA)
+    value: float = checked(number, "the quota", 1e9)
 
 
 def read_fault(value: object) -> Fault:

@@ -18,7 +18,6 @@ PATH = "/_lab/faults"
 
 
 def shown(one: ActiveFault) -> dict[str, Any]:
-    """Return a fault as the page's JSON shows it."""
     return {
         "id": one.id,
         "kind": one.fault.kind,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -12,15 +13,15 @@ from typing import Any, TypeVar
 from clusterctl.domain.errors import UsageError
 from clusterctl.lab.faults import kinds
 from clusterctl.lab.faults.fields import Fault
-from clusterctl.lab.faults.hosts import ALL, Cut, HostFault
+from clusterctl.lab.faults.hosts import ALL, HostFault
 from clusterctl.lab.faults.kinds import ApiError, Boot, Lag, LostAnswer
 from clusterctl.lab.hosts.daemon.host_faults import NO_FAULTS
 
 # EC2 is eventually consistent, so new instances are hidden for a moment even without any fault.
 USUAL_VISIBILITY_S = 0.3
-USUAL_CONSOLE_S = 0.0
 
 Kind = TypeVar("Kind")
+AnyFault = TypeVar("AnyFault", bound=Fault)
 
 
 @dataclass(frozen=True)
@@ -92,20 +93,18 @@ class Faults:
 
     @property
     def hides(self) -> bool:
-        """Whether a fault hides new instances for longer than usual."""
-        return bool(self._lag().visible_s)
+        """Whether a fault hides new instances, which otherwise are hidden for a moment only."""
+        return any(one.visible_s for one in self._of(Lag))
 
     @property
     def visibility_s(self) -> float:
         """How long a new instance is hidden from descriptions."""
-        shown = self._lag().visible_s
-        return USUAL_VISIBILITY_S if shown is None else shown
+        return self._lag().visible_s or 0.0
 
     @property
     def console_delay_s(self) -> float:
         """How long the console stays empty after a boot has started."""
-        shown = self._lag().console_s
-        return USUAL_CONSOLE_S if shown is None else shown
+        return self._lag().console_s or 0.0
 
     def lag_s(self, what: str) -> float:
         """Return how late changes of tags, states, addresses, groups, volumes or spot are shown."""
@@ -174,11 +173,8 @@ class Faults:
                     return fault
         return None
 
-    def cut_since(self, instance_id: str) -> datetime | None:
-        """Return the time since when a fault keeps a host's link down; None if there is none."""
-        return self._since(Cut, instance_id)
-
-    def _since(self, kind: type[Fault], instance_id: str) -> datetime | None:
+    def since(self, kind: type[Fault], instance_id: str) -> datetime | None:
+        """Return since when an instance has a fault of this kind; None if it has none."""
         of_kind = [one for one in self.standing() if isinstance(one.fault, kind)]
         own = (one.since for one in of_kind if vars(one.fault)["instance_id"] == instance_id)
         return next(own, None)
@@ -195,10 +191,6 @@ class Faults:
             for one in self.standing()
             if isinstance(one.fault, kinds.Event) and one.fault.instance_id == instance_id
         ]
-
-    def volumes_impaired_since(self, instance_id: str) -> datetime | None:
-        """Return since when EC2 shows an instance's volumes as impaired; None if it does not."""
-        return self._since(kinds.ImpairedVolumes, instance_id)
 
     def host_faults(self, instance_id: str) -> dict[str, Any]:
         """Return a host's faults, with every key of `NO_FAULTS`.
@@ -220,7 +212,7 @@ class Faults:
                     self._forget(one.id)
 
     def _lag(self) -> Lag:
-        return next(iter(self._of(Lag)), Lag(USUAL_VISIBILITY_S, USUAL_CONSOLE_S))
+        return functools.reduce(_merged, self._of(Lag), Lag(visible_s=USUAL_VISIBILITY_S))
 
     def _of(self, kind: type[Kind]) -> list[Kind]:
         """Return the faults of a kind that are set."""
@@ -244,7 +236,7 @@ class Faults:
 FAULTS = Faults()
 
 
-def _merged(old: Fault, new: Fault) -> Fault:
+def _merged(old: AnyFault, new: AnyFault) -> AnyFault:
     """Return the new fault. A Lag keeps the old one's times where it has none of its own."""
     if not (isinstance(old, Lag) and isinstance(new, Lag)):
         return new

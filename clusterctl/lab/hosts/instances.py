@@ -31,7 +31,8 @@ from clusterctl.lab.ec2 import descriptions, late, refusals
 from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.launch import all_instances, refuse
 from clusterctl.lab.ec2.run_instances import ClientTokens
-from clusterctl.lab.faults.kinds import Boot
+from clusterctl.lab.faults.hosts import Cut
+from clusterctl.lab.faults.kinds import Boot, ImpairedVolumes
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import userdata
 from clusterctl.lab.hosts.reconcile import HostStatus, WantedInstance
@@ -153,10 +154,10 @@ class LabInstance(Instance):
     # EC2 checks reachability with ARP requests. The kernel answers them, so a host whose processes
     # are frozen passes.
     instance_status = property(
-        lambda self: _status(self.state, self.reachable, FAULTS.cut_since(self.id))
+        lambda self: _status(self.state, self.reachable, FAULTS.since(Cut, self.id))
     )
     attached_ebs_status = property(
-        lambda self: _status(self.state, self.reachable, FAULTS.volumes_impaired_since(self.id))
+        lambda self: _status(self.state, self.reachable, FAULTS.since(ImpairedVolumes, self.id))
     )
 
     # EC2 shows it of the instance and of its interface.
@@ -192,7 +193,6 @@ class LabInstance(Instance):
 
     @property
     def node_index(self) -> int:
-        """The index of the node in its cluster."""
         tagged = self.ec2_backend.tags.get(self.id, {})
         if tagged.get(INDEX, "").isdecimal():
             return int(tagged[INDEX])

@@ -19,7 +19,7 @@ from werkzeug.serving import BaseWSGIServer, make_server
 
 from clusterctl.lab.accounts import KEYS
 from clusterctl.lab.data import table
-from clusterctl.lab.faults.interruptions import notice_of
+from clusterctl.lab.faults.interruptions import NOTICES
 from clusterctl.lab.hosts.instances import LabInstance, all_lab_instances
 from clusterctl.lab.wsgi import Wsgi
 
@@ -91,29 +91,23 @@ def _notices(instance: LabInstance) -> Tree:
     """
     spot: Tree = {}
     advice: Tree = {}
-    if notice := notice_of(instance.id):
+    if notice := NOTICES.get(instance.id):
         ends = notice.ends.strftime(TIME)
         action = json.dumps({"action": "terminate", "time": ends})
         spot = {"spot": {"instance-action": action, "termination-time": ends}}
         advice = {"rebalance": json.dumps({"noticeTime": notice.given.strftime(TIME)})}
-    events: Tree = {"maintenance": {"scheduled": _scheduled(instance)}, "recommendations": advice}
-    return {**spot, "events": events}
-
-
-def _scheduled(instance: LabInstance) -> str:
-    """Return the scheduled events, a list in JSON."""
-    return json.dumps(
-        [
-            {
-                "NotBefore": event["NotBefore"].strftime("%d %b %Y %H:%M:%S GMT"),
-                "Code": event["Code"],
-                "Description": event["Description"],
-                "EventId": event["InstanceEventId"],
-                "State": "active",
-            }
-            for event in instance.events
-        ]
-    )
+    scheduled = [
+        {
+            "NotBefore": event["NotBefore"].strftime("%d %b %Y %H:%M:%S GMT"),
+            "Code": event["Code"],
+            "Description": event["Description"],
+            "EventId": event["InstanceEventId"],
+            "State": "active",
+        }
+        for event in instance.events
+    ]
+    maintenance: Tree = {"scheduled": json.dumps(scheduled)}
+    return {**spot, "events": {"maintenance": maintenance, "recommendations": advice}}
 
 
 def _profile(instance: LabInstance) -> Tree:
@@ -169,7 +163,6 @@ class Tokens:
         return token
 
     def admits(self, token: str, instance_id: str) -> bool:
-        """Return whether the token is valid for the instance."""
         owner, ends = self._known.get(token, ("", 0.0))
         return owner == instance_id and self._clock() < ends
 
@@ -182,7 +175,6 @@ def make_metadata_server(listening: socket.socket) -> BaseWSGIServer:
 
 
 def instance_at(address: str) -> LabInstance | None:
-    """Return the instance with a private address, or None."""
     found = (one for one in all_lab_instances() if one.private_ip_address == address)
     return next(found, None)
 

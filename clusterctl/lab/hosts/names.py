@@ -23,7 +23,6 @@ Lookup = Callable[[str, str, int], "bytes | None"]
 
 
 def serve(listening: socket.socket) -> NoReturn:
-    """Answer the queries that come to a socket."""
     while True:
         query, asker = listening.recvfrom(512)
         with contextlib.suppress(OSError):

@@ -126,7 +126,6 @@ class Hosts:
             network.ip_batch(inside, host.pid, check=False)
 
     def set_storage(self, id: str, reached: bool) -> None:
-        """Let a host reach S3, or not."""
         host = self._hosts[id]
         if host.spec.reaches_storage != reached:
             host.spec = replace(host.spec, reaches_storage=reached)
