@@ -299,7 +299,7 @@ def _cluster_of(environ: Mapping[str, str]) -> str:
     return str(running[0])
 
 
-def _plain(arguments: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Return the value in JSON's types, numpy's among it converted. Raises UsageError."""
 
     def listed(value: Any) -> Any:
@@ -308,7 +308,7 @@ def _plain(arguments: Any) -> Any:
         raise TypeError(f"{str(value)[:60]!r} of type {type(value).__name__}")
 
     try:
-        return json.loads(json.dumps(arguments, default=listed))
+        return json.loads(json.dumps(value, default=listed))
     except (TypeError, ValueError, RecursionError) as wrong:
         raise UsageError(f"JSON has nothing for it: {wrong}") from None
 
@@ -322,12 +322,12 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool, as_json: b
     """
     last: list[str] = []
     with (
-        tempfile.TemporaryFile() as arguments,
+        tempfile.TemporaryFile() as printed,
         _interrupts_held() as release,
         subprocess.Popen(
             argv,
             env=environ,
-            stdout=arguments if as_json else subprocess.PIPE,
+            stdout=printed if as_json else subprocess.PIPE,
             stderr=subprocess.PIPE if as_json else subprocess.STDOUT,
             text=True,
             errors="replace",
@@ -348,8 +348,8 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool, as_json: b
         process.wait()
         if process.returncode:
             raise TrainingFailed("\n".join(last) or f"exit status {process.returncode}")
-        arguments.seek(0)
-        return json.load(arguments) if as_json else None
+        printed.seek(0)
+        return json.load(printed) if as_json else None
 
 
 @contextlib.contextmanager

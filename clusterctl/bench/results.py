@@ -473,7 +473,7 @@ def versions(runs: Iterable[MeasuredRun]) -> dict[str, list[str]]:
     """
     found: dict[str, dict[str, None]] = {}
     for run in runs:
-        for node in run.job.get("nodes", ()):
+        for node in run.job.get("nodes") or ():
             for name, value in (node.get("versions") or {}).items():
                 found.setdefault(str(name), {})[str(value)] = None
     return {name: list(values) for name, values in sorted(found.items())}

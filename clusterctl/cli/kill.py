@@ -149,7 +149,8 @@ def kill(
         output.data(_report_data(report))
     elif report.found or report.answered:
         output.line(how_they_ended(report, dry_run))
-    if source and not report.found and (hidden := hidden_on(source.connections, source.targets)):
+    answered = [one for one in source.targets if one.host in report.answered] if source else []
+    if source and not report.found and (hidden := hidden_on(source.connections, answered)):
         everyone = f"clusterctl kill {source.options} --sudo --dry-run"
         output.note(f"warning: {unseen_users(hidden)}")
         output.note(f"  hint: see the jobs of all users: {everyone}")

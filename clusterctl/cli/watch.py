@@ -285,11 +285,11 @@ def watch(
     with contextlib.ExitStack() as opened:
         if source:
             watched = Watch(source.connections, source.targets, None, interval_s)
-            collect = functools.partial(collect_from, source, None, home_folder())
+            gather = functools.partial(collect_from, source, None, home_folder())
         else:
             access = opened.enter_context(app.open(name or ""))
             watched = watch_cluster(access, interval_s, job_id)
-            collect = functools.partial(collect, access, job_id)
+            gather = functools.partial(collect, access, job_id)
         view = LiveView(
             source.options if source else name or "", opened.enter_context(watched), interval_s
         )
@@ -300,7 +300,7 @@ def watch(
                         view.finding = "looking at all nodes, for some seconds"
                         if key(0) == "q":  # draws that text
                             break
-                        view.finding = verdict_of(collect())
+                        view.finding = verdict_of(gather())
             return 0
         while True:
             time.sleep(interval_s)

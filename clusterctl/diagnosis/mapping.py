@@ -218,5 +218,5 @@ def _torchrun_ranks(program: Sequence[str]) -> int | None:
     line = " ".join(program)
     if not re.search(r"torchrun|torch\.distributed\.(?:run|launch)", line):
         return 0
-    bindings = re.search(r"--nproc[-_]per[-_]node[= ](\S+)", line)
-    return int(bindings[1]) if bindings and bindings[1].isdigit() else None if bindings else 1
+    number = re.search(r"--nproc[-_]per[-_]node[= ](\S+)", line)
+    return int(number[1]) if number and number[1].isdigit() else None if number else 1

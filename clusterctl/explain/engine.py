@@ -231,14 +231,20 @@ class _Reader:
     def _weighed(self, key: tuple[str, str], one: LogFinding) -> LogFinding:
         """Return the finding; as a warning if its program tried again, and got further."""
         last = self._tried.get(key, 0)
-        if one.signature.severity is Severity.ERROR and last and self._went_on(last):
+        if one.signature.severity is Severity.ERROR and last and self._went_on(last, one):
             return _as_warning(one)
         return one
 
-    def _went_on(self, line: int) -> bool:
-        """Return whether one of the last lines that follow this one shows progress."""
-        after = self._line - line
-        return bool(after) and goes_on(self._tail[-after:])
+    def _went_on(self, line: int, one: LogFinding | None = None) -> bool:
+        """Return whether one of the last lines after this one shows progress, or that what is tried
+        again after `one` has worked."""
+        after = self._tail[line - self._line :] if line < self._line else []
+        worked = one.signature.retries if one else ""
+        if not (one and worked):
+            return goes_on(after)
+        objects = _OBJECTS.findall(one.text)
+        is_over = compiled(worked).search
+        return any(is_over(text) and all(name in text for name in objects) for text in after)
 
     def take(self, data: bytes, last: bool = False) -> bytes:
         """Read the lines in `data` that have FOLLOWING lines after them. Return the other bytes.
@@ -461,12 +467,11 @@ class _Reader:
         if one.generic and "error" in values and before is None:
             values["advised"] = _message(said[0][1], lines, number)[1]
         is_over = before is not None and not self._tried.get(key)
-        after = lines[number + 1 : number + 2]
         goes_on_then = (
             one.retries
             or tries_again(said[0][1])
             or does_without(said[0][1])
-            or any(tries_again(text_of(below)) for below in after)
+            or any(tries_again(below) for _, below in following(lines, number, 2)[1:])
         )
         self._tried[key] = self._line + 1 if goes_on_then and not is_over else 0
         # A rule of dashes says nothing: the line after it is shown.
@@ -567,6 +572,8 @@ def _as_warning(one: LogFinding) -> LogFinding:
     return replace(one, signature=replace(one.signature, severity=Severity.WARNING))
 
 
+# An object of Kubernetes in a line of its events.
+_OBJECTS = re.compile(r"\b(?:pod|job|node|deployment|statefulset)s?/[\w.-]+")
 # Lines below a message that may be its rest or its advice, and lines of those that are its rest.
 _BELOW, _REST = 7, 3
 # A line below a message that begins something else: a tag, a frame, a rule, a prompt, a level, a

@@ -120,8 +120,8 @@ _PYTHON_FRAME = re.compile(r'\s*File "[^"]+", line \d+, in \S')
 # Words of a program that got somewhere.
 _PROGRESS = re.compile(
     r"\b(?:[Ss]uccess(?:ful(?:ly)?)?|[Cc]ompleted?|[Dd]one|[Ff]inished|passed|PASSED|[Rr]eady"
-    r"|[Ee]poch|[Ss]teps?[ :/]|images?/s(?:ec)?|[Ll]istening|[Rr]unning|is up|OK"
-    r"|SUCCESS(?:FUL)?|(?:[Dd]own|[Uu]p)loaded|[Ww]rote \d+)\b"
+    r"|[Ee]poch|[Ss]teps?[ :/]|images?/s(?:ec)?|[Ll]istening|[Rr]unning|OK"
+    r"|SUCCESS(?:FUL)?|(?:[Dd]own|[Uu]p)loaded|[Ww]rote \d+|[\w.-]*\d is up)\b"
 )
 
 
@@ -150,8 +150,8 @@ def kind_of(line: str, below: Sequence[str] = ()) -> LineKind | None:
         return None
     if kind is LineKind.END:  # "exit status 1: /data: read-only file system" says why
         why = text[end:]
-        kind = _form(why, why)[0] if ": " in why else kind
-        kind = kind or LineKind.END
+        reason = _form(why, why)[0] if ": " in why else None
+        kind = reason if reason in (LineKind.FAILING, LineKind.EXCEPTION) else kind
     left = _without_nothing(message)
     if left != message:
         kind, end = _form(text[: len(text) - len(message)] + left, left)

@@ -34,7 +34,7 @@ _OBJECT = re.compile(
 # What looks like the name of something: with an underscore or slash within, or capitals within.
 _IDENTIFIER = re.compile(
     r"(?<![\w./<-])(?!\w*(?:Error|Exception|Warning)\b)"
-    r"(?:[A-Za-z]\w*(?:[_/][A-Za-z\d]+)+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w+)(?![\w(/.:])"
+    r"(?:[A-Za-z]\w*(?:_[A-Za-z\d]+)+|[A-Z]{2,}/[A-Za-z]\w+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w+)(?![\w(/.:])"
 )
 # A place in a source file, and an address to read: neither is what a message is about.
 _SOURCE = re.compile(

@@ -32,7 +32,8 @@ class Signature:
     there is only one. `source` says where the text and its meaning come from. `mistaken_for` is a
     wrong cause that people assume. `samples` are log lines that the pattern matches.
 
-    `retries` is set if the program tries again by itself after such a line.
+    `retries` is set if the program tries again by itself after such a line: what is in a later line
+    once that has worked. If the line names an object such as `pod/a`, the later one has to, too.
 
     `lines` is the number of lines that the pattern may extend over. With more than one line, `\\s`
     in the pattern matches a line end, and the pattern begins with plain text in its first line.
@@ -55,7 +56,7 @@ class Signature:
     mistaken_for: str = ""
     lines: int = 1
     generic: bool = False
-    retries: bool = False
+    retries: str = ""
     yields_to: tuple[str, ...] = ()
     meanings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)

@@ -108,15 +108,16 @@ def job_names(hosts: Sequence[Sequence[GroupedProcess]]) -> Callable[[GroupedPro
     """Return what names the job of a process on these hosts that clusterctl did not start: by the
     process ID of the job's launcher, or else by what all its ranks have in common. Launchers on two
     hosts may have one process ID: that names neither."""
+    by_hand = (one for host in hosts for one in host if one.job_id is None)
+    used = Counter(one.pid for one in by_hand if one.role == "launcher")
     launchers = launchers_by_group(hosts)
-    used = Counter(launchers.values())
     names = {group: str(pid) for group, pid in launchers.items() if used[pid] == 1}
 
     def name(one: GroupedProcess) -> str:
         if one.group in names:
             return names[one.group]
-        own = str(one.pid) if one.role == "launcher" else ""
-        return one.group or own or names.get("", "")
+        is_one = one.role == "launcher" and used[one.pid] == 1
+        return one.group or (str(one.pid) if is_one else "")
 
     return name
 
@@ -134,24 +135,29 @@ def no_such_job(
     running: dict[str, str] = {}
     for host, found in hosts.items():
         for one in found:
-            its = one.job_id or name(one)
+            its = name(one)
+            if one.job_id and job in (one.job_id, str(one.pid)):
+                return UsageError(
+                    f"{job} on {host} is of job {one.job_id}, which clusterctl has started",
+                    f"with its cluster's name: clusterctl logs NAME {one.job_id}",
+                )
             if str(one.pid) == job and its:
                 what = one.role if one.rank is None else f"rank {one.rank}"
+                what = "a launcher within that" if one.role == "launcher" else what
                 return UsageError(
-                    f"process {job} on {host} is no launcher: it is {what} of job {its}",
+                    f"process {job} on {host} names no job: it is {what} of job {its}",
                     f"name the job: --launcher {its}",
                 )
-            if its and one.role in ("launcher", "rank"):
+            if its and one.role in ("launcher", "rank") and not one.job_id:
                 running.setdefault(its, host)
+    listed = ", ".join(f"{its} on {host}" for its, host in running.items())
+    these = f"these do: {listed}" if listed else "none runs"
     if hidden:
         return ClusterctlError(
-            f"no job {job} of this login runs on these hosts; {unseen_users(hidden)}",
+            f"no job {job} of this login runs on these hosts ({these}); {unseen_users(hidden)}",
             f"look at all users' jobs: {options} --sudo",
         )
-    listed = ", ".join(f"{its} on {host}" for its, host in running.items())
-    return UsageError(
-        f"no job {job} runs on these hosts", f"these do: {listed}" if listed else "none runs"
-    )
+    return UsageError(f"no job {job} runs on these hosts", these)
 
 
 def unseen_users(hidden: Mapping[str, Sequence[str]]) -> str:

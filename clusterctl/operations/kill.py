@@ -183,7 +183,8 @@ def query_for(source: HostSource, job: str) -> ProcessQuery:
         hidden = hidden_on(source.connections, source.targets)
         raise no_such_job(job, listed.by_host, hidden, f"clusterctl kill {source.options}")
     groups = found - {""}
-    if len(groups) != 1:
+    # Two hosts may have a launcher with this process ID each.
+    if len(groups) != 1 or sum(one.role == "launcher" and str(one.pid) == job for one in ours) > 1:
         end = f"end it where it runs: kill {job}" if job.isdecimal() else "end it where it runs"
         raise UsageError(f"what job {job} has started is not known apart from other jobs", end)
     launcher = next((one.pid for one in ours if one.role == "launcher"), 0)

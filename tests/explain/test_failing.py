@@ -181,6 +181,30 @@ def test_what_is_tried_again_in_the_next_line_is_a_warning_if_it_then_works():
     assert explain([log.partition("h-1 is up")[0]]).severity is Severity.ERROR
 
 
+@pytest.mark.parametrize(
+    "log",
+    [
+        # What another rank tries again, and a time that is over, are no success of this one.
+        "[1,0]<stderr>:No space left on device\n[1,1]<stdout>:retrying x\n[1,1]<stdout>:step 5\n",
+        "ssh: connect to host h-1 port 22: Connection refused\nretrying in 5 s\ntime is up\n",
+        "2m Warning FailedScheduling pod/a 0/4 nodes are available: 4 too small.\n"
+        "1m Normal Scheduled pod/b Successfully assigned b\n",
+        "1764276000 ERROR cannot open widget 7\n",
+        "0000123 Cannot allocate memory for widget\n",
+        "job17 SKIPPED: prior step failed with exit code 1\n",
+        "Mounted Widget (error)\n",
+        "worker exited with code 1: error: x\nTraining completed\n",
+    ],
+)
+def test_what_looks_like_success_is_none(log):
+    assert explain([log]).severity is Severity.ERROR
+
+
+def test_the_words_of_an_error_are_not_what_it_is_about():
+    kind = explain(["quux: error: input/output error\n"]).failing[0].by_words
+    assert kind and "object" not in kind.values
+
+
 def test_frames_of_java_without_a_line_belong_to_the_exception_above_them():
     frames = "\tat java.base/quux.make(Native Method)\n\tat Q.a(Q.java:7)\n"
     log = f"quux.WidgetException: no handle\n{frames}"

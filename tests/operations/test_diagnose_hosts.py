@@ -382,13 +382,19 @@ def test_the_launcher_of_another_job_is_not_called_well():
 def test_a_name_that_is_no_job_is_explained():
     hosts = {"n1": (launcher(5, "a"), rank(7, 0, "a", 5)), "n2": (rank(8, 0, "b"),)}
     of_rank = no_such_job("7", hosts, {}, "clusterctl kill --local")
-    assert of_rank.message == "process 7 on n1 is no launcher: it is rank 0 of job 5"
+    assert of_rank.message == "process 7 on n1 names no job: it is rank 0 of job 5"
     assert of_rank.hint == "name the job: --launcher 5"
     assert no_such_job("9", hosts, {}, "").hint == "these do: 5 on n1, b on n2"
+    within = {"n1": (launcher(5, "a"), launcher(6, "a", 5), rank(7, 0, "a", 6))}
+    assert no_such_job("6", within, {}, "").message.endswith("a launcher within that of job 5")
+    own = {"n1": (replace(launcher(5, "a"), job_id="20261127-000000-abcd"),)}
+    for name in ("5", "20261127-000000-abcd"):
+        hint = no_such_job(name, own, {}, "").hint
+        assert hint == "with its cluster's name: clusterctl logs NAME 20261127-000000-abcd"
     unseen = no_such_job("9", hosts, {"n1": ("eve",)}, "clusterctl kill --local")
     assert (unseen.message, unseen.exit_status) == (
-        "no job 9 of this login runs on these hosts; not seen: processes of user eve on n1, who "
-        "may have a job there",
+        "no job 9 of this login runs on these hosts (these do: 5 on n1, b on n2); not seen: "
+        "processes of user eve on n1, who may have a job there",
         1,
     )
     assert unseen.hint == "look at all users' jobs: clusterctl kill --local --sudo"
@@ -498,6 +504,7 @@ def test_explain_of_hosts_is_no_all_clear_if_one_did_not_answer(monkeypatch, cap
         ({"login": [launcher(5)], "n1": [rank(7, 0)]}, None),
         ({"n1": [launcher(5)]}, None),
         # Two hosts have a launcher of that number.
+        ({"n1": [launcher(5)], "n2": [launcher(5, "a"), rank(7, 0, "a")]}, None),
         (
             {"n1": [launcher(5, "a"), rank(7, 0, "a")], "n2": [launcher(5, "b"), rank(7, 0, "b")]},
             None,

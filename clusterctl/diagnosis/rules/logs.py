@@ -210,8 +210,8 @@ def _killed(scene: Scene) -> str:
     if scene.job.state != JobState.LOST.value or not scene.job.reason:
         return ""
     if AT_SHUTDOWN in scene.job.reason:
-        in_output = scene.job.reason.replace(AT_SHUTDOWN, "")
-        return f"; its processes were killed ({in_output}), as `clusterctl kill` or a shutdown does"
+        reason = scene.job.reason.replace(AT_SHUTDOWN, "")
+        return f"; its processes were killed ({reason}), as `clusterctl kill` or a shutdown does"
     return f"; {scene.job.reason}"
 
 
@@ -220,12 +220,12 @@ def _ranks_that_say(scene: Scene, one: LogFinding | None) -> tuple[int, ...]:
     unknown = scene.explained.unknown
     text = (one.text if one else unknown[0].text if unknown else "").strip()[:RANK_TEXT]
     logs = scene.job.rank_logs
-    in_output = [
+    named = [
         int(rank)
         for rank, lines in logs.items()
         if text and rank.isdigit() and any(text in line for line in lines)
     ]
-    return tuple(sorted(in_output)) if len(in_output) * 2 <= max(2, len(logs)) else ()
+    return tuple(sorted(named)) if len(named) * 2 <= max(2, len(logs)) else ()
 
 
 def logged(scene: Scene) -> Iterator[Cause]:

@@ -40,7 +40,7 @@ _KEYS: Mapping[str, tuple[type, ...]] = {
     "mistaken_for": (str,),
     "lines": (int,),
     "generic": (bool,),
-    "retries": (bool,),
+    "retries": (str,),
     "yields_to": (list,),
     "meanings": (dict,),
     "defaults": (dict,),
@@ -178,7 +178,7 @@ def _signature(row: Mapping[str, Any], texts: Mapping[str, str]) -> Signature:
         mistaken_for=text("mistaken_for", row.get("mistaken_for", "")),
         lines=row.get("lines", 1),
         generic=row.get("generic", False),
-        retries=row.get("retries", False),
+        retries=text("retries", row.get("retries", "")),
         yields_to=tuple(text("yields_to", one) for one in row.get("yields_to", ())),
         meanings={
             group: _strings(f"meanings.{group}", words)

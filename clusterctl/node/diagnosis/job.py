@@ -155,6 +155,7 @@ def jobs_by_hand(found: list[processes.Process]) -> list[JobByHand]:
 def job_logs(request: LogRequest) -> tuple[LauncherLog, ...]:
     """Return the logs of jobs that were started by hand on this host: each file once, and each
     job without one."""
+    partners.forget()
     logs: dict[OpenLog, str] = {}
     silent = []
     for job in jobs_by_hand(processes.find_any()):
@@ -193,6 +194,7 @@ def _added(path: str, start: int) -> list[str]:
 
 
 def _collect(job_id: str | None, log_lines: int) -> dict[str, Any]:
+    partners.forget()
     trainings = [one for one in [job.record() for job in all_jobs()] if one.spec.is_training]
     running = [one for one in trainings if one.state is JobState.RUNNING]
     by_hand = [one for one in jobs_by_hand(processes.find_any()) if one.launcher]

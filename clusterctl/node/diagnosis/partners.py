@@ -150,9 +150,13 @@ def _masters(number: str) -> Iterator[int]:
             yield pid
 
 
+def forget() -> None:
+    """Have the descriptors of all processes read again, since they change."""
+    _descriptors.cache_clear()
+
+
 def readers_of(pipe: str, own: int) -> list[int]:
     """Return the other processes that read a pipe, by its name in /proc."""
-    _descriptors.cache_clear()
     return [pid for pid, _ in _at_pipe(pipe, own, "r")]
 
 

@@ -263,13 +263,13 @@ def _signalled(pid: int, path: str) -> list[dict[str, Any]]:
         os.kill(pid, number)
         deadline = time.monotonic() + DUMP_WITHIN_S
         # The dump is complete when it has stopped growing.
-        messages, before = b"", b"-"
-        while time.monotonic() < deadline and (not messages or messages != before):
+        dumped, before = b"", b"-"
+        while time.monotonic() < deadline and (not dumped or dumped != before):
             time.sleep(0.02)
-            before = messages
+            before = dumped
             dump.seek(0)
-            messages = dump.read(1 << 20)
-    return read_faulthandler(messages.decode(errors="replace"))
+            dumped = dump.read(1 << 20)
+    return read_faulthandler(dumped.decode(errors="replace"))
 
 
 def read_faulthandler(text: str) -> list[dict[str, Any]]:

@@ -293,16 +293,11 @@ def job_processes(
     wanted |= of_sessions(processes, wanted, job, sessions)
     for pid in wanted:
         processes[pid].role = processes[pid].role or "child"
-    if any_launcher:
-        # torchrun and the like, which would start their ranks again.
-        above = {above for pid in wanted for above in ancestors(processes, pid)} - wanted
-        for starter in (processes[pid] for pid in above if is_starter(processes[pid])):
-            starter.role = "launcher"
-            wanted.add(starter.pid)
     if all_python:
         wanted |= {pid for pid, process in processes.items() if is_python(process)}
     wanted -= ancestors(processes, own)
     if any_launcher:
+        # torchrun and the like, which would start their ranks again.
         above = {pid for one in wanted for pid in ancestors(processes, one)}
         above -= wanted | ancestors(processes, own)
         starters = {pid for pid in above if is_starter(processes[pid])}

@@ -130,7 +130,7 @@ def test_a_log_is_found_behind_a_pipe_and_after_its_path_is_gone(tmp_path, launc
         gone.write_text("from gone\n")
         gone.unlink()
         logs = [(one.job, one.path, one.text) for one in diagnosis.job_logs(LogRequest())]
-        evidence = diagnosis._look(str(piped), 9)
+        evidence = diagnosis._collect(str(piped), 9)
     finally:
         tee.kill()
         tee.communicate()
