@@ -16,11 +16,10 @@ from werkzeug.serving import BaseWSGIServer, make_server
 
 from clusterctl.lab import gate, wsgi
 from clusterctl.lab.ec2 import network, objects, pricing
-from clusterctl.lab.faults import api, checks, interruptions, page
+from clusterctl.lab.faults import api, interruptions, page
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import instances
 from clusterctl.lab.hosts.metadata import instance_at
-from clusterctl.lab.hosts.tracker import TRACKER
 from clusterctl.lab.sessions import permits
 
 # The names that requests are signed for. CloudWatch's is `monitoring`.
@@ -29,8 +28,6 @@ SERVICES = (
     *("servicequotas", "pricing", "cloudformation", "monitoring"),
 )
 STATUS_PATH = "/_lab/status"
-# How long a request that sets or clears a host's fault waits for the supervisor to apply it.
-HOSTS_WITHIN_S = 3.0
 # The region in the Authorization header of a request to the price list.
 SIGNED_FOR = re.compile(r"Credential=[^/]+/\d+/([a-z0-9-]+)/pricing/")
 # Held while a service is made, which is done once.
@@ -43,10 +40,9 @@ def make_api(listening: socket.socket, secret: str) -> BaseWSGIServer:
     """Return the server of the lab's services, and of its pages for requests with `secret`."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     port = listening.getsockname()[1]
-    wait = functools.partial(TRACKER.wait, instances.LabInstance.changed.set, HOSTS_WITHIN_S)
     pages = {
         STATUS_PATH: lambda _: _instances(),
-        page.PATH: lambda environ: page.serve(environ, checks.admit, wait),
+        page.PATH: page.serve,
         interruptions.PATH: interruptions.serve,
     }
     return _serve(

@@ -95,11 +95,8 @@ def beyond(call: Call, failure: Exception, environ: dict[str, Any]) -> tuple[Pro
 
 
 def _no_action(call: Call) -> Problem:
-    code = CODES[_protocol(call)][ACTION]
-    return (
-        code,
-        f"The action {call.action:.80} is not valid for this web service, as the lab has it.",
-    )
+    text = f"The action {call.action:.80} is not valid for this web service, as the lab has it."
+    return CODES[_protocol(call)][ACTION], text
 
 
 def _unknown_value(call: Call, name: str, value: str) -> Problem:
@@ -189,6 +186,8 @@ def _mistakes(call: Call, shape: Any, values: dict[str, Any], given: Any) -> Ite
             what = "Length" if reason == "invalid length" else "Value"
             where = f"({more.get('param', '')!s:.80}) for parameter {name.lstrip('.')}"
             yield _wrong(call), f"{what} {where} is invalid."
+    if beyond := [name for name in RULES["beyond"].get(call.action, ()) if name in given]:
+        yield codes[BEYOND], f"The lab does not have the parameter {beyond[0]} of {call.action}"
     choices = RULES["one_of"].get(call.action, ())
     if choices and not any(name in given for name in choices):
         yield codes[MISSING], f"The request must contain the parameter {' or '.join(choices)}"
@@ -240,11 +239,9 @@ def _selections(call: Call, shape: Any, given: Any) -> Iterator[Problem]:
         call.action, (limits.get("min", 1), limits.get("max", 2**31))
     )
     if not least <= given["MaxResults"] <= most:
-        yield (
-            "InvalidParameterValue",
-            f"Value ( {given['MaxResults']} ) for parameter maxResults is invalid. Expecting a "
-            f"value between {least} and {most}.",
-        )
+        text = f"Value ( {given['MaxResults']} ) for parameter maxResults is invalid."
+        text = f"{text} Expecting a value between {least} and {most}."
+        yield "InvalidParameterValue", text
     if "cannot specify this parameter and" in _text_of(shape, "MaxResults"):
         for name, member in shape.members.items():
             if name in given and member.type_name == "list" and member.member.name in IDS:

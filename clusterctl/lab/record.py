@@ -83,7 +83,6 @@ class LabRecord:
 
 
 def folder_of(home: Path) -> Path:
-    """Return the folder of a home's lab."""
     return home / "lab"
 
 

@@ -74,9 +74,9 @@ def install() -> None:
             arn, id = f"arn:aws:iam::{account}:user/lab", f"AIDALAB{account}"
         return ActionResult({"UserId": id, "Account": account, "Arn": arn})
 
-    override(TokenResponse, get_caller_identity, assume_role)
     override(ActionAuthenticatorMixin, _authenticate_and_authorize_action)
-    override(TokenResponse, get_session_token, get_federation_token)
+    override(TokenResponse, assume_role, get_caller_identity)
+    override(TokenResponse, get_federation_token, get_session_token)
 
 
 def permits(key: str, action: str, resource: str = "*") -> bool:

@@ -188,20 +188,24 @@ CLIENTS = {
         (("ray.yaml", RAY),),
     ),
 }
+# Client -> why it is not run.
+NOT_RUN = {"SkyPilot": "its list of types and what it runs on hosts come from the Internet"}
 
 
 def main(chosen: list[str]) -> int:
     """Run the clients, print a table, and return the exit status."""
-    if unknown := set(chosen) - set(CLIENTS):
-        sys.exit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(CLIENTS)}")
+    known = [*CLIENTS, *NOT_RUN]
+    if unknown := set(chosen) - set(known):
+        sys.exit(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     # So that a lab is stopped, too, when this program is.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     failed = False
-    for name in chosen or CLIENTS:
-        client = CLIENTS[name]
-        folder = _installed(name, client)
-        if folder is None:
-            print(f"{name:10} not run: its packages do not install", flush=True)
+    for name in chosen or known:
+        client = CLIENTS.get(name)
+        folder = _installed(name, client) if client else None
+        if client is None or folder is None:
+            why = NOT_RUN.get(name, "its packages do not install")
+            print(f"{name:10} not run: {why}", flush=True)
             continue
         with tempfile.TemporaryDirectory(prefix="clients-") as work:
             failed |= not _run(name, client, folder, Path(work))

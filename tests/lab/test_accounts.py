@@ -88,6 +88,7 @@ def test_a_bucket_is_closed_to_the_other_account(lab):
     for account in ACCOUNTS:
         who = client(lab, service="sts", account=account).get_caller_identity()
         assert who["Account"] == account
+        assert who["Arn"] == f"arn:aws:iam::{account}:user/lab"
     mine, theirs = (client(lab, service="s3", account=account) for account in ACCOUNTS)
     mine.create_bucket(Bucket="of-the-first")
     try:

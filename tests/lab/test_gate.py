@@ -84,6 +84,8 @@ def test_a_web_page_is_not_answered_whatever_it_knows(lab, wrong, method, path):
     known = {"Authorization": f"Bearer {lab.secret}"} if "_lab" in path else signed(lab)
     status, headers, body = send(lab, method, path, LIST, {**known, **wrong})
     assert (status, b"tests" in body) == (403, False)
+    # In the form of the service's errors, so that a client shows it.
+    assert (b"<Code>AuthFailure</Code>" in body) == ("_lab" not in path)
     assert not [name for name in headers if name.startswith("access-control")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from unittest import mock
 
 import pytest
@@ -143,6 +144,55 @@ def test_a_key_pair_of_a_template_that_is_gone(api):
     assert refused(api.run_instances, **named)[0] == "InvalidKeyPair.NotFound"
 
 
+def test_a_new_instance_can_be_tagged_at_once(api):
+    """SkyPilot does that. Only a fault makes it fail, as on AWS now and then."""
+    from clusterctl.lab.faults.kinds import Lag
+    from clusterctl.lab.faults.store import FAULTS
+
+    image = api.describe_images(Owners=["898082745236"])["Images"][0]["ImageId"]
+    wanted = {"ImageId": image, "InstanceType": "t3.micro", "MinCount": 1, "MaxCount": 1}
+    tags = {"Tags": [{"Key": "a", "Value": "b"}]}
+    FAULTS.clear()
+    try:
+        id = api.run_instances(**wanted)["Instances"][0]["InstanceId"]
+        api.create_tags(Resources=[id], **tags)
+        FAULTS.add(Lag(visible_s=1000.0))
+        id = api.run_instances(**wanted)["Instances"][0]["InstanceId"]
+        assert refused(api.create_tags, Resources=[id], **tags)[0] == "InvalidInstanceID.NotFound"
+    finally:
+        hostless.clear_faults()
+
+
+def test_key_pairs_have_a_kind_and_its_fingerprint_and_a_host_knows_their_name(api):
+    from clusterctl.lab.hosts import metadata
+    from clusterctl.lab.hosts.instances import all_lab_instances
+
+    for kind in ("rsa", "ed25519"):
+        api.create_key_pair(KeyName=f"mine {kind}", KeyType=kind)
+    shown = {one["KeyType"]: one["KeyFingerprint"] for one in api.describe_key_pairs()["KeyPairs"]}
+    assert shown["rsa"].count(":") == 19
+    assert len(base64.b64decode(shown["ed25519"], validate=True)) == 32
+    disks = [{"DeviceName": "/dev/sdf", "Ebs": {"VolumeSize": 1}}]
+    one = launched(api, KeyName="mine rsa", BlockDeviceMappings=disks)
+    [host] = [host for host in all_lab_instances() if host.id == one["InstanceId"]]
+    tree = metadata.tree_of(host)
+    read = lambda path: metadata.lookup(tree, f"meta-data/{path}")  # noqa: E731
+    assert read("public-keys/") == b"0=mine rsa"
+    assert (read("public-keys/0/openssh-key") or b"").endswith(b" mine rsa\n")
+    assert read("block-device-mapping/ebs1") == b"sdf"
+
+
+def test_what_cannot_be_run_is_forgotten_with_its_instance(api):
+    from clusterctl.lab.hosts.instances import all_lab_instances
+
+    id = launched(api, UserData="#cloud-config\npackages: [jq]\n")["InstanceId"]
+    [host] = [one for one in all_lab_instances() if one.id == id]
+    assert "not packages" in host.user_data_problem
+    api.terminate_instances(InstanceIds=[id])
+    in_state(api, id, "terminated")
+    assert host.user_data_problem == ""
+
+
 def test_an_image_by_its_parameter(api, clients):
     from clusterctl.lab.hosts import images
 
@@ -225,6 +275,28 @@ def test_what_s3_refuses(clients):
     assert refused(s3.put_bucket_policy, **policy)[0] == "MalformedPolicy"
 
 
+def test_s3_refuses_a_thousand_and_one_keys_and_a_tag_twice(clients):
+    s3 = clients("s3")
+    s3.create_bucket(Bucket="limits")
+    s3.put_object(Bucket="limits", Key="k")
+    keys = [{"Key": f"k{n}"} for n in range(1001)]
+    delete = {"Bucket": "limits", "Delete": {"Objects": keys}}
+    assert refused(s3.delete_objects, **delete)[::2] == ("MalformedXML", 400)
+    assert len(s3.delete_objects(Bucket="limits", Delete={"Objects": keys[1:]})["Deleted"]) == 1000
+    tags = {"Bucket": "limits", "Key": "k", "Tagging": {"TagSet": [{"Key": "a", "Value": "1"}] * 2}}
+    assert refused(s3.put_object_tagging, **tags)[0] == "InvalidTag"
+
+
+def test_tags_are_found_by_key_and_value(api):
+    groups = [api.create_security_group(GroupName=n, Description="d")["GroupId"] for n in "ab"]
+    for group, value in zip(groups, ("x1", "y1")):
+        api.create_tags(Resources=[group], Tags=[{"Key": k, "Value": value} for k in "kl"])
+    found = api.describe_tags(Filters=[{"Name": "tag:k", "Values": ["x*", "z"]}])["Tags"]
+    assert [(one["ResourceId"], one["Key"], one["Value"]) for one in found] == [
+        (groups[0], "k", "x1")
+    ]
+
+
 def test_tags_and_rules_that_aws_refuses(api):
     group = api.create_security_group(GroupName="g", Description="d")["GroupId"]
     for tags in ([{"Key": "aws:x", "Value": ""}], [{"Key": "a", "Value": "1"}] * 2):
@@ -288,6 +360,18 @@ def test_a_change_set_makes_a_stack_and_updates_are_refused(clients):
     assert (code, text) == ("ValidationError", "No updates are to be performed.")
     stacks.delete_stack(StackName="a")
     assert stacks.describe_stacks()["Stacks"] == []
+
+
+def test_a_template_is_read_from_the_labs_own_s3(clients):
+    """As `aws cloudformation deploy --s3-bucket` and CDK leave it there."""
+    s3, stacks = clients("s3"), clients("cloudformation")
+    s3.create_bucket(Bucket="templates")
+    s3.put_object(Bucket="templates", Key="a/net.yaml", Body=TEMPLATE.encode())
+    url = "http://127.0.0.1:8123/templates/a/net.yaml"
+    assert stacks.validate_template(TemplateURL=url)["Description"] == "net"
+    stacks.create_stack(StackName="by-url", TemplateURL=url)
+    [stack] = stacks.describe_stacks(StackName="by-url")["Stacks"]
+    assert stack["StackStatus"] == "CREATE_COMPLETE"
 
 
 def test_a_stack_with_a_wrong_parameter_leaves_nothing(clients):

@@ -23,7 +23,6 @@ RESERVED: list[Callable[[str, str], int]] = []
 
 
 def install(left: Left) -> None:
-    """Have `left` limit the capacity."""
     _left[:] = [left]
 
 

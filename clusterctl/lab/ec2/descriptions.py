@@ -59,7 +59,6 @@ def install() -> None:
     def import_key_pair(backend: Any, *given: Any, **named: Any) -> Any:
         return _with_fingerprint(import_(backend, *given, **named))
 
-    override(EC2Backend, create_key_pair, import_key_pair)
     regions = EC2Backend.describe_regions
 
     def describe_regions(backend: Any, region_names: list[str] | None = None) -> list[Any]:
@@ -68,7 +67,7 @@ def install() -> None:
             raise refuse("region-name", ", ".join(unknown))
         return [one for one in regions(backend, region_names) if one.name in P3_ZONES]
 
-    override(EC2Backend, describe_regions)
+    override(EC2Backend, create_key_pair, import_key_pair, describe_regions)
     serialize = EC2Response.serialized
 
     def serialized(response: Any, action_result: ActionResult) -> Any:

@@ -51,7 +51,6 @@ Cards = Mapping[int, Mapping[str, Any]]
 
 
 def read_interfaces(entry: Sequence[Mapping[str, Any]]) -> InterfaceRequests:
-    """Return the interfaces of a request's NetworkInterfaces."""
     return [
         RequestedInterface(
             one,
@@ -219,16 +218,12 @@ def check_layout(requests: InterfaceRequests, instance_type: str, info: Mapping[
         raise refuse("public-with-several")
     if info:
         cards = {card["NetworkCardIndex"]: card for card in info["NetworkInfo"]["NetworkCards"]}
-        _check_cards(requests, instance_type, cards)
+        for card, count in sorted(Counter(requested.card for requested in requests).items()):
+            if card not in cards:
+                raise refuse("card", card, instance_type, len(cards))
+            if count > cards[card]["MaximumNetworkInterfaces"]:
+                raise refuse("interface-count", count, instance_type)
         _check_fabric(requests, instance_type, info["NetworkInfo"], cards)
-
-
-def _check_cards(requests: InterfaceRequests, instance_type: str, cards: Cards) -> None:
-    for card, count in sorted(Counter(requested.card for requested in requests).items()):
-        if card not in cards:
-            raise refuse("card", card, instance_type, len(cards))
-        if count > cards[card]["MaximumNetworkInterfaces"]:
-            raise refuse("interface-count", count, instance_type)
 
 
 def _check_fabric(

@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from moto.s3.exceptions import InvalidBucketName, S3ClientError
+from moto.s3.exceptions import DuplicateTagKeys, InvalidBucketName, MalformedXML, S3ClientError
 from moto.s3.models import FakeKey, S3Backend
+from moto.s3.responses import S3Response
 
 from clusterctl.lab.ec2.completion import guard
 
@@ -25,6 +26,8 @@ App = Callable[..., Iterable[bytes]]
 # S3's rules for the names of buckets (S3 user guide, "General purpose bucket naming rules").
 RESERVED = r"(?!xn--|sthree-|amzn-s3-demo-|.*(-s3alias|--ol-s3|\.mrap|--x-s3|--table-s3)$)"
 BUCKET = re.compile(RESERVED + r"[a-z0-9](?!.*\.\.)[a-z0-9.-]{1,61}[a-z0-9]")
+# The most objects of one request to delete them (S3's API reference, "DeleteObjects").
+MOST_DELETED = 1000
 
 
 class Room:
@@ -60,7 +63,7 @@ KEY_BYTES = 4096
 
 
 def install() -> None:
-    """Have objects keep their content in ROOM, and buckets have names that S3 takes."""
+    """Have objects keep their content in ROOM, and refuse what S3 refuses."""
     keep_in_room()
 
     def create_bucket(backend: Any, bucket_name: str, *given: Any, **named: Any) -> None:
@@ -73,7 +76,22 @@ def install() -> None:
         except ValueError:
             raise S3ClientError("MalformedPolicy", "This policy contains invalid Json") from None
 
+    def _bucket_response_delete_keys(response: Any, *_: Any, **__: Any) -> None:
+        if len(_keys_in(response)) > MOST_DELETED:
+            raise MalformedXML
+
+    def _tagging_from_xml(response: Any) -> None:
+        keys = _keys_in(response)
+        if len({*keys}) < len(keys):
+            raise DuplicateTagKeys
+
     guard(S3Backend, create_bucket, put_bucket_policy)
+    guard(S3Response, _bucket_response_delete_keys, _tagging_from_xml)
+
+
+def _keys_in(response: Any) -> list[str]:
+    body = response.body
+    return re.findall("<Key>(.*?)</Key>", body if isinstance(body, str) else body.decode())
 
 
 def keep_in_room() -> None:

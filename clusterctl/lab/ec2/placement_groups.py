@@ -72,8 +72,6 @@ def install() -> None:
 def create_placement_group(response: Any) -> ActionResult:
     name = response._get_param("GroupName")
     strategy = response._get_param("Strategy") or "cluster"
-    if not name:
-        raise refuse("missing", "groupName")
     partitions = response._get_param("PartitionCount")
     if partitions is not None and (strategy != "partition" or not 1 <= partitions <= 7):
         raise refuse("partitions", partitions)

@@ -17,7 +17,7 @@ from moto.servicequotas.responses import ServiceQuotasResponse
 from clusterctl.lab.data import table
 from clusterctl.lab.ec2.completion import add, override
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
-from clusterctl.lab.ec2.reservations import reserved_elsewhere, reserved_places
+from clusterctl.lab.ec2.reservations import available, reservations, reserved_places
 
 # Enough for every test. AWS gives a new account much less, often 0 for P instances.
 MANY_VCPUS = 100_000.0
@@ -134,13 +134,10 @@ def vcpus_in_use(backend: Any, quota: Quota) -> int:
         for one in backend.all_instances()
         if one.state in COUNTED and one.lifecycle == market
     ]
-    total = sum(vcpus(kind) for kind in kinds if quota_of(kind, spot=quota.spot) == quota)
-    if not quota.spot:
-        unused = reserved_elsewhere(backend)
-        total += sum(
-            vcpus(kind) * count for kind, count in unused if quota_of(kind, spot=False) == quota
-        )
-    return total
+    for one in reservations(backend).values():
+        if one.kind == "default" and not quota.spot:
+            kinds += [one.instance_type] * available(backend, one)
+    return sum(vcpus(kind) for kind in kinds if quota_of(kind, spot=quota.spot) == quota)
 
 
 def install(applied: Callable[[str], float | None]) -> None:

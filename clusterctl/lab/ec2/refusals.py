@@ -117,9 +117,8 @@ def _check_attribute(params: Params, ec2: Any) -> None:
     if name == "InstanceInitiatedShutdownBehavior" and kind not in ("stop", "terminate"):
         raise refuse("value", kind, name)
     if name == "InstanceType":
-        found = (
-            INSTANCE_TYPES.get(str(kind), {}).get("ProcessorInfo", {}).get("SupportedArchitectures")
-        )
+        about = INSTANCE_TYPES.get(str(kind), {}).get("ProcessorInfo", {})
+        found = about.get("SupportedArchitectures")
         if not found:
             raise refuse("value", kind, "instanceType")
         if instance.architecture not in found:
@@ -232,6 +231,14 @@ def _select_snapshots(params: Params, ec2: Any) -> None:
         params.setdefault("Filters", []).append({"Name": "owner-id", "Values": ids})
 
 
+def _select_tags(params: Params, _: Any) -> None:
+    """Have the filter `tag:KEY`, which moto ignores, be those for the key and the value."""
+    for one in params.get("Filters", []):
+        if one.get("Name", "").startswith("tag:"):
+            params["Filters"].append({"Name": "key", "Values": [one["Name"][4:]]})
+            one["Name"] = "value"
+
+
 def _check_filters(params: Params, _: Any) -> None:
     for one in params.get("Filters", []):
         name = one.get("Name", "")
@@ -258,6 +265,7 @@ CHECKS: dict[str, Callable[[Params, Any], object]] = {
     "DescribeInstances": _check_filters,
     "DescribeKeyPairs": _select_pairs,
     "DescribeSnapshots": _select_snapshots,
+    "DescribeTags": _select_tags,
     "DetachVolume": _check_detach,
     "ModifyInstanceAttribute": _check_attribute,
 }

@@ -76,11 +76,6 @@ class CapacityReservation:
             return "expired"
         return "scheduled" if self.starts and now < self.starts else "active"
 
-    @property
-    def takes_any(self) -> bool:
-        """Whether it takes instances whose launch does not name it."""
-        return self.kind == "default" and self.matching == "open"
-
 
 def reservations(backend: Any) -> dict[str, CapacityReservation]:
     """Return a region's reservations by id. They are on moto's backend: its reset clears them."""
@@ -108,15 +103,6 @@ def available(backend: Any, reservation: CapacityReservation) -> int:
     if reservation.state != "active":
         return 0
     return max(0, reservation.count - in_use(backend, reservation.id))
-
-
-def reserved_elsewhere(backend: Any) -> list[tuple[str, int]]:
-    """Return type and number of the unused on-demand reserved machines. Quotas count them too."""
-    return [
-        (one.instance_type, available(backend, one))
-        for one in reservations(backend).values()
-        if one.kind == "default"
-    ]
 
 
 # EC2 shows the place of a terminated instance as free only minutes later (EC2 user guide, "Launch
@@ -288,7 +274,8 @@ def _usable(request: Request) -> list[CapacityReservation]:
         return [find(request.backend, request.get(TARGET))]
     if request.get(PREFERENCE) == "none" or request.market != "on-demand":
         return []
-    return [one for one in reservations(request.backend).values() if one.takes_any]
+    all = reservations(request.backend).values()
+    return [one for one in all if (one.kind, one.matching) == ("default", "open")]
 
 
 def _room(one: CapacityReservation, request: Request, zone: str) -> int:

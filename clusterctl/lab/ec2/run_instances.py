@@ -261,15 +261,14 @@ def _default_subnet(backend: Any, kwargs: dict[str, Any], counts: tuple[int, int
     """
     subnets = backend.get_default_subnets()
     zone, wanted = kwargs.get("placement"), kwargs["instance_type"]
-    offered = [zone] if zone else offered_zones(backend.region_name, wanted)
-    candidates = [one for one in sorted(subnets) if one in offered]
-    candidates = candidates or ([] if zone else sorted(subnets))
     if zone and zone not in [one.name for one in backend.describe_availability_zones()]:
         raise refuse("zone-name", zone)
-    if not candidates:
+    if not subnets or (zone and zone not in subnets):
         raise refuse("no-subnets")
     if zone:
         return subnets[zone]
+    offered = offered_zones(backend.region_name, wanted)
+    candidates = [one for one in sorted(subnets) if one in offered] or sorted(subnets)
     for count in reversed(counts):
         for one in candidates:
             if capacity.has(wanted, one, count):

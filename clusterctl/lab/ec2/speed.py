@@ -19,14 +19,11 @@ from clusterctl.lab.ec2.completion import override
 
 
 def install() -> None:
-    """Make moto do less."""
     # EC2's class has more than 700 methods, which moto lists to find the one of the request.
     kept = functools.lru_cache(maxsize=None)(method_names_from_class)
     responses.method_names_from_class = kept  # type: ignore[attr-defined]
-    find_keys, read_policies = (
-        XFormedAttributePicker.get_possible_keys,
-        IAMBackend._init_aws_policies,
-    )
+    find_keys = XFormedAttributePicker.get_possible_keys
+    read_policies = IAMBackend._init_aws_policies
     generate = kms.generate_private_key  # type: ignore[attr-defined]
     shared_pair = functools.lru_cache(maxsize=None)(generate)
     policies: list[ManagedPolicy] = []

@@ -66,7 +66,7 @@ class VolumeRule(Rule):
     """The instance's volumes follow EC2's rules."""
 
     def check_request(self, request: Request) -> None:
-        disks = disks_of(request.backend, request.image, _mappings(request))
+        disks = disks_of(request.backend, request.image, request.get("BlockDeviceMappings", []))
         for disk in disks:
             check_disk(disk)
         nodes = int(request.get("MaxCount", 1))
@@ -112,7 +112,8 @@ def setup_defaults(instance: Any) -> None:
     """Make an instance's volumes. moto calls this for an instance without mappings: for all."""
     request, backend = current_request(), instance.ec2_backend
     image = backend.amis.get(instance.image_id)
-    for disk in disks_of(backend, image, _mappings(request) if request else []):
+    mappings = request.get("BlockDeviceMappings", []) if request else []
+    for disk in disks_of(backend, image, mappings):
         is_gp3 = disk.type == "gp3"
         volume = backend.create_volume(
             size=disk.size_gib,
@@ -149,10 +150,6 @@ def disks_of(backend: Any, image: Any, mappings: list[Mapping[str, Any]]) -> lis
         elif not one.get("VirtualName"):
             raise refuse("missing", "ebs")
     return [disk_of(backend, device, ebs) for device, ebs in found.items()] or [DEFAULT_DISK]
-
-
-def _mappings(request: Request) -> list[Mapping[str, Any]]:
-    return list(request.get("BlockDeviceMappings", []))
 
 
 def disk_of(backend: Any, device: str, ebs: Mapping[str, Any]) -> VolumeRequest:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import parse_qs
 
-from clusterctl.lab.faults.fields import Fault
+from clusterctl.lab.faults import checks
 from clusterctl.lab.faults.hosts import HostFault
 from clusterctl.lab.faults.kinds import read_fault
 from clusterctl.lab.faults.store import FAULTS, ActiveFault
+from clusterctl.lab.hosts.instances import LabInstance
 from clusterctl.lab.hosts.tracker import TRACKER
 from clusterctl.lab.wsgi import read_json
 
 PATH = "/_lab/faults"
+# How long a request that sets or clears a host's fault waits for the supervisor to apply it.
+HOSTS_WITHIN_S = 3.0
 
 
 def shown(one: ActiveFault) -> dict[str, Any]:
@@ -29,25 +31,19 @@ def shown(one: ActiveFault) -> dict[str, Any]:
     }
 
 
-def serve(
-    environ: dict[str, Any], admit: Callable[[Fault], Fault], wait_for_hosts: Callable[[], object]
-) -> dict[str, Any]:
-    """Carry out a request for the page, and return its answer. Raise ClusterctlError to refuse.
-
-    `admit` checks a fault against what the lab has, and completes it. `wait_for_hosts` waits
-    until the faults of hosts are applied.
-    """
+def serve(environ: dict[str, Any]) -> dict[str, Any]:
+    """Carry out a request for the page, and return its answer. Raise ClusterctlError to refuse."""
     method = environ["REQUEST_METHOD"]
     if method == "POST":
-        made = FAULTS.add(admit(read_fault(read_json(environ))))
+        made = FAULTS.add(checks.admit(read_fault(read_json(environ))))
         if isinstance(made.fault, HostFault):
-            wait_for_hosts()
+            TRACKER.wait(LabInstance.changed.set, HOSTS_WITHIN_S)
         return shown(made)
     if method == "DELETE":
         id = parse_qs(environ.get("QUERY_STRING", "")).get("id", [None])[0]
         cleared = FAULTS.clear(id)
         if any(isinstance(one.fault, HostFault) for one in cleared):
-            wait_for_hosts()
+            TRACKER.wait(LabInstance.changed.set, HOSTS_WITHIN_S)
         return {"cleared": [shown(one) for one in cleared]}
     return {
         "faults": [shown(one) for one in FAULTS.standing()],

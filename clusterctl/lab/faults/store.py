@@ -181,7 +181,6 @@ class Faults:
 
     @property
     def same_index(self) -> bool:
-        """Whether all spot instances of a launch have the same AmiLaunchIndex."""
         return bool(self._of(kinds.SameIndex))
 
     def events(self, instance_id: str) -> list[tuple[str, datetime]]:
@@ -215,7 +214,6 @@ class Faults:
         return functools.reduce(_merged, self._of(Lag), Lag(visible_s=USUAL_VISIBILITY_S))
 
     def _of(self, kind: type[Kind]) -> list[Kind]:
-        """Return the faults of a kind that are set."""
         return [one.fault for one in self.standing() if isinstance(one.fault, kind)]
 
     def _forget(self, id: str) -> ActiveFault:

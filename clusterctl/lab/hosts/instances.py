@@ -40,9 +40,6 @@ from clusterctl.lab.hosts.reconcile import HostStatus, WantedInstance
 # EC2's number for each state.
 CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48}
 CODES |= {"stopping": 64, "stopped": 80}
-# States from which EC2 starts or stops an instance, and those in which the request has no effect.
-START_FROM, STARTED = ("stopped",), ("pending", "running")
-STOP_FROM, STOPPED = ("running",), ("stopping", "stopped")
 GONE = ("shutting-down", "terminated")
 
 DEATHS: dict[str, str] = table("answers")["deaths"]
@@ -246,7 +243,7 @@ class LabInstance(Instance):
 
     def start(self) -> InstanceState:
         with self.transition:
-            before = self._admit("started", START_FROM, STARTED)
+            before = self._admit("started", "stopped", "pending", "running")
             if before.name == "stopped":
                 self.launch_time = utcnow()
                 self._enter("pending")
@@ -260,7 +257,7 @@ class LabInstance(Instance):
 
     def stop(self) -> InstanceState:
         with self.transition:
-            before = self._admit("stopped", STOP_FROM, STOPPED)
+            before = self._admit("stopped", "running", "stopping", "stopped")
             if before.name == "running":
                 self._enter("stopping")
                 self._user_initiated()
@@ -278,7 +275,7 @@ class LabInstance(Instance):
 
     def reboot(self) -> None:
         with self.transition:
-            self._admit("rebooted", ("running",), ())
+            self._admit("rebooted", "running")
             self.reboot_wanted = True
             self.reachable = False
         self.changed.set()
@@ -316,11 +313,9 @@ class LabInstance(Instance):
     def _enter(self, state: str) -> None:
         self._state = InstanceState(state, CODES[state])
 
-    def _admit(
-        self, done: str, sources: tuple[str, ...], already: tuple[str, ...]
-    ) -> InstanceState:
-        """Return the state before a request. Raise if EC2 does not take the request in it."""
-        if self.state not in (*sources, *already):
+    def _admit(self, done: str, *states: str) -> InstanceState:
+        """Return the state before a request. Raise if EC2 takes it in other states only."""
+        if self.state not in states:
             raise refuse("state", self.id, done)
         return copy.copy(self._state)
 
@@ -351,7 +346,6 @@ def simulated_hardware(instance_type: str) -> dict[str, Any]:
 
 
 def all_lab_instances() -> list[LabInstance]:
-    """Return the instances of every account and region."""
     return [one for one in all_instances() if isinstance(one, LabInstance)]
 
 

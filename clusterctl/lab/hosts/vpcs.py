@@ -73,7 +73,11 @@ def install(network: IPv4Network) -> None:
             raise DefaultVpcAlreadyExists
         block = default_network(network, backend.region_name, backend.account_id)
         vpc = backend.create_vpc(cidr_block=str(block), is_default=True)
-        _open_to_the_internet(backend, vpc)
+        # The internet gateway and the route that a default VPC has on AWS, but not in moto.
+        gateway = backend.create_internet_gateway()
+        backend.attach_internet_gateway(gateway.id, vpc.id)
+        [table] = [one for one in backend.route_tables.values() if one.vpc_id == vpc.id]
+        backend.create_route(table.id, EVERYWHERE, gateway_id=gateway.id)
         own = {"zone-type": ["availability-zone"]}
         for zone in backend.describe_availability_zones(own):
             backend.create_default_subnet(zone.name)
@@ -96,11 +100,3 @@ def install(network: IPv4Network) -> None:
         return subnet
 
     override(EC2Backend, create_default_vpc, create_default_subnet)
-
-
-def _open_to_the_internet(backend: Any, vpc: Any) -> None:
-    """Add the internet gateway and the route that a default VPC has on AWS, but not in moto."""
-    gateway = backend.create_internet_gateway()
-    backend.attach_internet_gateway(gateway.id, vpc.id)
-    [table] = [one for one in backend.route_tables.values() if one.vpc_id == vpc.id]
-    backend.create_route(table.id, EVERYWHERE, gateway_id=gateway.id)

@@ -216,7 +216,9 @@ class Hosts:
         for name in ("root", "data", "root-home"):
             (folder / name).mkdir()
         (folder / "root-home").chmod(0o700)
-        volumes.make_data(folder / "data", spec.volume_bytes)
+        volumes.make(folder / "data", spec.volume_bytes, 0o755)
+        (folder / "data" / volumes.SHOWN).mkdir()
+        (folder / "data" / volumes.SHOWN).chmod(0o1777)
         for path, content, mode in own_files(spec, self._silent_init):
             template.write(folder / "upper" / path, content, mode)
         if spec.gpus:

@@ -62,13 +62,6 @@ def bound_console(log: Path) -> None:
             syscalls.punch_hole(file.fileno(), state.st_size - CONSOLE_KEPT)
 
 
-def make_data(point: Path, size: int) -> None:
-    """Mount the volume of a host's /data."""
-    make(point, size, 0o755)
-    (point / SHOWN).mkdir()
-    (point / SHOWN).chmod(0o1777)
-
-
 def fill(volume: Path, left: int | None) -> None:
     """Fill a host's volume up to `left` free bytes; None frees what the filler takes.
 

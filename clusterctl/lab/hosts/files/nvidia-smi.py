@@ -44,7 +44,7 @@ def gpus() -> list[dict[str, Any]]:
             "compute_mode": "Default",
             "persistence_mode": "Enabled",
             "memory.total": memory,
-            "memory.used": (used := broken.get("memory", 0) * (index == broken["gpu"]), "MiB"),
+            "memory.used": (used := broken.get("memory", 0) * is_broken, "MiB"),
             "memory.free": (spec["memory_mib"] - used, "MiB"),
             "utilization.gpu": (0, "%"),
             "utilization.memory": (0, "%"),
@@ -52,13 +52,12 @@ def gpus() -> list[dict[str, Any]]:
             "power.draw": (42.00, "W"),
             "power.limit": (300.00, "W"),
             "clocks.sm": (1290, "MHz"),
-            "ecc.errors.uncorrected.volatile.total": broken.get("ecc", 0)
-            if index == broken["gpu"]
-            else 0,
+            "ecc.errors.uncorrected.volatile.total": broken.get("ecc", 0) * is_broken,
             "clocks_throttle_reasons.active": "0x0000000000000000",
         }
         for index in range(spec["count"])
-        if not (broken["lost"] and index == broken["gpu"])
+        for is_broken in [index == broken["gpu"]]
+        if not (broken["lost"] and is_broken)
     ]
 
 
