@@ -72,6 +72,10 @@ def test_an_own_signature_replaces_the_shipped_one_with_its_id(signatures, tmp_p
         (("is used up", "{is} {0.x} up"), "cause of mystore.full"),
         (("source =", "lines = 'two'\nsource ="), "lines: must be a number"),
         (("[texts]", "[texts\n"), "(at line 2, column 7)"),
+        (
+            ("[texts]", "[texts]\npath = 'x'"),
+            "pattern: path is the name of a text of the file, too",
+        ),
         (("source =", "hook = 'os.system'\nsource ="), "hook: 'os.system' is not one of"),
     ],
 )

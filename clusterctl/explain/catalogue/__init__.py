@@ -162,6 +162,9 @@ def _signature(row: Mapping[str, Any], texts: Mapping[str, str]) -> Signature:
         return value
 
     pattern, remedy = row["pattern"], row["remedy"]
+    groups = re.findall(r"\(\?P<(\w+?)[2-9]*>", str(pattern))
+    if twice := texts.keys() & groups:
+        raise _Invalid(f"pattern: {min(twice)} is the name of a text of the file, too")
     alternatives = remedy if isinstance(remedy, dict) else {"": remedy}
     return Signature(
         id=row["id"],
