@@ -594,7 +594,7 @@ _CONTINUED = re.compile(r"(?!\S+(?: [a-z]+)?:(?: |$))[a-z(]\S* (?!=)|\S+\.$")
 
 
 def _is_announced(text: str) -> bool:
-    others = (TRACEBACK, *CHAINED)
+    others = ("(most recent call last)", *CHAINED)
     return bool(text) and not is_python_frame(text) and not any(one in text for one in others)
 
 

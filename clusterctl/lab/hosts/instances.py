@@ -365,27 +365,27 @@ def install(read_console: Callable[[str], str]) -> None:
         # moto reads the states once to filter and again to write the answer. Without the lock, a
         # request for instances that shut down could show one as terminated.
         lock = LabInstance.transition if action in LOOKS else contextlib.nullcontext()
-        with late.reading(backend):
-            values = [response.params.get(name) for name in NAMES]
-            named = [id for one in values for id in (one if isinstance(one, list) else [one])]
-            ids = [id for id in named if isinstance(id, str) and id.startswith("i-")]
-            found = [backend.get_instance_by_id(id) for id in ids]
-            hidden = [one.id for one in found if one and not one.visible]
-            # Tags of a new instance are refused on AWS only now and then: here with a fault.
-            hidden = hidden if action != "CreateTags" or FAULTS.hides else []
-            try:
+        try:
+            with late.reading(backend):
+                values = [response.params.get(name) for name in NAMES]
+                named = [id for one in values for id in (one if isinstance(one, list) else [one])]
+                ids = [id for id in named if isinstance(id, str) and id.startswith("i-")]
+                found = [backend.get_instance_by_id(id) for id in ids]
+                hidden = [one.id for one in found if one and not one.visible]
+                # Tags of a new instance are refused on AWS only now and then: here with a fault.
+                hidden = hidden if action != "CreateTags" or FAULTS.hides else []
                 if hidden:
                     raise InvalidInstanceIdError(hidden)
                 refusals.check(action, response.params, backend)
                 if action.startswith(READS):
                     with lock:
                         return call(response)
-                late.remember(backend)
-                # A launch's token is that of its instances, and checked where they are made.
-                once = action != "RunInstances"
-                return tokens.once(response, lambda: call(response)) if once else call(response)
-            except EC2ClientError as refused:
-                return response.serialized(ActionResult(refused))
+            late.remember(backend)
+            # A launch's token is that of its instances, and checked where they are made.
+            once = action != "RunInstances"
+            return tokens.once(response, lambda: call(response)) if once else call(response)
+        except EC2ClientError as refused:
+            return response.serialized(ActionResult(refused))
 
     def describe_instances(backend: Any, filters: Any = None) -> list[Any]:
         found: list[Any] = describe(backend, filters)
