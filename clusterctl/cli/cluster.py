@@ -712,10 +712,10 @@ def _check_nodes_going(
     at_risk = dataclasses.replace(losses, unknown=unknown).findings(folder)
     found_there = losses.findings(folder)
     if yes and at_risk and not force:
+        again = f"clusterctl {verb} {name} {format_indices(indices)}"
         raise ResultsAtRisk(
             f"nothing was done: what is named above goes with {nodes}",
-            "save it first, or lose it: "
-            f"clusterctl {verb} {name} {format_indices(indices)} --yes --force",
+            f"save it first, or lose it: {again} --yes --force",
             found_there,
         )
     output.findings(found_there)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 from clusterctl.ec2 import tags
 from tests.moto_ec2 import NEW_IMAGE
 
@@ -35,7 +37,8 @@ def launch(ec2, cluster: str | None, image: str = NEW_IMAGE, **more) -> str:
 def leave_behind(ec2, cluster: str | None) -> dict[str, str]:
     """Make one unused resource of every kind. Return their ids by kind; some ids are names."""
     zone = f"{ec2.meta.region_name}a"
-    name = f"leak-{cluster!r}".encode("unicode_escape").decode()[:200]
+    # Names have fewer characters than tags.
+    name = f"leak-{sha256(repr(cluster).encode()).hexdigest()[:12]}"
     ec2.create_placement_group(
         GroupName=name, Strategy="cluster", **labels("placement-group", cluster)
     )

@@ -273,7 +273,7 @@ def test_a_head_node_whose_processes_cannot_be_listed_may_run_a_training(tmp_pat
 def test_a_job_ends_with_the_whole_cluster_only(tmp_path, monkeypatch, hosts, jobs):
     """Where some nodes go, the check for running jobs names it."""
     going = Overview((Going("j1", serves=False),), (), (), {})
-    answers = {"overview": going, "look": ()}
+    answers = {"overview": going, "find_output": ()}
     monkeypatch.setattr(module, "call", lambda c, t, function, r, **_: answers[function.__name__])
     monkeypatch.setattr(module, "list_processes", lambda *_: FanoutResult(()))
     assert find_losses(made_up(tmp_path, 2), 10.0, hosts) == Losses(jobs=jobs)
