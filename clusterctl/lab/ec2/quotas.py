@@ -116,7 +116,6 @@ def quota_of(instance_type: str, *, spot: bool) -> Quota | None:
 
 
 def value_of(quota: Quota) -> float:
-    """Return the value that is set for a quota, or its default."""
     applied = _applied[0](quota.code)
     return quota.default if applied is None else applied
 

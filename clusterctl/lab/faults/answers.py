@@ -33,8 +33,6 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """An HTTP answer."""
-
     status: int
     content_type: str
     body: bytes

@@ -203,7 +203,6 @@ class Hosts:
         self._gateways = wanted
 
     def _make_folder(self, host: Host) -> None:
-        """Make a host's file systems and its own files."""
         spec, folder = host.spec, host.folder
         folder.mkdir(parents=True)
         volumes.make(folder, volumes.ROOT_BYTES, 0o755, flags=0)
