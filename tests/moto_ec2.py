@@ -123,8 +123,12 @@ def moto_server() -> Iterator[str]:
 
 def reset() -> None:
     """Delete all resources of the server, and clear its faults."""
+    from moto.ec2.models import ec2_backends
     from moto.moto_api._internal.models import moto_api_backend
 
+    for account in [*ec2_backends]:
+        # moto resets what was used, and not an EC2 that the reset of another service has made.
+        ec2_backends[account]
     moto_api_backend.reset()
     clear_faults()
 

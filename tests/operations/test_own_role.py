@@ -161,7 +161,7 @@ def test_what_others_have_added_to_the_role_keeps_it_and_is_named(account, inlin
     account.up()
     if inline:
         account.iam.put_role_policy(
-            RoleName=NAME, PolicyName="of us", PolicyDocument=account.policy()
+            RoleName=NAME, PolicyName="of,us", PolicyDocument=account.policy()
         )
     else:
         made = account.iam.create_policy(PolicyName="theirs", PolicyDocument=account.policy())
@@ -174,8 +174,8 @@ def test_what_others_have_added_to_the_role_keeps_it_and_is_named(account, inlin
     command, again = caught.value.hint.split(" && ")
     assert again == "clusterctl down demo"
     if inline:
-        assert command == f"aws iam delete-role-policy --role-name {NAME} --policy-name 'of us'"
-        account.iam.delete_role_policy(RoleName=NAME, PolicyName="of us")
+        assert command == f"aws iam delete-role-policy --role-name {NAME} --policy-name of,us"
+        account.iam.delete_role_policy(RoleName=NAME, PolicyName="of,us")
     else:
         arn = re.fullmatch(
             rf"aws iam detach-role-policy --role-name {NAME} --policy-arn (\S+)", command
