@@ -133,13 +133,13 @@ NCCL = """\
 
 def test_allreduces_are_read():
     osu = table_of_mpi(OSU, 0, "osu_allreduce", 4)
-    assert (osu.program, osu.ranks, osu.error) == ("osu_allreduce", 4, "")
+    assert (osu.program, osu.ranks, osu.error) == ("osu_allreduce", 4, None)
     [small, large] = osu.rows
     assert (small.bytes, small.seconds) == (8, pytest.approx(52.41e-6))
     assert large.busbw_bytes_s == pytest.approx(1048576 / 1843.2e-6 * 1.5)
     table = nccl(NCCL)
     assert (table.program, table.operation) == ("all_reduce_perf (nccl-tests)", "allreduce")
-    assert (table.nccl, table.error, table.expected_by) == ("", "", AWS_SAMPLES)
+    assert (table.nccl, table.error, table.expected_by) == (None, None, AWS_SAMPLES)
     assert [
         (row.bytes, row.busbw_bytes_s / 1e9, row.expected_busbw_bytes_s) for row in table.rows
     ] == [
@@ -150,7 +150,7 @@ def test_allreduces_are_read():
     assert nccl(NCCL, type_="g5.48xlarge").rows[-1].expected_busbw_bytes_s is None
     # Published are only allreduces.
     gathered = nccl(NCCL, program="all_gather_perf")
-    assert (gathered.operation, gathered.expected_by) == ("allgather", "")
+    assert (gathered.operation, gathered.expected_by) == ("allgather", None)
     assert {row.expected_busbw_bytes_s for row in gathered.rows} == {None}
 
 
@@ -170,11 +170,11 @@ WHOLE = """\
 
 def test_all_of_nccl_tests_columns_are_read():
     table = nccl(WHOLE, program="alltoall_perf")
-    assert (table.operation, table.nccl, table.error) == ("all-to-all", "2.27.7", "")
+    assert (table.operation, table.nccl, table.error) == ("all-to-all", "2.27.7", None)
     assert [(row.bytes, row.seconds, row.busbw_bytes_s) for row in table.rows] == [
         (1 << 30, 1.1, 218.58e9)
     ]
-    assert nccl(WHOLE.replace("N/A", "5e-07")).error == ""
+    assert nccl(WHOLE.replace("N/A", "5e-07")).error is None
     older = f"demo-0: NCCL version 2.21.5+cuda12.4\n{NCCL}"
     assert nccl(older).nccl == "2.21.5"
 
