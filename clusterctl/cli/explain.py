@@ -284,6 +284,8 @@ def _show_without_lead(found: Explanation) -> None:
 
 def _show_unknown(title: str, rows: Sequence[UnknownError], is_answer: bool = False) -> None:
     """Show unknown lines; if they are the answer, the first one with what its words say."""
+    from clusterctl.explain.message import is_harmless
+
     if rows:
         output.line(title)
         for one in rows[:SHOWN]:
@@ -295,12 +297,10 @@ def _show_unknown(title: str, rows: Sequence[UnknownError], is_answer: bool = Fa
             if is_answer and one is rows[0]:
                 kind = one.by_words
                 advice = ("advice", f"of the program itself: {one.advice}")
-                _show_texts(
-                    6,
-                    *([("cause", kind.cause)] if kind else ()),
-                    *([advice] if one.advice else ()),
-                    *([("do", kind.remedy)] if kind else ()),
-                )
+                own = [("do", kind.remedy)] if kind else []
+                advised = [advice] if one.advice else []
+                steps = [*advised, *own] if is_harmless(one.advice) else [*own, *advised]
+                _show_texts(6, *([("cause", kind.cause)] if kind else ()), *steps)
         output.line()
 
 

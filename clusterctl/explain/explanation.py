@@ -12,7 +12,7 @@ from clusterctl.domain.findings import Severity
 from clusterctl.explain.catalogue import wordings
 from clusterctl.explain.failing import LineKind
 from clusterctl.explain.lines import NEAR
-from clusterctl.explain.message import is_wrapper, object_of, reports_other
+from clusterctl.explain.message import is_harmless, is_wrapper, object_of, reports_other
 from clusterctl.explain.signature import Role, Signature
 from clusterctl.explain.table import compiled, named, with_meanings
 
@@ -58,16 +58,14 @@ class LogFinding:
         """Alternatives of the cause, each with its remedy; one without a name if it is alone.
 
         Of a program's own message that is known by its form only, what it advises and what its
-        words name come first.
+        words name come first; advice that takes something away comes last.
         """
         own = tuple((self._filled(when), self._filled(do)) for when, do in self.signature.remedies)
         kind = self._by_words
         advice = self.values.get("advised", "")
-        return (
-            *((("", f"the message itself advises: {advice}"),) if advice else ()),
-            *(kind.remedies if kind else ()),
-            *own,
-        )
+        advised = (("", f"the message itself advises: {advice}"),) if advice else ()
+        steps = (*(kind.remedies if kind else ()), *own)
+        return (*advised, *steps) if is_harmless(advice) else (*steps, *advised)
 
     @functools.cached_property
     def _by_words(self) -> LogFinding | None:

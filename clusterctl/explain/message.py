@@ -115,6 +115,17 @@ def advice_of(message: str, below: Iterable[str] = ()) -> str:
     return " ".join(advice)[:_MOST_ADVICE].strip(" .;")
 
 
+# Words of advice that takes something away.
+_TAKES_AWAY = re.compile(
+    r"(?i:\b(?:delet|remov|overwrit|purg|prun)(?:e|es|ing)\b|\b(?:rm|kill|reset|force|uninstall|clean)\b)"
+)
+
+
+def is_harmless(advice: str) -> bool:
+    """Return whether advice takes nothing away, so that it may be the first step."""
+    return not _TAKES_AWAY.search(advice)
+
+
 # Lines that report only that something else failed.
 _WRAPPER = re.compile(
     r"CalledProcessError|returned non-?zero|ChildFailedError|RayTaskError|Exception in thread"

@@ -209,10 +209,11 @@ def locked(folder: ClusterFolder, clock: Clock = Clock()) -> Iterator[None]:
             folders = (folder.path, *folder.path.parents)
             there = next(one for one in folders if os.access(one, os.F_OK))
             # Without the cluster's key in it another folder would be of no use.
-            copied = f" after cp -r {folder.home} DIR" if folder.path.exists() else ""
+            home, named = (shlex.quote(str(one)) for one in (folder.home, there))
+            copied = f" after cp -r {home} DIR" if folder.path.exists() else ""
             raise ClusterctlError(
                 f"cannot write to {folder.path}: {error.strerror}",
-                f"see whose it is, and whether its disk is full: ls -ld {there}; or have another "
+                f"see whose it is, and whether its disk is full: ls -ld {named}; or have another "
                 f"folder used{copied}: CLUSTERCTL_HOME=DIR",
             ) from None
         if _take(opened, lock):

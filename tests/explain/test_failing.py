@@ -127,6 +127,19 @@ def test_a_message_of_a_known_form_is_explained_by_its_words_too():
     assert lead.remedies[0][1].startswith("what holds it")
 
 
+def test_advice_that_takes_something_away_is_not_the_first_step(tmp_path, capsys):
+    told = "the widget is already mounted. Please {} the old one."
+    for verb, is_first in (("name", True), ("remove", False)):
+        log = f"docker: Error response from daemon: {told.format(verb)}\n"
+        steps = [step for _, step in explain([log]).lead.remedies]
+        advised = f"the message itself advises: Please {verb} the old one"
+        assert (steps[0] == advised, steps[-1] == advised) == (is_first, not is_first)
+        (tmp_path / "log").write_text(f"quux: error: {told.format(verb)}\n")
+        run_command(cli, ["explain", str(tmp_path / "log")])
+        shown = capsys.readouterr().out
+        assert (shown.index("advice: of the program") < shown.index("do:  ")) == is_first
+
+
 def test_the_last_part_of_a_chain_names_the_kind_of_failure():
     chain = "Error: cannot find the widget: dial tcp 10.0.0.1:22: connect: connection refused\n"
     kind = explain([chain]).failing[0].by_words
