@@ -16,9 +16,8 @@ T = TypeVar("T")
 def read_file(path: Path, parse: Callable[[bytes], T], hint: str) -> T | None:
     """Return what `parse` makes of a file's content; None without the file.
 
-    Raises ClusterctlError with the file's name, the reason
-    and `hint` if it cannot be read or `parse` raises ValueError: a damaged file is not an empty
-    one.
+    Raises ClusterctlError with the file's name, the reason and `hint` if it cannot be read or
+    `parse` raises ValueError: a damaged file is not an empty one.
     """
     try:
         return parse(path.read_bytes())

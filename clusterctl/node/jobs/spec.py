@@ -432,7 +432,7 @@ class JobRecord:
 class JobReport:
     """A job in `--json`, and in the record that `fetch` brings. `watchdog` has its messages.
 
-    `nodes` and `copied` are None where they were not read, as in a list of jobs.
+    `nodes` and `copied` are None if the job has none, or as in a list of jobs they are not read.
     """
 
     job_id: str
