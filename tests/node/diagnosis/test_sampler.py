@@ -260,6 +260,11 @@ def test_a_job_that_is_asked_for_beside_one_that_runs(tmp_path, monkeypatch):
     assert [look["others"] for look in looked.values()] == [[], [runs], [runs]]
     rows = [look["found"]["row"].get("step") for look in looked.values()]
     assert rows == [7, None, None], "a row is of the one that runs"
+    assert [len(look["metrics"]) for look in looked.values()] == [1, 0, 0]
+    with (tmp_path / "logs" / "metrics.jsonl").open("a") as rows:
+        rows.write('{"kind": "begin", "run": "next"}\n')
+    found = job.collect(None, 9)["found"]["row"]
+    assert found.get("step") is None, "a job that goes on has made no step yet"
     assert job.collect("20261123-000009-abcd", 9)["found"] is None
 
 
