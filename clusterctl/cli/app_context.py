@@ -372,7 +372,9 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
         except ClusterctlError as error:
             error.hint = "; or ".join(filter(None, [_unquoted(context, app, error), error.hint]))
             name = kwargs.get("name") if isinstance(context.command, ClusterCommand) else None
-            elsewhere = not (settings.lab or settings.endpoint_url)
+            # `lab env` exports the endpoint of the local EC2.
+            endpoint = settings.endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
+            elsewhere = not (settings.lab or endpoint)
             if elsewhere and name and is_cluster_name(name) and in_lab(app.folder(name)):
                 error.hint = f"cluster {name} is on the local EC2: add --lab"
             raise

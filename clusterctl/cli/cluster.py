@@ -129,7 +129,7 @@ def launcher_of(
     app: AppContext,
     name: str,
     waiting: WaitingOptions = DEFAULT_WAITING,
-    agree: Callable[[LaunchPlan], None] = lambda plan: None,
+    agree: Callable[[LaunchPlan], bool] = lambda plan: False,
 ) -> Iterator[Launcher]:
     """Yield a launcher that shows its progress.
 
@@ -161,20 +161,20 @@ def launcher_of(
         raise
 
 
-def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
+def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], bool]:
     """Return a function that prints what a plan's cluster will cost and what an own role allows,
-    and asks for consent.
+    and asks for consent. It returns whether it has asked.
 
     It does not ask with `yes` or in a script, and does nothing in the lab, which costs nothing.
     Answering no raises click.Abort. It raises UsageError on a terminal that would not show the
     question.
     """
 
-    def agree(plan: LaunchPlan) -> None:
+    def agree(plan: LaunchPlan) -> bool:
         from clusterctl.operations.costs import running_cost
 
         if app.settings.lab:
-            return
+            return False
         question = "Launch?" if plan.missing else "Start?" if plan.stopped else "Change the role?"
         if plan.missing or plan.stopped:
             cost = running_cost(app.clients, plan)
@@ -185,10 +185,11 @@ def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
                 f"{plan.grants} (--data-bucket and --checkpoint-prefix choose)"
             )
         if not output.will_ask(question, yes, scripts=True):
-            return
+            return False
         # The plan's remarks, as with --dry-run: what the image lacks, when the budget ends it.
         output.findings([found for found in plan.findings if found.severity is Severity.INFO])
         output.confirm(question, yes, scripts=True)
+        return True
 
     return agree
 
@@ -698,6 +699,7 @@ def _check_nodes_going(
     """
     from clusterctl.ec2.cluster_resources import anothers_key
     from clusterctl.operations.losses import ResultsAtRisk
+    from clusterctl.operations.ownership import check_not_anothers
     from clusterctl.operations.status import cluster_status
 
     folder = app.folder(name)
@@ -705,6 +707,7 @@ def _check_nodes_going(
     check_nodes(app, name, indices)
     if not folder.key.exists():
         raise anothers_key(name)
+    check_not_anothers(app.clients.ec2, folder)
     nodes = fold_hosts([f"{name}-{index}" for index in indices])
     losses = _losses(app, name, found.instances, indices=indices)
     # A node that cannot be reached may be the reason: it goes without --force, too.

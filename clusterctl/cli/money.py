@@ -16,7 +16,7 @@ from clusterctl.cli.params import all_regions_option, json_option
 from clusterctl.domain.cluster import Limits, check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.units import count, format_duration, parse_duration_s
-from clusterctl.ec2.money.costs import format_usd, limit_text
+from clusterctl.ec2.money.costs import EARLIER, format_usd, limit_text
 
 if TYPE_CHECKING:
     from clusterctl.ec2.money.costs import Spending
@@ -58,6 +58,8 @@ def _length(value: float, unit: str, unit_s: float) -> str:
 
 
 def _end(money: Spending) -> str:
+    if any(one.check == EARLIER for one in money.findings):
+        return "; not yet on every node"
     if money.ends_in_h is None:
         return ""
     if not money.ends_in_h:

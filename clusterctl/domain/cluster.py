@@ -316,7 +316,7 @@ def _check_tags(tags: tuple[tuple[str, str], ...]) -> None:
         if not 0 < len(key) <= 128 or len(value) > 256 or not (key + value).isprintable():
             raise UsageError(
                 f"not a tag: {key[:130]!r}: {value[:260]!r}",
-                "a key has 1 to 128 characters, a value up to 256, and no line breaks",
+                "a key has 1 to 128 characters, a value up to 256, all of them printable",
             )
     if len({key for key, _ in tags}) < len(tags):
         raise UsageError("a tag is given twice", "each key can have one value")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Optional
 
 from clusterctl.domain.cluster import Market, NodeState
-from clusterctl.ec2.instances import Instance, find_instances, stopped_since
+from clusterctl.ec2.instances import Instance, find_instances, stopped_since, unfinished_of
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
 NOT_KNOWN = "the reason is not known"
+# Of a missing node of which EC2 shows no instance.
+NOT_SHOWN = "it was not launched, or ended over an hour ago"
 SPOT = "a spot interruption"
 BLOCK = "the end of its Capacity Block"
 # The code of an instance that switched itself off.
@@ -104,10 +106,19 @@ def newest(instances: Collection[Instance], before: datetime | None = None) -> I
     return max(there, key=lambda one: one.node.launched_at, default=None)
 
 
-def find_gone(client: EC2Client, name: str, indices: Collection[int]) -> dict[int, Instance | None]:
-    """Return the last instance of each of these nodes, which are gone; None where EC2 has none.
+def find_gone(
+    client: EC2Client, name: str, missing: Collection[int], there: Sequence[Instance]
+) -> dict[int, Instance | None]:
+    """Return the last instance of each missing node that is gone; None where EC2 has none.
 
-    EC2 shows a terminated instance for about an hour. Raises AwsError.
+    EC2 shows a terminated instance for about an hour. Instances that clusterctl terminated are left
+    out: their index is wanted again. So are nodes that an unfinished `add` has not launched: they
+    are among the missing, and not gone. `there` are the cluster's instances. Raises AwsError.
     """
-    found = find_instances(client, name, GONE) if indices else ()
-    return {index: newest([one for one in found if one.node.index == index]) for index in indices}
+    found = find_instances(client, name, GONE) if missing else ()
+    last = {
+        index: newest([one for one in found if one.node.index == index and not one.retired])
+        for index in missing
+    }
+    requested = unfinished_of(there).add
+    return {index: one for index, one in last.items() if one or index not in requested}

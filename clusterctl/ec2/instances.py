@@ -39,6 +39,7 @@ class Instance:
     have. `retired` nodes are being replaced. `transition_reason` is EC2's StateTransitionReason,
     which may name the time of a stop (see `stopped_since`). `reservation_id` is set only for an
     instance that was launched into that reservation by id. `owner_id` is the account that pays.
+    `earlier_limits` are the limits that the node may still have; empty if it has those of the tag.
     """
 
     node: Node
@@ -64,6 +65,7 @@ class Instance:
     private: bool = False
     disk: Disk = field(default_factory=Disk)
     limits_text: str = ""
+    earlier_limits: str = ""
     spent: tags.Spent = field(default_factory=tags.Spent)
     first_launched_at: datetime | None = None
     owner_id: str = ""
@@ -324,6 +326,7 @@ def read_instance(described: Any) -> Instance:
         private=tags.PRIVATE in tagged,
         disk=tags.read_disk(tagged.get(tags.DISK, "")),
         limits_text=tagged.get(tags.LIMITS, ""),
+        earlier_limits=tagged.get(tags.EARLIER_LIMITS, ""),
         spent=tags.read_spent(tagged.get(tags.SPENT, "")),
         first_launched_at=_first_launched_at(described),
         owner_id=described.get("OwnerId", ""),

@@ -31,6 +31,8 @@ DISK = "clusterctl:disk"
 # Set if only the head node has a public address.
 PRIVATE = "clusterctl:private"
 LIMITS = "clusterctl:limits"
+# The limits before, until all nodes have the new ones; `none` where there were none.
+EARLIER_LIMITS = "clusterctl:earlier-limits"
 # What a node has cost up to some time. EC2 forgets the node's earlier runs when it starts again
 # (see Spent).
 SPENT = "clusterctl:spent-usd"

@@ -21,7 +21,7 @@ from clusterctl.domain.files import append_line, read_file
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.results import WithError
-from clusterctl.ec2.gone import find_gone, why_gone
+from clusterctl.ec2.gone import NOT_SHOWN, find_gone, why_gone
 from clusterctl.ec2.instances import (
     Instance,
     find_every_cluster,
@@ -237,12 +237,15 @@ def with_gone(money: Spending, cluster: str, gone: Mapping[int, Instance | None]
 
     `gone` is that of `find_gone`. Pure.
     """
-    names = grouped((str(why_gone(one)), f"{cluster}-{index}") for index, one in gone.items())
+    names = grouped(
+        (f"gone, {why_gone(one)}" if one else NOT_SHOWN, f"{cluster}-{index}")
+        for index, one in gone.items()
+    )
     found = [
         Finding.info(
             "cost.gone",
-            f"without the cost of {fold_hosts(nodes)}: gone, {why}",
-            "it is on AWS's bill: see Cost Explorer",
+            f"without the cost of {fold_hosts(nodes)}: {why}",
+            "what it cost is on AWS's bill: see Cost Explorer",
         )
         for why, nodes in names.items()
     ]
@@ -346,7 +349,7 @@ def _region_costs(
         there = {one.node.index for one in instances}
         missing = [index for index in wanted_of(instances) if index not in there]
         money = spending_of(clients, instances)
-        money = with_gone(money, cluster, find_gone(clients.ec2, cluster, missing))
+        money = with_gone(money, cluster, find_gone(clients.ec2, cluster, missing, instances))
         region = str(clients.ec2.meta.region_name)
         costs.append(ClusterCosts(cluster, region, tuple(instances), money, len(missing)))
     return costs, ended_clusters(clients, name)

@@ -27,12 +27,14 @@ from clusterctl.domain.cluster import Cluster, Market
 from clusterctl.domain.errors import AwsError, CommandFailed
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import (
     Instance,
     find_instances,
     find_user_data,
     members_or_all,
     set_at_power_off,
+    untag,
 )
 from clusterctl.ec2.launch.capacity import block_end
 from clusterctl.ec2.launch.observe import Observed
@@ -152,6 +154,9 @@ def update_guards(
     by = limit_text(spending.limits, spending.ended_by) if ends_at else ""
     keep_end(launcher.folder, ends_at, by)
     check_all(cluster, FanoutResult(tuple(outcomes[: len(targets)])))
+    earlier = [one.node.instance_id for one in instances if one.earlier_limits]
+    if not any(one.error for one in outcomes):
+        untag(launcher.clients.ec2, earlier, tags.EARLIER_LIMITS)
     for failure in outcomes[len(targets) :]:
         if failure.error and spending.limits.ends:
             index = failure.host.rpartition("-")[2]

@@ -102,7 +102,8 @@ class Launcher:
     how long nodes may take to get ready; None chooses it by their types (see `ready_within_s`).
     `capacity_timeout_s` is how long to wait for EC2 to have machines. With `accept_new_host_keys`,
     a host key that no other source has is taken from the node itself. `agree` is called before the
-    first step of a plan that launches or starts nodes, and raises if the user declines.
+    first step of a plan that launches or starts nodes, and raises if the user declines. It returns
+    whether it has waited for an answer.
     """
 
     clients: Clients
@@ -112,7 +113,7 @@ class Launcher:
     timeout_s: float | None = None
     capacity_timeout_s: float = 0.0
     accept_new_host_keys: bool = False
-    agree: Callable[[LaunchPlan], None] = lambda plan: None
+    agree: Callable[[LaunchPlan], bool] = lambda plan: False
     timeouts: Timeouts = field(default_factory=Timeouts)
 
     @property

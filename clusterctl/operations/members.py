@@ -83,7 +83,7 @@ def set_quarantine(
     client, name = clients.ec2, folder.path.name
     if reason is not None and (len(reason) > MOST_OF_A_REASON or not reason.isprintable()):
         raise UsageError(
-            f"a reason has up to {MOST_OF_A_REASON} characters, and no line breaks",
+            f"a reason has up to {MOST_OF_A_REASON} characters, all of them printable",
             "a tag of EC2 keeps it",
         )
     with changing(folder, clients):

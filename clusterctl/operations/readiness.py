@@ -485,7 +485,7 @@ def _reach_and_join(
                     )
                 )
 
-        limited = had_limits or any(found.limits_text for found in instances)
+        limited = had_limits or any(one.limits_text or one.earlier_limits for one in instances)
         message = EndMessage(launcher, cluster.name)
         readiness = Readiness(
             *(watch, connections, sources, target_of, progress, timeout_s, checked, timeouts),

@@ -188,9 +188,10 @@ class Selftest:
         self.launcher = replace(self.launcher, progress=progress, agree=self._begin)
         self.interrupts = Interrupts(self.launcher.timeouts.clock)
 
-    def _begin(self, plan: LaunchPlan) -> None:
+    def _begin(self, plan: LaunchPlan) -> bool:
         """Note that the launch begins: the next step of the plan makes something."""
         self.launch_id = plan.launch_id
+        return False
 
     @property
     def name(self) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market, Node, NodeState
 from clusterctl.domain.errors import AwsError, HostError
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.ec2.gone import NOT_KNOWN, find_gone, newest, why_gone
+from clusterctl.ec2.gone import NOT_KNOWN, NOT_SHOWN, find_gone, newest, why_gone
 from clusterctl.ec2.health import impaired_checks
 from clusterctl.ec2.instances import (
     Instance,
@@ -73,7 +73,7 @@ class ClusterStatus:
             Finding(
                 "node.missing",
                 Severity.WARNING,
-                f"it is gone: {why_gone(instance)}",
+                f"it is gone: {why_gone(instance)}" if instance else NOT_SHOWN,
                 f"{name}-{index}",
                 f"launch another in its place: clusterctl up {name}",
             )
@@ -99,7 +99,7 @@ def cluster_status(clients: Clients, folder: ClusterFolder) -> ClusterStatus:
     if not instances:
         raise no_cluster(clients, folder)
     cluster = as_cluster(clients.ec2, name, instances)
-    gone = find_gone(clients.ec2, name, cluster.missing)
+    gone = find_gone(clients.ec2, name, cluster.missing, instances)
     return ClusterStatus(cluster, instances, gone)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market
-from clusterctl.domain.errors import AwsError, NoSuchCluster
+from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster
 from clusterctl.domain.findings import Finding, Severity, errors
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
@@ -24,7 +25,7 @@ from clusterctl.ec2.instances import (
     untag,
 )
 from clusterctl.ec2.launch.dry_run import dry_run_findings
-from clusterctl.ec2.launch.execution import CapacityTimeout, carry_out
+from clusterctl.ec2.launch.execution import CapacityTimeout, carry_out, check_plan_holds
 from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
 from clusterctl.ec2.launch.preflight import AWAITED, check_duplicates
@@ -85,7 +86,8 @@ def start_up(launcher: Launcher, request: Request) -> UpReport:
     """Do what `up` does. The caller holds the cluster's lock and has checked the account."""
     plan, instances = launch(launcher, request)
     had_limits = any(found.limits_text for found in plan.observed.instances)
-    cluster, gpus, can_train = make_ready(launcher, plan.spec.name, instances, had_limits)
+    with _naming_limits(plan):
+        cluster, gpus, can_train = make_ready(launcher, plan.spec.name, instances, had_limits)
     leaving, finished = leaving_of(plan.observed.instances), unfinished_of(plan.observed.instances)
     if leaving and finished and not any(found.unfinished for found in instances):
         # All nodes are new, so the record of the work would go with the old ones: a `replace` that
@@ -139,6 +141,10 @@ def terminate_leaving(launcher: Launcher, leaving: Sequence[Instance]) -> None:
         notify = launcher.progress.step
         record_removal_cost(launcher.home, launcher.clients, launcher.name, leaving, notify)
         ids = [found.node.instance_id for found in leaving]
+        # So that they are not taken for lost nodes once their index is wanted again.
+        unmarked = [one.node.instance_id for one in leaving if not one.retired]
+        with suppress(AwsError):
+            tag(launcher.clients.ec2, unmarked, {tags.RETIRED: "yes"})
         within_s, clock = launcher.timeouts.dismissed_s, launcher.timeouts.clock
         terminate(launcher.clients.ec2, launcher.name, within_s, ids, clock=clock)
 
@@ -166,8 +172,8 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     if plan.stopped:
         for finding in ended_findings(launcher, plan):
             progress.finding(finding)
-    if plan.missing or plan.stopped or plan.grants:
-        launcher.agree(plan)
+    if (plan.missing or plan.stopped or plan.grants) and launcher.agree(plan):
+        check_plan_holds(client, plan, launcher.timeouts, is_tagged=False)
     keep_site(folder, site_of(launcher.clients, plan.observed.instances))
     keep_key(folder, key)
 
@@ -180,13 +186,14 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     changed = [one for one in plan.observed.instances if one.limits_text not in ("", other)]
     kept = [one.node.instance_id for one in changed if one.market is not Market.SPOT]
     set_at_power_off(client, kept, "stop")
-    instances = carry_out(
-        *(client, plan, folder.launch, creations_of(launcher), progress.step),
-        max(0.0, launcher.capacity_timeout_s - waited_s),
-        lambda: prepare_start(launcher),
-        launcher.timeouts,
-        launcher.clients.iam if plan.grants else None,
-    )
+    with _naming_limits(plan):
+        instances = carry_out(
+            *(client, plan, folder.launch, creations_of(launcher), progress.step),
+            max(0.0, launcher.capacity_timeout_s - waited_s),
+            lambda: prepare_start(launcher),
+            launcher.timeouts,
+            launcher.clients.iam if plan.grants else None,
+        )
     # The lock covers this machine only: another machine may have launched the same nodes, or
     # removed them.
     if not instances:
@@ -196,6 +203,24 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
         )
     check_duplicates(name, [one.node for one in instances])
     return plan, instances
+
+
+@contextmanager
+def _naming_limits(plan: LaunchPlan) -> Iterator[None]:
+    """Have an error name the limits that the nodes may keep because of it."""
+    try:
+        yield
+    except ClusterctlError as error:
+        limits = format_limits(plan.spec.limits)
+        earlier = {
+            one.earlier_limits or one.limits_text or "none"
+            for one in plan.observed.members
+            if one.earlier_limits or one.limits_text != limits
+        }
+        if earlier:
+            kept = f"the nodes may still have their earlier limits ({', '.join(sorted(earlier))})"
+            error.hint = "; ".join(filter(None, [error.hint, kept]))
+        raise
 
 
 def prepare_start(launcher: Launcher) -> None:

@@ -45,6 +45,35 @@ def launch(client, name, nodes=2, instance_type="p4d.24xlarge", **tagged):
     return [instance["InstanceId"] for instance in answer["Instances"]]
 
 
+def test_a_node_that_was_not_launched_or_was_removed_is_not_gone(clusterctl, client):
+    """A request that has no machine yet costs nothing, also where its index was used before."""
+    unfinished = {tags.NODES: "0-1", tags.UNFINISHED: "add 1-1"}
+    launch(client, "demo", 1, **unfinished)
+
+    def told():
+        status, costs = clusterctl("status", "demo"), clusterctl("costs", "demo", "--json")
+        [cluster] = costs.data["clusters"]
+        assert ("at least" in status.out) is not cluster["costs"]["complete"]
+        assert "missing: 1 node (1)" in status.err
+        return [one["message"] for one in cluster["costs"]["findings"] if "gone" in one["check"]]
+
+    assert told() == []
+    removed = launch(client, "demo", 1, **{tags.FIRST_INDEX: "1", tags.RETIRED: "yes"})
+    client.terminate_instances(InstanceIds=removed)
+    assert told() == []
+    died = launch(client, "demo", 1, **{tags.FIRST_INDEX: "1"})
+    client.terminate_instances(InstanceIds=died)
+    [message] = told()
+    assert message.startswith("without the cost of demo-1: gone, ")
+    there = [one.node.instance_id for one in find_instances(client, "demo")]
+    client.terminate_instances(InstanceIds=there)
+    launch(client, "other", 1, **{tags.NODES: "0-1"})
+    [cluster] = clusterctl("costs", "other", "--json").data["clusters"]
+    [found] = cluster["costs"]["findings"]
+    assert "demo" not in found["message"]
+    assert found["message"].endswith("it was not launched, or ended over an hour ago")
+
+
 def state_of(client, name):
     return find_instances(client, name)[0].node.state.value
 

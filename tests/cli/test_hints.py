@@ -162,6 +162,17 @@ def test_a_cluster_of_the_local_ec2_is_found_there(clusterctl, monkeypatch):
     assert "on the local EC2, with --lab: demo" in ran.err
 
 
+def test_a_hint_stays_where_lab_env_leads_to_the_local_ec2(clusterctl, monkeypatch, moto_url):
+    here(clusterctl, "demo")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto_url)
+    ran = clusterctl.anywhere()(
+        *("quarantine", "demo", "1", "--region", "us-east-1", "--reason", "bad\x1b[31m")
+    )
+    assert ran.status == 2
+    assert "a reason has up to 200 characters, all of them printable" in ran.err
+    assert "hint: a tag of EC2 keeps it" in ran.err
+
+
 @pytest.mark.parametrize("command", ["df -h", "df -h /", "df --help", "sh -c 'a  b' -h"])
 def test_the_help_of_a_command_is_not_that_of_run(clusterctl, command):
     ran = clusterctl("run", "demo", *command.split())

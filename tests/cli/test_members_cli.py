@@ -11,6 +11,8 @@ from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import UsageError
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.money import prices
+from clusterctl.operations.folder import ClusterFolder
+from clusterctl.operations.local_state import keep_key, local_key
 from tests.cli.running import clusterctl, launched
 from tests.lab.running import wait_until
 from tests.moto_ec2 import client, moto_client, moto_url
@@ -47,6 +49,19 @@ def test_nodes_have_names_and_those_of_another_cluster_are_refused(running, clus
             ran = clusterctl(*command, "demo", nodes)
             assert (ran.status, message in ran.err) == (2, True), ran.err
     assert len(find_instances(client, "demo")) == 2
+
+
+@pytest.mark.parametrize("command", ["remove", "replace"])
+def test_the_key_of_another_machine_is_noticed_before_a_node_is_asked(
+    running, clusterctl, client, command
+):
+    """The folder is of an earlier cluster of that name."""
+    folder = ClusterFolder(clusterctl.home / "demo")
+    folder.key.unlink()
+    keep_key(folder, local_key(folder, "demo"))
+    ran = clusterctl(command, "demo", "1", "--yes", "--force")
+    assert (ran.status, "the key of cluster demo is not on this machine" in ran.err) == (1, True)
+    assert states(client) == {NodeState.RUNNING}
 
 
 def test_a_cluster_whose_key_is_elsewhere_is_stopped_with_force(running, clusterctl, client):

@@ -229,6 +229,11 @@ class World:
         for node in self._of(Resources):
             node.labels |= tags.tag_dict(Tags)
 
+    def delete_tags(self, Resources: Any, Tags: Any) -> None:  # noqa: N803
+        for node in self._of(Resources):
+            for one in Tags:
+                node.labels.pop(one["Key"], None)
+
     def describe_instance_attribute(self, InstanceId: str, Attribute: str) -> Any:  # noqa: N803
         [node] = self._of([InstanceId])
         return {"InstanceInitiatedShutdownBehavior": {"Value": node.at_power_off}}
@@ -333,8 +338,9 @@ class World:
 
     def _set_limits(self, limits: Limits | None) -> None:
         if limits is not None:
-            labels = tags.tag_list({tags.LIMITS: format_limits(limits)})
-            self.create_tags([one.id for one in self.nodes], labels)
+            labels = {tags.LIMITS: format_limits(limits)}
+            labels |= {tags.EARLIER_LIMITS: self.nodes[0].labels[tags.LIMITS] or "none"}
+            self.create_tags([one.id for one in self.nodes], tags.tag_list(labels))
             self.whole = False
             self.limits = limits
             self.may_terminate |= limits.at_power_off == "terminate"

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from clusterctl.cli.money import print_spending
 from clusterctl.domain.cluster import Limits
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import instances
 from clusterctl.ec2.money import prices
-from clusterctl.ec2.money.costs import Price
+from clusterctl.ec2.money.costs import Price, spending
 from clusterctl.node.guard import decisions, guard, workers
 from clusterctl.node.guard.settings import GuardSettings
 from clusterctl.operations import costs, guards, up
@@ -184,6 +185,28 @@ def test_a_start_that_fails_costs_no_disk_of_a_cluster_with_hours_left(world):
     assert {node.at_power_off for node in one.nodes} == {"terminate"}
     one.pass_time(9 * HOUR)
     assert [node.state for node in one.nodes] == ["terminated"] * 3
+
+
+def test_a_limit_that_not_every_node_has_is_not_shown_as_the_end(world, capsys):
+    one = world(random.Random(1), Limits(max_hours=30))
+    assert one.up(None)
+
+    def shown():
+        money = spending(one.seen(), one.prices(), at(one.now))
+        print_spending(money)
+        limits = capsys.readouterr().out.splitlines()[1].split(";")[1]
+        return limits.split(" in ")[0], [found.message for found in money.findings]
+
+    assert shown() == (" ends", [])
+    earlier = "demo-[0-2]: may still have earlier limits: max-hours=30"
+    # Not a node that hangs, nor a command that ends before the guards are set.
+    assert not one.up(Limits(max_hours=2), "ssh-1")
+    assert shown() == (" not yet on every node", [earlier])
+    assert not one.up(None, "ready")
+    assert shown() == (" not yet on every node", [earlier])
+    assert one.up(None)
+    assert shown()[0] == " ends"
+    assert not any("earlier" in text for text in shown()[1])
 
 
 def warned(world: World, limits: Limits | None = None):

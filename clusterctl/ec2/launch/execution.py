@@ -10,15 +10,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.cluster import NodeState
+from clusterctl.domain.cluster import ASLEEP, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.timeouts import Clock, Polling, Timeouts, backoff_delays
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import await_available
 from clusterctl.ec2.creations import CREATIONS, Creations
 from clusterctl.ec2.errors import outcome_unknown, retried, throttled, translated
-from clusterctl.ec2.instances import PRESENT, Instance, find_instances, find_with, members_of, tag
+from clusterctl.ec2.instances import (
+    PRESENT,
+    Instance,
+    find_instances,
+    find_with,
+    members_of,
+    tag,
+    wanted_of,
+)
 from clusterctl.ec2.launch.attempt import (
     ATTEMPTS,
     MADE_JUST_NOW,
@@ -53,15 +62,20 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 600.0
 
 
 class CapacityTimeout:
-    """Waits between tries, each wait twice as long as the last, for `timeout_s` in all."""
+    """Waits between tries, each wait twice as long as the last, for `timeout_s` in all.
 
-    def __init__(self, timeout_s: float, clock: Clock) -> None:
-        self._clock = clock
+    `check` is called after each wait, and raises if there is nothing to try for any more.
+    """
+
+    def __init__(
+        self, timeout_s: float, clock: Clock, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self._clock, self._check = clock, check
         self._deadline = clock.monotonic() + timeout_s
         self._gaps = backoff_delays(FIRST_WAIT_S, 2.0, LONGEST_WAIT_S)
 
     def wait(self, failure: AwsError, on_step: Callable[[str], None]) -> None:
-        """Wait until the next try. Raises `failure` if the time is up."""
+        """Wait until the next try. Raises `failure` if the time is up, and what `check` raises."""
         left_s = self._deadline - self._clock.monotonic()
         if left_s <= 0:
             raise failure
@@ -71,6 +85,54 @@ class CapacityTimeout:
             f"{why}; next try in {format_duration(wait_s)}, giving up in {format_duration(left_s)}"
         )
         self._clock.sleep(wait_s)
+        self._check()
+
+
+def check_plan_holds(
+    client: EC2Client, plan: LaunchPlan, timeouts: Timeouts, is_tagged: bool
+) -> None:
+    """Check, after a wait or a question, that no other command has changed the cluster since.
+
+    `is_tagged`: the plan's tags were written, which EC2 may show a moment later. Raises
+    ClusterctlError, AwsError.
+    """
+    changed = _changed(plan, find_instances(client, plan.spec.name), is_tagged)
+    if changed and is_tagged:
+        timeouts.clock.sleep(timeouts.shown_s)
+        changed = _changed(plan, find_instances(client, plan.spec.name), is_tagged)
+    if changed:
+        raise ClusterctlError(
+            f"while this command waited, {changed}: it launches and starts nothing more",
+            f"see what there is: clusterctl status {plan.spec.name}; then run it again",
+        )
+
+
+def _changed(plan: LaunchPlan, there: Sequence[Instance], is_tagged: bool) -> str:
+    """Return what another command has done to the cluster; empty if the plan still holds."""
+    name, before, now = plan.spec.name, plan.observed.instances, members_of(there)
+    if before and not there:
+        return f"all nodes of {name} were removed"
+    tokens = {step.arguments.get("ClientToken") for step in plan.steps}
+    known = {one.node.instance_id for one in before}
+    others = [
+        one.node.name
+        for one in now
+        if one.node.instance_id not in known
+        and one.launch_token not in tokens
+        and not one.launch_token.startswith(plan.launch_id)
+    ]
+    if others:
+        return f"another command has launched {fold_hosts(others)}"
+    wanted, expected = set(wanted_of(there)), set(wanted_of(before))
+    gone = (set(plan.missing) if is_tagged else expected) - wanted
+    if now and gone:
+        names = fold_hosts([f"{name}-{index}" for index in sorted(gone)])
+        return f"another command has removed {names} from the cluster"
+    if not is_tagged and wanted - expected:
+        return f"another command has changed how many nodes {name} is to have"
+    asleep = [one.node for one in now if one.node.state in ASLEEP]
+    stopped = [node.name for node in asleep if node.index not in plan.stopped]
+    return f"another command has stopped {fold_hosts(stopped)}" if stopped else ""
 
 
 def search(
@@ -184,7 +246,10 @@ def carry_out(
     work = _Remaining(list(plan.steps))
     once = without_retries(client)
     attempt = Attempt(client, once, plan.spec.name, launch_record, on_step, timeouts=timeouts)
-    capacity = CapacityTimeout(capacity_timeout_s, timeouts.clock)
+    capacity = CapacityTimeout(
+        *(capacity_timeout_s, timeouts.clock),
+        lambda: check_plan_holds(client, plan, timeouts, is_tagged=True),
+    )
     # Keep the launches that this plan sends again. All others are finished: `check_finished`
     # refuses a plan where they are not.
     write_launches(launch_record, _sent_again(plan, launch_record))

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from clusterctl.domain.cluster import ASLEEP, ClusterSpec, Node
 from clusterctl.domain.findings import Finding, errors
-from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import (
@@ -248,9 +248,10 @@ def placement_steps(observed: Observed, launch: Launch) -> Iterator[Step]:
 
 
 def tag_steps(observed: Observed, wanted: tuple[int, ...]) -> Iterator[Step]:
-    """Yield the step that updates the tags about the whole cluster on the existing nodes.
+    """Yield the steps that update the tags about the whole cluster on the existing nodes.
 
-    These are the wanted indices, the limits, and for `add` what it has not finished.
+    These are the wanted indices, the limits, and for `add` what it has not finished. Until all
+    nodes have new limits, the earlier ones stay in a tag as well. One step unless nodes differ.
     """
     limits = format_limits(observed.spec.limits)
     labels = {tags.NODES: tags.indices_text(wanted), tags.LIMITS: limits}
@@ -263,12 +264,18 @@ def tag_steps(observed: Observed, wanted: tuple[int, ...]) -> Iterator[Step]:
         for one in observed.members
         if one.wanted != wanted or one.limits_text != limits or (added and one.unfinished != added)
     ]
-    if stale:
+    by_earlier = grouped(
+        (one.earlier_limits or (one.limits_text or "none") * (one.limits_text != limits), one)
+        for one in stale
+    )
+    for earlier, some in by_earlier.items():
         yield Step(
             "create_tags",
             {
-                "Resources": [found.node.instance_id for found in stale],
-                "Tags": tags.tag_list(labels),
+                "Resources": [found.node.instance_id for found in some],
+                "Tags": tags.tag_list(
+                    {**labels, **({tags.EARLIER_LIMITS: earlier} if earlier else {})}
+                ),
             },
             f"{count(len(wanted), 'node')} wanted now" + (f", limits: {limits}" if limits else ""),
         )

@@ -245,6 +245,8 @@ def _budget(limits: Limits, budget: float, hourly: float, spent: float) -> list[
     return [Finding.info("cost.budget", text)]
 
 
+# The check of a finding: a limit that is in the tags may not be in force.
+EARLIER = "limits.earlier"
 # New limits have to leave at least this: less is a slip, and would end what runs.
 LEAST_LEFT_S = 300.0
 
@@ -532,6 +534,7 @@ def spending(
         ends_in_h=ends,
         ended_by=by,
         findings=(
+            *_earlier(instances),
             *_endings(limits, total, spent, None if overrun else ends, by),
             *_passed(instances, passed, now),
             *_overdue(instances, limits, now),
@@ -587,6 +590,18 @@ def _region_of(zone: str) -> str:
     """Return the region that a zone's name begins with: that of us-west-2-lax-1a is us-west-2."""
     region = re.match(r"[a-z]+(-[a-z]+)+-\d+", zone)
     return region[0] if region else "REGION"
+
+
+def _earlier(instances: Sequence[Instance]) -> Iterator[Finding]:
+    """Warn of limits that not every node has yet."""
+    nodes = grouped((one.earlier_limits, one.node.name) for one in instances if not one.retired)
+    for earlier, names in nodes.items():
+        if earlier:
+            yield Finding.warning(
+                EARLIER,
+                f"{fold_hosts(names)}: may still have earlier limits: {earlier}",
+                "have all nodes get the new ones: clusterctl up",
+            )
 
 
 def _endings(

@@ -414,11 +414,19 @@ def test_limits_change_on_all_nodes_that_have_others():
         instance(2),
         instance(3, limits_text="max-hours=9"),
     )
-    [step] = plan(cluster(*members), replace(SPEC, limits=Limits(max_hours=9))).steps
-    assert step.operation == "create_tags"
-    assert step.arguments["Resources"] == ["i-0", "i-2"]
-    assert {"Key": "clusterctl:limits", "Value": "max-hours=9"} in step.arguments["Tags"]
-    assert step.summary == "4 nodes wanted now, limits: max-hours=9"
+    steps = plan(cluster(*members), replace(SPEC, limits=Limits(max_hours=9))).steps
+    assert [step.operation for step in steps] == ["create_tags"] * 2
+    assert [step.arguments["Resources"] for step in steps] == [["i-0"], ["i-2"]]
+    for step, earlier in zip(steps, ("max-hours=8", "none")):
+        assert {"Key": "clusterctl:limits", "Value": "max-hours=9"} in step.arguments["Tags"]
+        # Until the guards have the new ones.
+        label = {"Key": "clusterctl:earlier-limits", "Value": earlier}
+        assert label in step.arguments["Tags"]
+        assert step.summary == "4 nodes wanted now, limits: max-hours=9"
+    # Where the first limits never reached the nodes, these stay the earlier ones.
+    twice = (instance(0, limits_text="max-hours=7", earlier_limits="none"),)
+    [step] = plan(cluster(*twice), replace(SPEC, nodes=1, limits=Limits(max_hours=9))).steps
+    assert {"Key": "clusterctl:earlier-limits", "Value": "none"} in step.arguments["Tags"]
 
 
 @pytest.mark.parametrize(

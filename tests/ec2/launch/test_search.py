@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from moto.ec2.models import ec2_backends
@@ -12,10 +13,11 @@ from clusterctl.domain.cluster import ClusterSpec, Disk, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import cluster_resources
-from clusterctl.ec2.instances import find_instances, wanted_of
+from clusterctl.ec2.instances import find_instances, tag, wanted_of
 from clusterctl.ec2.launch.attempt import read_launches
+from clusterctl.ec2.launch.execution import check_plan_holds
 from clusterctl.ec2.resources import find_addresses
-from clusterctl.ec2.tags import read_disk
+from clusterctl.ec2.tags import NODES, read_disk
 from clusterctl.lab.faults.kinds import Boot, Capacity
 from tests.ec2.launching import TYPE, ZONES, faults, launches
 
@@ -186,6 +188,66 @@ def test_waiting_ends(launches, faults):
     assert launches.clock.waits == [30, 60, pytest.approx(100, abs=10)]
     assert len(launches.sent) == 4 * len(ZONES)
     assert "tried p4d.24xlarge in us-east-1a, " in error.message
+
+
+def removed_request(client, nodes):
+    tag(client, nodes, {NODES: "0-1"})
+
+
+def stopped(client, nodes):
+    client.stop_instances(InstanceIds=nodes)
+
+
+def all_removed(client, nodes):
+    client.terminate_instances(InstanceIds=nodes)
+
+
+@pytest.mark.parametrize(
+    ("other", "changed"),
+    [
+        (removed_request, "another command has removed demo-2 from the cluster"),
+        (stopped, r"another command has stopped demo-\[0-1\]"),
+        (all_removed, "all nodes of demo were removed"),
+    ],
+)
+def test_a_launch_that_waited_ends_where_another_command_has_changed_the_cluster(
+    launches, faults, other, changed
+):
+    launches.up(SPEC)
+    nodes = [one.node.instance_id for one in find_instances(launches.client, "demo")]
+    scarce(faults)
+    plan = launches.plan(replace(SPEC, nodes=3), "more")
+
+    def after(waits):
+        if waits == 1:
+            other(launches.client, nodes)
+            faults(Capacity(TYPE, "us-east-1a", 9))
+
+    launches.clock.after_wait = after
+    with pytest.raises(ClusterctlError, match=changed) as caught:
+        launches.carry_out(plan, 3600)
+    assert caught.value.message.endswith("it launches and starts nothing more")
+    assert launches.clock.waits[0] == 30
+    assert len(launches.sent) == 2, "one for the cluster, one before the wait"
+    assert read_launches(launches.record) == ()
+
+
+def test_after_a_question_the_plan_must_be_as_it_was_shown(launches):
+    fresh = launches.plan(SPEC)
+    timeouts = Timeouts(launches.clock)
+    check = partial(check_plan_holds, launches.client, timeouts=timeouts, is_tagged=False)
+    check(fresh)
+    launches.up(SPEC)
+    with pytest.raises(ClusterctlError, match=r"has launched demo-\[0-1\]"):
+        check(replace(fresh, launch_id="of another", steps=()))
+    more = launches.plan(replace(SPEC, nodes=3), "more")
+    check(more)
+    nodes = [one.node.instance_id for one in find_instances(launches.client, "demo")]
+    for indices, changed in (("0", "removed demo-1"), ("0-2", "changed how many nodes demo")):
+        tag(launches.client, nodes, {NODES: indices})
+        with pytest.raises(ClusterctlError, match=changed):
+            check(more)
+    assert launches.clock.waits == []
 
 
 def test_a_placement_group_that_never_comes_gives_the_address_back(launches, monkeypatch):
