@@ -735,7 +735,7 @@ def _losses(
     indices: tuple[int, ...] | None = None,
 ) -> Losses:
     """Return what would be lost with these nodes of the cluster; None are all. Raises AwsError."""
-    from clusterctl.ec2.instances import as_cluster
+    from clusterctl.ec2.instances import as_cluster, leaving_of
     from clusterctl.operations.losses import Losses, find_losses, known_without_asking
 
     cluster = as_cluster(app.ec2, name, instances)
@@ -744,6 +744,10 @@ def _losses(
     if known:
         return known
     hosts = None if indices is None else [f"{name}-{index}" for index in indices]
+    if indices is not None:
+        # With a node goes the machine that it replaces, which may hold results.
+        going = (one.node for one in leaving_of(instances) if one.node.index in indices)
+        cluster = dataclasses.replace(cluster, nodes=(*cluster.nodes, *going))
     try:
         with app.access(cluster) as access:
             return find_losses(access, app.timeouts.at_risk_s, hosts)

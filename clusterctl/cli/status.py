@@ -147,7 +147,7 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
     from clusterctl.operations.costs import spending_of, with_gone
 
     found = app.status(name)
-    health = health_findings(app.clients.ec2, found.instances)
+    health = (*found.duplicates, *health_findings(app.clients.ec2, found.instances))
     outcomes = _log_in(app, found.cluster)
     reached = {one.host: one.error.message if one.error else "" for one in outcomes}
     money = spending_of(app.clients, found.instances)
@@ -168,17 +168,16 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
                 f"`clusterctl release {name} {node.index}` returns it to service, "
                 f"`clusterctl replace {name} {node.index}` replaces the machine"
             )
+    # `up` is refused while a node has several machines.
+    finishes = "" if found.duplicates else "; `clusterctl up` finishes that"
     for node in found.leaving:
         output.note(
-            f"{node.name} ({node.instance_id}, {node.state.value}) is being replaced or removed; "
-            "`clusterctl up` finishes that"
+            f"{node.name} ({node.instance_id}, {node.state.value}) is being replaced or removed"
+            + finishes
         )
     if found.unfinished:
-        output.note(
-            f"requested and not finished: {found.unfinished.described(name)}; "
-            "`clusterctl up` finishes it"
-        )
-    if found.cluster.missing:
+        output.note(f"requested and not finished: {found.unfinished.described(name)}{finishes}")
+    if found.cluster.missing and not found.duplicates:
         indices = format_indices(found.cluster.missing)
         output.note(
             f"missing: {count(len(found.cluster.missing), 'node')} ({indices}); "

@@ -18,6 +18,7 @@ from clusterctl.bootstrap.trust import NodeIdentity, known_hosts_lines
 from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import AwsError, HostError, HostKeyChanged, HostUnreachable
 from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.ranges import grouped
 from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2.host_keys import Consoles, HostKeyAnswers, ask_host_keys, parse_host_keys
 from clusterctl.transport.keys import HostKey, KnownHostKeys, known_like
@@ -123,7 +124,8 @@ class ClusterHostKeys(KnownHostKeys):
             renew=f"run `{self._again}` again, with its options: "
             "it learns the key from the instance's console",
         )
-        self._instances = {node.name: node.instance_id for node in cluster.nodes}
+        # Two while a node is being replaced.
+        self._instances = grouped((node.name, node.instance_id) for node in cluster.nodes)
         self._recorded_for = _instances_by_name(path)
 
     def verify(self, target: Target, key: paramiko.PKey) -> None:
@@ -143,14 +145,14 @@ class ClusterHostKeys(KnownHostKeys):
         Empty if they belong to the node's own instance, or if either is not known.
         """
         recorded_for = self._recorded_for.get(target.known_hosts_name, frozenset())
-        current = self._instances.get(target.host)
-        if not current or not recorded_for or current in recorded_for:
+        current = self._instances.get(target.host, [])
+        if not current or not recorded_for or recorded_for & {*current}:
             return ""
         return min(recorded_for)
 
     # In place of KnownHostKeys._changed.
     def _changed(self, target: Target, shown: HostKey, known: HostKey) -> HostError:
-        current = self._instances.get(target.host, "its instance")
+        current = " or ".join(self._instances.get(target.host, ["its instance"]))
         keys = f"it shows {shown}, known is {known}"
         other = self._other_instance(target)
         if other:

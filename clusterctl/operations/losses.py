@@ -224,7 +224,9 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
         off = frozenset({head.host} if isinstance(error, HostUnreachable) else ())
         return Losses(unknown={head.host: error.message}, off=off)
     off_hosts: set[str] = set()
-    found = {head.host: report.found} if head.host in hosts else {}
+    heard: set[str] = set()  # of which a machine was reached, and does not say
+    # Two machines may have one name: that of a node, and the one that it replaces.
+    found = [(head.host, report.found)] if head.host in hosts else []
     trees = [tree for tree in report.trees if tree.hosts]
     others = [one for one in access.all_targets if one.host in hosts and one != head]
 
@@ -240,9 +242,13 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
 
     for outcome in fan_out(ask_other, others).outcomes:
         if outcome.error:
-            unknown[outcome.host] = outcome.error.message
-            off_hosts |= {outcome.host} if isinstance(outcome.error, HostUnreachable) else set()
-        found[outcome.host], there = outcome.value or ((), [])
+            reasons = filter(None, [unknown.get(outcome.host), outcome.error.message])
+            unknown[outcome.host] = "; ".join(dict.fromkeys(reasons))
+            silent = isinstance(outcome.error, HostUnreachable)
+            off_hosts |= {outcome.host} if silent else set()
+            heard |= set() if silent else {outcome.host}
+        files, there = outcome.value or ((), [])
+        found.append((outcome.host, files))
         processes += there
     lost = lost_copies(access.folder)
 
@@ -253,7 +259,7 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
         recorded = not one.job or one.job in report.fetched
         return Written(host, one.job, one.path, one.kind, *amount, one.unread, copy, recorded)
 
-    written = (at_risk(host, one) for host, there in found.items() for one in there)
+    written = (at_risk(host, one) for host, there in found for one in there)
     known = {one.id for one in report.jobs}
     by_hand = (one for one in processes if one.job_id not in known)
     return Losses(
@@ -262,7 +268,7 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
         written=tuple(one for one in written if one.files or one.unread),
         unknown=unknown,
         unread=report.unknown,
-        off=frozenset(off_hosts),
+        off=frozenset(off_hosts - heard),
     )
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market, Node, NodeState
 from clusterctl.domain.errors import AwsError, HostError
 from clusterctl.domain.findings import Finding, Severity
+from clusterctl.ec2.cluster_resources import duplicate_nodes
 from clusterctl.ec2.gone import NOT_KNOWN, NOT_SHOWN, find_gone, newest, why_gone
 from clusterctl.ec2.health import impaired_checks
 from clusterctl.ec2.instances import (
@@ -66,10 +67,16 @@ class ClusterStatus:
         return states(self.cluster.nodes, len(self.cluster.missing))
 
     @property
+    def duplicates(self) -> list[Finding]:
+        """The nodes that have several machines. No command but `remove` or `down` changes that."""
+        twice = duplicate_nodes(self.cluster.name, self.cluster.nodes)
+        return [Finding.warning("node.duplicate", twice.message, twice.hint)] if twice else []
+
+    @property
     def findings(self) -> list[Finding]:
-        """The nodes that are missing, with why they are gone."""
+        """The nodes that have several machines, or are missing, with why they are gone."""
         name = self.cluster.name
-        return [
+        return self.duplicates + [
             Finding(
                 "node.missing",
                 Severity.WARNING,

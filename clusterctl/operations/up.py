@@ -13,7 +13,7 @@ from clusterctl.domain.findings import Finding, Severity, errors
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
-from clusterctl.ec2.cluster_resources import anothers_key, terminate
+from clusterctl.ec2.cluster_resources import anothers_key, duplicate_nodes, terminate
 from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.instances import (
     Instance,
@@ -28,7 +28,7 @@ from clusterctl.ec2.launch.dry_run import dry_run_findings
 from clusterctl.ec2.launch.execution import CapacityTimeout, carry_out, check_plan_holds
 from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
-from clusterctl.ec2.launch.preflight import AWAITED, check_duplicates
+from clusterctl.ec2.launch.preflight import AWAITED
 from clusterctl.ec2.money.costs import format_limits, left_findings, passed_end
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.costs import note_spent, record_removal_cost, running_cost, spending_of
@@ -201,7 +201,8 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
             f"the nodes of {name} were removed while `up` was at work",
             f"see what there is: clusterctl status {name}; then run it again",
         )
-    check_duplicates(name, [one.node for one in instances])
+    if twice := duplicate_nodes(name, [one.node for one in instances]):
+        raise twice
     return plan, instances
 
 

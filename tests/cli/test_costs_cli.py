@@ -74,6 +74,18 @@ def test_a_node_that_was_not_launched_or_was_removed_is_not_gone(clusterctl, cli
     assert found["message"].endswith("it was not launched, or ended over an hour ago")
 
 
+def test_several_machines_of_one_node_are_named_with_what_removes_them(clusterctl, client):
+    """`up` would be refused, so nothing leads there."""
+    labels = {tags.NODES: "0-1", tags.UNFINISHED: "add 1-1"}
+    launch(client, "demo", 2, **labels)
+    launch(client, "demo", 1, **{**labels, tags.FIRST_INDEX: "1"})
+    ran = clusterctl("status", "demo")
+    assert "there are several instances for demo-1: two commands launched at once" in ran.err
+    assert re.search("clusterctl remove demo .*1", ran.err)
+    assert "requested and not finished: add demo-1\n" in ran.err
+    assert "clusterctl up" not in ran.err
+
+
 def state_of(client, name):
     return find_instances(client, name)[0].node.state.value
 

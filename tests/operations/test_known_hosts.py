@@ -52,6 +52,17 @@ def test_the_pinned_key_is_taken(tmp_path, line):
     pins(tmp_path, f"{line}\n").verify(TARGET, key(ED25519))
 
 
+def test_a_node_and_the_one_that_it_replaces_are_both_known(tmp_path):
+    path = tmp_path / "known_hosts"
+    path.write_text(f"10.0.0.5,demo-1 {ED25519} i-1\n")
+    new = node(1, instance_id="i-8", private_ip="10.0.0.9")
+    for nodes in ((node(1), new), (new, node(1))):
+        known = ClusterHostKeys(path, cluster(node(0), *nodes))
+        known.verify(TARGET, key(ED25519))
+        with pytest.raises(HostKeyUnknown):
+            known.verify(node_target(new, "ubuntu"), key(OTHER))
+
+
 def test_the_same_instance_with_another_key(tmp_path):
     error = refusal(pins(tmp_path, f"10.0.0.5,demo-1 {ED25519} i-1\n"), OTHER)
     assert error.message.startswith("i-1 is the same instance as before and shows another host key")

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from clusterctl.domain.errors import CommandFailed, CommandTimeout, HostUnreacha
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.jobs import written
 from clusterctl.node.jobs.spec import JobSpec, JobStep
-from clusterctl.node.jobs.written import Going, OutputFolder, Overview
+from clusterctl.node.jobs.written import Going, OutputFiles, OutputFolder, Overview
 from clusterctl.node.record import to_json
 from clusterctl.operations import losses as module
 from clusterctl.operations.fetch import fetch
@@ -309,6 +310,33 @@ def test_what_a_node_that_answers_does_not_say_in_time_is_at_risk(
     found = find_losses(made_up(tmp_path, 2), 10.0, ["demo-1"])
     assert found.unknown == {"demo-1": "no answer"}
     assert found.off == (frozenset() if is_reached else {"demo-1"})
+
+
+def test_two_machines_of_one_name_are_both_asked(tmp_path, monkeypatch):
+    """A node and the one that it replaces, or two that were launched at once."""
+    access = made_up(tmp_path, 4)
+    first, second = (replace(one, host="demo-1") for one in access.all_targets[1:3])
+    access.all_targets = (access.head, first, second)
+    left = OutputFiles("j1", "/data/out", "files", 1, 10, "digest")
+    says = {first: (left,), second: CommandTimeout("demo-1", "its host key is unknown")}
+
+    def look(connections, target, function, request, **_):
+        if target == access.head:
+            return Overview((), (), (), {})
+        if isinstance(says[target], CommandTimeout):
+            raise says[target]
+        return says[target]
+
+    monkeypatch.setattr(module, "call", look)
+    monkeypatch.setattr(module, "list_processes", lambda *_: FanoutResult(()))
+    for _ in range(2):
+        found = find_losses(access, 10.0, ["demo-1"])
+        assert [one.path for one in found.written] == ["/data/out"]
+        assert found.unknown == {"demo-1": "its host key is unknown"}
+        says = {first: says[second], second: says[first]}
+    says = {one: CommandTimeout("demo-1", f"unknown: {one.address}") for one in (first, second)}
+    found = find_losses(access, 10.0, ["demo-1"])
+    assert found.unknown == {"demo-1": "unknown: 198.51.100.1; unknown: 198.51.100.2"}
 
 
 def test_results_that_are_not_known_are_asked_about_before_they_go():

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from clusterctl.domain.cluster import ClusterSpec, Limits, Market, Node
+from clusterctl.domain.cluster import ClusterSpec, Limits, Market
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity, errors, in_order
-from clusterctl.domain.ranges import fold_hosts, format_indices
+from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count
-from clusterctl.ec2.cluster_resources import anothers_key
+from clusterctl.ec2.cluster_resources import anothers_key, duplicate_nodes
 from clusterctl.ec2.images import Image, image_findings
 from clusterctl.ec2.instances import Instance, members_or_all
 from clusterctl.ec2.launch.capacity import LINUX, Reservation
@@ -61,23 +60,10 @@ def check_request(observed: Observed, public_key: str) -> None:
         raise anothers_key(spec.name)
 
 
-def check_duplicates(name: str, members: Iterable[Node]) -> None:
-    """Raise ClusterctlError if several of a cluster's members have the same index."""
-    counted = Counter(node.index for node in members)
-    twice = sorted(index for index, number in counted.items() if number > 1)
-    if twice:
-        command = "down" if twice[0] == 0 else "remove"
-        indices = "" if twice[0] == 0 else f" {' '.join(map(str, twice))}"
-        raise ClusterctlError(
-            f"there are several instances for {fold_hosts([f'{name}-{one}' for one in twice])}: "
-            "two commands launched at once, from two machines",
-            f"remove them, and launch again: clusterctl {command} {name}{indices}",
-        )
-
-
 def _check_numbers(observed: Observed) -> None:
     spec, members = observed.spec, [found.node for found in observed.members]
-    check_duplicates(spec.name, members)
+    if twice := duplicate_nodes(spec.name, members):
+        raise twice
     indices = {node.index for node in members}
     if spec.nodes < len(indices):
         raise UsageError(
