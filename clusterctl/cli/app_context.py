@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from clusterctl.cli.params import (
 )
 from clusterctl.config import Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
-from clusterctl.domain.errors import ClusterctlError, LabError, UsageError, unquoted_home
+from clusterctl.domain.errors import AwsError, ClusterctlError, LabError, UsageError, unquoted_home
 from clusterctl.domain.findings import folded
 from clusterctl.domain.ranges import other_cluster
 from clusterctl.domain.timeouts import Timeouts
@@ -147,12 +148,20 @@ class AppContext:
         return found
 
     def access(self, cluster: Cluster) -> Access:
-        """Return access to a cluster that EC2 has just described. Raises as open_access does."""
+        """Return access to a cluster that EC2 has just described. Raises as open_access does, and
+        MissingTool if the folder has the key of an earlier cluster of that name."""
+        from clusterctl.node.jobs.folder import text_in
         from clusterctl.operations.access import open_access
+        from clusterctl.operations.ownership import check_not_anothers
         from clusterctl.operations.status import Ec2Explanation
 
         self.ssh_user = cluster.ssh_user
         folder, explain = self.folder(cluster.name), Ec2Explanation(self.clients, cluster.name)
+        known = text_in(folder.known_hosts)
+        if not any(node.instance_id in known for node in cluster.nodes):
+            # Nothing here is known of these machines.
+            with suppress(AwsError):
+                check_not_anothers(self.ec2, folder)
         access = open_access(cluster, folder, self.proxy_command, explain, self.timeouts)
         return replace(access, why_lost=explain.why_lost)
 

@@ -62,6 +62,14 @@ def test_the_key_of_another_machine_is_noticed_before_a_node_is_asked(
     ran = clusterctl(command, "demo", "1", "--yes", "--force")
     assert (ran.status, "the key of cluster demo is not on this machine" in ran.err) == (1, True)
     assert states(client) == {NodeState.RUNNING}
+    if command == "remove":
+        ran = clusterctl("status", "demo")
+        assert (ran.status, "no login was tried: the key of cluster demo" in ran.err) == (0, True)
+        ran = clusterctl("run", "demo", "true")
+        assert (ran.status, "the key of cluster demo is not on this machine" in ran.err) == (
+            1,
+            True,
+        )
 
 
 def test_a_cluster_whose_key_is_elsewhere_is_stopped_with_force(running, clusterctl, client):
