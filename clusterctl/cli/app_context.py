@@ -139,12 +139,14 @@ class AppContext:
 
         The cluster's files follow nodes whose addresses have changed.
         """
-        from clusterctl.operations.new_addresses import follow_addresses
+        from clusterctl.operations.new_addresses import follow_addresses, follow_quarantine
         from clusterctl.operations.status import cluster_status
 
         found = cluster_status(self.clients, self.folder(name))
         if follow_addresses(found.cluster, self.folder(name), self.proxy_command):
             output.note(f"nodes of {name} have new addresses: ssh_config was written again")
+        if follow_quarantine(found.cluster, self.folder(name)):
+            output.note(f"other nodes of {name} are in quarantine now: hosts was written again")
         return found
 
     def access(self, cluster: Cluster) -> Access:

@@ -18,7 +18,7 @@ from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.known_hosts import LearntHostKeys
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.local_state import hosts_text, locked, ssh_config_text
-from clusterctl.operations.new_addresses import follow_addresses
+from clusterctl.operations.new_addresses import follow_addresses, follow_quarantine
 from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.target import Target
 from tests.moto_ec2 import clients_with
@@ -216,6 +216,27 @@ def test_the_files_follow_an_instance_to_its_new_address(tmp_path, state, instan
     assert host == ("203.0.113.9" if state is NodeState.RUNNING else "203.0.113.7")
     assert len(folder.known_hosts.read_text().splitlines()) == pins
     assert not follow_addresses(now, folder)
+
+
+def test_the_hosts_file_follows_a_quarantine_of_another_machine(tmp_path):
+    folder = ClusterFolder(tmp_path / "demo")
+    all_in = cluster(node(0), node(1), node(2))
+    assert not follow_quarantine(all_in, folder), "there is no file"
+    before = hosts_text(all_in, [8, 7, 8])
+    write_file(folder.hosts, before)
+    assert not follow_quarantine(all_in, folder)
+    # Another machine has launched one more, which is not ready.
+    out = cluster(node(0), node(1), node(2, quarantined="2026-11-21T12:00:00Z a reason"), node(3))
+    with locked(folder):
+        assert not follow_quarantine(out, folder), "another command is about to write it"
+    assert follow_quarantine(out, folder)
+    assert folder.hosts.read_text() == (
+        "10.0.0.4 slots=8\n10.0.0.5 slots=7\n"
+        "# 10.0.0.6: demo-2, in quarantine since 2026-11-21T12:00:00Z a reason\n"
+    )
+    assert not follow_quarantine(out, folder)
+    assert follow_quarantine(all_in, folder)
+    assert folder.hosts.read_text() == before
 
 
 @pytest.mark.parametrize("line", ["", "#", "x y z", "10.0.0.4 ssh-ed25519 !!! i-0", "\x00"])
