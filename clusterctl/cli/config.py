@@ -117,7 +117,7 @@ def _shown(option: Option, value: Any) -> str:
 def check(config: Path | None, as_json: bool) -> int:
     """Check the file, and that each cluster in it can be launched as it is described.
 
-    The exit status is 2 if anything is wrong.
+    The exit status is 1 if anything is wrong.
 
     \b
     Example:
@@ -142,7 +142,7 @@ def check(config: Path | None, as_json: bool) -> int:
             output.line(problem.at(str(path)))
     else:
         output.line(f"{path}: {count(len(file.clusters), 'cluster')}, no problem")
-    return 2 if problems else 0
+    return 1 if problems else 0
 
 
 def _cluster_problems(file: SpecFile) -> list[Problem]:
