@@ -95,6 +95,13 @@ recipe_option = click.option(
 )
 
 
+class AccountOption(click.Option):
+    """One of the options for the account. The help has one line for them all (see `Group`)."""
+
+    def get_help_record(self, ctx: click.Context) -> None:
+        return None
+
+
 class Group(click.Group):
     """A group that suggests the command that was meant, as click does from version 8.4 on.
 
@@ -107,6 +114,9 @@ class Group(click.Group):
         command = super().get_command(ctx, cmd_name)
         if command and command.help:  # its examples
             command.help = output.named(command.help)
+        if command and any(isinstance(one, AccountOption) for one in command.params):
+            options = "--lab --region --profile --endpoint-url --config"
+            command.epilog = f"Also {options}: see clusterctl config"
         return command
 
     def resolve_command(
