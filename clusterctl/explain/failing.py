@@ -89,8 +89,8 @@ _MILD = re.compile(
 # Words by which a program says that it goes on, and that it only tries something.
 _GOES_ON = re.compile(
     r"(?<!not )\b[Rr]etry(?! (?:limit|count|exceeded|failed))|\bwill try|\b[Ii]gnor|\b[Ss]kip"
-    r"|\b[Ff]all(?:ing)?[ -]?back|\b[Dd]eprecat|\bnot (?:an error|fatal)|\bnon-fatal"
-    r"|\bharmless|\boptional"
+    r"|\b[Ff]all(?:ing)?[ -]?back|\b[Dd]eprecat|\b[Dd]ropping the\b"
+    r"|\bnot (?:an error|fatal)|\bnon-fatal|\bharmless|\boptional"
 )
 # Words by which it says that it does the same again.
 _AGAIN = re.compile(
@@ -161,9 +161,10 @@ def kind_of(line: str, below: Sequence[str] = ()) -> LineKind | None:
         _KERNEL.match(text) or _LEFT_OUT.search(message) or tries_again(after)
     ):
         kind = LineKind.DOUBTFUL
+    # "fatal: cannot connect: Warning: …" is no warning.
+    called = end if kind is LineKind.FAILING else _form(text, message, "failing")[1] or len(text)
     is_mild = (
-        # "fatal: cannot connect: Warning: …" is no warning.
-        _MILD.search(text[:end] if kind is LineKind.FAILING else text)
+        _MILD.search(text[:called])
         or (kind is not LineKind.FAILING and _GOES_ON.search(text))
         or (kind is LineKind.DOUBTFUL and _is_advice(left))
     )
@@ -191,12 +192,12 @@ def _parts_that_matter(text: str) -> str:
     return "".join(parts)
 
 
-def _form(text: str, message: str) -> tuple[LineKind | None, int]:
-    """Return the form of a line, and where in it what has that form ends.
+def _form(text: str, message: str, *kinds: str) -> tuple[LineKind | None, int]:
+    """Return the form of a line, of some kinds or any, and where in it what has that form ends.
 
     `message` is its text without time stamps and the like.
     """
-    for one in _with_text(text, *_FAILURES):
+    for one in _with_text(text, *(kinds or _FAILURES)):
         before = len(text) - len(message)
         for at in (before, 0) if before else (0,):
             found = one.pattern.search(text[at:])
