@@ -103,8 +103,8 @@ _WITHOUT = re.compile(
     r"|\b[Pp]roceeding without\b|\b[Uu]s(?:e|ing) (?:the )?defaults?\b"
     r"|\b[Ff]all(?:ing|s)? back to\b"
 )
-# The same of what it leaves out: one file of many.
-_LEFT_OUT = re.compile(r"[,;:(] ?(?:skipp|ignor)(?:ed|ing)\b")
+# The same of what it leaves out: one file of many. No step of a service that it calls failed.
+_LEFT_OUT = re.compile(r"[,;:(] ?(?:skipp|ignor)(?:ed|ing)\b(?!.*\[ *FAILED *\]$)")
 # A kernel prints errors of firmware and of devices at every start.
 _KERNEL = re.compile(r"^(?:.* kernel: )?\[ *\d+\.\d+\] |^.* kernel: ")
 # Words of advice and of guesses, as in "this is usually caused by".
