@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -19,11 +18,7 @@ from pathlib import Path
 from ahocorasick_rs import AhoCorasick
 
 from clusterctl.explain.message import message_of
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from clusterctl.toml_file import read_toml
 
 
 class LineKind(Enum):
@@ -62,7 +57,7 @@ class Form:
 def forms() -> Mapping[str, tuple[Form, ...]]:
     """Return the forms by their kind, each kind's in the order in which they are tried."""
     found: dict[str, list[Form]] = {}
-    for row in tomllib.loads(FORMS_FILE.read_text(encoding="utf-8"))["form"]:
+    for row in read_toml(FORMS_FILE)["form"]:
         pattern = row["pattern"]
         joined = pattern if isinstance(pattern, str) else "|".join(pattern)
         regex = joined.replace("{texts}", "|".join(map(re.escape, row["texts"])))
