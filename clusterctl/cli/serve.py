@@ -138,7 +138,7 @@ def _start(
 
     options = CopyOptions(credentials=credentials, quiet=as_json)
 
-    def bring(request: CopyRequest, target: Target) -> TransferReport:
+    def upload(request: CopyRequest, target: Target) -> TransferReport:
         urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
         with showing(options) as shown:
             return copy_to_cluster(access, (target,), request, watch=shown.watch, urls=urls)
@@ -150,7 +150,7 @@ def _start(
         node=node,
         port=port,
         public=public,
-        bring=bring,
+        upload=upload,
     )
     name, host = access.cluster.name, one.target.host
     if as_json:

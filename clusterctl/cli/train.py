@@ -612,8 +612,12 @@ def train(
             watchdog = prepare(access, watchdog_s, watchdog_cancel, bool(app.settings.lab))
         how = "queue" if queue else "force" if force else "refuse"
         machines = machines_of(status.instances, find_prices(*priced), list_prices(*priced))
-        bring = _bringing(app, access, CopyOptions(credentials=credentials, quiet=as_json))
-        started = start_training(access, plan, how, watchdog, machines, retries, min_gpus, bring)
+        copy_channel = _channel_copier(
+            app, access, CopyOptions(credentials=credentials, quiet=as_json)
+        )
+        started = start_training(
+            access, plan, how, watchdog, machines, retries, min_gpus, copy_channel
+        )
         _show_started(started)
         if not detach:
             last_read = started.started.job
@@ -692,7 +696,7 @@ def _streams(mode: ScriptMode, credentials: str) -> ScriptMode:
     return replace(mode, channels=tuple(unsigned))
 
 
-def _bringing(
+def _channel_copier(
     app: AppContext, access: Access, options: CopyOptions
 ) -> Callable[[str, CopyRequest], TransferReport]:
     """Return a function that copies a channel to all nodes, and shows the progress."""
@@ -700,13 +704,13 @@ def _bringing(
     from clusterctl.cli.copy.view import showing
     from clusterctl.operations.copy import copy_to_cluster
 
-    def bring(name: str, request: CopyRequest) -> TransferReport:
+    def copy_channel(name: str, request: CopyRequest) -> TransferReport:
         output.note(f"channel {name}: {request.sources[0]}")
         urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
         with showing(options) as shown:
             return copy_to_cluster(access, access.targets, request, watch=shown.watch, urls=urls)
 
-    return bring
+    return copy_channel
 
 
 def _show_tuning(access: Access, job_id: str) -> None:

@@ -22,7 +22,7 @@ from clusterctl.node.relay.manifest import (
     position_key,
     text_of,
 )
-from clusterctl.node.relay.messages import Looked
+from clusterctl.node.relay.messages import VerifiedTree
 from clusterctl.node.relay.verify import NOT_READ, UNKNOWN
 
 # Findings that are kept, each with its path and hosts. Further ones are only counted.
@@ -57,10 +57,10 @@ class HostGroup:
     """Hosts with equal manifests. `total` is the first host's."""
 
     hosts: tuple[str, ...]
-    total: Looked
+    total: VerifiedTree
 
 
-def group_by_digest(totals: Mapping[str, Looked]) -> tuple[HostGroup, ...]:
+def group_by_digest(totals: Mapping[str, VerifiedTree]) -> tuple[HostGroup, ...]:
     """Return the hosts, with their totals, grouped by digest. The others are compared with the
     first group.
 

@@ -261,8 +261,8 @@ def test_processes_that_the_login_may_not_read():
         found = diagnose(replace(source, hosts=hosts, job=job))
         assert (found.exit_status, found.check) == (3, "unknown")
         [said] = [one for one in found.findings if one.check == "processes.hidden"]
-        assert "not seen: processes of user alice on " in said.message
-        assert said.hint == "look at all users' jobs: clusterctl diagnose -w n1 --sudo"
+        assert "could not be read: processes of user alice on " in said.message
+        assert said.hint == "show all users' jobs: clusterctl diagnose -w n1 --sudo"
 
 
 def test_no_job_here():
@@ -397,7 +397,7 @@ def test_a_name_that_is_no_job_is_explained():
         "processes of user eve on n1, who may have a job there",
         1,
     )
-    assert unseen.hint == "look at all users' jobs: clusterctl kill --local --sudo"
+    assert unseen.hint == "show all users' jobs: clusterctl kill --local --sudo"
 
 
 def test_nothing_to_end_is_no_all_clear_if_others_may_have_jobs(monkeypatch, capsys):
@@ -407,7 +407,7 @@ def test_nothing_to_end_is_no_all_clear_if_others_may_have_jobs(monkeypatch, cap
     assert cli.main(["kill", "--local"], standalone_mode=False) == 0
     shown = capsys.readouterr()
     assert shown.out == "nothing to end\n"
-    assert "not seen: processes of user eve on n1, who may have a job there" in shown.err
+    assert "could not be read: processes of user eve on n1, who may have a job there" in shown.err
     assert "kill --local --sudo --dry-run" in shown.err
 
 

@@ -101,7 +101,7 @@ def mtime_of(path: Path) -> float | None:
 
 
 def size_of(path: Path) -> int | None:
-    """Return a file's size; None if there is no file, or nobody may see it."""
+    """Return a file's size; None if there is no file, or it may not be read."""
     try:
         return path.stat().st_size
     except OSError:
@@ -251,9 +251,9 @@ class JobFolder:
             return folded.read_in(boot_id())
         if runs:
             return folded
-        return folded.lost(self.heard_at(), boot_id())
+        return folded.lost(self.heartbeat_at(), boot_id())
 
-    def heard_at(self) -> float | None:
+    def heartbeat_at(self) -> float | None:
         """Return the time of the last heartbeat, which is close to the end of a lost job."""
         return next(iter(self._heartbeat()), None)
 

@@ -88,27 +88,27 @@ class Runner:
     def run(self) -> None:
         """Run the job to its end, and record the end whatever happens."""
         adopt_orphans()  # if a supervisor is killed, what it held becomes this process's
-        has_begun = False
+        has_started = False
         code: int | None
         try:
             self.wait_for_turn()
             self.forget_clock()
             self.folder.append("running", before=self.folder.stamps(self.spec))
-            has_begun = True
+            has_started = True
             code, reason = self.work()
             state = JobState.FAILED if code else JobState.SUCCEEDED
         except RunnerStopped:
             state, reason = self.folder.status().end_after(self.stop)
-            is_cancelled = has_begun and state is JobState.CANCELLED
+            is_cancelled = has_started and state is JobState.CANCELLED
             code = (self.last_code or 128 + self.stop) if is_cancelled else None
         except Exception as error:
             state, code, reason = JobState.FAILED, FAILED_RUNNER, f"the runner failed: {error!r}"
             self.say(f"clusterctl: {reason}")
         try:
-            cleanup = self.clean_up(everywhere=has_begun and state is not JobState.SUCCEEDED)
+            cleanup = self.clean_up(everywhere=has_started and state is not JobState.SUCCEEDED)
         except Exception as error:  # the end is recorded all the same
             cleanup = {"problem": repr(error)}
-        if has_begun:
+        if has_started:
             self.folder.keep_metrics(self.spec, self.folder.status())
         self.write_heartbeat()
         self.folder.append(
