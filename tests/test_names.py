@@ -56,21 +56,18 @@ def private_words(path: Path) -> Iterator[str]:
     expressions = (one for one in ast.walk(tree) if isinstance(one, ast.Expr))
     documentation = {id(one.value) for one in expressions}
     for node in ast.walk(tree):
-        match node:
-            case ast.Constant(value=str(text)) if " " in text and id(node) not in documentation:
-                # Programs in other languages, and pages, have comments and class names.
-                words = [] if "\n" in text else re.findall("[a-z]+", text.lower())
-            case (
-                ast.FunctionDef(name=name)
-                | ast.ClassDef(name=name)
-                | ast.arg(arg=name)
-                | ast.Name(id=name, ctx=ast.Store())
-                | ast.Attribute(attr=name, ctx=ast.Store())
-            ):
-                words = [one.lower() for one in re.findall("[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
-            case _:
-                continue
-        for word in PRIVATE_WORDS.intersection(words) - ALLOWED_WORDS.get(path.name, set()):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # Programs in other languages, and pages, have comments and class names.
+            is_message = " " in node.value and "\n" not in node.value
+            text = node.value.lower() if is_message and id(node) not in documentation else ""
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            text = node.name
+        elif isinstance(getattr(node, "ctx", None), ast.Store):
+            text = getattr(node, "id", "") or getattr(node, "attr", "")
+        else:
+            text = node.arg if isinstance(node, ast.arg) else ""
+        words = {one.lower() for one in re.findall("[A-Z]?[a-z]+|[A-Z]+(?![a-z])", text)}
+        for word in words & PRIVATE_WORDS - ALLOWED_WORDS.get(path.name, set()):
             yield f"{path.relative_to(PACKAGE)}:{node.lineno}: {word}"
 
 
