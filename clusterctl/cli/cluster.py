@@ -551,8 +551,8 @@ def _copy_data(
             f"{shlex.quote(whole)} {shlex.quote(whole)} --from {peer.index} --nodes {nodes}"
         )
         request = request_of(options, (whole,), whole, peer.index)
-        shown.report = copy_to_cluster(access, access.select(indices), request, watch=shown.watch)
-    return shown.finish()
+        report = copy_to_cluster(access, access.select(indices), request, watch=shown.watch)
+    return shown.finish(report)
 
 
 @cluster_command()

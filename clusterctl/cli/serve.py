@@ -108,13 +108,12 @@ def serve(
                 output.data(None)
             output.note("no model is served")
             return 0
-        if end:
+        if forward is None:
             stop_serving(access, one)
             if as_json:
                 output.data(one)
             output.note(f"model {one.model} on {one.target.host} has ended")
             return 0
-        assert forward is not None
         output.note(f"http://127.0.0.1:{forward}/v1/models/{one.model} until Ctrl-C")
         argv = forward_argv(access, one, forward)
     return run_in_foreground(argv)

@@ -129,12 +129,6 @@ def text_in(path: Path) -> str:
         return ""
 
 
-def json_in(path: Path, empty: Any) -> Any:
-    """Return the content of a JSON file; `empty` if the file is missing, was cut short by a crash,
-    or has a value of another type."""
-    return value_in(text_in(path), empty)
-
-
 def value_in(text: str, empty: Any) -> Any:
     """Return the value of a JSON text; `empty` for what is none of that type."""
     try:

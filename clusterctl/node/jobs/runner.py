@@ -27,7 +27,7 @@ from clusterctl.node.jobs.jobs import clean_up, end_without_runner, remove_draft
 from clusterctl.node.jobs.lost_daemon import CANNOT_RUN, LOST_DAEMON, LOST_SSH
 from clusterctl.node.jobs.output import CommandOutput, Logs
 from clusterctl.node.jobs.progress import TrainingProgress
-from clusterctl.node.jobs.spec import JobState, When
+from clusterctl.node.jobs.spec import JobState, Watchdog, When
 from clusterctl.node.jobs.supervisor import (
     SIGNALS,
     adopt_orphans,
@@ -261,7 +261,8 @@ class Runner:
         self.codes.clear()  # of orphans: the new process may get the number of one
         stopped_before = self.stop
         child = start_supervised(act, self.spec.grace_s, output.fds, (self.folder.lock,))
-        watch = StepWatch(self, output) if is_watched and self.spec.watchdog else None
+        watchdog = self.spec.watchdog
+        watch = StepWatch(self, watchdog, output) if is_watched and watchdog else None
         until, kill_at = time.monotonic() + timeout_s, 0.0
         rest = b""
         self.daemon_lost = self.ssh_lost = self.ssh_ended = False
@@ -329,9 +330,7 @@ class StepWatch:
     """Diagnoses the job when it makes no step for too long (`train --watchdog`), once for each
     stop. The diagnosis is a process next to the job's command, and ends with it at the latest."""
 
-    def __init__(self, runner: Runner, output: CommandOutput) -> None:
-        watchdog = runner.spec.watchdog
-        assert watchdog, "it is made only for jobs with a watchdog"
+    def __init__(self, runner: Runner, watchdog: Watchdog, output: CommandOutput) -> None:
         self.runner, self.watchdog = runner, watchdog
         log_dir = runner.spec.log_dir
         self.metrics = Path(runner.spec.workdir, log_dir, METRICS) if log_dir else None
