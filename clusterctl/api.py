@@ -142,7 +142,7 @@ def up(
     """Launch or complete cluster NAME, and wait until all its nodes are ready.
 
     `settings` are keys of clusterctl.yaml with their values, which come before those of the
-    environment and of the file. Nothing is asked. Raises LaunchRefused, with its findings, if a
+    environment and of the file. Without prompts. Raises LaunchRefused, with its findings, if a
     check fails.
     """
     app = _app(name, account)
@@ -275,7 +275,7 @@ def logs(
     rank: int | None = None,
     **account: Unpack[AccountOptions],
 ) -> str:
-    """Return the log so far of the job, or of the latest that has begun; or what one rank wrote."""
+    """Return the log so far of the job, or of the latest one started; or what one rank wrote."""
     parts: list[bytes] = []
     with _app(name, account).open(name) as access:
         job = job_logs.find(access, job_id)

@@ -185,7 +185,7 @@ def clean_logs(
 
     These are the folders of the cluster's jobs (--log_dir), ~/imagenet_resnet, and imagenet_resnet
     and imagenet_resnet_synthetic in ~/examples/horovod/tensorflow. Other files there stay. --jobs
-    removes all that is kept of ended jobs, and what their programs wrote beside themselves. Asks
+    removes all that is kept of ended jobs, and what their programs wrote next to themselves. Asks
     on a terminal before it removes checkpoints, or what was not fetched; elsewhere that needs
     --yes. --copies removes no logs, only what interrupted copies have left, unless a copy uses it.
     """
@@ -285,7 +285,7 @@ def _confirm(found: FanoutResult[NodeLogs], losses: Losses, yes: bool) -> None:
         going.append(f"{checkpoints} on {fold_hosts(hosts)}")
     jobs = {one.job_id for one in losses.written} | {*losses.unread}
     if jobs:
-        going.append(f"what {count(len(jobs), 'job')} wrote and nobody fetched")
+        going.append(f"what {count(len(jobs), 'job')} wrote and was not fetched")
     if losses.unknown:
         going.append(f"what jobs wrote on {fold_hosts([*losses.unknown])}, which is not known")
     if going:

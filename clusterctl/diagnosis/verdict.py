@@ -66,7 +66,7 @@ from clusterctl.diagnosis.tree import label, rank_set
 from clusterctl.domain.findings import NOT_KNOWN, STATUSES, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
-from clusterctl.jobs.processes import unseen_users
+from clusterctl.jobs.processes import hidden_users_text
 from clusterctl.node.record import to_data
 
 # Findings whose message says who waits for whom.
@@ -142,8 +142,8 @@ def _with_hidden(evidence: Evidence, found: Diagnosis) -> Diagnosis:
     hosts = [host for host in evidence.hosts if host.hidden]
     if not hosts:
         return found
-    message = unseen_users({host.host: host.hidden for host in hosts})
-    hint = f"look at all users' jobs: clusterctl diagnose {evidence.source} --sudo"
+    message = hidden_users_text({host.host: host.hidden for host in hosts})
+    hint = f"show all users' jobs: clusterctl diagnose {evidence.source} --sudo"
     hidden = Cause("processes.hidden", INFO, message, hint=hint, blocks=False)
     found = replace(found, findings=(*found.findings, hidden))
     if found.check == UNKNOWN or found.severity is ERROR:

@@ -83,7 +83,7 @@ TORCHRUN = (
     '--no_python "$0" {rank} "$@"'
 )
 # torchrun's defaults, no redirection and no tee, written as a rule for the tenth process of a node
-# alone: all others have none (Std.from_str and to_map in PyTorch's
+# only: all others have none (Std.from_str and to_map in PyTorch's
 # torch/distributed/elastic/multiprocessing/api.py). PyTorch 1.13 on Python 3.11 reads the defaults
 # themselves as no value, and fails.
 TORCHRUN_VARIABLES = {"PET_REDIRECTS": "9:0", "PET_TEE": "9:0"}
@@ -472,7 +472,7 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
         **for_real_data,
     }
     if request.torchrun:
-        tuning = {"a knob of Horovod's": request.tuning != HorovodTuning()}
+        tuning = {"a Horovod option": request.tuning != HorovodTuning()}
         _refuse("--launcher torchrun", "it runs PyTorch's own", tuning)
         if request.script is None:
             raise UsageError(
@@ -540,7 +540,7 @@ def _refuse(option: str, because: str, others: dict[str, bool], hint: str = "") 
     given = [name for name, is_given in others.items() if is_given]
     if given:
         hint = hint.format(given[0]) or "leave one of them out"
-        raise Contradiction(f"{given[0]} goes with no {option}: {because}", hint)
+        raise Contradiction(f"{given[0]} cannot be combined with {option}: {because}", hint)
 
 
 def node_exports(mpirun: str, preset: Preset, facts: HeadFacts) -> list[tuple[str, str]]:

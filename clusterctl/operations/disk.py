@@ -148,13 +148,13 @@ def grow_disks(
     client: EC2Client,
     indices: Sequence[int] | None,
     gib: int,
-    agree: Callable[[int], None],
+    approve: Callable[[int], None],
 ) -> FanoutResult[GrownDisk]:
     """Grow the root volumes of these nodes (None: of all) to `gib`, and the file systems on them.
 
     If a volume has that size already, only its file system is grown, so an interrupted call can be
-    repeated. Nodes added later get the size, too. `agree` is called first with the total number of
-    GiB to be added, and raises to refuse. Raise UsageError, AwsError, and what `agree` raises.
+    repeated. Nodes added later get the size, too. `approve` is called first with the total number
+    of GiB to be added, and raises to refuse. Raise UsageError, AwsError, and what `approve` raises.
     """
     nodes = {node.name: node for node in access.cluster.nodes}
     targets = access.select(indices)
@@ -170,7 +170,7 @@ def grow_disks(
             f"see `clusterctl disk {access.cluster.name}`",
         )
 
-    agree(sum(gib - volumes[id].size_gib for id in ids))
+    approve(sum(gib - volumes[id].size_gib for id in ids))
 
     def one(target: Target) -> GrownDisk:
         id = nodes[target.host].instance_id

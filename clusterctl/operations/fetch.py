@@ -92,7 +92,7 @@ def fetch(
     job_id: str,
     place: Path,
     watch: Watch = lambda progress: None,
-    agree: Callable[[int], None] = lambda size: None,
+    approve: Callable[[int], None] = lambda size: None,
     verify: bool = False,
     record_only: bool = False,
 ) -> Fetched:
@@ -102,7 +102,7 @@ def fetch(
     It may be run again: what is here already is not copied again. Then contents are compared, since
     a file that was written over may have its size and its time of before. Nothing is deleted here.
 
-    `agree` gets the bytes of all files, and raises to refuse. With `verify` all files are read
+    `approve` gets the bytes of all files, and raises to refuse. With `verify` all files are read
     again at the end, on both sides. Raises UsageError if `place` holds another job's files or the
     user's own, or this user may not write there, HostError if the head node does not answer,
     ClusterctlError if a write fails, and, after all else has come, if something cannot be read, a
@@ -114,7 +114,7 @@ def fetch(
     problems: list[ClusterctlError] = []
     outputs = [] if record_only else _outputs(access, job, problems)
     size = sum(one.found.bytes for one in outputs)
-    agree(size)
+    approve(size)
     gone: tuple[str, ...] = ()
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def fetch(
                 (draft / name).replace(place / name)
             broken: set[tuple[Target, str]] = set()
             for part in parts:
-                problem = _bring(access, part, watch, is_again, verify)
+                problem = _copy_part(access, part, watch, is_again, verify)
                 if problem:
                     problems.append(problem)
                     broken.add((part.target, part.source))
@@ -195,7 +195,7 @@ def _incomplete(job_id: str, place: Path, problems: Sequence[ClusterctlError]) -
     return error
 
 
-def _bring(
+def _copy_part(
     access: Access, part: Part, watch: Watch, checksum: bool, verify: bool
 ) -> ClusterctlError | None:
     """Copy a part. Return why not all of it has come, or differs; None if it is here."""
@@ -364,18 +364,18 @@ def locked_staging_folder(place: Path, job_id: str) -> Iterator[tuple[Path, bool
     files in `place` may come from that fetch. Fetches into one place wait for each other. Raise
     OSError.
     """
-    opened, is_alone = os.open(place, os.O_RDONLY), False
+    opened, is_locked = os.open(place, os.O_RDONLY), False
     try:
         # NFS cannot lock a folder exclusively. Without the lock, leftover folders stay, because a
         # running fetch may own them.
         with suppress(OSError):
             # When a job fails, `train` and a `logs -f` of the same job fetch it at the same moment.
             fcntl.flock(opened, fcntl.LOCK_EX)
-            is_alone = True
+            is_locked = True
         left = [*place.glob(f".fetch-{job_id}-*")]
         with tempfile.TemporaryDirectory(prefix=f".fetch-{job_id}-", dir=place) as draft:
             yield Path(draft), bool(left)
-            for folder in left if is_alone else ():
+            for folder in left if is_locked else ():
                 shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(opened)

@@ -1,4 +1,4 @@
-"""What `diagnose` asks after the samples, of few ranks: their calls in C, and where they meet."""
+"""What `diagnose` reads after the samples, of few ranks: their calls in C, and where they meet."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def terminate_leaving(launcher: Launcher, leaving: Sequence[Instance]) -> None:
         notify = launcher.progress.step
         record_removal_cost(launcher.home, launcher.clients, launcher.name, leaving, notify)
         ids = [found.node.instance_id for found in leaving]
-        within_s, clock = launcher.timeouts.dismissed_s, launcher.timeouts.clock
+        within_s, clock = launcher.timeouts.removed_s, launcher.timeouts.clock
         terminate(launcher.clients.ec2, launcher.name, within_s, ids, clock=clock)
 
 
@@ -152,7 +152,7 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     """Do the part of `up` that needs only EC2: plan, check, and carry out the plan.
 
     Returns the plan and the cluster's members after it. Raises LaunchRefused, AwsError, UsageError,
-    ClusterctlError, and what `launcher.agree` raises.
+    ClusterctlError, and what `launcher.approve` raises.
     """
     client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
     progress.step("looking at what is there")
@@ -167,7 +167,7 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
         for finding in ended_findings(launcher, plan):
             progress.finding(finding)
     if plan.missing or plan.stopped or plan.grants:
-        launcher.agree(plan)
+        launcher.approve(plan)
     keep_site(folder, site_of(launcher.clients, plan.observed.instances))
     keep_key(folder, key)
 

@@ -235,7 +235,7 @@ def test_the_log_is_brought_also_if_what_the_job_wrote_cannot_be(node, tmp_path,
     follow_job(node, HEAD, JOB, lambda _: None)
     found = OutputFiles(JOB, "/home/ubuntu/out", FILES, 1, 1, "", ("a",))
     monkeypatch.setattr(fetching, "_outputs", lambda *_: [Output(HEAD, "out", found)])
-    monkeypatch.setattr(fetching, "_bring", fail)
+    monkeypatch.setattr(fetching, "_copy_part", fail)
     with pytest.raises(CommandFailed, match="no space"):
         fetch(access_to(node), JOB, tmp_path)
     assert (tmp_path / "log").read_text() == "said\n"

@@ -101,7 +101,7 @@ def test_a_node_that_two_machines_have_launched_at_once_is_said_and_can_be_remov
     world.prepare(up_three)
     other = elsewhere(world)
     # This runs between the snapshot and the launch.
-    late = replace(world.launcher, agree=lambda plan: members.add(other, NAME, 1))
+    late = replace(world.launcher, approve=lambda plan: members.add(other, NAME, 1))
     with pytest.raises(ClusterctlError, match="several instances for demo-3") as caught:
         members.add(late, NAME, 1)
     assert caught.value.hint.endswith("clusterctl remove demo 3")

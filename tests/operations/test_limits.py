@@ -68,7 +68,7 @@ def world(tmp_path, monkeypatch):
     def ask(settings, asked):
         return made[-1].ask(settings, asked)
 
-    monkeypatch.setattr(guard, "look", look)
+    monkeypatch.setattr(guard, "node_activity", look)
     monkeypatch.setattr(guard, "announce", lambda place, text: made[-1].announced.append(text))
     monkeypatch.setattr(workers, "ask", ask)
     monkeypatch.setattr(costs, "_now", lambda: at(made[-1].now))
@@ -155,7 +155,7 @@ def test_any_row_of_events_keeps_the_promises(world, seed):
         ]
         idle_s = max((node.guard.idle_s for node in judging), default=0.0)
         # One after the other may go meanwhile, at the end of its time.
-        one.pass_time(NODES * (idle_s + decisions.ALONE_S) + idle_s + HOUR / 2)
+        one.pass_time(NODES * (idle_s + decisions.HEAD_SILENT_S) + idle_s + HOUR / 2)
         assert {node.state for node in judging} <= {"stopped", "terminated"}
         # After a command that succeeded, nodes without a user end, and cost nothing any more.
         for node in one.nodes:

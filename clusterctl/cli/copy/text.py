@@ -324,11 +324,11 @@ def failure_lines(report: TransferReport) -> list[str]:
         # It failed before the source was scanned: the nodes' errors only repeat that.
         return [*error_lines(report.error), *_missing_lines(report)]
     groups: dict[tuple[str, str], list[Row]] = {}
-    for node in report.failed:
-        assert node.error
-        message, hint = one_line(node.error.message), one_line(node.error.hint)
-        key = (_without_name(message, node.host), _without_name(hint, node.host))
-        groups.setdefault(key, []).append((node.host, message, hint))
+    for node in report.nodes:
+        if node.error:
+            message, hint = one_line(node.error.message), one_line(node.error.hint)
+            key = (_without_name(message, node.host), _without_name(hint, node.host))
+            groups.setdefault(key, []).append((node.host, message, hint))
     lines = [_failure_line(key, group) for key, group in groups.items()]
     unfinished_text = report.error and all(
         node.error and report.error.message in node.error.message for node in report.failed

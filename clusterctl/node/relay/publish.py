@@ -125,7 +125,7 @@ class Publisher(threading.Thread):
     def _in_folder(self, path: bytes, work: Callable[[bytes], None]) -> None:
         """Apply `work` to a path, and make its folder writable for that if need be, as rsync does.
 
-        `settle` restores the folder's mode. Raises OSError.
+        `finish` restores the folder's mode. Raises OSError.
         """
         try:
             work(path)
@@ -319,7 +319,7 @@ class Publisher(threading.Thread):
                 os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
             self._note_opened(number)
             if same:
-                # This has changed the ctime, which must not look like a change of the content.
+                # This has changed the ctime, which must not count as a change of the content.
                 self.stamps[number] = os.stat(path).st_ctime_ns
 
     def remove(self, names: Sequence[bytes]) -> tuple[int, list[str]]:
