@@ -229,7 +229,8 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 class NodePath(click.ParamType):
-    """A word with a path on the nodes: the path itself, NAME=PATH, a command.
+    """A word with a path on the nodes: the path itself, NAME=PATH, a command. An empty word is
+    refused, unless it is one of several: then it may be an argument of a program.
 
     If the command fails, `account_options` names those that the user's shell has changed.
     """
@@ -237,6 +238,8 @@ class NodePath(click.ParamType):
     name = "text"
 
     def convert(self, value: str, param: Any, ctx: Any) -> str:
+        if param and param.nargs == 1 and value != param.default:
+            refuse_blank(self, value, param, ctx)
         if ctx:
             option = param.opts[0] if isinstance(param, click.Option) else ""
             note_node_path(ctx, value, option)
