@@ -136,7 +136,9 @@ class Duration(click.ParamType):
         self._none, self._unit = none, unit
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if isinstance(value, float):
+        if isinstance(value, (int, float)):  # of a default, or of clusterctl.api
+            if not (value > 0 or (self._none and value == 0)):
+                self.fail(f"{value} s is no time", param, ctx)
             return value
         try:
             duration_s = parse_duration_s(value, self._unit)
@@ -484,7 +486,7 @@ class Rate(click.ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         try:
-            return value if isinstance(value, float) else parse_rate(value)
+            return value if isinstance(value, (int, float)) else parse_rate(value)
         except UsageError as error:
             self.fail(_sentence(error), param, ctx)
 

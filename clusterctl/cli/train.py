@@ -229,8 +229,8 @@ class TrainCommand(ProgramCommand):
         ),
         (
             "Horovod (docs/tuning.md)",
-            "fusion_threshold cycle_time_s hierarchical_allreduce autotune timeline stall_check_s "
-            "stall_shutdown_s",
+            "fusion_threshold_bytes cycle_time_s hierarchical_allreduce autotune timeline "
+            "stall_check_s stall_shutdown_s",
         ),
     )
 
@@ -375,6 +375,7 @@ class TrainCommand(ProgramCommand):
 )
 @click.option(
     "--fusion-threshold",
+    "fusion_threshold_bytes",
     type=Size(),
     metavar="SIZE",
     help="Gather gradients into buffers of so much, such as 32MiB; 0: none.",
@@ -465,7 +466,7 @@ def train(
     variables: tuple[str, ...],
     mpi_args: tuple[str, ...],
     trace_steps: str,
-    fusion_threshold: int | None,
+    fusion_threshold_bytes: int | None,
     cycle_time_s: float | None,
     hierarchical_allreduce: bool | None,
     autotune: bool,
@@ -507,6 +508,7 @@ def train(
     from clusterctl.jobs.script_mode import ScriptMode, parse_channel, parse_hyperparameter
     from clusterctl.operations.fetch import check_place
     from clusterctl.operations.train import (
+        check_retries,
         live_hosts,
         machines_of,
         plan_training,
@@ -531,8 +533,7 @@ def train(
             output.note(f"left to the cluster: {', '.join(job.ignored)}")
     elif gpus is None:
         raise UsageError("how many GPUS?", "clusterctl train NAME GPUS, or --job-file YAML")
-    if min_gpus and not (retries and min_gpus <= (gpus or 0)):
-        raise UsageError("--min-gpus is for --retries, and at most GPUS", "--retries 3")
+    check_retries(gpus or 0, retries, min_gpus)
     if watchdog_cancel and not watchdog_s:
         raise UsageError("--watchdog-cancel needs a time", "say how long: --watchdog 5m")
     script_mode = job.mode if job else None
@@ -574,11 +575,11 @@ def train(
         script_mode=script_mode is not None,
         trace_steps=trace_steps,
         source_dir=job.source_dir if job else None,
-        environment=environment.rstrip("/") if environment else environment,
+        environment=environment,
         recipe=recipe,
         output=output_folder,
         tuning=HorovodTuning(
-            fusion_threshold,
+            fusion_threshold_bytes,
             cycle_time_s,
             hierarchical_allreduce,
             stall_check_s,

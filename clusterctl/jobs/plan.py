@@ -38,6 +38,7 @@ from clusterctl.jobs.mpirun import (
     JOB_VARIABLE,
     MpiLaunch,
     Variable,
+    check_mpirun_words,
     mpirun_argv,
     sets_binding,
     tag_end,
@@ -269,6 +270,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     if request.script_mode:
         request = _of_this_job(request, posixpath.dirname(code))
     if request.environment:
+        request = replace(request, environment=request.environment.rstrip("/"))
         facts = restrict_to_environment(facts, request)
     environment = choose_environment(facts, needs_horovod=request.script is None)
     preset = choose_preset(request.preset, facts.nvidia_driver, facts.efa > 0)
@@ -449,11 +451,12 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
             f"wanted {ranks} GPUs, {there} {slots}", f"take {slots}, or {more_gpus}"
         )
     request.tuning.check()
+    check_mpirun_words(request.mpi_arguments)
     if request.recipe is not None and request.recipe not in RECIPES:
         raise UsageError(
             f"there is no recipe {request.recipe!r}", f"it is one of {', '.join(RECIPES)}"
         )
-    if request.environment is not None and not request.environment.startswith(("~/", "/")):
+    if request.environment is not None and not re.match("~?/+[^/]", request.environment):
         raise UsageError(
             f"--env is a folder of the nodes, not {request.environment!r}",
             "write it as '~/mine', with the quotes, or /opt/mine",

@@ -204,6 +204,11 @@ def _no_copy(name: str, request: CopyRequest) -> TransferReport:
     )
 
 
+def check_retries(ranks: int, retries: int, min_gpus: int | None) -> None:
+    if min_gpus and not (retries and min_gpus <= ranks):
+        raise UsageError("--min-gpus is for --retries, and at most GPUS", "--retries 3")
+
+
 def start_training(
     access: Access,
     plan: TrainingPlan,
