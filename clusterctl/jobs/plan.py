@@ -270,7 +270,6 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     if request.script_mode:
         request = _of_this_job(request, posixpath.dirname(code))
     if request.environment:
-        request = replace(request, environment=request.environment.rstrip("/"))
         facts = restrict_to_environment(facts, request)
     environment = choose_environment(facts, needs_horovod=request.script is None)
     preset = choose_preset(request.preset, facts.nvidia_driver, facts.efa > 0)
@@ -486,8 +485,6 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
     if request.script is not None:
         own = "leave one of them out; an option of your program goes after --: -- {}"
         _refuse("--script", "it runs your program, not the trainer", for_the_trainer, own)
-        if not request.script.strip():
-            raise UsageError("--script names no program", "--script mine.py")
         if request.script_mode:
             _check_script_mode(request)
     else:

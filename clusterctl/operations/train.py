@@ -135,6 +135,8 @@ def plan_training(
     # Before any connection is made, so that an impossible request fails at once.
     check_per_host(request, hosts)
     check_request(request, hosts.slots, more)
+    if request.environment:
+        request = replace(request, environment=request.environment.rstrip("/"))
     code = program_to_ship(request.script, request.source_dir) if request.script else None
     reports = _first_reports(access, request.environment)
     facts = head_facts(access, request.environment, reports)
