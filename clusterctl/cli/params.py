@@ -146,7 +146,9 @@ class Duration(click.ParamType):
         self._none, self._unit = none, unit
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if isinstance(value, float):
+        if isinstance(value, (int, float)):  # of a default, or of clusterctl.api
+            if not (value > 0 or (self._none and value == 0)):
+                self.fail(f"{value} s is no time", param, ctx)
             return value
         try:
             duration_s = parse_duration_s(value, self._unit)
@@ -239,7 +241,8 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 class NodePath(click.ParamType):
-    """A word with a path on the nodes: the path itself, NAME=PATH, a command.
+    """A word with a path on the nodes: the path itself, NAME=PATH, a command. An empty word is
+    refused, unless it is one of several: then it may be an argument of a program.
 
     If the command fails, `account_options` names those that the user's shell has changed.
     """
@@ -247,6 +250,8 @@ class NodePath(click.ParamType):
     name = "text"
 
     def convert(self, value: str, param: Any, ctx: Any) -> str:
+        if param and param.nargs == 1 and value != param.default:
+            refuse_blank(self, value, param, ctx)
         if ctx:
             option = param.opts[0] if isinstance(param, click.Option) else ""
             note_node_path(ctx, value, option)
@@ -491,7 +496,7 @@ class Rate(click.ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         try:
-            return value if isinstance(value, float) else parse_rate(value)
+            return value if isinstance(value, (int, float)) else parse_rate(value)
         except UsageError as error:
             self.fail(_sentence(error), param, ctx)
 

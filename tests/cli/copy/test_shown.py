@@ -89,6 +89,8 @@ REPORTS = {
     "alike": report(came(0), came(1, duration_s=22.0), came(2)),
     "one small file": report(came(0, files=1, received_bytes=8)),
     "one empty file": report(came(0, files=1, received_bytes=0)),
+    "files and links": report(came(0, links=1), came(1, links=1)),
+    "only links": report(came(0, files=0, received_bytes=0, links=2)),
     "up to date": report(nothing(0), nothing(1)),
     "deleted": report(came(0, deleted=1), came(1, deleted=1)),
     "other numbers of files": report(came(0), came(1, files=2)),
