@@ -243,6 +243,14 @@ class GpusOfHost:
 
 
 @dataclass(frozen=True)
+class HostInterface:
+    """A network interface, with its IPv4 address and prefix length; empty if it has none."""
+
+    name: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True)
 class KnownFacts:
     """The facts that rules use, of a host's report. `errors` is why facts are missing, by name."""
 
@@ -252,6 +260,7 @@ class KnownFacts:
     system: SystemFacts = SystemFacts()
     limits: dict[str, Optional[int]] = field(default_factory=dict)
     flight_dumps: tuple[FlightDump, ...] = ()
+    interfaces: tuple[HostInterface, ...] = ()
     errors: dict[str, str] = field(default_factory=dict)
 
 
@@ -290,6 +299,12 @@ class HostEvidence:
     def names(self) -> set[str]:
         """The names by which logs may call the host."""
         return {self.host, self.address, self.hostname} - {""}
+
+    @property
+    def addresses(self) -> set[str]:
+        """The addresses by which others may call the host: that of SSH need not be that of MPI."""
+        own = {one.address.partition("/")[0] for one in self.known.interfaces if one.name != "lo"}
+        return {self.host, self.address, *own} - {""}
 
     @property
     def ranks(self) -> tuple[ProcessEvidence, ...]:

@@ -43,6 +43,7 @@ from clusterctl.diagnosis.rules.liveness import (
     missing_ranks,
     processes,
     silent_hosts,
+    sizes,
     unstarted,
 )
 from clusterctl.diagnosis.rules.logs import (
@@ -53,7 +54,7 @@ from clusterctl.diagnosis.rules.logs import (
     logged,
 )
 from clusterctl.diagnosis.rules.native import awaited, collectives, cycles
-from clusterctl.diagnosis.rules.network import broken_links, unreached
+from clusterctl.diagnosis.rules.network import broken_links, unanswered, unreached
 from clusterctl.diagnosis.rules.slowness import (
     idle_cards,
     slow_links,
@@ -180,8 +181,11 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
 def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
     """Merge findings that another one explains into that one, as its evidence."""
     kept = list(found)
+    at_mounts = {rank for one in found if one.check == "mount.dead" for rank in one.ranks}
     for one in found:
-        if one.check in ("rank.skipped", "rank.missed"):
+        if one.check in ("rank.io", "rank.uninterruptible") and {*one.ranks} & at_mounts:
+            into = [x for x in kept if x.check == "mount.dead" and {*one.ranks} <= {*x.ranks}]
+        elif one.check in ("rank.skipped", "rank.missed"):
             into = [x for x in kept if x.ranks and {*one.ranks} <= {*x.ranks} and x is not one]
             into = [x for x in into if x.check.startswith(("rank.", "disk.", "host."))]
         elif one.check in NO_ROOM | {"disk.full"} and not one.ranks:
@@ -212,7 +216,11 @@ def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
 def _whole(scene: Scene, lead: Cause, rest: list[Cause]) -> Cause:
     """Add to the verdict's finding what other ranks wait for, and what is wrong with its host."""
     message, shown = lead.message, list(lead.evidence)
-    blocked = scene.is_running and not scene.advances and lead.check.startswith(("rank.", "disk."))
+    blocked = (
+        scene.is_running
+        and not scene.advances
+        and lead.check.startswith(("rank.", "disk.", "mount."))
+    )
     waiting = [one for one in scene.waiting if one.number not in lead.ranks]
     if blocked and lead.ranks and waiting and lead.check not in NAMES_THE_WAIT:
         what = scene.waited_for(lead.ranks)
@@ -367,7 +375,7 @@ def _settles(scene: Scene) -> str:
         return f"look again: {look}; on a busy host it may take several tries"
     again = f"look again in a minute ({look} --tree): a new step in its log shows that it goes on"
     again += "; the same calls alone prove nothing, since a slow job makes them, too"
-    if scene.evidence.source and not scene.job.log and not scene.rows:
+    if scene.evidence.source and not (scene.job.log or scene.rows or scene.job.log_name):
         again += "; a log is found if the job writes to a file"
     native = next((one for one in scene.ranks if not one.is_python and not one.native.frames), None)
     if native:
@@ -384,7 +392,9 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     abandoned,
     broken_links,
     unreached,
+    unanswered,
     kernels,
+    sizes,
     missing_ranks,
     unstarted,
     ended_ranks,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import socketserver
@@ -324,6 +325,29 @@ for wait in (
 ):
     threading.Thread(target=wait).start()
 """
+
+
+@pytest.mark.parametrize(
+    ("wait", "call"),
+    [
+        ("select.select([0], [], [])", r"p?select6? pipe:\[\d+\]"),
+        ("one.poll()", r"p?poll pipe:\[\d+\]"),
+        ("one.register(os.pipe()[0], select.POLLIN); one.poll()", "p?poll"),
+    ],
+    ids=["input() with readline", "a socket with a timeout", "for one of two"],
+)
+def test_for_which_descriptor_alone_a_process_waits(wait, call):
+    text = "import os, select; one = select.poll(); one.register(0, select.POLLIN); "
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", text + wait], stdin=pipe, stdout=pipe) as process:
+
+        def waits() -> bool:
+            return bool(re.fullmatch(call, sampler.wait_of(process.pid)[2]))
+
+        try:
+            wait_until(waits, f"{call}, but it is {sampler.wait_of(process.pid)}")
+        finally:
+            process.kill()
 
 
 def test_calls_in_which_a_thread_waits_have_their_names():
