@@ -18,7 +18,7 @@ from clusterctl.node.diagnosis.job import JobOutput
 from clusterctl.node.facts.disks import MountedFileSystem
 from clusterctl.node.facts.flight import FlightDump
 from clusterctl.node.facts.native import NativeCalls
-from clusterctl.node.facts.network import ConnectAttempt, EfaCard
+from clusterctl.node.facts.network import ConnectAttempt, EfaCard, Interface
 from clusterctl.node.jobs.processes import STARTERS
 from clusterctl.node.record import salvage
 
@@ -243,14 +243,6 @@ class GpusOfHost:
 
 
 @dataclass(frozen=True)
-class HostInterface:
-    """A network interface, with its IPv4 address and prefix length; empty if it has none."""
-
-    name: str = ""
-    address: str = ""
-
-
-@dataclass(frozen=True)
 class KnownFacts:
     """The facts that rules use, of a host's report. `errors` is why facts are missing, by name."""
 
@@ -260,7 +252,7 @@ class KnownFacts:
     system: SystemFacts = SystemFacts()
     limits: dict[str, Optional[int]] = field(default_factory=dict)
     flight_dumps: tuple[FlightDump, ...] = ()
-    interfaces: tuple[HostInterface, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
     errors: dict[str, str] = field(default_factory=dict)
 
 

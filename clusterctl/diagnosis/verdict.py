@@ -181,20 +181,17 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
 def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
     """Merge findings that another one explains into that one, as its evidence."""
     kept = list(found)
-    at_mounts = {rank for one in found if one.check == "mount.dead" for rank in one.ranks}
     for one in found:
-        if one.check in ("rank.io", "rank.uninterruptible") and {*one.ranks} & at_mounts:
-            into = [x for x in kept if x.check == "mount.dead" and {*one.ranks} <= {*x.ranks}]
-        elif one.check in ("rank.skipped", "rank.missed"):
+        if one.check in ("rank.skipped", "rank.missed"):
             into = [x for x in kept if x.ranks and {*one.ranks} <= {*x.ranks} and x is not one]
             into = [x for x in into if x.check.startswith(("rank.", "disk.", "host."))]
         elif one.check in NO_ROOM | {"disk.full"} and not one.ranks:
             into = [x for x in kept if x.check == "disk.full" and x.ranks]
             into = [x for x in into if not one.host or one.host == x.host]
-        elif one.check in ("rank.io", "rank.blocked"):
+        elif one.check in ("rank.io", "rank.blocked", "rank.uninterruptible"):
             # A child between fork and exec looks like a second process of its rank.
-            into = [x for x in kept if x.check == "rank.uninterruptible"]
-            into = [x for x in into if {*one.ranks} <= {*x.ranks}]
+            into = [x for x in kept if x.check in ("mount.dead", "rank.uninterruptible")]
+            into = [x for x in into if {*one.ranks} <= {*x.ranks} and x is not one]
         elif one.check in ("rank.apart", "rank.straggler"):
             into = [x for x in kept if x.check in HELD and x.ranks]
             into = [x for x in into if {*one.ranks} <= {*x.ranks}]

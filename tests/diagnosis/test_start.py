@@ -8,6 +8,8 @@ import pytest
 
 from clusterctl.diagnosis.evidence import Evidence, Frame, Partner, Socket, ThreadStack
 from clusterctl.diagnosis.verdict import diagnose
+from clusterctl.node.facts.network import Interface
+from clusterctl.node.record import to_data
 from tests.diagnosis.made_up import (
     IMPORTS,
     INIT,
@@ -34,12 +36,13 @@ def checks(evidence: Evidence) -> list[str]:
 def behind_other_addresses(evidence: Evidence) -> Evidence:
     """Return the evidence of hosts that SSH reaches at other addresses than MPI does."""
     for index, host in enumerate(evidence.hosts):
-        lists = [
-            {"name": "lo", "address": "127.0.0.1/8"},
-            {"name": "docker0", "address": "172.17.0.1/16"},
-        ]
-        lists.append({"name": "eth1", "address": f"{host.address}/16"})
-        there = facts(host.host, interfaces=lists)
+        own_address = {
+            "lo": "127.0.0.1/8",
+            "docker0": "172.17.0.1/16",
+            "eth1": f"{host.address}/16",
+        }
+        found = [Interface(name, 1500, "up", one, "", 0, 0) for name, one in own_address.items()]
+        there = facts(host.host, interfaces=to_data(found))
         evidence = with_host(evidence, index, address=MANAGED[index], facts=there)
     return evidence
 

@@ -412,7 +412,8 @@ def describe(one: processes.Process) -> dict[str, Any]:
         cwd = os.readlink(f"/proc/{one.pid}/cwd")  # noqa: PTH115
     return {
         "pid": one.pid,
-        "parent": one.ppid,
+        # systemd adopts the orphans of a user's session, as init does those of others.
+        "parent": 1 if text_of(f"/proc/{one.ppid}/comm") == "systemd\n" else one.ppid,
         "role": told.role,
         "rank": told.rank if one.role == "rank" else None,
         "local_rank": local if one.role == "rank" else None,

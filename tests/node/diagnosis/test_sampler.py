@@ -126,6 +126,16 @@ def test_who_has_no_time_for_a_third_sample_returns_two(within_s, samples):
     assert [len(one["samples"]) for one in seen if one["pid"] == process.pid] == [samples]
 
 
+def test_an_orphan_of_a_users_session_has_init_as_its_parent(monkeypatch):
+    """systemd --user adopts it there, under a process ID of its own."""
+    text_of = sampler.text_of
+    names = {"/proc/77/comm": "systemd\n", "/proc/78/comm": "bash\n"}
+    monkeypatch.setattr(sampler, "text_of", lambda path: names.get(path) or text_of(path))
+    own = read_process(os.getpid())
+    for own.ppid, parent in ((77, 1), (78, 78)):
+        assert sampler.describe(own)["parent"] == parent
+
+
 @pytest.mark.parametrize("loaded", [(), (5, 7), (7,), (6,)])
 def test_a_program_that_a_wrapper_in_python_has_started_is_the_rank(monkeypatch, loaded):
     """The wrapper runs no collective. Before either has loaded a library, it is the rank."""
