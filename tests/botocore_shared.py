@@ -24,8 +24,8 @@ def share_what_is_always_the_same() -> None:
             loader.load_service_model(service, "service-2", api_version=version), service
         )
     )
-    botocore.client.ClientCreator._load_service_model = (
-        lambda creator, service, api_version=None: model_of(creator._loader, service, api_version)
+    botocore.client.ClientCreator._load_service_model = lambda creator, service, api_version=None: (
+        model_of(creator._loader, service, api_version)
     )
     aliased = functools.lru_cache(maxsize=None)(botocore.hooks.EventAliaser({})._alias_event_name)
     botocore.hooks.EventAliaser._alias_event_name = lambda _, name: aliased(name)
