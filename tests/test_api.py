@@ -6,8 +6,10 @@ import inspect
 import io
 import math
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -67,6 +69,9 @@ def test_the_programs_of_the_page(lab, tmp_path, monkeypatch, capsys):
         hostname, again = run_program(connections, capsys)
         assert hostname.startswith("ip-10-")
         assert again == addresses
+        # A file's name as os.listdir reads it is sent as its bytes.
+        [sent] = api.run("demo", "od -An -tx1", nodes=0, stdin="\udcff").values
+        assert sent.stdout.split() == ["ff"]
         removed = api.down("demo", discard_results=True)
         assert removed.nodes == ("demo-0", "demo-1")
     finally:
@@ -210,6 +215,28 @@ def test_what_an_option_refuses_the_function_refuses(monkeypatch, tmp_path, name
         else:
             lacking.add(option.name)
     assert lacking == LACKING.get(name, set())
+
+
+def test_bench_sends_the_variables_of_its_settings(monkeypatch):
+    from clusterctl import api
+
+    planned = []
+
+    def plan(clients, status, access, request, place):
+        planned.append(request)
+        raise UsageError("planned")
+
+    app = SimpleNamespace(
+        clients=None,
+        status=lambda name: SimpleNamespace(cluster=None),
+        access=lambda cluster: nullcontext(),
+    )
+    monkeypatch.setattr(api, "_app", lambda name, account: app)
+    monkeypatch.setattr(api.benchmarks, "plan_benchmark", plan)
+    settings = api.BenchSettings("demo", variables=("NCCL_DEBUG=INFO",))
+    assert refusal(api.bench, settings, [8, 1, 8], "runs") == "planned"
+    assert planned[0].variables == (api.Variable("NCCL_DEBUG", "INFO"),)
+    assert planned[0].sizes == (1, 8)
 
 
 def test_what_options_refuse_together_the_functions_refuse(monkeypatch, tmp_path):

@@ -71,6 +71,11 @@ class Part:
         """The paths of the files on this machine."""
         return [self.place / name for name in self.names]
 
+    def tops(self, root: Path) -> set[str]:
+        """Return the names in `root` that the files are, or are below."""
+        below = self.place.relative_to(root).parts
+        return {below[0]} if below else {name.partition("/")[0] for name in self.names}
+
 
 @dataclass(frozen=True)
 class Fetched:
@@ -125,7 +130,7 @@ def fetch(
             kept = [path.name for path in draft.iterdir()]
             hosts = [target.host for target in access.all_targets]
             parts = plan_parts(place, [*kept, RECORD], access.head_name, hosts, outputs)
-            fetched = {os.path.relpath(one, place).split("/")[0] for p in parts for one in p.here}
+            fetched = {name for part in parts for name in part.tops(place)}
             if is_again or was_started:
                 for one in (record, earlier, started / RECORD):
                     fetched |= {*_read_record(one).fetched} if one.exists() else set()
