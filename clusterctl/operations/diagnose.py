@@ -42,7 +42,7 @@ from clusterctl.node.diagnosis.sampler import SamplerRequest, sample
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.record import salvage
 from clusterctl.operations.access import Access
-from clusterctl.operations.native_frames import with_native_frames, with_rendezvous
+from clusterctl.operations.native_frames import with_closer_reads
 from clusterctl.transport.call import HostConnections, HostLogin, call
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
@@ -213,8 +213,7 @@ def collect(
         hosts=tuple(hosts),
     )
     if looking.samples > 1:
-        evidence = with_native_frames(access.connections, access.all_targets, evidence)
-        evidence = with_rendezvous(access.connections, access.all_targets, evidence)
+        evidence = with_closer_reads(access.connections, access.all_targets, evidence)
     return replace(evidence, took_s=round(time.monotonic() - began, 2))
 
 

@@ -31,7 +31,7 @@ from clusterctl.node.diagnosis.sampler import SamplerRequest
 from clusterctl.node.jobs.processes import ProcessQuery
 from clusterctl.operations.diagnose import PySpies, ask, job_of, silent
 from clusterctl.operations.hosts_access import HostSource
-from clusterctl.operations.native_frames import with_native_frames, with_rendezvous
+from clusterctl.operations.native_frames import with_closer_reads
 from clusterctl.transport.call import call_all
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
@@ -75,8 +75,7 @@ def collect_from(source: HostSource, job_name: str | None, cache: Path) -> Evide
         job=job,
         hosts=tuple(hosts),
     )
-    evidence = with_native_frames(source.connections, source.targets, evidence)
-    evidence = with_rendezvous(source.connections, source.targets, evidence)
+    evidence = with_closer_reads(source.connections, source.targets, evidence)
     return replace(evidence, took_s=round(time.monotonic() - began, 2))
 
 

@@ -24,6 +24,14 @@ DOING = "reading calls in C"
 MEETING = "connecting to where the ranks meet"
 
 
+def with_closer_reads(
+    connections: RunsCommands, targets: Sequence[Target], evidence: Evidence
+) -> Evidence:
+    """Return the evidence with both, as far as the samples leave open what they can tell."""
+    evidence = with_native_frames(connections, targets, evidence)
+    return with_rendezvous(connections, targets, evidence)
+
+
 def with_native_frames(
     connections: RunsCommands, targets: Sequence[Target], evidence: Evidence
 ) -> Evidence:

@@ -389,8 +389,10 @@ def test_a_name_that_is_no_job_is_explained():
     assert no_such_job("6", within, {}, "").message.endswith("a launcher within that of job 5")
     own = {"n1": (replace(launcher(5, "a"), job_id="20261127-000000-abcd"),)}
     for name in ("5", "20261127-000000-abcd"):
-        hint = no_such_job(name, own, {}, "").hint
-        assert hint == "with its cluster's name: clusterctl logs NAME 20261127-000000-abcd"
+        assert no_such_job(name, own, {}, "").hint == (
+            "with its cluster's name: clusterctl logs NAME 20261127-000000-abcd has its output, "
+            "clusterctl cancel NAME 20261127-000000-abcd ends it"
+        )
     unseen = no_such_job("9", hosts, {"n1": ("eve",)}, "clusterctl kill --local")
     assert (unseen.message, unseen.exit_status) == (
         "no job 9 of this login runs on these hosts (these do: 5 on n1, b on n2); "
