@@ -52,6 +52,7 @@ from tests.clock import FakeClock
 from tests.job_records import job_record
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
+from tests.variants import usual
 
 pytestmark = pytest.mark.slow
 
@@ -242,7 +243,7 @@ def test_the_log_is_brought_also_if_what_the_job_wrote_cannot_be(node, tmp_path,
     assert not (tmp_path / "record.json").exists(), "it says that all is here"
 
 
-@pytest.mark.parametrize("locks", [True, False])
+@pytest.mark.parametrize("locks", usual(1, [True, False]))
 def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(
     node, tmp_path, monkeypatch, locks
 ):
@@ -394,7 +395,7 @@ def test_a_start_without_an_answer_says_that_the_job_may_run(node):
     assert raised.value.hint == "see whether it does: clusterctl jobs demo"
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", usual(1, range(2)))
 def test_connections_that_break_at_any_byte_lose_and_repeat_nothing(node, monkeypatch, seed):
     """The log has binary garbage and a line of a megabyte, and grows while it is followed."""
     timeouts = Timeouts(FakeClock(), reconnect_after_s=(0.0,) * 1000)
