@@ -53,6 +53,7 @@ from tests.clock import FakeClock
 from tests.job_records import job_record
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
+from tests.variants import usual
 
 pytestmark = pytest.mark.slow
 
@@ -263,7 +264,7 @@ def test_a_second_fetch_is_whole_only_at_its_end_and_names_what_is_no_longer_the
         found = OutputFiles(JOB, "/code", FILES, len(names), 1, "", names)
         with monkeypatch.context() as patched:
             patched.setattr(fetching, "_outputs", lambda *_: [Output(HEAD, "", found)])
-            patched.setattr(fetching, "_bring", bring)
+            patched.setattr(fetching, "_copy_part", bring)
             patched.setattr(fetching, "_note", lambda *_: None)
             return fetch(access, JOB, place).gone
 
@@ -289,7 +290,7 @@ def test_a_dangling_link_is_no_folder_to_fetch_into(node, tmp_path):
             check_place(place, JOB)
 
 
-@pytest.mark.parametrize("locks", [True, False])
+@pytest.mark.parametrize("locks", usual(1, [True, False]))
 def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(
     node, tmp_path, monkeypatch, locks
 ):
@@ -441,7 +442,7 @@ def test_a_start_without_an_answer_says_that_the_job_may_run(node):
     assert raised.value.hint == "see whether it does: clusterctl jobs demo"
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", usual(1, range(2)))
 def test_connections_that_break_at_any_byte_lose_and_repeat_nothing(node, monkeypatch, seed):
     """The log has binary garbage and a line of a megabyte, and grows while it is followed."""
     timeouts = Timeouts(FakeClock(), reconnect_after_s=(0.0,) * 1000)

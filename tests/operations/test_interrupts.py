@@ -243,7 +243,7 @@ class Owner:
 @pytest.mark.parametrize(
     ("seed", "modes"),
     [
-        pytest.param(0, INTERRUPTS, id="cut-0"),
+        pytest.param(0, INTERRUPTS, id="cut-0", marks=pytest.mark.all),
         pytest.param(1, (*INTERRUPTS, *FAILURES), id="failed-1"),
         pytest.param(1, INTERRUPTS, id="cut-1", marks=pytest.mark.all),
         pytest.param(0, (*INTERRUPTS, *FAILURES), id="failed-0", marks=pytest.mark.all),

@@ -31,6 +31,7 @@ from tests.lab.running import once_client
 from tests.local_node import HEAD, LocalNode
 from tests.pair import eventually
 from tests.serving import make_model, stand_in_server
+from tests.variants import usual
 
 STAND_IN = "[s]leep.1000.--port"
 MODELS = "~/.clusterctl/serving/models"
@@ -141,7 +142,7 @@ def ended_as_soon_as_it_was_served(pair, tiny, monkeypatch):
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("how", ["stopped", "its runner is killed"])
+@pytest.mark.parametrize("how", usual(1, ["its runner is killed", "stopped"]))
 def test_a_server_on_another_node_ends_with_its_job(pair, how):
     with pair.access() as access, stand_in_server(access) as job_id:
         assert pair.on(1, f"pgrep -f {STAND_IN}"), "it runs on its node"
