@@ -156,7 +156,7 @@ def _broken(scene: Scene, pair: _Pair, back: _Pair | None) -> Cause:
         between = f"{start} → {end}" if is_one_way else f"between {start} and {end}"
         what = (
             f"packets are lost {between}{port}: {format_bytes(unsent)} unsent, sent again "
-            f"{count(again, 'time')} in vain"
+            f"{count(again, 'time')} without success"
         )
         if pair.ranks and pair.their_ranks and is_one_way:
             waiting, source = sorted(pair.their_ranks), sorted(pair.ranks)
