@@ -17,7 +17,7 @@ from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.foreground import run_in_foreground
 from clusterctl.cli.params import Index, NodePath, credentials_option, json_option
 from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
-from clusterctl.domain.results import HostOutcome
+from clusterctl.domain.results import HostOutcome, status_of
 from clusterctl.domain.units import format_duration
 from clusterctl.node.record import RecordError, from_json
 
@@ -202,9 +202,7 @@ def _status(access: Access, jobs: list[JobRecord], model: str | None, as_json: b
             output.note(f"model {name} ended on {job.spec.hosts[0]} {ago} ago: its job failed")
             output.note(f"  its log:  clusterctl logs {access.cluster.name} {job.job_id}")
     hostlines.show_failures(tuple(silent.values()))
-    if silent:
-        return 255
-    return int(any(one.state != AVAILABLE for one in found))
+    return status_of(silent.values(), any(one.state != AVAILABLE for one in found))
 
 
 AVAILABLE = "AVAILABLE"

@@ -230,8 +230,8 @@ class TrainCommand(ProgramCommand):
         ),
         (
             "Horovod (docs/tuning.md)",
-            "fusion_threshold cycle_time_s hierarchical_allreduce autotune timeline stall_check_s "
-            "stall_shutdown_s",
+            "fusion_threshold_bytes cycle_time_s hierarchical_allreduce autotune timeline "
+            "stall_check_s stall_shutdown_s",
         ),
     )
 
@@ -376,6 +376,7 @@ class TrainCommand(ProgramCommand):
 )
 @click.option(
     "--fusion-threshold",
+    "fusion_threshold_bytes",
     type=Size(),
     metavar="SIZE",
     help="Gather gradients into buffers of so much, such as 32MiB; 0: none.",
@@ -495,7 +496,7 @@ class _TrainOptions:
     variables: tuple[str, ...]
     mpi_args: tuple[str, ...]
     trace_steps: str
-    fusion_threshold: int | None
+    fusion_threshold_bytes: int | None
     cycle_time_s: float | None
     hierarchical_allreduce: bool | None
     autotune: bool
@@ -525,6 +526,7 @@ class _TrainOptions:
 def _check_options(given: _TrainOptions) -> None:
     """Raise UsageError for options that exclude or need each other."""
     from clusterctl.operations.fetch import check_place
+    from clusterctl.operations.train import check_retries
 
     if given.queue and given.force:
         raise UsageError("--queue waits for other jobs, --force does not", "leave one out")
@@ -537,8 +539,7 @@ def _check_options(given: _TrainOptions) -> None:
             )
     elif given.gpus is None:
         raise UsageError("how many GPUS?", "clusterctl train NAME GPUS, or --job-file YAML")
-    if given.min_gpus and not (given.retries and given.min_gpus <= (given.gpus or 0)):
-        raise UsageError("--min-gpus is for --retries, and at most GPUS", "--retries 3")
+    check_retries(given.gpus or 0, given.retries, given.min_gpus)
     if given.watchdog_cancel and not given.watchdog_s:
         raise UsageError("--watchdog-cancel needs a time", "say how long: --watchdog 5m")
     if given.model_folder:
@@ -595,11 +596,11 @@ def _request(given: _TrainOptions, job: JobFile | None, script_mode: bool) -> Jo
         script_mode=script_mode,
         trace_steps=given.trace_steps,
         source_dir=job.source_dir if job else None,
-        environment=given.environment.rstrip("/") if given.environment else given.environment,
+        environment=given.environment,
         recipe=given.recipe,
         output=given.output_folder,
         tuning=HorovodTuning(
-            given.fusion_threshold,
+            given.fusion_threshold_bytes,
             given.cycle_time_s,
             given.hierarchical_allreduce,
             given.stall_check_s,

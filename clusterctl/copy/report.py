@@ -90,6 +90,7 @@ class NodeReport:
     moves: tuple[str, ...] = ()
     limits: dict[str, float] = field(default_factory=dict)
     path: str = ""
+    links: int = 0
 
     @property
     def rate(self) -> float:

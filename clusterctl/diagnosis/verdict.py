@@ -43,6 +43,7 @@ from clusterctl.diagnosis.rules.liveness import (
     missing_ranks,
     processes,
     silent_hosts,
+    sizes,
     unstarted,
 )
 from clusterctl.diagnosis.rules.logs import (
@@ -53,7 +54,7 @@ from clusterctl.diagnosis.rules.logs import (
     logged,
 )
 from clusterctl.diagnosis.rules.native import awaited, collectives, cycles
-from clusterctl.diagnosis.rules.network import broken_links, unreached
+from clusterctl.diagnosis.rules.network import broken_links, unanswered, unreached
 from clusterctl.diagnosis.rules.slowness import (
     idle_cards,
     slow_links,
@@ -187,10 +188,10 @@ def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
         elif one.check in NO_ROOM | {"disk.full"} and not one.ranks:
             into = [x for x in kept if x.check == "disk.full" and x.ranks]
             into = [x for x in into if not one.host or one.host == x.host]
-        elif one.check in ("rank.io", "rank.blocked"):
+        elif one.check in ("rank.io", "rank.blocked", "rank.uninterruptible"):
             # A child between fork and exec looks like a second process of its rank.
-            into = [x for x in kept if x.check == "rank.uninterruptible"]
-            into = [x for x in into if {*one.ranks} <= {*x.ranks}]
+            into = [x for x in kept if x.check in ("mount.dead", "rank.uninterruptible")]
+            into = [x for x in into if {*one.ranks} <= {*x.ranks} and x is not one]
         elif one.check in ("rank.apart", "rank.straggler"):
             into = [x for x in kept if x.check in HELD and x.ranks]
             into = [x for x in into if {*one.ranks} <= {*x.ranks}]
@@ -212,7 +213,11 @@ def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
 def _whole(scene: Scene, lead: Cause, rest: list[Cause]) -> Cause:
     """Add to the verdict's finding what other ranks wait for, and what is wrong with its host."""
     message, shown = lead.message, list(lead.evidence)
-    blocked = scene.is_running and not scene.advances and lead.check.startswith(("rank.", "disk."))
+    blocked = (
+        scene.is_running
+        and not scene.advances
+        and lead.check.startswith(("rank.", "disk.", "mount."))
+    )
     waiting = [one for one in scene.waiting if one.number not in lead.ranks]
     if blocked and lead.ranks and waiting and lead.check not in NAMES_THE_WAIT:
         what = scene.waited_for(lead.ranks)
@@ -367,7 +372,7 @@ def _settles(scene: Scene) -> str:
         return f"diagnose again: {look}; on a busy host it may take several tries"
     again = f"diagnose again in a minute ({look} --tree): a new step in its log shows progress"
     again += "; equal calls by themselves prove nothing, since a slow job makes them, too"
-    if scene.evidence.source and not scene.job.log and not scene.rows:
+    if scene.evidence.source and not (scene.job.log or scene.rows or scene.job.log_name):
         again += "; a log is found if the job writes to a file"
     native = next((one for one in scene.ranks if not one.is_python and not one.native.frames), None)
     if native:
@@ -384,7 +389,9 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     abandoned,
     broken_links,
     unreached,
+    unanswered,
     kernels,
+    sizes,
     missing_ranks,
     unstarted,
     ended_ranks,

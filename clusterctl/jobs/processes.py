@@ -139,7 +139,8 @@ def no_such_job(
             if one.job_id and job in (one.job_id, str(one.pid)):
                 return UsageError(
                     f"{job} on {host} is of job {one.job_id}, which clusterctl has started",
-                    f"with its cluster's name: clusterctl logs NAME {one.job_id}",
+                    f"with its cluster's name: clusterctl logs NAME {one.job_id} has its output, "
+                    f"clusterctl cancel NAME {one.job_id} ends it",
                 )
             if str(one.pid) == job and its:
                 what = one.role if one.rank is None else f"rank {one.rank}"

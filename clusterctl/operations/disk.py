@@ -13,7 +13,7 @@ from clusterctl.diagnosis.hostchecks import CROWDED
 from clusterctl.domain.errors import AwsError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, Severity, errors
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.domain.results import FanoutResult, HostOutcome, status_of
 from clusterctl.domain.units import format_bytes, format_duration, format_rate
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances, tag
@@ -282,10 +282,8 @@ class DiskReport:
 
     @property
     def exit_status(self) -> int:
-        """255 if a node did not answer, 1 if a finding is an error, else 0."""
-        if self.failures:
-            return 255
-        return int(bool(errors(self.findings)))
+        """255 if a node did not answer, 1 if a node failed or a finding is an error, else 0."""
+        return status_of(self.failures, bool(errors(self.findings)))
 
 
 # Seconds between the two measurements of a disk's growth, and for finding the largest folders.

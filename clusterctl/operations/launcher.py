@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import Cluster
-from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.findings import Finding, errors
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.results import FanoutResult
@@ -79,7 +79,7 @@ class LineProgress(StepProgress):
         self.step(f"{name}: {stage.value}" + (f": {detail}" if detail else ""))
 
 
-class LaunchRefused(UsageError):
+class LaunchRefused(ClusterctlError):
     """A launch that cannot work or would cost more than is allowed. Nothing was created.
 
     `findings` are all findings of the checks, warnings included.

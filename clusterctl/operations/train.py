@@ -135,6 +135,8 @@ def plan_training(
     # Before any connection is made, so that an impossible request fails at once.
     check_per_host(request, hosts)
     check_request(request, hosts.slots, more)
+    if request.environment:
+        request = replace(request, environment=request.environment.rstrip("/"))
     code = program_to_ship(request.script, request.source_dir) if request.script else None
     reports = _first_reports(access, request.environment)
     facts = head_facts(access, request.environment, reports)
@@ -202,6 +204,11 @@ def _no_copy(name: str, request: CopyRequest) -> TransferReport:
         f"channel {name}: {request.sources[0]} is not on the nodes",
         "start the job with `clusterctl train`, which copies it",
     )
+
+
+def check_retries(ranks: int, retries: int, min_gpus: int | None) -> None:
+    if min_gpus and not (retries and min_gpus <= ranks):
+        raise UsageError("--min-gpus is for --retries, and at most GPUS", "--retries 3")
 
 
 def start_training(

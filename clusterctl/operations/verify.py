@@ -20,7 +20,7 @@ from clusterctl.domain.errors import (
     UsageError,
     check_home,
 )
-from clusterctl.domain.results import HostOutcome
+from clusterctl.domain.results import HostOutcome, status_of
 from clusterctl.node.record import from_json
 from clusterctl.node.relay.manifest import BadManifest, Entry, read
 from clusterctl.node.relay.messages import Event, Failed, GetPiece, Piece, Progress, VerifiedTree
@@ -67,8 +67,7 @@ class VerifyReport:
     @property
     def exit_status(self) -> int:
         """255 if a host did not answer, 1 if there is any finding, else 0."""
-        failed = max((f.error.exit_status for f in self.failures if f.error), default=0)
-        return max(failed, int(bool(self.findings or self.findings_left_out)))
+        return status_of(self.failures, bool(self.findings or self.findings_left_out))
 
 
 def verify(

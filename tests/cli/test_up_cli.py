@@ -105,7 +105,7 @@ def test_up_again_launches_nothing_new(clusterctl, client):
     [
         (
             ("demo", "--nodes", "2", "--instance-type", "p9.huge"),
-            2,
+            1,
             "EC2 has no instance type p9.huge in us-east-1 [type.unknown]",
         ),
         (("Demo!", "--nodes", "1", "--instance-type", "p4d.24xlarge"), 2, "not a cluster name"),

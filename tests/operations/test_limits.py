@@ -354,7 +354,8 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
         ec2.create_tags(
             Resources=[id], Tags=[{"Key": "clusterctl:limits", "Value": "max-hours=0.001"}]
         )
-        assert clusterctl(*command).status == 0
+        # The node may end before `up` has done all that it does there.
+        clusterctl(*command)
         wait_until(lambda: state() in ("stopped", "terminated"), "the end of its time")
         assert state() == "terminated"
         ended = r"there is no cluster .*: ended 20\S+ \d\d:\d\d UTC by --max-hours 0.001: "

@@ -264,8 +264,9 @@ def node_line(report: TransferReport) -> str:
         return ""
     node = good[0]
     took = format_duration(max(other.duration_s for other in good))
-    what = f"{count(node.files, 'file')}, {format_bytes(node.received_bytes)} in {took}"
-    if not node.files and not node.received_bytes:
+    links = f", {count(node.links, 'link')}" if node.links else ""
+    what = f"{count(node.files, 'file')}{links}, {format_bytes(node.received_bytes)} in {took}"
+    if not (node.files or node.links or node.received_bytes):
         source = report.source
         of = f" ({count(source.files, 'file')}, {format_bytes(source.bytes)})" if source else ""
         what = f"up to date{of}, {format_duration(report.duration_s)}"
@@ -416,7 +417,7 @@ def _good(report: TransferReport) -> list[NodeReport]:
 
 def _alike(nodes: Sequence[NodeReport]) -> bool:
     """Return whether one line can stand for all nodes: same work, about the same time."""
-    same = {(node.files, node.received_bytes, node.deleted) for node in nodes}
+    same = {(node.files, node.links, node.received_bytes, node.deleted) for node in nodes}
     times = [node.duration_s for node in nodes]
     return len(same) == 1 and max(times) <= 1.5 * min(times) + 1
 

@@ -269,6 +269,7 @@ def _node_report(node: NodeReport, report: TransferReport) -> dict[str, Any]:
         "host": node.host,
         "ok": not (node.error or node.left_out or node in report.refused),
         "files": node.files,
+        "links": node.links,
         "bytes": node.received_bytes,
         "deleted": node.deleted,
         "duration_s": round(node.duration_s, 3),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 from clusterctl.node.diagnosis import partners
 from clusterctl.node.jobs import processes
-from clusterctl.node.jobs.folder import JOBS, METRICS, all_jobs, text_in
+from clusterctl.node.jobs.folder import JOBS, METRICS, JobFolder, all_jobs, text_in
 from clusterctl.node.jobs.listing import summary
 from clusterctl.node.jobs.output import TIMES, write_times
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState
@@ -214,7 +214,6 @@ def _collect(job_id: str | None, log_lines: int) -> dict[str, Any]:
 def _of_record(record: JobRecord, log_lines: int) -> dict[str, Any]:
     folder, spec = JOBS / record.job_id, record.spec
     workdir = Path(os.path.expanduser(spec.workdir or "~"))  # noqa: PTH111
-    log_dir = workdir / spec.log_dir if spec.log_dir else None
     return {
         "found": to_data(summary(record)),
         "addresses": {one.get("name"): one.get("address") for one in spec.nodes},
@@ -222,7 +221,7 @@ def _of_record(record: JobRecord, log_lines: int) -> dict[str, Any]:
         "hosts": text_in(folder / "hosts") or hosts_of(spec) or text_in(workdir / "hosts"),
         **_log(folder / "log", log_lines),
         "rank_logs": {} if record.is_active or not log_lines else _rank_logs(folder),
-        **_metrics(log_dir / METRICS if log_dir else None),
+        **_metrics(JobFolder(folder).metrics(spec, record.status)),
     }
 
 

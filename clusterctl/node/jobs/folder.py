@@ -395,7 +395,8 @@ class JobFolder:
 
 
 def last_row(path: Path | None) -> Row:
-    """Return the last row about a training step; an empty one if there is none."""
+    """Return the last row about a training step of the last run in the file; an empty one if there
+    is none. A job that goes on from a checkpoint adds its rows to those of an earlier job."""
     try:
         if path is None:
             return Row()
@@ -407,8 +408,8 @@ def last_row(path: Path | None) -> Row:
     for line in reversed(lines):
         with contextlib.suppress(ValueError):  # another program's row, or one cut short
             row = from_json(Row, line)
-            if row.kind == "train":
-                return row
+            if row.kind in ("train", "begin"):
+                return row if row.kind == "train" else Row()
     return Row()
 
 

@@ -288,6 +288,7 @@ class Destination:
             self.complete = True
         return Done(
             files=self.publisher.written,
+            links=self.publisher.links,
             deleted=deleted,
             left_out=len(gone) + len(refused),
             warnings=tuple(warnings[:MOST_WARNINGS]),

@@ -155,6 +155,7 @@ class Done(NamedTuple):
     left_out: int = 0
     warnings: tuple[str, ...] = ()
     path: str = ""
+    links: int = 0
 
 
 class VerifiedTree(NamedTuple):

@@ -55,7 +55,7 @@ class Publisher(threading.Thread):
         self._ending = False
         # Threads that open and rename many files at the same time slow each other down.
         self.one_by_one = threading.Lock()
-        self.written = 0
+        self.written = self.links = 0  # files, and links
         self.refused: dict[int, str] = {}
         self.error: Exception | None = None
         # By entry, the ctime (ns) of the file that was here before the copy, else 0. `retouch`
@@ -268,7 +268,10 @@ class Publisher(threading.Thread):
         finally:
             ACTIVITY.end()
         self._note_opened(number)
-        self.written += 1
+        if self._entries[number].kind == LINK:
+            self.links += 1
+        else:
+            self.written += 1
         return True
 
     def _note_opened(self, number: int) -> None:
