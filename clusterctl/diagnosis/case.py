@@ -450,7 +450,7 @@ def full_filesystems(scene: Scene) -> list[tuple[HostEvidence, str]]:
 
 def room_hint(scene: Scene) -> str:
     return scene.hints.steps(
-        scene.hints.cluster("clusterctl disk NAME says what fills it"),
+        scene.hints.cluster("clusterctl disk NAME shows what fills it"),
         scene.hints.cluster("clusterctl clean-logs NAME removes logs and checkpoints"),
     )
 

@@ -66,7 +66,7 @@ def wait_in_words(call: str, channel: str) -> str:
     if asks_user(call):
         return "waiting for input on its terminal"
     verb = next((word for part, word in _VERBS.items() if part in name), f"in {name} of")
-    no_peer = " (a pipe: nobody is at its other end)" * (channel == "wait_for_partner")
+    no_peer = " (a pipe: no process is at its other end)" * (channel == "wait_for_partner")
     return f"blocked {verb} {path}{no_peer}"
 
 

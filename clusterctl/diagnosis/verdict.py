@@ -256,7 +256,7 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
             why = f"{called(host)} gave no evidence: {host.error}"
             return UNKNOWN, f"whether a job runs is not known: {why}"
         if scene.evidence.source:
-            return IDLE, f"no job was seen on these hosts ({scene.evidence.source}){addition}"
+            return IDLE, f"no job was found on these hosts ({scene.evidence.source}){addition}"
         return IDLE, f"no job runs on {scene.evidence.cluster}, and none has run{addition}"
     if not scene.is_running:
         if job.state == QUEUED:
@@ -267,7 +267,7 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
             return HEALTHY, f"{name} ended well{age}{addition}"
         if job.state == "cancelled":
             return "ended", f"{name} was cancelled{age}{addition}"
-        return UNKNOWN, f"{name} {job.state}{age}, and nothing that was seen says why{addition}"
+        return UNKNOWN, f"{name} {job.state}{age}, and nothing observed explains it{addition}"
     whole = _seen(scene)
     if scene.advances:
         return HEALTHY, f"{name} is healthy: {scene.advances}; {whole}{addition}"
@@ -291,18 +291,18 @@ def _is_damaged(hole: str, scene: Scene) -> bool:
 
 
 def _seen(scene: Scene) -> str:
-    """Return how many ranks were seen, in words."""
+    """Return how many ranks were found, in words."""
     seen = len(scene.by_number)
     if not seen:
-        return "no rank was seen"
+        return "no rank was found"
     if scene.size and seen < scene.size:
-        return f"{seen} of its {scene.size} ranks were seen"
-    return f"all {seen} ranks were seen" if seen > 1 else "its rank was seen"
+        return f"{seen} of its {scene.size} ranks were found"
+    return f"all {seen} ranks were found" if seen > 1 else "its rank was found"
 
 
 def _open(scene: Scene) -> str:
     """Return what was seen of a job of which neither a step nor a cause was seen."""
-    silence = "no step was seen"
+    silence = "no step was observed"
     if scene.silent_for_steps >= SILENT_STEPS:
         silence = (
             f"it has shown no step{scene.since}, and one came every "
@@ -311,7 +311,7 @@ def _open(scene: Scene) -> str:
     elif scene.since:
         silence = f"it has shown no step{scene.since}"
     elif scene.silent_head and not scene.job.log and not scene.rows:
-        silence = f"its output was not seen: {called(scene.silent_head)}, which has it, is silent"
+        silence = f"its output was not read: {called(scene.silent_head)}, which has it, is silent"
     elif scene.job.log and not scene.has_made_steps:
         silence = "it prints no steps"
     if scene.ranks and len(scene.ranks) == len(scene.waiting):
@@ -367,11 +367,11 @@ def _settles(scene: Scene) -> str:
     """Return what would tell what is not known."""
     look, holes = scene.hints.look, scene.evidence.holes
     if any(_is_damaged(one, scene) for one in holes):
-        return f"look again, and save it again: {look} --save FILE"
+        return f"diagnose again, and save it again: {look} --save FILE"
     if holes or scene.evidence.job is None:
-        return f"look again: {look}; on a busy host it may take several tries"
-    again = f"look again in a minute ({look} --tree): a new step in its log shows that it goes on"
-    again += "; the same calls alone prove nothing, since a slow job makes them, too"
+        return f"diagnose again: {look}; on a busy host it may take several tries"
+    again = f"diagnose again in a minute ({look} --tree): a new step in its log shows progress"
+    again += "; equal calls by themselves prove nothing, since a slow job makes them, too"
     if scene.evidence.source and not (scene.job.log or scene.rows or scene.job.log_name):
         again += "; a log is found if the job writes to a file"
     native = next((one for one in scene.ranks if not one.is_python and not one.native.frames), None)

@@ -176,7 +176,7 @@ def test_what_is_stopped_since_it_reads_its_terminal_in_the_background():
     assert (
         "is stopped (state T) in reading its terminal, as a job in the background" in lead.message
     )
-    assert lead.hint.startswith("start it with < /dev/null, or bring it to the foreground (fg)")
+    assert lead.hint.startswith("start it with < /dev/null, or run it in the foreground (fg)")
 
 
 @pytest.mark.parametrize("call", ["read /dev/pts/3", "pselect6 /dev/pts/3", "poll /dev/pts/3"])

@@ -141,7 +141,7 @@ def test_hints_need_no_cluster():
     of_hosts = replace(silent, cluster="", source=source, user="eve", as_root=True)
     [lead, *_] = diagnose(of_hosts).findings
     assert lead.hint == (
-        f"look again: clusterctl diagnose {source}; see it from another node: "
+        f"diagnose again: clusterctl diagnose {source}; see it from another node: "
         f"ssh eve@demo-0 'sudo ping -c 3 {silent.hosts[1].address}'"
     )
     assert Hints(of_hosts).steps("see it", f"then {Hints(of_hosts).cancel}", "") == (
@@ -269,7 +269,7 @@ def test_no_job_here():
     host = HostEvidence(host="n1")
     found = diagnose(Evidence(source="--local", hosts=(host,)))
     assert found.exit_status == 3
-    assert found.verdict.startswith("no job was seen on these hosts (--local)")
+    assert found.verdict.startswith("no job was found on these hosts (--local)")
 
 
 def test_ranks_on_hosts_that_were_not_named():
@@ -314,12 +314,12 @@ def test_each_verdict_that_is_not_known_has_a_next_step():
     busy = replace(job_of(), hosts=(HostEvidence(host="n1", problems=("processes: no answer",)),))
     found = diagnose(of_hosts(busy))
     assert "a part of the evidence is missing: n1: processes: no answer" in found.verdict
-    assert found.next_step.startswith("look again: clusterctl diagnose --local; on a busy host")
+    assert found.next_step.startswith("diagnose again: clusterctl diagnose --local; on a busy host")
     torn = diagnose(replace(busy, problems=("hosts[0]: expected an object",)))
     assert "a part of the evidence is damaged: " in torn.verdict
     assert torn.next_step.endswith("clusterctl diagnose demo --save FILE")
     alone = Evidence(source="--local", hosts=(HostEvidence(host="n1", error=BUSY),))
-    assert diagnose(alone).next_step.startswith("look again: clusterctl diagnose --local")
+    assert diagnose(alone).next_step.startswith("diagnose again: clusterctl diagnose --local")
 
 
 def test_the_same_calls_are_no_proof_that_a_job_is_stuck():
@@ -327,7 +327,7 @@ def test_the_same_calls_are_no_proof_that_a_job_is_stuck():
     silent = of_hosts(job_of(2, 1, own("load"), log=(), quiet_s=None))
     found = diagnose(silent)
     assert found.check == "unknown"
-    assert "the same calls alone prove nothing" in found.next_step
+    assert "equal calls by themselves prove nothing" in found.next_step
     assert "a log is found if the job writes to a file" in found.next_step
 
 

@@ -309,8 +309,8 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
     elif runs:
         activity += ": a loop, or long work"
     hint = (
-        f"look again ({scene.hints.look}): a rank at work comes out of it; a loop has to be fixed: "
-        f"{scene.hints.cancel}"
+        f"diagnose again ({scene.hints.look}): a rank at work comes out of it; a loop has to be "
+        f"fixed: {scene.hints.cancel}"
     )
     # At one line at all looks, it may evaluate in a long call, or in a loop without an end.
     evaluates = is_saving(rank) and rank.uses_processor and scene.since_step_s < LONGEST_ALONE_S

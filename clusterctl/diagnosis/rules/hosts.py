@@ -183,7 +183,7 @@ def other_users(scene: Scene) -> Iterator[Cause]:
                 "host.shared",
                 WARNING,
                 f"{count(len(people), 'process')} of {', '.join(users)} on {called(host)} "
-                f"use{'s' if len(people) == 1 else ''} {share:.1f} processors beside the job",
+                f"use{'s' if len(people) == 1 else ''} {share:.1f} processors next to the job",
                 host.host,
                 "they are another user's: ask before you end them",
                 evidence=tuple(

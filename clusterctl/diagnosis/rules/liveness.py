@@ -115,7 +115,7 @@ def _not_seen(scene: Scene) -> str:
     if not scene.is_running or not scene.size:
         return ""
     ranks = [rank for rank in range(scene.size) if rank not in scene.host_of]
-    return f"; {format_ranks(ranks)} {were(ranks)} not seen: there, or gone" if ranks else ""
+    return f"; {format_ranks(ranks)} {were(ranks)} not observed: running, or ended" if ranks else ""
 
 
 # An instance that does not run: its state in EC2, and why (operations/status.py, describe_state).
@@ -173,7 +173,7 @@ def _renewal(scene: Scene, host: HostEvidence) -> str:
             "then off and on again, disks kept: clusterctl stop NAME --force; clusterctl start "
             f"NAME; a spot node cannot be stopped: {last.removeprefix('last, ')}"
         )
-    return hints.steps(f"look again: {hints.look}", ping, hints.cluster(last))
+    return hints.steps(f"diagnose again: {hints.look}", ping, hints.cluster(last))
 
 
 # What the error of a host that gave no evidence means: the first that fits.
@@ -356,7 +356,7 @@ def _stopped(
         return "stopped (state T)", goes_on
     return (
         "stopped (state T) in reading its terminal, as a job in the background is (SIGTTIN)",
-        f"start it with < /dev/null, or bring it to the foreground (fg) and answer; {goes_on} "
+        f"start it with < /dev/null, or run it in the foreground (fg) and answer; {goes_on} "
         "makes it try again",
     )
 
@@ -389,7 +389,7 @@ def _in_kernel(scene: Scene, rank: Rank, shown: tuple[str, ...]) -> RankFinding:
     elif channel:
         what += f" ({channel})"
     hint = scene.hints.steps(
-        "no signal ends such a process but what it waits for: look at that file system or device",
+        "no signal ends such a process but what it waits for: check that file system or device",
         scene.hints.cluster(f"clusterctl reboot NAME {rank.host.index} ends it"),
     )
     return RankFinding("rank.uninterruptible", severity, rank, what, shown, hint)
@@ -422,7 +422,7 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
             yield Cause(
                 "rank.missing",
                 WARNING,
-                f"{format_ranks(elsewhere)} {_are(elsewhere)} not seen on these hosts: ended, or "
+                f"{format_ranks(elsewhere)} {_are(elsewhere)} not found on these hosts: ended, or "
                 "on others",
                 hint=NAME_ALL,
                 ranks=tuple(elsewhere),
@@ -484,7 +484,7 @@ def _none_runs(scene: Scene) -> Iterator[Cause]:
         yield Cause(
             "ranks.none",
             WARNING,
-            "no rank was seen on these hosts: none runs, or on others",
+            "no rank was found on these hosts: none runs, or on others",
             hint=NAME_ALL,
             blocks=False,
         )
@@ -494,7 +494,7 @@ def _none_runs(scene: Scene) -> Iterator[Cause]:
             ERROR,
             f"no rank runs anywhere, {format_duration(scene.job.age_s)} after the start",
             hint=scene.hints.cluster(
-                "clusterctl logs NAME says how far mpirun got; end it: clusterctl cancel NAME"
+                "clusterctl logs NAME shows how far mpirun got; end it: clusterctl cancel NAME"
             ),
         )
 

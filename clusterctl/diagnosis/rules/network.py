@@ -114,7 +114,7 @@ def unanswered(scene: Scene) -> Iterator[Cause]:
             ERROR if scene.is_quiet else WARNING,
             f"{format_ranks(sockets)} wait in {waiting[0].waits_in} for an answer of {peer}{on}, "
             f"which has taken {format_bytes(sent)} of each and sent nothing{scene.since}: no "
-            "process of the job that was seen listens there",
+            "observed process of the job listens there",
             there.host if there else None,
             f"see which program has that port: {see}",
             tuple(sockets),
@@ -193,7 +193,7 @@ def _broken(scene: Scene, pair: _Pair, back: _Pair | None) -> Cause:
         between = f"{start} → {end}" if is_one_way else f"between {start} and {end}"
         what = (
             f"packets are lost {between}{port}: {format_bytes(unsent)} unsent, sent again "
-            f"{count(again, 'time')} in vain"
+            f"{count(again, 'time')} without success"
         )
         if pair.ranks and pair.their_ranks and is_one_way:
             waiting, source = sorted(pair.their_ranks), sorted(pair.ranks)

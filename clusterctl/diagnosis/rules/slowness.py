@@ -208,7 +208,7 @@ def _slow_sockets(scene: Scene) -> Iterator[Cause]:
             else f"the link between {' and '.join(map(called, ends))} is slow: data crawl over it",
             named.host if named else None,
             scene.hints.cluster(
-                "see its traffic beside the others': clusterctl watch NAME; or replace it: "
+                "compare its traffic with the others': clusterctl watch NAME; or replace it: "
                 f"clusterctl replace NAME {host.index}"
             ),
             evidence=(*shown, *((f"SSH: {host.error}",) if host.error else ())),
@@ -308,7 +308,7 @@ def idle_cards(scene: Scene) -> Iterator[Cause]:
                 f"{format_bytes(usual)} each",
                 host.host,
                 scene.hints.cluster(
-                    "see what its driver says: clusterctl doctor NAME; or replace the host: "
+                    "see its driver's state: clusterctl doctor NAME; or replace the host: "
                     f"clusterctl replace NAME {host.index}"
                 ),
                 evidence=(f"idle: {', '.join(idle[:8])}{'…' if len(idle) > 8 else ''}",),
