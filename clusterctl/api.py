@@ -6,19 +6,24 @@ import ast
 import builtins
 import functools
 import inspect
+import os
+import re
 import secrets
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
+import click
 from fabric import Connection
 
-from clusterctl.bench.plan import BenchSettings
+from clusterctl.bench.plan import BenchSettings, parse_sizes
 from clusterctl.bench.results import Benchmark
 from clusterctl.cli.app_context import AppContext
 from clusterctl.cli.cluster import check_removal, launch_request
 from clusterctl.cli.copy.options import CopyOptions, request_of, url_access
+from clusterctl.cli.main import cli
 from clusterctl.cli.spec_options import layers
 from clusterctl.config import load_settings, settings_of
 from clusterctl.configuration.effective import SpecDraft
@@ -30,7 +35,7 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import other_cluster, parse_nodes
 from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.ec2.money.prices import find_prices, list_prices
-from clusterctl.jobs.mpirun import Variable
+from clusterctl.jobs.mpirun import Variable, parse_variable
 from clusterctl.jobs.plan import JobRequest
 from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.operations import bench as benchmarks
@@ -43,6 +48,7 @@ from clusterctl.operations.fetch import fetch as fetch_job
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.ownership import NotLaunchedHere
 from clusterctl.operations.train import (
+    check_retries,
     machines_of,
     plan_training,
     start_training,
@@ -75,42 +81,94 @@ __all__ = [
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+# Surrogates that stand for no byte of a file's name.
+_NO_TEXT = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 
 def _checked(function: F) -> F:
-    """Make a function refuse arguments that are not of their annotated types, with a UsageError."""
+    """Make a function refuse what is wrong in its arguments, before it does anything (`_check`)."""
     signature = inspect.signature(function)
     kinds = {**function.__annotations__, **AccountOptions.__annotations__}
 
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
+        command = cli.get_command(click.Context(cli), function.__name__)
+        context = click.Context(command or cli)
         for name, value in {**given, **given.get("account", {})}.items():
             kind = getattr(kinds.get(name), "__forward_arg__", kinds.get(name))
-            if name != "account" and kind and not _fits(value, ast.parse(kind, mode="eval").body):
-                raise UsageError(f"{function.__name__}: {name} is {kind}, not {value!r:.80}")
+            if name != "account" and kind:
+                known = signature.parameters.get(name)
+                default = known.default if known else None
+                _check(f"{function.__name__}: {name}", value, kind, globals(), default, context)
         return function(*args, **kwargs)
 
     return cast("F", checked)
 
 
-def _fits(value: object, kind: ast.AST) -> bool:
+def _check(
+    where: str,
+    value: object,
+    kind: str,
+    names: Mapping[str, Any],
+    default: object,
+    context: click.Context | None,
+) -> None:
+    """Raise UsageError, with `where`, for a value that is not of the annotated type, for an empty
+    word or selection whose default is not, and for what the command's option of that name refuses.
+
+    So for the fields of a dataclass; for those in a tuple without `context`: of their types.
+    """
+    if not _fits(value, ast.parse(kind, mode="eval").body, names):
+        raise UsageError(f"{where} is {kind}, not {value!r:.80}")
+    parts = [(where, value, context)]
+    if isinstance(value, tuple):
+        parts = [(f"{where}[{at}]", one, None) for at, one in enumerate(value)]
+    for place, part, options in parts:
+        for field in fields(part) if is_dataclass(part) else ():
+            own, inner = vars(sys.modules[part.__module__]), getattr(part, field.name)
+            _check(f"{place}.{field.name}", inner, str(field.type), own, field.default, options)
+    if context is None:
+        return
+    has_any = value.strip() if isinstance(value, str) else value
+    if isinstance(value, Sequence) and not has_any and default not in ("", b"", ()):
+        raise UsageError(f"{where} is empty", "was it computed, or read from what is not set?")
+    name = re.split("[. ]", where)[-1]
+    for option in context.command.params:
+        is_one = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+        if option.name == name and is_one:
+            try:
+                option.type.convert(value, None, context)
+            except click.BadParameter as error:
+                raise UsageError(f"{where}: {error.message}") from None
+
+
+def _fits(value: object, kind: ast.AST, names: Mapping[str, Any]) -> bool:
     """Return whether a value is of an annotated type. A string is no Sequence."""
     if isinstance(kind, ast.BinOp):
-        return _fits(value, kind.left) or _fits(value, kind.right)
+        return _fits(value, kind.left, names) or _fits(value, kind.right, names)
     if isinstance(kind, ast.Constant):
         return value is None
     if isinstance(kind, ast.Subscript):
-        if ast.unparse(kind.value) == "Mapping":
+        outer = ast.unparse(kind.value)
+        if outer == "Mapping":
             return isinstance(value, Mapping)
-        of_items = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-        return of_items and all(_fits(item, kind.slice) for item in cast("Sequence[object]", value))
+        if isinstance(value, (str, bytes)) or not isinstance(value, _named(outer, names)):
+            return False
+        item = kind.slice.elts[0] if isinstance(kind.slice, ast.Tuple) else kind.slice
+        return all(_fits(one, item, names) for one in cast("Sequence[object]", value))
     name = ast.unparse(kind)
     if isinstance(value, bool) or name == "bool":
         return isinstance(value, bool) and name == "bool"
     if name == "float":
-        return isinstance(value, (int, float))
-    return isinstance(value, getattr(builtins, name, None) or globals()[name])
+        return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
+    if name == "str" and isinstance(value, str) and _NO_TEXT.search(value):
+        return False
+    return isinstance(value, _named(name, names))
+
+
+def _named(name: str, names: Mapping[str, Any]) -> Any:
+    return getattr(builtins, name, None) or names[name]
 
 
 def _indices(cluster: str, nodes: int | str | Sequence[int | str] | None) -> tuple[int, ...] | None:
@@ -142,7 +200,7 @@ def up(
     """Launch or complete cluster NAME, and wait until all its nodes are ready.
 
     `settings` are keys of clusterctl.yaml with their values, which come before those of the
-    environment and of the file. Nothing is asked. Raises LaunchRefused, with its findings, if a
+    environment and of the file. Without prompts. Raises LaunchRefused, with its findings, if a
     check fails.
     """
     app = _app(name, account)
@@ -168,13 +226,11 @@ def run(
     """Run COMMAND on the nodes of cluster NAME in parallel.
 
     `nodes` is None for all, or what --nodes takes (`"0-3,5"`, `"demo-1"`), an index, or a list of
-    these. `stdin` as a str is sent as UTF-8. A status other than 0 is a result, a node that was not
-    reached is one of the `failures`.
+    these. `stdin` as a str is sent as UTF-8, a name of a file as its bytes. A status other than 0
+    is a result, a node that was not reached is one of the `failures`.
     """
-    if not command.strip():
-        raise UsageError("the command is empty", "an empty one would succeed on every node")
     indices = _indices(name, nodes)
-    data = stdin.encode() if isinstance(stdin, str) else stdin
+    data = stdin.encode(errors="surrogateescape") if isinstance(stdin, str) else stdin
     with _app(name, account).open(name) as access:
         return access.connections.run_all(
             access.select(indices), command, timeout_s=timeout_s, stdin=data, as_user=True
@@ -200,11 +256,7 @@ def copy(
     """
     given = [sources] if isinstance(sources, (str, Path)) else sources
     words, indices = tuple(map(str, given)), _indices(name, nodes)
-    source = None
-    if from_node is not None:
-        [source, *others] = _indices(name, from_node) or ()
-        if others:
-            raise UsageError(f"SRC is on one node, not on {from_node}")
+    [source] = _indices(name, from_node) or [None]
     app, request = _app(name, account), request_of(options, words, destination, source)
     with app.open(name) as access:
         return copy_to_cluster(
@@ -233,6 +285,7 @@ def train(
     With `queue` it runs after the jobs that are there. After a lost node it is started again up to
     `retries` times, with `min_gpus` at least. Raises NotReady, with its findings, JobRunning.
     """
+    check_retries(request.ranks, retries, min_gpus)
     app = _app(name, account)
     status = app.status(name)
     with app.access(status.cluster) as access:
@@ -275,7 +328,7 @@ def logs(
     rank: int | None = None,
     **account: Unpack[AccountOptions],
 ) -> str:
-    """Return the log so far of the job, or of the latest that has begun; or what one rank wrote."""
+    """Return the log so far of the job, or of the latest one started; or what one rank wrote."""
     parts: list[bytes] = []
     with _app(name, account).open(name) as access:
         job = job_logs.find(access, job_id)
@@ -322,7 +375,13 @@ def bench(
     """
     settings.check_arguments()
     app, place = _app(settings.cluster, account), Path(folder)
-    request = benchmarks.BenchRequest(settings, tuple(sizes), repeats, secrets.randbelow(2**32))
+    request = benchmarks.BenchRequest(
+        settings,
+        parse_sizes(",".join(map(str, sizes))),
+        repeats,
+        secrets.randbelow(2**32),
+        tuple(parse_variable(text, os.environ) for text in settings.variables),
+    )
     status = app.status(settings.cluster)
     with app.access(status.cluster) as access:
         plan = benchmarks.plan_benchmark(app.clients, status, access, request, place)

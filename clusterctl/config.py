@@ -28,7 +28,7 @@ PROBLEMS_SHOWN = 40
 class Settings:
     """The settings that every command needs.
 
-    Where `region`, `profile` or `endpoint_url` is None, boto3 looks for it in its usual places.
+    Where `region`, `profile` or `endpoint_url` is None, boto3 reads it from its usual places.
 
     `home` is the folder of clusterctl's state. `file` is the parsed clusterctl.yaml, None if there
     is none.

@@ -12,11 +12,21 @@ from typing import Any
 import botocore.client
 import botocore.hooks
 import botocore.loaders
+import botocore.model
 
 
 def share_what_is_always_the_same() -> None:
     # A new loader would read and keep EC2's whole API description: gigabytes after all tests.
     botocore.loaders.create_loader = functools.lru_cache(botocore.loaders.create_loader)
+    # Shapes that a model has made stay with it: all of those of errors, for the first error.
+    model_of = functools.lru_cache(maxsize=None)(
+        lambda loader, service, version: botocore.model.ServiceModel(
+            loader.load_service_model(service, "service-2", api_version=version), service
+        )
+    )
+    botocore.client.ClientCreator._load_service_model = lambda creator, service, api_version=None: (
+        model_of(creator._loader, service, api_version)
+    )
     aliased = functools.lru_cache(maxsize=None)(botocore.hooks.EventAliaser({})._alias_event_name)
     botocore.hooks.EventAliaser._alias_event_name = lambda _, name: aliased(name)
     create_class = botocore.client.ClientCreator._create_client_class

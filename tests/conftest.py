@@ -51,6 +51,8 @@ MARKS = {
     "lab": "lab",
     "lab_home": "lab",
     "ssh_server": "slow",
+    "relays": "slow",
+    "homes": "slow",
     "moto_url": "slow",
     "training_env": "train",
 }

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import inspect
 import io
+import math
 import re
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import click
 import pytest
 from click.testing import CliRunner
 
+from clusterctl.cli.main import cli
+from clusterctl.cli.params import Duration
 from clusterctl.config import settings_of
 from clusterctl.domain.errors import UsageError
+from clusterctl.jobs.horovod import HorovodTuning
+from clusterctl.jobs.plan import check_request
 
 PAGE = Path(__file__).parent.parent / "docs" / "python.md"
 
@@ -27,7 +36,6 @@ def run_program(text: str, capsys) -> list[str]:
 @pytest.mark.lab
 def test_the_programs_of_the_page(lab, tmp_path, monkeypatch, capsys):
     from clusterctl import api
-    from clusterctl.cli.main import cli
 
     monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
     monkeypatch.setenv("CLUSTERCTL_LAB", "1")
@@ -61,6 +69,9 @@ def test_the_programs_of_the_page(lab, tmp_path, monkeypatch, capsys):
         hostname, again = run_program(connections, capsys)
         assert hostname.startswith("ip-10-")
         assert again == addresses
+        # A file's name as os.listdir reads it is sent as its bytes.
+        [sent] = api.run("demo", "od -An -tx1", nodes=0, stdin="\udcff").values
+        assert sent.stdout.split() == ["ff"]
         removed = api.down("demo", discard_results=True)
         assert removed.nodes == ("demo-0", "demo-1")
     finally:
@@ -101,12 +112,144 @@ def test_an_argument_of_a_wrong_type_is_refused_by_name(monkeypatch, tmp_path):
         names = {} if function is api.bench else {"name": "demo"}
         with pytest.raises(UsageError, match=rf"^{function.__name__}: \w+ is .*, not "):
             function(**names, **wrong)
-    with pytest.raises(UsageError, match="no SRC: there is nothing to copy"):
-        api.copy("demo", [], "~/")
     with pytest.raises(UsageError, match="nothing at 'settings.json'"):
         api.copy("demo", "settings.json", "~/")
-    with pytest.raises(UsageError, match="SRC is on one node, not on 0-1"):
+    with pytest.raises(UsageError, match="from_node: not a node's index or name: '0-1'"):
         api.copy("demo", Path("a"), "~/", from_node="0-1")
+
+
+def refusal(function, *args, **given):
+    with pytest.raises(UsageError) as refused:
+        function(*args, **given)
+    return refused.value.message
+
+
+def test_a_field_of_a_wrong_type_is_refused_by_name(monkeypatch, tmp_path):
+    """A string is not taken apart, and no node is asked."""
+    from clusterctl import api
+
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
+
+    def of_job(**wrong):
+        return refusal(api.train, "demo", api.JobRequest(**{"ranks": 2, **wrong}))
+
+    words, variables = "train: request.arguments is tuple[str, ...], not ", "tuple[Variable, ...]"
+    assert of_job(script=Path("f")).startswith("train: request.script is str | None, not ")
+    assert of_job(arguments="00") == f"{words}'00'"
+    assert of_job(arguments=(0, 3)) == f"{words}(0, 3)"
+    assert of_job(ranks="2") == "train: request.ranks is int, not '2'"
+    assert of_job(ranks=2.0) == "train: request.ranks is int, not 2.0"
+    assert of_job(variables=("A=1",)) == f"train: request.variables is {variables}, not ('A=1',)"
+    wrong = (api.Variable("A", 1),)
+    assert of_job(variables=wrong) == "train: request.variables[0].value is str, not 1"
+    tuning = HorovodTuning(autotune="yes")
+    assert of_job(tuning=tuning) == "train: request.tuning.autotune is bool, not 'yes'"
+    for wrong in ({"streams": "4"}, {"files_from": ["x"]}, {"link_rate": math.nan}):
+        [(name, value)] = wrong.items()
+        message = refusal(api.copy, "demo", "a", "~/", options=api.CopyOptions(**wrong))
+        kind = api.CopyOptions.__annotations__[name]
+        assert message == f"copy: options.{name} is {kind}, not {value!r}"
+    assert refusal(api.run, "demo", "cat", stdin="\ud800").startswith("run: stdin is ")
+
+
+def test_an_empty_word_and_an_empty_selection_are_refused(monkeypatch, tmp_path):
+    """They would mean the folder here, the latest job, or no node at all."""
+    from clusterctl import api
+
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
+    assert refusal(api.run, "demo", "true", nodes=[]) == "run: nodes is empty"
+    assert refusal(api.run, "demo", " ") == "run: command is empty"
+    assert refusal(api.copy, "demo", [], "~/") == "copy: sources is empty"
+    assert refusal(api.fetch, "demo", "") == "fetch: folder is empty"
+    for function in (api.wait, api.logs, api.diagnose):
+        assert refusal(function, "demo", "") == f"{function.__name__}: job_id is empty"
+    assert refusal(api.wait, "demo", "x") == "not the id of a job: 'x'"
+    request = api.JobRequest(ranks=2, script="")
+    assert refusal(api.train, "demo", request) == "train: request.script is empty"
+    assert refusal(api.bench, api.BenchSettings("demo"), [], "runs") == "bench: sizes is empty"
+    nothing = api.BenchSettings("demo", synthetic=False)
+    assert refusal(api.bench, nothing, [1], "runs").startswith("bench trains on noise")
+    assert refusal(api.bench, api.BenchSettings("demo"), [0], "runs").startswith("not numbers of")
+
+
+# Options of a command that a function lacks.
+LACKING = {
+    "run": {"fanout"},
+    "train": {"launcher", "input_mode", "credentials", "watchdog_s"},
+    "bench": {"streams"},
+}
+
+
+@pytest.mark.parametrize("name", ["run", "copy", "train", "wait", "logs", "diagnose", "bench"])
+def test_what_an_option_refuses_the_function_refuses(monkeypatch, tmp_path, name):
+    from clusterctl import api
+
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
+    function = getattr(api, name)
+    given = {"name": "demo", "command": "true", "sources": "a", "destination": "~/"}
+    given |= {"request": api.JobRequest(ranks=2), "settings": api.BenchSettings("demo")}
+    given |= {"options": api.CopyOptions(), "sizes": [1], "folder": "runs"}
+    known = inspect.signature(function).parameters
+    given = {one: value for one, value in given.items() if one in known}
+    lacking = set()
+    for option in cli.get_command(click.Context(cli), name).params:
+        kind = option.type
+        if isinstance(kind, click.IntRange):
+            wrong = kind.min - 1
+        elif isinstance(kind, click.Choice):
+            wrong = "bogus"
+        elif isinstance(kind, Duration):
+            wrong = -1.0
+        else:
+            continue
+        values = {option.name: wrong}
+        if option.name not in known:
+            for one, whole in given.items():
+                if hasattr(whole, option.name):
+                    values = {one: replace(whole, **values)}
+                elif hasattr(getattr(whole, "tuning", None), option.name):
+                    values = {one: replace(whole, tuning=replace(whole.tuning, **values))}
+        if {*values} <= {*known}:
+            message = refusal(function, **{**given, **values})
+            assert re.match(rf"{name}: ([\w.]+\.)?{option.name}: ", message), message
+        else:
+            lacking.add(option.name)
+    assert lacking == LACKING.get(name, set())
+
+
+def test_bench_sends_the_variables_of_its_settings(monkeypatch):
+    from clusterctl import api
+
+    planned = []
+
+    def plan(clients, status, access, request, place):
+        planned.append(request)
+        raise UsageError("planned")
+
+    app = SimpleNamespace(
+        clients=None,
+        status=lambda name: SimpleNamespace(cluster=None),
+        access=lambda cluster: nullcontext(),
+    )
+    monkeypatch.setattr(api, "_app", lambda name, account: app)
+    monkeypatch.setattr(api.benchmarks, "plan_benchmark", plan)
+    settings = api.BenchSettings("demo", variables=("NCCL_DEBUG=INFO",))
+    assert refusal(api.bench, settings, [8, 1, 8], "runs") == "planned"
+    assert planned[0].variables == (api.Variable("NCCL_DEBUG", "INFO"),)
+    assert planned[0].sizes == (1, 8)
+
+
+def test_what_options_refuse_together_the_functions_refuse(monkeypatch, tmp_path):
+    from clusterctl import api
+
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
+    for given in ({"min_gpus": 1}, {"min_gpus": 3, "retries": 1}):
+        message = refusal(api.train, "demo", api.JobRequest(ranks=2), **given)
+        assert message.startswith("--min-gpus is for --retries")
+    assert "not the name of a variable" in refusal(api.Variable, "A B", "1")
+    own = replace(api.JobRequest(ranks=2), mpi_arguments=("-np", "4"))
+    with pytest.raises(UsageError, match="--mpi-arg -np: "):
+        check_request(own, 2, "")
 
 
 @pytest.mark.parametrize(

@@ -290,8 +290,8 @@ class Model:
     def with_reading(self, steps_s: Mapping[int, float], waiting: Collection[int]) -> Model:
         """Return the model of real data, of which `steps_s` were measured; `self` is of synthetic.
 
-        The sizes that are `waiting` for reading tell its speed: each node's own, if all sizes
-        agree with that, else that of a storage that the nodes share. Its misfits are those of the
+        The sizes that are `waiting` for reading show its speed: each node's own, if all sizes
+        fit that, else that of a storage that the nodes share. Its misfits are those of the
         former if neither explains what was measured.
         """
         own, shared = (self._reading(steps_s, waiting, shared) for shared in (False, True))

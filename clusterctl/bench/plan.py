@@ -53,7 +53,10 @@ class BenchSettings:
     mpi_arguments: tuple[str, ...] = ()
 
     def check_arguments(self) -> None:
-        """Raise UsageError for a trainer's option that the benchmark sets itself."""
+        """Raise UsageError for a trainer's option that the benchmark sets itself, and if there is
+        nothing to train on."""
+        if not self.kinds:
+            raise UsageError("bench trains on noise, on data_dir, or on both", "synthetic=True")
         own = {word for word in replace(self, arguments=()).flags() if word.startswith("--")}
         for word in self.arguments:
             flag = word.partition("=")[0]

@@ -102,7 +102,7 @@ def published_for(benchmark: Benchmark) -> list[PublishedRun]:
 
 
 def blocks(benchmark: Benchmark, predicted: Sequence[int] = ()) -> list[Block]:
-    """Return the whole report. `predicted` are sizes for the model beside the powers of two."""
+    """Return the whole report. `predicted` are sizes for the model besides the powers of two."""
     results = by_size(benchmark)
     models = {kind: model_of(benchmark, kind) for kind in benchmark.settings.kinds}
     cluster = benchmark.about.get("cluster", benchmark.name)
@@ -116,7 +116,7 @@ def blocks(benchmark: Benchmark, predicted: Sequence[int] = ()) -> list[Block]:
             f"± is half of the {LEVEL:.0%} interval of Student's t over repeated runs; of an "
             "efficiency, by the delta method with Welch's degrees of freedom. The speed is all "
             "images by all seconds of the measured steps. Efficiency is images/s of a GPU against "
-            "one GPU alone, and against one full node, on the same kind of data. TFLOP/s are those "
+            "a single GPU, and against one full node, on the same kind of data. TFLOP/s are those "
             "that the model needs (docs/benchmarks.md), of each GPU; MFU is their share of the "
             f"GPU's peak without sparsity. {NONE}: not known."
         ),
@@ -217,7 +217,7 @@ def cost_table(results: Sequence[SizeResult]) -> ReportTable:
 def choice_table(benchmarks: Sequence[Benchmark]) -> ReportTable:
     """Return the table of all sizes of all benchmarks: by data, the fastest training first."""
     machines = [machines_in_words(each) for each in benchmarks]
-    # The name of a benchmark tells apart two of the same machines.
+    # The name of a benchmark distinguishes two of the same machines.
     names = [
         f"{words} ({each.name})" if machines.count(words) > 1 else words
         for words, each in zip(machines, benchmarks)
@@ -285,7 +285,7 @@ def _shares_and_prices(benchmark: Benchmark) -> str:
         "what does not hide behind the backward pass, and waiting for the slowest rank; input is "
         "what real data adds at the same size. A difference below zero is noise, and none. "
         f"{NONE}: the runs that would show it were not made. {dollars} Times and dollars are for "
-        "training alone: launch, data, checkpoints and evaluation come on top."
+        "training only: launch, data, checkpoints and evaluation come on top."
     )
 
 
@@ -397,10 +397,10 @@ def _what_is_known(model: Model) -> str:
     if max(model.measured) <= model.per_node:
         if model.network is None:
             return (
-                "Only one node was measured: nothing is said of several. Measure one size on two "
-                "nodes."
+                "Only one node was measured: efficiency of several unknown. Measure one size on "
+                "two nodes."
             )
-        return "Only one node was measured: figures for several come from the network alone."
+        return "Only one node was measured: figures for several come only from the network."
     network = "" if model.network else " So does a measured network (bench --network)."
     if model.exposed < EXPOSED_FROM:
         return (

@@ -23,7 +23,7 @@ INTERVALS = 200  # of Simpson's rule; even
 class Estimate:
     """A value and the interval in which it lies at the confidence level LEVEL.
 
-    `low` and `high` are None for a single run. `high` alone is None if the interval is unbounded.
+    `low` and `high` are None for a single run. Only `high` is None if the interval is unbounded.
     """
 
     value: float

@@ -66,8 +66,8 @@ class NodeEnv:
     """One node's environment, and what it can be made with. Sizes in bytes.
 
     `key` has all that Horovod's wheel depends on. `stamp` is the key and more of the installed
-    environment. `chosen`: the launcher looks for an environment in this folder first, and
-    `remembered`: an installation told it to. `gathered`: all wheels but Horovod's are there. `free`
+    environment. `chosen`: the launcher tries the environment in this folder first, and
+    `remembered`: an installation set it. `gathered`: all wheels but Horovod's are there. `free`
     and `home_free` are the device and the free bytes of the folder's and the home folder's file
     systems. `capabilities` are those of the GPUs, 90 for 9.0. `no_toolkit` is why Horovod cannot be
     compiled for the GPUs.
@@ -142,7 +142,7 @@ def ranks_check() -> str:
 
 
 def parse_environment(result: CommandResult) -> NodeEnv:
-    """Parse the output of the step `look`. Raises CommandFailed if it is not complete."""
+    """Parse the output of the step `inspect`. Raises CommandFailed if it is not complete."""
     lines = result.stdout.splitlines()
     if not result.ok or "looked" not in lines:
         raise failed(result, result.stderr)

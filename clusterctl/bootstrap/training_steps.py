@@ -32,7 +32,7 @@ def inspect(
         return parse_environment(
             connections.run(
                 target,
-                request.command("look"),
+                request.command("inspect"),
                 stdin=training_script(),
                 timeout_s=INSPECT_TIMEOUT_S,
             )

@@ -106,7 +106,7 @@ _ETC_HOSTS = """\
 if names=$(without_block /etc/hosts; printf '%s' "$block") && [ -n "$names" ] &&
     [ "$names" != "$(cat /etc/hosts)" ]; then
     printf '%s\\n' "$names" | sudo -n tee /etc/hosts >/dev/null 2>&1 ||
-        echo 'note /etc/hosts left alone: no sudo'
+        echo 'note /etc/hosts unchanged: no sudo'
 fi
 """
 _CONFIG = """\

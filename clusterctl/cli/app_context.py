@@ -18,6 +18,7 @@ from clusterctl.cli import output
 from clusterctl.cli.params import (
     NAMED_CLUSTERS_KEY,
     NODE_PATHS_KEY,
+    AccountOption,
     LocalPath,
     clusters_here,
     clusters_launched,
@@ -42,20 +43,26 @@ if TYPE_CHECKING:
     from clusterctl.operations.folder import ClusterFolder
     from clusterctl.operations.status import ClusterStatus
 
-config_option = click.option(
-    "--config",
-    type=LocalPath(),
-    metavar="FILE",
-    help="Settings to use in place of clusterctl.yaml.",
-)
+
+def config_option(
+    cls: type[click.Option] = click.Option,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator that adds --config FILE."""
+    text = "Settings to use in place of clusterctl.yaml."
+    return click.option("--config", type=LocalPath(), metavar="FILE", help=text, cls=cls)
+
+
 _OPTIONS = (
     click.option(
-        "--lab/--no-lab", default=None, help="Use the local EC2 (or set CLUSTERCTL_LAB=1)."
+        "--lab/--no-lab",
+        default=None,
+        help="Use the local EC2 (or set CLUSTERCTL_LAB=1).",
+        cls=AccountOption,
     ),
-    click.option("--region", metavar="REGION", help="AWS region."),
-    click.option("--profile", metavar="NAME", help="AWS profile."),
-    click.option("--endpoint-url", metavar="URL", help="Another EC2 endpoint."),
-    config_option,
+    click.option("--region", metavar="REGION", help="AWS region.", cls=AccountOption),
+    click.option("--profile", metavar="NAME", help="AWS profile.", cls=AccountOption),
+    click.option("--endpoint-url", metavar="URL", help="Another EC2 endpoint.", cls=AccountOption),
+    config_option(AccountOption),
 )
 
 

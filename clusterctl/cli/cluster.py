@@ -129,7 +129,7 @@ def launcher_of(
     app: AppContext,
     name: str,
     waiting: WaitingOptions = DEFAULT_WAITING,
-    agree: Callable[[LaunchPlan], bool] = lambda plan: False,
+    approve: Callable[[LaunchPlan], bool] = lambda plan: False,
 ) -> Iterator[Launcher]:
     """Yield a launcher that shows its progress.
 
@@ -143,7 +143,7 @@ def launcher_of(
     try:
         with node_progress() as progress:
             launcher = Launcher(
-                *(clients, folder, progress, app.proxy_command, *waiting, agree, app.timeouts)
+                *(clients, folder, progress, app.proxy_command, *waiting, approve, app.timeouts)
             )
             yield launcher
     except KeyboardInterrupt:
@@ -163,14 +163,14 @@ def launcher_of(
 
 def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], bool]:
     """Return a function that prints what a plan's cluster will cost and what an own role allows,
-    and asks for consent. It returns whether it has asked.
+    and requires a confirmation. It returns whether there was a question.
 
     It does not ask with `yes` or in a script, and does nothing in the lab, which costs nothing.
     Answering no raises click.Abort. It raises UsageError on a terminal that would not show the
     question.
     """
 
-    def agree(plan: LaunchPlan) -> bool:
+    def approve(plan: LaunchPlan) -> bool:
         from clusterctl.operations.costs import running_cost
 
         if app.settings.lab:
@@ -191,7 +191,7 @@ def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], bool]:
         output.confirm(question, yes, scripts=True)
         return True
 
-    return agree
+    return approve
 
 
 def _running_words(cost: RunningCost) -> str:
@@ -552,8 +552,8 @@ def _copy_data(
             f"{shlex.quote(whole)} {shlex.quote(whole)} --from {peer.index} --nodes {nodes}"
         )
         request = request_of(options, (whole,), whole, peer.index)
-        shown.report = copy_to_cluster(access, access.select(indices), request, watch=shown.watch)
-    return shown.finish()
+        report = copy_to_cluster(access, access.select(indices), request, watch=shown.watch)
+    return shown.finish(report)
 
 
 @cluster_command()
@@ -593,7 +593,7 @@ def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
     """Stop all nodes of cluster NAME, and wait until they are.
 
     Their root volumes are kept, and cost; what is on instance store (/opt/dlami/nvme) is lost. If
-    something is there, it asks first. `clusterctl start` brings them back, if EC2 has
+    something is there, it asks first. `clusterctl start` restarts them, if EC2 has
     machines in their zone then.
 
     \b

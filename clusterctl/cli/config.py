@@ -39,6 +39,14 @@ def config() -> None:
     """The settings in clusterctl.yaml and the environment.
 
     \b
+    All commands that use an AWS account have these options:
+      --lab / --no-lab    Use the local EC2 (or set CLUSTERCTL_LAB=1).
+      --region REGION     AWS region.
+      --profile NAME      AWS profile.
+      --endpoint-url URL  Another EC2 endpoint.
+      --config FILE       Settings to use in place of clusterctl.yaml.
+
+    \b
     Example:
       clusterctl config check
       clusterctl config show demo
@@ -47,7 +55,7 @@ def config() -> None:
 
 @config.command()
 @click.argument("name", required=False, type=ClusterName())
-@config_option
+@config_option()
 @json_option("SettingsData")
 def show(name: str | None, config: Path | None, as_json: bool) -> None:
     """Show the settings of cluster NAME, or those of any cluster.
@@ -112,12 +120,12 @@ def _shown(option: Option, value: Any) -> str:
 
 
 @config.command()
-@config_option
+@config_option()
 @json_option("CheckedFile")
 def check(config: Path | None, as_json: bool) -> int:
     """Check the file, and that each cluster in it can be launched as it is described.
 
-    The exit status is 2 if anything is wrong.
+    The exit status is 1 if anything is wrong.
 
     \b
     Example:
@@ -142,7 +150,7 @@ def check(config: Path | None, as_json: bool) -> int:
             output.line(problem.at(str(path)))
     else:
         output.line(f"{path}: {count(len(file.clusters), 'cluster')}, no problem")
-    return 2 if problems else 0
+    return 1 if problems else 0
 
 
 def _cluster_problems(file: SpecFile) -> list[Problem]:

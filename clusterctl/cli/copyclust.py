@@ -85,7 +85,7 @@ def copyclust(
             names = [one.host for one in access.targets]
             from_node = None if from_host is None else place_of(from_host, names)
             request = request_of(options, src, dst, from_node)
-            shown.report = copy_to_hosts(
+            report = copy_to_hosts(
                 access,
                 request,
                 watch=state.watch if state else shown.watch,
@@ -94,8 +94,8 @@ def copyclust(
                 timeout_s=options.timeout_s,
             )
         if state:
-            state.finish(shown.report)
-    return shown.finish()
+            state.finish(report)
+    return shown.finish(report)
 
 
 def _clients() -> Clients:

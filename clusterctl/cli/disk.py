@@ -15,11 +15,11 @@ from clusterctl.cli.node_options import nodes_option
 from clusterctl.cli.params import dry_run_option, json_option, yes_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.results import FanoutResult, status_of
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.node.jobs.clean import NodeLogs
 
 if TYPE_CHECKING:
-    from clusterctl.domain.results import FanoutResult
     from clusterctl.operations.disk import DiskReport, PartsOnHost
     from clusterctl.operations.losses import Losses
 
@@ -114,7 +114,7 @@ def _grow(
         for one in result.values:
             output.line(f"{one.host}: {one.before_gib} GiB, now {one.gib}; {one.message}")
     hostlines.show_failures(result.failures)
-    return result.failure_status
+    return status_of(result.failures)
 
 
 def _show_fills(report: DiskReport) -> None:
@@ -185,7 +185,7 @@ def clean_logs(
 
     These are the folders of the cluster's jobs (--log_dir), ~/imagenet_resnet, and imagenet_resnet
     and imagenet_resnet_synthetic in ~/examples/horovod/tensorflow. Other files there stay. --jobs
-    removes all that is kept of ended jobs, and what their programs wrote beside themselves. Asks
+    removes all that is kept of ended jobs, and what their programs wrote next to themselves. Asks
     on a terminal before it removes checkpoints, or what was not fetched; elsewhere that needs
     --yes. --copies removes no logs, only what interrupted copies have left, unless a copy uses it.
     """
@@ -221,9 +221,7 @@ def clean_logs(
         for sentence in node.failed:
             output.note(f"error: {host}: not removed: {sentence}")
     hostlines.show_failures(result.failures)
-    if result.failures:
-        return 255
-    return int(any(node.failed for node in result.values))
+    return status_of(result.failures, any(node.failed for node in result.values))
 
 
 def _discard_copies(app: AppContext, name: str, dry_run: bool, as_json: bool) -> int:
@@ -248,7 +246,7 @@ def _discard_copies(app: AppContext, name: str, dry_run: bool, as_json: bool) ->
         if one.failed:
             output.note(f"error: {one.host}: not removed: {one.path}: {one.failed}")
     hostlines.show_failures(result.failures)
-    return 255 if result.failures else int(any(one.failed for one in found))
+    return status_of(result.failures, any(one.failed for one in found))
 
 
 def _show(found: FanoutResult[NodeLogs]) -> None:
@@ -287,7 +285,7 @@ def _confirm(found: FanoutResult[NodeLogs], losses: Losses, yes: bool) -> None:
         going.append(f"{checkpoints} on {fold_hosts(hosts)}")
     jobs = {one.job_id for one in losses.written} | {*losses.unread}
     if jobs:
-        going.append(f"what {count(len(jobs), 'job')} wrote and nobody fetched")
+        going.append(f"what {count(len(jobs), 'job')} wrote and was not fetched")
     if losses.unknown:
         going.append(f"what jobs wrote on {fold_hosts([*losses.unknown])}, which is not known")
     if going:

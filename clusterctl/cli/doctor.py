@@ -85,7 +85,7 @@ def _of_cluster(
     from clusterctl.domain.errors import HostError
     from clusterctl.ec2.health import health_findings
     from clusterctl.jobs.detached import JobRunning
-    from clusterctl.operations.doctor import doctor as look
+    from clusterctl.operations.doctor import doctor as inspect
     from clusterctl.operations.doctor import repair
     from clusterctl.operations.logs import refuse_while_training
 
@@ -105,9 +105,9 @@ def _of_cluster(
         gone = [] if indices else found.findings
         health = [*gone, *health_findings(app.clients.ec2, chosen)]
         request = (found.instances, indices, data_dir, all_to_all, health)
-        report = look(access, *request)
+        report = inspect(access, *request)
         if fix and repair(access, report, output.note):
-            report = look(access, *request)
+            report = inspect(access, *request)
     return report
 
 

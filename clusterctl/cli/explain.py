@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.explain.explanation import Explanation, LogFinding, UnknownError
     from clusterctl.operations.hosts_access import HostSource
 
-# Characters of each piece that are looked at, and the share of them that text has at most of those
+# Characters of each piece that are read, and the share of them that text has at most of those
 # that no text has.
 MEASURED, MOST_ODD = 1 << 16, 0.3
 _ODD = re.compile("[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f\ufffd]")

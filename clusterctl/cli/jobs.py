@@ -184,12 +184,14 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
 
 def job_and_folder(words: Sequence[str]) -> tuple[str | None, Path | None]:
     """Return the job id and the folder among the words, in any order. Raises UsageError."""
-    from clusterctl.jobs.plan import JOB_ID
+    from clusterctl.jobs.plan import BEGINS_AS_ID, JOB_ID
 
     if any(not word.strip() for word in words):
         raise UsageError("a word is empty", "is a variable of your shell unset?")
     ids = [word for word in words if JOB_ID.fullmatch(word)]
     folders = [word for word in words if not JOB_ID.fullmatch(word)]
+    for word in filter(BEGINS_AS_ID.match, folders):
+        raise UsageError(f"not the id of a job: {word}", f"if it is a folder: ./{word}")
     if len(ids) > 1 or len(folders) > 1:
         raise UsageError(
             f"one job and one folder, not {' '.join(words)}", "clusterctl fetch NAME JOB DIR"

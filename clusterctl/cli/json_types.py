@@ -72,6 +72,7 @@ class _CopiedNode(TypedDict):
     host: str
     ok: bool
     files: int
+    links: int
     bytes: int
     deleted: int
     duration_s: float

@@ -117,7 +117,7 @@ def kill(
     second check has to find none of them, and the GPUs' memory free. On hosts of no cluster, named
     by --hosts, -w or --local, all jobs of the login end, of any launcher, or the one of --launcher.
     """
-    from clusterctl.jobs.processes import hidden_on, unseen_users
+    from clusterctl.jobs.processes import hidden_on, hidden_users_text
     from clusterctl.node.jobs.processes import ProcessQuery
     from clusterctl.operations.kill import kill as kill_processes
     from clusterctl.operations.kill import query_for
@@ -152,7 +152,7 @@ def kill(
     answered = [one for one in source.targets if one.host in report.answered] if source else []
     if source and not report.found and (hidden := hidden_on(source.connections, answered)):
         everyone = f"clusterctl kill {source.options} --sudo --dry-run"
-        output.note(f"warning: {unseen_users(hidden)}")
+        output.note(f"warning: {hidden_users_text(hidden)}")
         output.note(f"  hint: see the jobs of all users: {everyone}")
     show_left(report.left, name)
     show_held(report.held or (), name)

@@ -29,7 +29,7 @@ def printed_progress() -> StepProgress:
 class TableProgress(StepProgress):
     """A table of nodes that rich redraws. Steps and findings stay as lines above it.
 
-    Drawing begins with the first nodes: before that a question may be asked on the terminal.
+    Drawing begins with the first nodes: before that a question may be open on the terminal.
     """
 
     def __init__(self, drawing: ExitStack) -> None:

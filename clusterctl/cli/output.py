@@ -326,16 +326,16 @@ def is_live() -> bool:
 def confirm(question: str, yes: bool, scripts: bool = False, instead: str = "--yes") -> None:
     """Ask before something is removed or costs money, but not with `yes` (--yes).
 
-    Answering no raises click.Abort. Raises UsageError if the question cannot be asked. With
-    `scripts` it is not asked where stdin is no terminal: for a price, since whoever launches
-    something in a script has asked for it. `instead` is the option that answers the question.
+    Answering no raises click.Abort. Raises UsageError if no answer can be read. With
+    `scripts` there is no question where stdin is no terminal: for a price, since whoever launches
+    something in a script has requested it. `instead` is the option that answers the question.
     """
     if will_ask(question, yes, scripts, instead):
         click.confirm(question, abort=True, err=True)
 
 
 def will_ask(question: str, yes: bool, scripts: bool = False, instead: str = "--yes") -> bool:
-    """Return whether `confirm` will ask. Raises UsageError if the question cannot be asked: it
+    """Return whether `confirm` will prompt. Raises UsageError if no answer can be read: it
     would not be shown, or, without `scripts`, could not be answered."""
     has_input = sys.stdin is not None and sys.stdin.isatty()
     if yes or (scripts and not has_input):

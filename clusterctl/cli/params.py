@@ -95,6 +95,13 @@ recipe_option = click.option(
 )
 
 
+class AccountOption(click.Option):
+    """One of the options for the account. The help has one line for them all (see `Group`)."""
+
+    def get_help_record(self, ctx: click.Context) -> None:
+        return None
+
+
 class Group(click.Group):
     """A group that suggests the command that was meant, as click does from version 8.4 on.
 
@@ -107,6 +114,9 @@ class Group(click.Group):
         command = super().get_command(ctx, cmd_name)
         if command and command.help:  # its examples
             command.help = output.named(command.help)
+        if command and any(isinstance(one, AccountOption) for one in command.params):
+            options = "--lab --region --profile --endpoint-url --config"
+            command.epilog = f"Also {options}: see clusterctl config"
         return command
 
     def resolve_command(
@@ -136,7 +146,9 @@ class Duration(click.ParamType):
         self._none, self._unit = none, unit
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if isinstance(value, float):
+        if isinstance(value, (int, float)):  # of a default, or of clusterctl.api
+            if not (value > 0 or (self._none and value == 0)):
+                self.fail(f"{value} s is no time", param, ctx)
             return value
         try:
             duration_s = parse_duration_s(value, self._unit)
@@ -229,7 +241,8 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 class NodePath(click.ParamType):
-    """A word with a path on the nodes: the path itself, NAME=PATH, a command.
+    """A word with a path on the nodes: the path itself, NAME=PATH, a command. An empty word is
+    refused, unless it is one of several: then it may be an argument of a program.
 
     If the command fails, `account_options` names those that the user's shell has changed.
     """
@@ -237,6 +250,8 @@ class NodePath(click.ParamType):
     name = "text"
 
     def convert(self, value: str, param: Any, ctx: Any) -> str:
+        if param and param.nargs == 1 and value != param.default:
+            refuse_blank(self, value, param, ctx)
         if ctx:
             option = param.opts[0] if isinstance(param, click.Option) else ""
             note_node_path(ctx, value, option)
@@ -481,7 +496,7 @@ class Rate(click.ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         try:
-            return value if isinstance(value, float) else parse_rate(value)
+            return value if isinstance(value, (int, float)) else parse_rate(value)
         except UsageError as error:
             self.fail(_sentence(error), param, ctx)
 

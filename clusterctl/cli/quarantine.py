@@ -14,6 +14,7 @@ from clusterctl.cli.node_options import check_nodes
 from clusterctl.cli.params import indices_argument, json_option
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.results import status_of
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _set(
     not_updated = [one for one in guards.failures if one.host not in quarantined]
     hostlines.show_failures(written.failures)
     hostlines.show_failures(not_updated)
-    return 255 if written.failures or not_updated else 0
+    return status_of([*written.failures, *not_updated])
 
 
 def _running(access: Access) -> str:

@@ -14,10 +14,10 @@ from clusterctl.cli.node_options import nodes_option
 from clusterctl.cli.params import Duration, force_option, json_option, optional_indices_argument
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.results import HostOutcome, status_of
 from clusterctl.domain.units import format_duration
 
 if TYPE_CHECKING:
-    from clusterctl.domain.results import HostOutcome
     from clusterctl.operations.reboot import Rebooted
 
 
@@ -80,7 +80,6 @@ def reboot(
     there again. If a node does not come back, the remaining ones are not rebooted. `--at-once all`
     is quicker, for a cluster that is not in use. --no-wait reboots all at once, and does not wait.
     """
-    from clusterctl.operations.reboot import exit_status_of
     from clusterctl.operations.reboot import reboot as reboot_nodes
 
     if chosen and indices is not None:
@@ -104,7 +103,7 @@ def reboot(
         output.data([one if one.error else one.value for one in result.outcomes])
     else:
         hostlines.show_failures(course.untouched(result.failures))
-    return exit_status_of(result)
+    return status_of(result.failures)
 
 
 class _RebootProgress:

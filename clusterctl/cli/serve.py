@@ -17,7 +17,7 @@ from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.foreground import run_in_foreground
 from clusterctl.cli.params import Index, NodePath, credentials_option, json_option
 from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
-from clusterctl.domain.results import HostOutcome
+from clusterctl.domain.results import HostOutcome, status_of
 from clusterctl.domain.units import format_duration
 from clusterctl.node.record import RecordError, from_json
 
@@ -108,13 +108,12 @@ def serve(
                 output.data(None)
             output.note("no model is served")
             return 0
-        if end:
+        if forward is None:
             stop_serving(access, one)
             if as_json:
                 output.data(one)
             output.note(f"model {one.model} on {one.target.host} has ended")
             return 0
-        assert forward is not None
         output.note(f"http://127.0.0.1:{forward}/v1/models/{one.model} until Ctrl-C")
         argv = forward_argv(access, one, forward)
     return run_in_foreground(argv)
@@ -138,7 +137,7 @@ def _start(
 
     options = CopyOptions(credentials=credentials, quiet=as_json)
 
-    def bring(request: CopyRequest, target: Target) -> TransferReport:
+    def upload(request: CopyRequest, target: Target) -> TransferReport:
         urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
         with showing(options) as shown:
             return copy_to_cluster(access, (target,), request, watch=shown.watch, urls=urls)
@@ -150,7 +149,7 @@ def _start(
         node=node,
         port=port,
         public=public,
-        bring=bring,
+        upload=upload,
     )
     name, host = access.cluster.name, one.target.host
     if as_json:
@@ -203,9 +202,7 @@ def _status(access: Access, jobs: list[JobRecord], model: str | None, as_json: b
             output.note(f"model {name} ended on {job.spec.hosts[0]} {ago} ago: its job failed")
             output.note(f"  its log:  clusterctl logs {access.cluster.name} {job.job_id}")
     hostlines.show_failures(tuple(silent.values()))
-    if silent:
-        return 255
-    return int(any(one.state != AVAILABLE for one in found))
+    return status_of(silent.values(), any(one.state != AVAILABLE for one in found))
 
 
 AVAILABLE = "AVAILABLE"

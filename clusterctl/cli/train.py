@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from clusterctl.domain.findings import Finding
     from clusterctl.ec2.instances import Instance
     from clusterctl.ec2.session import Clients
-    from clusterctl.jobs.plan import JobPlan
+    from clusterctl.jobs.job_file import JobFile
+    from clusterctl.jobs.plan import JobPlan, JobRequest
     from clusterctl.jobs.script_mode import ScriptMode
     from clusterctl.node.jobs.spec import JobRecord
     from clusterctl.operations.access import Access
@@ -229,8 +230,8 @@ class TrainCommand(ProgramCommand):
         ),
         (
             "Horovod (docs/tuning.md)",
-            "fusion_threshold cycle_time_s hierarchical_allreduce autotune timeline stall_check_s "
-            "stall_shutdown_s",
+            "fusion_threshold_bytes cycle_time_s hierarchical_allreduce autotune timeline "
+            "stall_check_s stall_shutdown_s",
         ),
     )
 
@@ -375,6 +376,7 @@ class TrainCommand(ProgramCommand):
 )
 @click.option(
     "--fusion-threshold",
+    "fusion_threshold_bytes",
     type=Size(),
     metavar="SIZE",
     help="Gather gradients into buffers of so much, such as 32MiB; 0: none.",
@@ -438,52 +440,7 @@ class TrainCommand(ProgramCommand):
 @click.option("-v", "--verbose", is_flag=True, help="Print the mpirun lines that run.")
 @click.option("--force", is_flag=True, help="Even while another job runs, or checks fail.")
 @json_option("Training", "The job as JSON; its log goes to stderr.")
-def train(
-    app: AppContext,
-    name: str,
-    gpus: int | None,
-    arguments: tuple[str, ...],
-    synthetic: bool,
-    data_dir: str | None,
-    epochs: int | None,
-    more_aug: bool,
-    no_eval: bool,
-    clear: bool,
-    resume: bool,
-    script: str | None,
-    launcher: str,
-    environment: str | None,
-    per_host: int | None,
-    job_file: Path | None,
-    channels: tuple[str, ...],
-    input_mode: str,
-    hyperparameters: tuple[str, ...],
-    model_dir: str | None,
-    credentials: str,
-    preset: str,
-    recipe: str | None,
-    variables: tuple[str, ...],
-    mpi_args: tuple[str, ...],
-    trace_steps: str,
-    fusion_threshold: int | None,
-    cycle_time_s: float | None,
-    hierarchical_allreduce: bool | None,
-    autotune: bool,
-    timeline: bool,
-    stall_check_s: float | None,
-    stall_shutdown_s: float | None,
-    watchdog_s: float | None,
-    watchdog_cancel: bool,
-    output_folder: str | None,
-    detach: bool,
-    queue: bool,
-    retries: int,
-    min_gpus: int | None,
-    dry_run: bool,
-    verbose: bool,
-    force: bool,
-    as_json: bool,
-) -> int:
+def train(app: AppContext, name: str, **given: Any) -> int:
     """Train on GPUS of the GPUs of cluster NAME; the head node's are used first.
 
     \b
@@ -498,145 +455,244 @@ def train(
     What follows -- goes to the trainer. The job runs detached on the head node: Ctrl-C or a lost
     connection ends the following, not the job. The exit status is the job's.
     """
-    from clusterctl.cli.copy.options import CopyOptions
-    from clusterctl.ec2.health import health_findings
-    from clusterctl.ec2.money.prices import find_prices, list_prices
+    options = _TrainOptions(**given)
+    _check_options(options)
+    job = None
+    if options.job_file:
+        from clusterctl.jobs.job_file import read_job_file
+
+        job = read_job_file(options.job_file)
+        if job.ignored:
+            output.note(f"left to the cluster: {', '.join(job.ignored)}")
+    mode = _script_mode(options, job)
+    return _train(app, name, options, job, mode, _request(options, job, mode is not None))
+
+
+@dataclass(frozen=True)
+class _TrainOptions:
+    """The options of one `train` command."""
+
+    gpus: int | None
+    arguments: tuple[str, ...]
+    synthetic: bool
+    data_dir: str | None
+    epochs: int | None
+    more_aug: bool
+    no_eval: bool
+    clear: bool
+    resume: bool
+    script: str | None
+    launcher: str
+    environment: str | None
+    per_host: int | None
+    job_file: Path | None
+    channels: tuple[str, ...]
+    input_mode: str
+    hyperparameters: tuple[str, ...]
+    model_dir: str | None
+    credentials: str
+    preset: str
+    recipe: str | None
+    variables: tuple[str, ...]
+    mpi_args: tuple[str, ...]
+    trace_steps: str
+    fusion_threshold_bytes: int | None
+    cycle_time_s: float | None
+    hierarchical_allreduce: bool | None
+    autotune: bool
+    timeline: bool
+    stall_check_s: float | None
+    stall_shutdown_s: float | None
+    watchdog_s: float | None
+    watchdog_cancel: bool
+    output_folder: str | None
+    detach: bool
+    queue: bool
+    retries: int
+    min_gpus: int | None
+    dry_run: bool
+    verbose: bool
+    force: bool
+    as_json: bool
+
+    @property
+    def model_folder(self) -> Path | None:
+        """The folder here of a --model-dir that is no s3:// URI: the model is fetched after the
+        job's end."""
+        is_url = (self.model_dir or "s3://").startswith("s3://")
+        return None if is_url else Path(str(self.model_dir))
+
+
+def _check_options(given: _TrainOptions) -> None:
+    """Raise UsageError for options that exclude or need each other."""
+    from clusterctl.operations.fetch import check_place
+    from clusterctl.operations.train import check_retries
+
+    if given.queue and given.force:
+        raise UsageError("--queue waits for other jobs, --force does not", "leave one out")
+    if given.job_file:
+        named = given.script or given.channels or given.hyperparameters or given.arguments
+        if given.gpus or named or given.per_host:
+            raise UsageError(
+                f"{given.job_file} names the program, and the number of GPUs",
+                "leave out GPUS, --script, its channels, hyperparameters and arguments",
+            )
+    elif given.gpus is None:
+        raise UsageError("how many GPUS?", "clusterctl train NAME GPUS, or --job-file YAML")
+    check_retries(given.gpus or 0, given.retries, given.min_gpus)
+    if given.watchdog_cancel and not given.watchdog_s:
+        raise UsageError("--watchdog-cancel needs a time", "say how long: --watchdog 5m")
+    if given.model_folder:
+        check_place(given.model_folder)
+
+
+def _script_mode(given: _TrainOptions, job: JobFile | None) -> ScriptMode | None:
+    """Return how a script-mode program runs; None for others. Raises UsageError."""
+    from clusterctl.jobs.script_mode import ScriptMode, parse_channel, parse_hyperparameter
+
+    model_url = "" if given.model_folder else given.model_dir or ""
+    if job:
+        mode = replace(job.mode, model_url=model_url) if given.model_dir else job.mode
+    elif given.channels or given.hyperparameters or given.model_dir:
+        mode = ScriptMode(
+            tuple(parse_channel(text, given.input_mode) for text in given.channels),
+            dict(map(parse_hyperparameter, given.hyperparameters)),
+            model_url,
+            "pytorch" if given.launcher == "torchrun" else "tensorflow",
+        )
+    else:
+        return None
+    if given.min_gpus:
+        raise UsageError(
+            "--min-gpus: a script-mode program gets its hosts once, before it starts",
+            "leave it out: --retries then waits until all nodes are there again",
+        )
+    return _streams(mode, given.credentials)
+
+
+def _request(given: _TrainOptions, job: JobFile | None, script_mode: bool) -> JobRequest:
     from clusterctl.jobs.horovod import HorovodTuning
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
     from clusterctl.jobs.plan import JobRequest, clears_or_resumes
-    from clusterctl.jobs.script_mode import ScriptMode, parse_channel, parse_hyperparameter
-    from clusterctl.operations.fetch import check_place
-    from clusterctl.operations.train import (
-        live_hosts,
-        machines_of,
-        plan_training,
-        start_training,
-    )
 
-    if queue and force:
-        raise UsageError("--queue waits for other jobs, --force does not", "leave one out")
-    job = None
-    if job_file:
-        from clusterctl.jobs.job_file import read_job_file
-
-        if gpus or script or channels or hyperparameters or arguments or per_host:
-            raise UsageError(
-                f"{job_file} names the program, and the number of GPUs",
-                "leave out GPUS, --script, its channels, hyperparameters and arguments",
-            )
-        job = read_job_file(job_file)
-        script, per_host = job.script, job.per_host
+    variables, mpi_args = given.variables, given.mpi_args
+    if job:
         variables, mpi_args = (*job.variables, *variables), (*job.mpi_arguments, *mpi_args)
-        if job.ignored:
-            output.note(f"left to the cluster: {', '.join(job.ignored)}")
-    elif gpus is None:
-        raise UsageError("how many GPUS?", "clusterctl train NAME GPUS, or --job-file YAML")
-    if min_gpus and not (retries and min_gpus <= (gpus or 0)):
-        raise UsageError("--min-gpus is for --retries, and at most GPUS", "--retries 3")
-    if watchdog_cancel and not watchdog_s:
-        raise UsageError("--watchdog-cancel needs a time", "say how long: --watchdog 5m")
-    script_mode = job.mode if job else None
-    # A --model-dir that is no s3:// URI is a folder here: the model is fetched after the job's end.
-    model_place = None if (model_dir or "s3://").startswith("s3://") else Path(str(model_dir))
-    if model_place:
-        check_place(model_place)
-    if job and model_dir:
-        script_mode = replace(job.mode, model_url="" if model_place else model_dir)
-    elif channels or hyperparameters or model_dir:
-        script_mode = ScriptMode(
-            tuple(parse_channel(text, input_mode) for text in channels),
-            dict(map(parse_hyperparameter, hyperparameters)),
-            "" if model_place else model_dir or "",
-            "pytorch" if launcher == "torchrun" else "tensorflow",
-        )
-    if script_mode:
-        if min_gpus:
-            raise UsageError(
-                "--min-gpus: a script-mode program gets its hosts once, before it starts",
-                "leave it out: --retries then waits until all nodes are there again",
-            )
-        script_mode = _streams(script_mode, credentials)
-    request = JobRequest(
-        ranks=gpus or 0,
-        synthetic=synthetic,
-        preset=preset,
-        script=script,
-        arguments=arguments,
-        data_dir=data_dir,
-        epochs=epochs,
-        more_augmentation=more_aug,
-        evaluate=not no_eval,
-        clears=clears_or_resumes(clear, resume),
+    return JobRequest(
+        ranks=given.gpus or 0,
+        synthetic=given.synthetic,
+        preset=given.preset,
+        script=job.script if job else given.script,
+        arguments=given.arguments,
+        data_dir=given.data_dir,
+        epochs=given.epochs,
+        more_augmentation=given.more_aug,
+        evaluate=not given.no_eval,
+        clears=clears_or_resumes(given.clear, given.resume),
         variables=tuple(parse_variable(text, os.environ) for text in variables),
         mpi_arguments=mpirun_arguments(mpi_args),
-        torchrun=launcher == "torchrun",
-        per_host=per_host,
-        script_mode=script_mode is not None,
-        trace_steps=trace_steps,
+        torchrun=given.launcher == "torchrun",
+        per_host=job.per_host if job else given.per_host,
+        script_mode=script_mode,
+        trace_steps=given.trace_steps,
         source_dir=job.source_dir if job else None,
-        environment=environment.rstrip("/") if environment else environment,
-        recipe=recipe,
-        output=output_folder,
+        environment=given.environment,
+        recipe=given.recipe,
+        output=given.output_folder,
         tuning=HorovodTuning(
-            fusion_threshold,
-            cycle_time_s,
-            hierarchical_allreduce,
-            stall_check_s,
-            stall_shutdown_s,
-            autotune,
-            timeline,
+            given.fusion_threshold_bytes,
+            given.cycle_time_s,
+            given.hierarchical_allreduce,
+            given.stall_check_s,
+            given.stall_shutdown_s,
+            given.autotune,
+            given.timeline,
         ),
     )
+
+
+def _train(
+    app: AppContext,
+    name: str,
+    options: _TrainOptions,
+    job: JobFile | None,
+    mode: ScriptMode | None,
+    request: JobRequest,
+) -> int:
+    """Check and start the job, follow it unless it is detached, and return the exit status."""
+    from clusterctl.ec2.health import health_findings
+    from clusterctl.operations.train import live_hosts, plan_training
+
     status = app.status(name)
     output.findings(folded(status.findings))
     with app.access(status.cluster) as access:
-        priced = (app.clients, status.instances)
-        with _ways_out(access, gpus, priced):
+        with _ways_out(access, options.gpus, (app.clients, status.instances)):
             if job:
                 request = replace(request, ranks=job.ranks(live_hosts(access), name))
-            plan = plan_training(access, request, force, script_mode)
+            plan = plan_training(access, request, options.force, mode)
         health = health_findings(app.clients.ec2, status.instances)
         plan = replace(plan, findings=(*health, *plan.findings))
-        if dry_run:
-            _show_plan(plan, as_json)
+        if options.dry_run:
+            _show_plan(plan, options.as_json)
         plan.check()
         output.findings(plan.findings)
-        if dry_run:
+        if options.dry_run:
             return 0
-        for line in [_in_short(access, plan), *(plan.job.lines if verbose else ())]:
+        for line in [_in_short(access, plan), *(plan.job.lines if options.verbose else ())]:
             output.note(line)
-        watchdog = None
-        if watchdog_s:
-            from clusterctl.operations.watchdog import prepare
-
-            watchdog = prepare(access, watchdog_s, watchdog_cancel, bool(app.settings.lab))
-        how = "queue" if queue else "force" if force else "refuse"
-        machines = machines_of(status.instances, find_prices(*priced), list_prices(*priced))
-        bring = _bringing(app, access, CopyOptions(credentials=credentials, quiet=as_json))
-        started = start_training(access, plan, how, watchdog, machines, retries, min_gpus, bring)
+        started = _start(app, access, plan, options, status.instances)
         _show_started(started)
-        if not detach:
-            last_read = started.started.job
-            ended = follow_to_end(
-                access, started.job.job_id, started.job.preset, as_json, last_read=last_read
-            )
-            if ended == output.INTERRUPTED:
-                _note_model(name, started, model_place)
-                return ended
-            if model_place:
-                if _fetched(access, started.job.job_id, model_place, "its model", model=True):
-                    output.note(f"its model, record and logs are in {model_place}")
-                else:
-                    # The model was requested: a job that succeeded is not all of it.
-                    ended = ended or 1
-            if (autotune or timeline or trace_steps) and not as_json:
-                _show_tuning(access, started.job.job_id)
-            return ended
-        if as_json:
+        if not options.detach:
+            return _follow(access, started, options)
+        if options.as_json:
             output.data({"job_id": started.job.job_id, **_lines(started.job)})
         output.print_job_commands(name, started.job.job_id)
-        _note_model(name, started, model_place)
+        _note_model(name, started, options.model_folder)
         return 0
+
+
+def _start(
+    app: AppContext,
+    access: Access,
+    plan: TrainingPlan,
+    options: _TrainOptions,
+    instances: Sequence[Instance],
+) -> StartedJob:
+    from clusterctl.cli.copy.options import CopyOptions
+    from clusterctl.ec2.money.prices import find_prices, list_prices
+    from clusterctl.operations.train import machines_of, start_training
+
+    watchdog = None
+    if options.watchdog_s:
+        from clusterctl.operations.watchdog import prepare
+
+        is_lab = bool(app.settings.lab)
+        watchdog = prepare(access, options.watchdog_s, options.watchdog_cancel, is_lab)
+    how = "queue" if options.queue else "force" if options.force else "refuse"
+    priced = (app.clients, instances)
+    machines = machines_of(instances, find_prices(*priced), list_prices(*priced))
+    shown = CopyOptions(credentials=options.credentials, quiet=options.as_json)
+    copy_channel = _channel_copier(app, access, shown)
+    limits = options.retries, options.min_gpus
+    return start_training(access, plan, how, watchdog, machines, *limits, copy_channel)
+
+
+def _follow(access: Access, started: StartedJob, options: _TrainOptions) -> int:
+    """Follow the job to its end, fetch its model, and return the exit status."""
+    job, folder, as_json = started.job, options.model_folder, options.as_json
+    ended = follow_to_end(access, job.job_id, job.preset, as_json, last_read=started.started.job)
+    if ended == output.INTERRUPTED:
+        _note_model(access.cluster.name, started, folder)
+        return ended
+    if folder:
+        if _fetched(access, job.job_id, folder, "its model", model=True):
+            output.note(f"its model, record and logs are in {folder}")
+        else:
+            # The model was requested: a job that succeeded is not all of it.
+            ended = ended or 1
+    if (options.autotune or options.timeline or options.trace_steps) and not as_json:
+        _show_tuning(access, job.job_id)
+    return ended
 
 
 def _note_model(name: str, started: StartedJob, place: Path | None) -> None:
@@ -692,7 +748,7 @@ def _streams(mode: ScriptMode, credentials: str) -> ScriptMode:
     return replace(mode, channels=tuple(unsigned))
 
 
-def _bringing(
+def _channel_copier(
     app: AppContext, access: Access, options: CopyOptions
 ) -> Callable[[str, CopyRequest], TransferReport]:
     """Return a function that copies a channel to all nodes, and shows the progress."""
@@ -700,13 +756,13 @@ def _bringing(
     from clusterctl.cli.copy.view import showing
     from clusterctl.operations.copy import copy_to_cluster
 
-    def bring(name: str, request: CopyRequest) -> TransferReport:
+    def copy_channel(name: str, request: CopyRequest) -> TransferReport:
         output.note(f"channel {name}: {request.sources[0]}")
         urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
         with showing(options) as shown:
             return copy_to_cluster(access, access.targets, request, watch=shown.watch, urls=urls)
 
-    return bring
+    return copy_channel
 
 
 def _show_tuning(access: Access, job_id: str) -> None:

@@ -12,7 +12,7 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.host_options import HostsCommand, hosts_argument
-from clusterctl.cli.params import json_option, timeout_option, together
+from clusterctl.cli.params import NodePath, json_option, timeout_option, together
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes
 
@@ -38,7 +38,7 @@ verify_options = together(
     "copyclust verify", cls=HostsCommand, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @hosts_argument
-@click.argument("dst")
+@click.argument("dst", type=NodePath())
 @verify_options
 def copyclust_verify(
     hosts: Path | list[str],

@@ -85,7 +85,7 @@ class LiveView:
         table = Table.grid(padding=(0, BETWEEN))
         shown = columns_for(options.max_width, [cells for cells, _ in rows])
         for at in shown:
-            # rich narrows only columns that may wrap: RANKS alone, whose text is cut, not wrapped.
+            # rich narrows only columns that may wrap: only RANKS, whose text is cut, not wrapped.
             table.add_column(no_wrap=COLUMNS[at] != "RANKS")
         for cells, style in rows:
             table.add_row(
@@ -155,12 +155,12 @@ def node_troubles(node: WatchedNode) -> list[str]:
 def cells_of(node: WatchedNode, now: float, interval_s: float) -> tuple[str, ...]:
     """Return a node's cells, one for each of COLUMNS."""
     parts = node.facts
-    seen = "-" if node.at is None else f"{format_duration(now - node.at)} ago"
+    age = "-" if node.at is None else f"{format_duration(now - node.at)} ago"
     silent = is_silent(node, now, interval_s)
     if silent or node.at is None:
         why = in_ec2(node) or node.error or "no answer" if silent else "is being read"
         why = textwrap.shorten(why, LONGEST_ERROR, placeholder="…")
-        return (node.host, why, *[""] * (len(COLUMNS) - 3), seen)
+        return (node.host, why, *[""] * (len(COLUMNS) - 3), age)
     gpus = (parts.get("gpus") or {}).get("gpus", ())
     uses = [gpu["utilization_percent"] for gpu in gpus if gpu["utilization_percent"] is not None]
     watts = sum(gpu["power_w"] or 0 for gpu in gpus)
@@ -176,7 +176,7 @@ def cells_of(node: WatchedNode, now: float, interval_s: float) -> tuple[str, ...
         "/".join(map(format_rate, parts["net"])) + efa_cell(parts.get("efa") or {}),
         "/".join(map(format_rate, parts["disk"])),
         f"{full['path']} {_share(full):.0%}" if full else "-",
-        seen,
+        age,
     )
 
 
@@ -212,7 +212,7 @@ def what_job(view: LiveView) -> str:
         return job_line(watch.job, watch.nodes)
     if head is None:
         ranks = sum(len(node.facts.get("ranks", ())) for node in watch.nodes)
-        return f"{count(ranks, 'rank')}, and no mpirun" if ranks else "no job was seen"
+        return f"{count(ranks, 'rank')}, and no mpirun" if ranks else "no job found"
     if is_silent(head, time.monotonic(), view.interval_s):
         return f"its job is not known: the head node {head.host} does not answer"
     if head.at is None:

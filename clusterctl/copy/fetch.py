@@ -241,7 +241,7 @@ class Fetching(RelayGroup[ClusterctlError]):
 
     def _send_tools(self) -> None:
         """Send s5cmd to the nodes without a tool, once all nodes have reported theirs: in one copy,
-        beside which the relays are pinged. Begin on nodes that have got it."""
+        while the relays are pinged. Begin on nodes that have got it."""
         with self._lock:
             sent, self._sent = self._sent, []
         for target, error in sent:

@@ -90,6 +90,7 @@ class NodeReport:
     moves: tuple[str, ...] = ()
     limits: dict[str, float] = field(default_factory=dict)
     path: str = ""
+    links: int = 0
 
     @property
     def rate(self) -> float:
@@ -157,7 +158,7 @@ class TransferReport:
         more = max(one.left_out for one in ends) - len(named)
         return ClusterctlError(
             f"left out: {'; '.join(named)}" + (f"; and {more} more" if more > 0 else ""),
-            "run it again; first make readable, or take away, what cannot be read",
+            "make readable what cannot be read, or remove it; then run it again",
         )
 
     @property

@@ -74,7 +74,7 @@ class Peer:
     relinked, or a node with the same upstream was; `ordered_at` when it last got an order to pull.
     `moved_at` is when something last went on in it. `slow_under` are the upstreams under which it
     was slow. `unreachable` maps upstreams that it avoids to the reason, until the time in
-    `avoids_until`; it has no connection to those in `cut_off_from`, and has said that it had one to
+    `avoids_until`; it has no connection to those in `cut_off_from`, and has reported one to
     those in `connected_to`. `cut` is why it had none to its upstream when that was last found, at
     `cut_at`. `damaged` has its number of blocks, and how many reports of damaged ones came since.
     """

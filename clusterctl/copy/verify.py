@@ -22,7 +22,7 @@ from clusterctl.node.relay.manifest import (
     position_key,
     text_of,
 )
-from clusterctl.node.relay.messages import Looked
+from clusterctl.node.relay.messages import VerifiedTree
 from clusterctl.node.relay.verify import NOT_READ, UNKNOWN
 
 # Findings that are kept, each with its path and hosts. Further ones are only counted.
@@ -57,10 +57,10 @@ class HostGroup:
     """Hosts with equal manifests. `total` is the first host's."""
 
     hosts: tuple[str, ...]
-    total: Looked
+    total: VerifiedTree
 
 
-def group_by_digest(totals: Mapping[str, Looked]) -> tuple[HostGroup, ...]:
+def group_by_digest(totals: Mapping[str, VerifiedTree]) -> tuple[HostGroup, ...]:
     """Return the hosts, with their totals, grouped by digest. The others are compared with the
     first group.
 
@@ -77,9 +77,7 @@ def compare(wanted: Iterable[Entry], there: Iterable[Entry]) -> Iterator[tuple[K
     Nothing is reported below a folder that only one node has, or that one could not list.
     """
     leave: bytes | None = None  # the prefix of the positions below such a folder
-    for one, other in _paired(iter(wanted), iter(there)):
-        entry = one or other
-        assert entry
+    for entry, one, other in _paired(iter(wanted), iter(there)):
         at = position_key(entry.path)
         if leave is not None and at.startswith(leave):
             continue
@@ -93,17 +91,17 @@ def compare(wanted: Iterable[Entry], there: Iterable[Entry]) -> Iterator[tuple[K
 
 def _paired(
     ones: Iterator[Entry], others: Iterator[Entry]
-) -> Iterator[tuple[Entry | None, Entry | None]]:
+) -> Iterator[tuple[Entry, Entry | None, Entry | None]]:
     one, other = next(ones, None), next(others, None)
     while one or other:
-        if not other or (one and position_key(one.path) < position_key(other.path)):
-            yield one, None
+        if one and (not other or position_key(one.path) < position_key(other.path)):
+            yield one, one, None
             one = next(ones, None)
-        elif not one or position_key(other.path) < position_key(one.path):
-            yield None, other
+        elif other and (not one or position_key(other.path) < position_key(one.path)):
+            yield other, None, other
             other = next(others, None)
-        else:
-            yield one, other
+        elif one:
+            yield one, one, other
             one, other = next(ones, None), next(others, None)
 
 
@@ -111,11 +109,10 @@ def compare_entries(wanted: Entry | None, there: Entry | None) -> Iterator[tuple
     """Yield (kind, message) for each difference between two entries of the same path."""
     if UNKNOWN in (wanted and wanted.kind, there and there.kind):
         return  # the node that could not read it has reported that as a problem
-    if there is None:
-        assert wanted
-        yield Kind.MISSING, _KINDS[wanted.kind]
-    elif wanted is None:
-        yield Kind.EXTRA, _KINDS[there.kind]
+    if not (wanted and there):
+        for kind, only in ((Kind.MISSING, wanted), (Kind.EXTRA, there)):
+            if only:
+                yield kind, _KINDS[only.kind]
     elif there.kind != wanted.kind:
         yield Kind.DIFFERS, f"is {_KINDS[there.kind]} instead of {_KINDS[wanted.kind]}"
     elif parts := list(_differences(wanted, there)):

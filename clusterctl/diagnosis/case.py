@@ -166,9 +166,23 @@ class Scene(StepSigns):
 
     @functools.cached_property
     def hosts(self) -> list[HostEvidence]:
-        """The hosts that the job uses; all hosts if that is unknown."""
+        """The hosts that the job uses, be it for its launcher; all hosts if that is unknown."""
         used = {one.host for one in self.host_of.values()}
+        used |= {
+            host.host
+            for host in self.evidence.hosts
+            if used and any((one.job_id or "") == self.job.job_id for one in host.processes)
+        }
         return [one for one in self.evidence.hosts if one.host in used or not used]
+
+    @functools.cached_property
+    def host_at(self) -> dict[str, HostEvidence]:
+        """The hosts by their addresses, without those that several have, as Docker's own."""
+        found: dict[str, list[HostEvidence]] = {}
+        for host in self.evidence.hosts:
+            for address in host.addresses:
+                found.setdefault(address, []).append(host)
+        return {address: hosts[0] for address, hosts in found.items() if len(hosts) == 1}
 
     @functools.cached_property
     def silent(self) -> list[HostEvidence]:
@@ -436,7 +450,7 @@ def full_filesystems(scene: Scene) -> list[tuple[HostEvidence, str]]:
 
 def room_hint(scene: Scene) -> str:
     return scene.hints.steps(
-        scene.hints.cluster("clusterctl disk NAME says what fills it"),
+        scene.hints.cluster("clusterctl disk NAME shows what fills it"),
         scene.hints.cluster("clusterctl clean-logs NAME removes logs and checkpoints"),
     )
 

@@ -174,7 +174,7 @@ TYPE_HINT = (
 )
 KERNEL_HINT = "an update came with a reboot, or is waiting for one: clusterctl reboot NAME"
 SCRIPTS_HINT = (
-    "`train` ships the examples, and leaves alone what was changed there; the head node's "
+    "`train` ships the examples, and keeps what was changed there; the head node's "
     "everywhere: clusterctl copy NAME --from 0 '~/examples/horovod/' '~/examples/horovod/'"
 )
 DATA_HINT = "compare them: clusterctl data verify NAME"
@@ -394,9 +394,9 @@ def _gpus(one: Examined) -> Findings:
 # Meaning and severity of Xid errors, by NVIDIA's catalogue (driver r590) and AWS's health checks.
 XIDS: Mapping[int, tuple[str, Severity]] = {
     **dict.fromkeys((13, 31, 32, 69, 94, 126), ("the program's own fault, mostly", WARNING)),
-    **dict.fromkeys((43, 45, 63, 92, 121), ("tells of another error, or of one mended", INFO)),
+    **dict.fromkeys((43, 45, 63, 92, 121), ("follows another error, or a corrected one", INFO)),
     **dict.fromkeys((46, 62, 109, 158), ("the GPU gave no answer in time", ERROR)),
-    **dict.fromkeys((48, 95), ("a memory error that could not be mended", ERROR)),
+    **dict.fromkeys((48, 95), ("an uncorrectable memory error", ERROR)),
     64: ("a bad memory row could not be remapped", ERROR),
     74: ("an error of NVLink", ERROR),
     79: ("the GPU has fallen off the bus", ERROR),
@@ -486,7 +486,7 @@ def _limits(one: Examined) -> Findings:
                 f"a rank may have {shown} of {what}: fewer than {wanted}",
                 one.host,
                 f"echo '* - {soft}' | sudo tee /etc/security/limits.d/clusterctl.conf, and log in "
-                "anew",
+                "again",
             )
 
 
@@ -551,7 +551,7 @@ def _software(one: Examined) -> Findings:
 def _mesh(one: Examined, names: Mapping[str, str]) -> Iterator[Finding]:
     for address, reason in (one.report.get(unreached) or {}).items():
         if address in names and reason == NO_VERDICT:
-            message = f"cannot tell whether it gets to {names[address]} ({address}): {reason}"
+            message = f"not known whether it gets through to {names[address]} ({address}): {reason}"
             yield Finding(NOT_CHECKED, WARNING, message, one.host)
         elif address in names:
             message = f"cannot get through to {names[address]} ({address}): {reason}"

@@ -18,7 +18,7 @@ from clusterctl.node.diagnosis.job import JobOutput
 from clusterctl.node.facts.disks import MountedFileSystem
 from clusterctl.node.facts.flight import FlightDump
 from clusterctl.node.facts.native import NativeCalls
-from clusterctl.node.facts.network import ConnectAttempt, EfaCard
+from clusterctl.node.facts.network import ConnectAttempt, EfaCard, Interface
 from clusterctl.node.jobs.processes import STARTERS
 from clusterctl.node.record import salvage
 
@@ -252,6 +252,7 @@ class KnownFacts:
     system: SystemFacts = SystemFacts()
     limits: dict[str, Optional[int]] = field(default_factory=dict)
     flight_dumps: tuple[FlightDump, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
     errors: dict[str, str] = field(default_factory=dict)
 
 
@@ -290,6 +291,12 @@ class HostEvidence:
     def names(self) -> set[str]:
         """The names by which logs may call the host."""
         return {self.host, self.address, self.hostname} - {""}
+
+    @property
+    def addresses(self) -> set[str]:
+        """The addresses by which others may call the host: that of SSH need not be that of MPI."""
+        own = {one.address.partition("/")[0] for one in self.known.interfaces if one.name != "lo"}
+        return {self.host, self.address, *own} - {""}
 
     @property
     def ranks(self) -> tuple[ProcessEvidence, ...]:

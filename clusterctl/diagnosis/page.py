@@ -63,8 +63,8 @@ def page(evidence: Evidence, found: Diagnosis) -> str:
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{_text(title)}</title><style>{_CSS}</style></head><body>",
-        f'<p class="dim">{_text(evidence.cluster)}, {_text(job)}{_text(evidence.taken_at)}, looked '
-        f"for {evidence.took_s:.1f} s</p>",
+        f'<p class="dim">{_text(evidence.cluster)}, {_text(job)}{_text(evidence.taken_at)}, '
+        f"observed for {evidence.took_s:.1f} s</p>",
         f'<div class="lead {found.severity.value}"><h1>{_text(found.verdict)}</h1></div>',
         *_findings(found),
         *_grid(scene, bad),
@@ -96,7 +96,7 @@ def _findings(found: Diagnosis) -> Iterable[str]:
             yield f"<p><span class=dim>next:</span> {_text(one.hint)}</p>"
         yield "</div>"
     if found.clean:
-        yield f'<h2>Looked at, and well</h2><p class="dim">{_text("; ".join(found.clean))}</p>'
+        yield f'<h2>Without findings</h2><p class="dim">{_text("; ".join(found.clean))}</p>'
 
 
 def _grid(scene: Scene, bad: set[int]) -> Iterable[str]:
@@ -107,7 +107,7 @@ def _grid(scene: Scene, bad: set[int]) -> Iterable[str]:
     yield (
         '<div class="key dim"><span><span class="cell">3</span> waits for others</span>'
         '<span><span class="cell own">3</span> at its own work</span>'
-        '<span><span class="cell away">3</span> not seen</span>'
+        '<span><span class="cell away">3</span> not observed</span>'
         '<span><span class="cell bad">3</span> in a finding</span></div><div class="grid">'
     )
     for host in scene.evidence.hosts:
@@ -121,7 +121,7 @@ def _grid(scene: Scene, bad: set[int]) -> Iterable[str]:
 
 def _cell(scene: Scene, number: int, is_bad: bool) -> str:
     rank = scene.by_number.get(number)
-    kind, words = "away", "not seen"
+    kind, words = "away", "not observed"
     if rank:
         kind = "" if rank.waits else "own"
         words = STATES.get(rank.last.state) or rank.place.value
@@ -133,7 +133,7 @@ def _tree(scene: Scene, bad: set[int]) -> Iterable[str]:
     root = merge(rank.process for rank in scene.ranks)
     if root.ranks:
         yield "<h2>Stacks of all ranks</h2>"
-        yield '<p class="dim">Ranks that did the same at all looks share a branch.</p>'
+        yield '<p class="dim">Ranks that did the same in all samples share a branch.</p>'
         yield f'<div class="tree"><ul>{_branches(root, root.ranks, bad)}</ul></div>'
 
 
@@ -178,7 +178,7 @@ def _details(scene: Scene, bad: set[int]) -> Iterable[str]:
     for host in scene.evidence.hosts:
         if host.unseen:
             lines = "\n".join(host.unseen)
-            yield f"<details><summary>not seen on {_text(host.host)}</summary><pre>"
+            yield f"<details><summary>not observed on {_text(host.host)}</summary><pre>"
             yield f"{_text(lines)}</pre></details>"
 
 

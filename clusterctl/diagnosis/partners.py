@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from clusterctl.diagnosis.case import Scene
 from clusterctl.diagnosis.evidence import HostEvidence, Partner
 from clusterctl.diagnosis.ranks import Rank, called, syscall_path
-from clusterctl.node.diagnosis.partners import LOCKS, STARTS
+from clusterctl.node.diagnosis.partners import LOCKS, READS, STARTS
 
 _VERBS = {
     "open": "opening",
     "write": "writing",
     "send": "writing",
-    "read": "reading",
-    "recv": "reading",
+    **dict.fromkeys(READS, "reading"),
 }
 _TERMINAL = re.compile(r"/dev/(?:pts/|tty|console)")
 
@@ -44,8 +43,6 @@ class Chain:
         end = ""
         if last.relation == "child":
             end = f"if it is stuck, end it: {scene.hints.on(self.host, f'kill {last.pid}')}"
-        if scene.launcher and last.pid == scene.launcher[1].pid and last.relation == "writes":
-            end = "if it waits for input from its launcher, start the job with < /dev/null"
         ps = scene.hints.on(self.host, f"ps -fp {last.pid}")
         return scene.hints.steps(f"see it: {ps}", end, ctrl_s)
 
@@ -69,13 +66,13 @@ def wait_in_words(call: str, channel: str) -> str:
     if asks_user(call):
         return "waiting for input on its terminal"
     verb = next((word for part, word in _VERBS.items() if part in name), f"in {name} of")
-    no_peer = " (a pipe: nobody is at its other end)" * (channel == "wait_for_partner")
+    no_peer = " (a pipe: no process is at its other end)" * (channel == "wait_for_partner")
     return f"blocked {verb} {path}{no_peer}"
 
 
 def asks_user(call: str) -> bool:
     """Return whether a system call waits for what is typed on a terminal."""
-    return call.startswith("read") and bool(_TERMINAL.match(syscall_path(call)))
+    return call.startswith(READS) and bool(_TERMINAL.match(syscall_path(call)))
 
 
 def chain(scene: Scene, rank: Rank) -> Chain:

@@ -43,6 +43,7 @@ from clusterctl.diagnosis.rules.liveness import (
     missing_ranks,
     processes,
     silent_hosts,
+    sizes,
     unstarted,
 )
 from clusterctl.diagnosis.rules.logs import (
@@ -53,7 +54,7 @@ from clusterctl.diagnosis.rules.logs import (
     logged,
 )
 from clusterctl.diagnosis.rules.native import awaited, collectives, cycles
-from clusterctl.diagnosis.rules.network import broken_links, unreached
+from clusterctl.diagnosis.rules.network import broken_links, unanswered, unreached
 from clusterctl.diagnosis.rules.slowness import (
     idle_cards,
     slow_links,
@@ -66,7 +67,7 @@ from clusterctl.diagnosis.tree import label, rank_set
 from clusterctl.domain.findings import NOT_KNOWN, STATUSES, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
-from clusterctl.jobs.processes import unseen_users
+from clusterctl.jobs.processes import hidden_users_text
 from clusterctl.node.record import to_data
 
 # Findings whose message says who waits for whom.
@@ -142,8 +143,8 @@ def _with_hidden(evidence: Evidence, found: Diagnosis) -> Diagnosis:
     hosts = [host for host in evidence.hosts if host.hidden]
     if not hosts:
         return found
-    message = unseen_users({host.host: host.hidden for host in hosts})
-    hint = f"look at all users' jobs: clusterctl diagnose {evidence.source} --sudo"
+    message = hidden_users_text({host.host: host.hidden for host in hosts})
+    hint = f"show all users' jobs: clusterctl diagnose {evidence.source} --sudo"
     hidden = Cause("processes.hidden", INFO, message, hint=hint, blocks=False)
     found = replace(found, findings=(*found.findings, hidden))
     if found.check == UNKNOWN or found.severity is ERROR:
@@ -187,10 +188,10 @@ def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
         elif one.check in NO_ROOM | {"disk.full"} and not one.ranks:
             into = [x for x in kept if x.check == "disk.full" and x.ranks]
             into = [x for x in into if not one.host or one.host == x.host]
-        elif one.check in ("rank.io", "rank.blocked"):
+        elif one.check in ("rank.io", "rank.blocked", "rank.uninterruptible"):
             # A child between fork and exec looks like a second process of its rank.
-            into = [x for x in kept if x.check == "rank.uninterruptible"]
-            into = [x for x in into if {*one.ranks} <= {*x.ranks}]
+            into = [x for x in kept if x.check in ("mount.dead", "rank.uninterruptible")]
+            into = [x for x in into if {*one.ranks} <= {*x.ranks} and x is not one]
         elif one.check in ("rank.apart", "rank.straggler"):
             into = [x for x in kept if x.check in HELD and x.ranks]
             into = [x for x in into if {*one.ranks} <= {*x.ranks}]
@@ -212,7 +213,11 @@ def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
 def _whole(scene: Scene, lead: Cause, rest: list[Cause]) -> Cause:
     """Add to the verdict's finding what other ranks wait for, and what is wrong with its host."""
     message, shown = lead.message, list(lead.evidence)
-    blocked = scene.is_running and not scene.advances and lead.check.startswith(("rank.", "disk."))
+    blocked = (
+        scene.is_running
+        and not scene.advances
+        and lead.check.startswith(("rank.", "disk.", "mount."))
+    )
     waiting = [one for one in scene.waiting if one.number not in lead.ranks]
     if blocked and lead.ranks and waiting and lead.check not in NAMES_THE_WAIT:
         what = scene.waited_for(lead.ranks)
@@ -251,7 +256,7 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
             why = f"{called(host)} gave no evidence: {host.error}"
             return UNKNOWN, f"whether a job runs is not known: {why}"
         if scene.evidence.source:
-            return IDLE, f"no job was seen on these hosts ({scene.evidence.source}){addition}"
+            return IDLE, f"no job was found on these hosts ({scene.evidence.source}){addition}"
         return IDLE, f"no job runs on {scene.evidence.cluster}, and none has run{addition}"
     if not scene.is_running:
         if job.state == QUEUED:
@@ -262,7 +267,7 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
             return HEALTHY, f"{name} ended well{age}{addition}"
         if job.state == "cancelled":
             return "ended", f"{name} was cancelled{age}{addition}"
-        return UNKNOWN, f"{name} {job.state}{age}, and nothing that was seen says why{addition}"
+        return UNKNOWN, f"{name} {job.state}{age}, and nothing observed explains it{addition}"
     whole = _seen(scene)
     if scene.advances:
         return HEALTHY, f"{name} is healthy: {scene.advances}; {whole}{addition}"
@@ -286,18 +291,18 @@ def _is_damaged(hole: str, scene: Scene) -> bool:
 
 
 def _seen(scene: Scene) -> str:
-    """Return how many ranks were seen, in words."""
+    """Return how many ranks were found, in words."""
     seen = len(scene.by_number)
     if not seen:
-        return "no rank was seen"
+        return "no rank was found"
     if scene.size and seen < scene.size:
-        return f"{seen} of its {scene.size} ranks were seen"
-    return f"all {seen} ranks were seen" if seen > 1 else "its rank was seen"
+        return f"{seen} of its {scene.size} ranks were found"
+    return f"all {seen} ranks were found" if seen > 1 else "its rank was found"
 
 
 def _open(scene: Scene) -> str:
     """Return what was seen of a job of which neither a step nor a cause was seen."""
-    silence = "no step was seen"
+    silence = "no step was observed"
     if scene.silent_for_steps >= SILENT_STEPS:
         silence = (
             f"it has shown no step{scene.since}, and one came every "
@@ -306,7 +311,7 @@ def _open(scene: Scene) -> str:
     elif scene.since:
         silence = f"it has shown no step{scene.since}"
     elif scene.silent_head and not scene.job.log and not scene.rows:
-        silence = f"its output was not seen: {called(scene.silent_head)}, which has it, is silent"
+        silence = f"its output was not read: {called(scene.silent_head)}, which has it, is silent"
     elif scene.job.log and not scene.has_made_steps:
         silence = "it prints no steps"
     if scene.ranks and len(scene.ranks) == len(scene.waiting):
@@ -362,12 +367,12 @@ def _settles(scene: Scene) -> str:
     """Return what would tell what is not known."""
     look, holes = scene.hints.look, scene.evidence.holes
     if any(_is_damaged(one, scene) for one in holes):
-        return f"look again, and save it again: {look} --save FILE"
+        return f"diagnose again, and save it again: {look} --save FILE"
     if holes or scene.evidence.job is None:
-        return f"look again: {look}; on a busy host it may take several tries"
-    again = f"look again in a minute ({look} --tree): a new step in its log shows that it goes on"
-    again += "; the same calls alone prove nothing, since a slow job makes them, too"
-    if scene.evidence.source and not scene.job.log and not scene.rows:
+        return f"diagnose again: {look}; on a busy host it may take several tries"
+    again = f"diagnose again in a minute ({look} --tree): a new step in its log shows progress"
+    again += "; equal calls by themselves prove nothing, since a slow job makes them, too"
+    if scene.evidence.source and not (scene.job.log or scene.rows or scene.job.log_name):
         again += "; a log is found if the job writes to a file"
     native = next((one for one in scene.ranks if not one.is_python and not one.native.frames), None)
     if native:
@@ -384,7 +389,9 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     abandoned,
     broken_links,
     unreached,
+    unanswered,
     kernels,
+    sizes,
     missing_ranks,
     unstarted,
     ended_ranks,

@@ -55,7 +55,7 @@ class Node:
 
     @classmethod
     def at_address(cls, index: int, name: str, address: str, gpus: int = 0) -> Node:
-        """Return a node that EC2 was not asked about, or that is no instance."""
+        """Return a node that was not read from EC2, or that is no instance."""
         now = datetime.now(timezone.utc)
         return cls(index, name, "", NodeState.RUNNING, "", gpus, address, None, "", now)
 
@@ -110,7 +110,7 @@ class Cluster:
         return tuple(index for index in self.wanted if index not in there)
 
 
-# Folders beside those of the clusters, which `down` would delete.
+# Folders next to those of the clusters, which `down` would delete.
 _OTHER_FOLDERS = {
     "lab": "is the local EC2's",
     "cache": "holds what was downloaded",
@@ -234,7 +234,7 @@ class ClusterSpec:
     has a public address. `instance_profile` NEW_PROFILE is one of the cluster's own, whose nodes
     may read `data_buckets`, and read and write `checkpoint_prefixes`; each is BUCKET or
     BUCKET/PREFIX. Without `data_buckets` they may read every bucket. `by_add` is set if the missing
-    nodes were asked for by `add`, which the tags record. Raises UsageError for values that make no
+    nodes were requested by `add`, which the tags record. Raises UsageError for values that make no
     sense.
     """
 

@@ -112,14 +112,14 @@ def _parse_host(word: str, where: str) -> str:
     if at:
         raise UsageError(
             f"{where}: {word!r} names a user",
-            f"write {address} alone; the user is the option --user, or `User` in ~/.ssh/config",
+            f"write only {address}; the user is the option --user, or `User` in ~/.ssh/config",
         )
     # One colon means a port. A bare IPv6 address has at least two colons and does not match.
     port = re.fullmatch(r"([^:\[\]]+|\[[^\[\]]+\]):(\d+)", word)
     if port:
         raise UsageError(
             f"{where}: {word!r} names a port or, as in MPICH's files, slots",
-            f"for slots write {port[1]} slots={port[2]}; for a port write the address alone, and "
+            f"for slots write {port[1]} slots={port[2]}; for a port write only the address, and "
             f"`Port {port[2]}` for it in ~/.ssh/config",
         )
     bare = word[1:-1] if word.startswith("[") and word.endswith("]") else word

@@ -6,9 +6,9 @@ A command that exits with a non-zero status is a value. A host that gives no res
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Generic, Optional, TypeVar
+from typing import Any, Generic, Optional, TypeVar
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.ranges import grouped
@@ -107,11 +107,6 @@ class FanoutResult(Generic[T]):
     def failures(self) -> list[HostOutcome[T]]:
         return [outcome for outcome in self.outcomes if outcome.error is not None]
 
-    @property
-    def failure_status(self) -> int:
-        """The highest exit status of the errors, 0 without one."""
-        return max((one.error.exit_status for one in self.outcomes if one.error), default=0)
-
     def grouped(self, key: Callable[[T], K]) -> list[tuple[list[str], K]]:
         """Return groups of hosts whose values have the same key, each with that key.
 
@@ -121,6 +116,13 @@ class FanoutResult(Generic[T]):
             (key(one.value), one.host) for one in self.outcomes if one.value is not None
         )
         return [(hosts, value) for value, hosts in groups.items()]
+
+
+def status_of(failures: Iterable[HostOutcome[Any]], is_failed: bool = False) -> int:
+    """Return the exit status of an operation on several hosts: 255 if one gave no answer, 1 if one
+    answered that it failed or if `is_failed`, else 0."""
+    statuses = [one.error.exit_status for one in failures if one.error]
+    return 255 if 255 in statuses else int(is_failed or any(statuses))
 
 
 def exit_status_of(result: FanoutResult[CommandResult]) -> int:

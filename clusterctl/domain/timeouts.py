@@ -88,7 +88,7 @@ class Timeouts:
     state_change_s: float = 600.0
     stopped_s: float = 900.0  # until all instances that `stop` stops are stopped
     terminated_s: float = 900.0  # until all instances that `down` terminates are gone
-    dismissed_s: float = 600.0  # until nodes are gone that were replaced or removed
+    removed_s: float = 600.0  # until nodes are gone that were replaced or removed
     # Until a group can be deleted, which counts as in use for a while after its instances are gone.
     group_free_s: float = 300.0
     enlarged_s: float = 900.0  # until a file system can use an enlarged volume

@@ -79,13 +79,12 @@ def parse_rate(text: str) -> float:
     unit = match[2].replace(" ", "") if match else ""
     bits = re.fullmatch(r"([kmgt]?)(bit|bits|bit/s|bits/s|bps)", unit.lower())
     octets = re.fullmatch(r"([kKmMgGtT]?)(i?)B/s", unit)
-    if not match or not (bits or octets) or "Bp" in unit:
-        raise UsageError(f"not a rate: {text!r}", "write it as 25gbit, 160mbit or 100MiB/s")
-    number = float(match[1])
-    if bits:
-        return number * 1000.0 ** _POWERS[bits[1]] / 8
-    assert octets
-    return number * (1024.0 if octets[2] else 1000.0) ** _POWERS[octets[1].lower()]
+    if match and bits and "Bp" not in unit:
+        return float(match[1]) * 1000.0 ** _POWERS[bits[1]] / 8
+    if match and octets:
+        base = 1024.0 if octets[2] else 1000.0
+        return float(match[1]) * base ** _POWERS[octets[1].lower()]
+    raise UsageError(f"not a rate: {text!r}", "write it as 25gbit, 160mbit or 100MiB/s")
 
 
 def format_bytes(size: float) -> str:

@@ -65,6 +65,8 @@ def await_available(client: EC2Client, name: str, timeouts: Timeouts = Timeouts(
 
 # Instances per TerminateInstances call.
 BATCH = 100
+# The error of an instance with termination protection.
+PROTECTED = "OperationNotPermitted"
 
 
 class StillShuttingDown(ClusterctlError):
@@ -123,19 +125,28 @@ def terminate(
 
 
 def _terminate(client: EC2Client, ids: Sequence[str]) -> None:
-    """Call TerminateInstances, leaving out ids that EC2 does not know. Raises AwsError."""
+    for error in request_termination(client, ids).values():
+        raise error
+
+
+def request_termination(client: EC2Client, ids: Sequence[str]) -> dict[str, AwsError]:
+    """Call TerminateInstances, and return the error of each instance that EC2 refused to end.
+
+    An id that EC2 does not know, because it is too new or too old, is none.
+    """
+    refused: dict[str, AwsError] = {}
     for batch in batches(ids, BATCH):
         try:
             with translated():
                 client.terminate_instances(InstanceIds=batch)
         except AwsError as error:
-            # One id that EC2 does not know, because it is too new or too old, fails the call for
-            # all. So each is sent separately.
-            if error.code != "InvalidInstanceID.NotFound":
-                raise
-            if len(batch) > 1:
+            # One unknown or protected instance fails the call for all, so each is sent separately.
+            if len(batch) > 1 and error.code in ("InvalidInstanceID.NotFound", PROTECTED):
                 for one in batch:
-                    _terminate(client, [one])
+                    refused |= request_termination(client, [one])
+            elif error.code != "InvalidInstanceID.NotFound":
+                refused |= dict.fromkeys(batch, error)
+    return refused
 
 
 def await_launches(

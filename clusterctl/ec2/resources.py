@@ -301,10 +301,6 @@ def find_key_pairs(client: EC2Client, name: str) -> tuple[KeyPair, ...]:
     return details_of(find_resources(client, name, ResourceKind.KEY_PAIR), KeyPair)
 
 
-def find_groups(client: EC2Client, name: str) -> tuple[SecurityGroup, ...]:
-    return details_of(find_resources(client, name, ResourceKind.SECURITY_GROUP), SecurityGroup)
-
-
 def find_addresses(client: EC2Client, name: str) -> tuple[ElasticAddress, ...]:
     return details_of(find_resources(client, name, ResourceKind.ADDRESS), ElasticAddress)
 

@@ -447,7 +447,7 @@ class _Reader:
             return 0
         if one.role is Role.HARMLESS and one.lines == 1:
             rest = f"{block[: match.start()]}-{block[match.end() :]}"
-            if kind_of(rest) is LineKind.FAILING:
+            if kind_of(rest) in (LineKind.FAILING, LineKind.END):
                 return 0
         values = {**place_of(raw), **named(match)}
         if one.hook:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -19,11 +18,7 @@ from pathlib import Path
 from ahocorasick_rs import AhoCorasick
 
 from clusterctl.explain.message import message_of
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from clusterctl.toml_file import read_toml
 
 
 class LineKind(Enum):
@@ -62,7 +57,7 @@ class Form:
 def forms() -> Mapping[str, tuple[Form, ...]]:
     """Return the forms by their kind, each kind's in the order in which they are tried."""
     found: dict[str, list[Form]] = {}
-    for row in tomllib.loads(FORMS_FILE.read_text(encoding="utf-8"))["form"]:
+    for row in read_toml(FORMS_FILE)["form"]:
         pattern = row["pattern"]
         joined = pattern if isinstance(pattern, str) else "|".join(pattern)
         regex = joined.replace("{texts}", "|".join(map(re.escape, row["texts"])))
@@ -89,8 +84,8 @@ _MILD = re.compile(
 # Words by which a program says that it goes on, and that it only tries something.
 _GOES_ON = re.compile(
     r"(?<!not )\b[Rr]etry(?! (?:limit|count|exceeded|failed))|\bwill try|\b[Ii]gnor|\b[Ss]kip"
-    r"|\b[Ff]all(?:ing)?[ -]?back|\b[Dd]eprecat|\bnot (?:an error|fatal)|\bnon-fatal"
-    r"|\bharmless|\boptional"
+    r"|\b[Ff]all(?:ing)?[ -]?back|\b[Dd]eprecat|\b[Dd]ropping the\b"
+    r"|\bnot (?:an error|fatal)|\bnon-fatal|\bharmless|\boptional"
 )
 # Words by which it says that it does the same again.
 _AGAIN = re.compile(
@@ -103,8 +98,8 @@ _WITHOUT = re.compile(
     r"|\b[Pp]roceeding without\b|\b[Uu]s(?:e|ing) (?:the )?defaults?\b"
     r"|\b[Ff]all(?:ing|s)? back to\b"
 )
-# The same of what it leaves out: one file of many.
-_LEFT_OUT = re.compile(r"[,;:(] ?(?:skipp|ignor)(?:ed|ing)\b")
+# The same of what it leaves out: one file of many. No step of a service that it calls failed.
+_LEFT_OUT = re.compile(r"[,;:(] ?(?:skipp|ignor)(?:ed|ing)\b(?!.*\[ *FAILED *\]$)")
 # A kernel prints errors of firmware and of devices at every start.
 _KERNEL = re.compile(r"^(?:.* kernel: )?\[ *\d+\.\d+\] |^.* kernel: ")
 # Words of advice and of guesses, as in "this is usually caused by".
@@ -161,9 +156,10 @@ def kind_of(line: str, below: Sequence[str] = ()) -> LineKind | None:
         _KERNEL.match(text) or _LEFT_OUT.search(message) or tries_again(after)
     ):
         kind = LineKind.DOUBTFUL
+    # "fatal: cannot connect: Warning: …" is no warning.
+    called = end if kind is LineKind.FAILING else _form(text, message, "failing")[1] or len(text)
     is_mild = (
-        # "fatal: cannot connect: Warning: …" is no warning.
-        _MILD.search(text[:end] if kind is LineKind.FAILING else text)
+        _MILD.search(text[:called])
         or (kind is not LineKind.FAILING and _GOES_ON.search(text))
         or (kind is LineKind.DOUBTFUL and _is_advice(left))
     )
@@ -191,12 +187,12 @@ def _parts_that_matter(text: str) -> str:
     return "".join(parts)
 
 
-def _form(text: str, message: str) -> tuple[LineKind | None, int]:
-    """Return the form of a line, and where in it what has that form ends.
+def _form(text: str, message: str, *kinds: str) -> tuple[LineKind | None, int]:
+    """Return the form of a line, of some kinds or any, and where in it what has that form ends.
 
     `message` is its text without time stamps and the like.
     """
-    for one in _with_text(text, *_FAILURES):
+    for one in _with_text(text, *(kinds or _FAILURES)):
         before = len(text) - len(message)
         for at in (before, 0) if before else (0,):
             found = one.pattern.search(text[at:])

@@ -246,10 +246,11 @@ def program_to_ship(script: str, source_dir: str | None = None) -> Code | None:
         return None
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "there is no such file here"
-        raise UsageError(
-            f"--script {script}: {what}",
-            f"name a Python program; one of the nodes is '~/{path.name}', quoted",
-        )
+        if source_dir:
+            hint = "name a Python program in source_dir"
+            raise UsageError(f"entry_point {script}: {what}", hint)
+        hint = f"name a Python program; one of the nodes is '~/{path.name}', quoted"
+        raise UsageError(f"--script {script}: {what}", hint)
     folder = Path(source_dir).resolve() if source_dir else path.resolve().parent
     name = Path(os.path.relpath(path.parent.resolve() / path.name, folder)).as_posix()
     if name.startswith("../"):

@@ -152,9 +152,15 @@ def parse_job(content: Any, folder: Path) -> JobFile:
         if new in keys:
             raise UsageError(f"{name} and {new} are the same", "leave one out")
         keys[new] = value
+    source, entry_point = _text(keys, "source_dir", "."), _text(keys, "entry_point")
+    for name, text in (("source_dir", source), ("entry_point", entry_point)):
+        if "://" in text:
+            raise UsageError(
+                f"{name} is a path on this machine, not {text!r}",
+                "download it, and give the path from this file's folder",
+            )
     # Made relative, since a path with a slash in front is one on the nodes, as with --script.
-    source_dir = os.path.relpath(folder / _text(keys, "source_dir", "."))
-    entry_point = _text(keys, "entry_point")
+    source_dir = os.path.relpath(folder / source)
     if not entry_point:
         raise UsageError(*_NO_PROGRAM)
     distribution, per_host, options = _distribution(keys.get("distribution"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -106,6 +106,15 @@ class Variable:
     value: str
     private: bool = False
 
+    def __post_init__(self) -> None:
+        name = self.name
+        if not (isinstance(name, str) and VARIABLE_NAME.fullmatch(name)):
+            raise UsageError(
+                f"-x {name!r}: not the name of a variable", "-x NAME=VALUE, or -x NAME"
+            )
+        if name == JOB_VARIABLE:
+            raise UsageError(f"-x {name}: that is the mark of the job's processes", "leave it out")
+
 
 @dataclass(frozen=True)
 class MpiLaunch:
@@ -190,6 +199,12 @@ def mpirun_arguments(texts: Iterable[str]) -> tuple[str, ...]:
             words += shlex.split(text)
         except ValueError as error:
             raise UsageError(f"--mpi-arg {text!r}: {error}", "quote it as for a shell") from None
+    check_mpirun_words(words)
+    return tuple(words)
+
+
+def check_mpirun_words(words: Sequence[str]) -> None:
+    """Raise UsageError if these are no options of mpirun, or have one that a job needs itself."""
     if words and not words[0].startswith("-"):
         raise UsageError(
             f"--mpi-arg {words[0]!r} is no option of mpirun: it would be run as the program",
@@ -199,7 +214,6 @@ def mpirun_arguments(texts: Iterable[str]) -> tuple[str, ...]:
         name = option[0].lstrip("-").partition("=")[0]
         if name in OWN_OPTIONS:
             raise UsageError(f"--mpi-arg {option[0]}: {OWN_OPTIONS[name]}", "leave it out")
-    return tuple(words)
 
 
 def sets_binding(mpirun: MpiRun, arguments: tuple[str, ...]) -> bool:
@@ -238,14 +252,11 @@ def parse_variable(text: str, environ: Mapping[str, str]) -> Variable:
     UsageError.
     """
     name, given, value = text.partition("=")
-    if not VARIABLE_NAME.fullmatch(name):
-        raise UsageError(f"-x {name!r}: not the name of a variable", "-x NAME=VALUE, or -x NAME")
-    if name == JOB_VARIABLE:
-        raise UsageError(f"-x {name}: that is the mark of the job's processes", "leave it out")
+    secret = bool(SECRET_WORDS.intersection(name.upper().split("_")))
+    found = Variable(name, value if given else environ.get(name, ""), not given or secret)
     if not given and name not in environ:
         raise UsageError(f"-x {name}: it has no value here", f"export it, or -x {name}=VALUE")
-    secret = bool(SECRET_WORDS.intersection(name.upper().split("_")))
-    return Variable(name, value if given else environ[name], private=not given or secret)
+    return found
 
 
 def _options(words: Iterable[str]) -> list[list[str]]:

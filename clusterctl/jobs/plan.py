@@ -38,6 +38,7 @@ from clusterctl.jobs.mpirun import (
     JOB_VARIABLE,
     MpiLaunch,
     Variable,
+    check_mpirun_words,
     mpirun_argv,
     sets_binding,
     tag_end,
@@ -83,7 +84,7 @@ TORCHRUN = (
     '--no_python "$0" {rank} "$@"'
 )
 # torchrun's defaults, no redirection and no tee, written as a rule for the tenth process of a node
-# alone: all others have none (Std.from_str and to_map in PyTorch's
+# only: all others have none (Std.from_str and to_map in PyTorch's
 # torch/distributed/elastic/multiprocessing/api.py). PyTorch 1.13 on Python 3.11 reads the defaults
 # themselves as no value, and fails.
 TORCHRUN_VARIABLES = {"PET_REDIRECTS": "9:0", "PET_TEE": "9:0"}
@@ -99,7 +100,8 @@ TORCH_VARIABLES = {
     "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
 }
 
-JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+BEGINS_AS_ID = re.compile(r"\d{8}-\d{6}-")
+JOB_ID = re.compile(BEGINS_AS_ID.pattern + "[0-9a-f]{4}")
 
 
 def new_job_id() -> str:
@@ -448,11 +450,12 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
             f"wanted {ranks} GPUs, {there} {slots}", f"take {slots}, or {more_gpus}"
         )
     request.tuning.check()
+    check_mpirun_words(request.mpi_arguments)
     if request.recipe is not None and request.recipe not in RECIPES:
         raise UsageError(
             f"there is no recipe {request.recipe!r}", f"it is one of {', '.join(RECIPES)}"
         )
-    if request.environment is not None and not request.environment.startswith(("~/", "/")):
+    if request.environment is not None and not re.match("~?/+[^/]", request.environment):
         raise UsageError(
             f"--env is a folder of the nodes, not {request.environment!r}",
             "write it as '~/mine', with the quotes, or /opt/mine",
@@ -472,7 +475,7 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
         **for_real_data,
     }
     if request.torchrun:
-        tuning = {"a knob of Horovod's": request.tuning != HorovodTuning()}
+        tuning = {"a Horovod option": request.tuning != HorovodTuning()}
         _refuse("--launcher torchrun", "it runs PyTorch's own", tuning)
         if request.script is None:
             raise UsageError(
@@ -482,8 +485,6 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
     if request.script is not None:
         own = "leave one of them out; an option of your program goes after --: -- {}"
         _refuse("--script", "it runs your program, not the trainer", for_the_trainer, own)
-        if not request.script.strip():
-            raise UsageError("--script names no program", "--script mine.py")
         if request.script_mode:
             _check_script_mode(request)
     else:
@@ -540,7 +541,7 @@ def _refuse(option: str, because: str, others: dict[str, bool], hint: str = "") 
     given = [name for name, is_given in others.items() if is_given]
     if given:
         hint = hint.format(given[0]) or "leave one of them out"
-        raise Contradiction(f"{given[0]} goes with no {option}: {because}", hint)
+        raise Contradiction(f"{given[0]} cannot be combined with {option}: {because}", hint)
 
 
 def node_exports(mpirun: str, preset: Preset, facts: HeadFacts) -> list[tuple[str, str]]:

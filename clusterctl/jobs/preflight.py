@@ -307,7 +307,7 @@ def output_findings(context: JobContext) -> list[Finding]:
     """Check that the folder that the program writes into can be fetched, and is not one of this
     machine's."""
     hint = quote_hint(context, "--output", context.plan.output)
-    text = f"`fetch` will look for {context.plan.output} on the nodes"
+    text = f"`fetch` will search for {context.plan.output} on the nodes"
     found = [Finding("output.elsewhere", Severity.WARNING, text, hint=hint)] if hint else []
     errors = ((one.host, one.output_error) for one in context.readers)
     messages = [(host, f"--output: {error}") for host, error in errors if error]

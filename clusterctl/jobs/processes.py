@@ -139,7 +139,8 @@ def no_such_job(
             if one.job_id and job in (one.job_id, str(one.pid)):
                 return UsageError(
                     f"{job} on {host} is of job {one.job_id}, which clusterctl has started",
-                    f"with its cluster's name: clusterctl logs NAME {one.job_id}",
+                    f"with its cluster's name: clusterctl logs NAME {one.job_id} has its output, "
+                    f"clusterctl cancel NAME {one.job_id} ends it",
                 )
             if str(one.pid) == job and its:
                 what = one.role if one.rank is None else f"rank {one.rank}"
@@ -154,18 +155,19 @@ def no_such_job(
     these = f"these do: {listed}" if listed else "none runs"
     if hidden:
         return ClusterctlError(
-            f"no job {job} of this login runs on these hosts ({these}); {unseen_users(hidden)}",
-            f"look at all users' jobs: {options} --sudo",
+            f"no job {job} of this login runs on these hosts ({these}); "
+            f"{hidden_users_text(hidden)}",
+            f"show all users' jobs: {options} --sudo",
         )
     return UsageError(f"no job {job} runs on these hosts", these)
 
 
-def unseen_users(hidden: Mapping[str, Sequence[str]]) -> str:
+def hidden_users_text(hidden: Mapping[str, Sequence[str]]) -> str:
     """Return in words the users on each host whose processes the login could not read."""
     users = sorted({user for of_host in hidden.values() for user in of_host})
     hosts = ", ".join([*hidden][:4]) + ", ..." * (len(hidden) > 4)
     whose = f"user{'s' if len(users) > 1 else ''} {', '.join(users)}"
-    return f"not seen: processes of {whose} on {hosts}, who may have a job there"
+    return f"could not be read: processes of {whose} on {hosts}, who may have a job there"
 
 
 def hidden_on(connections: HostConnections, targets: Sequence[Target]) -> dict[str, Sequence[str]]:

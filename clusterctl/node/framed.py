@@ -1,4 +1,4 @@
-"""Commands over SSH whose input, output and exit status are told from those of the login files.
+"""Commands over SSH whose input, output and exit status are separate from those of the login files.
 
 sshd runs a command through the user's login shell, which first reads files of the user's (bash
 ~/.bashrc). These may print text, read the input, set the shell's options, define functions, and end

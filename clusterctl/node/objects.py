@@ -179,7 +179,7 @@ class ObjectReader:
         if answer.status in TEMPORARY or code in TEMPORARY_CODES:
             if self.keys and code in LATE_KEYS:
                 self.keys.forget()
-            raise OSError(f"S3 says {answer.status} {code}".strip())
+            raise OSError(f"S3 responded {answer.status} {code}".strip())
         if answer.status in (412, 416):
             raise NotStreamed(f"{url} has changed since it was listed")
         if answer.status == 404:

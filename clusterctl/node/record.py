@@ -9,7 +9,7 @@ with a time zone, which is written in ISO 8601.
 
 * A value of the wrong type is an error that names the field: `gpus[1].name: expected a string, got
   7`. It is never replaced by a default, since a wrong number is worse than none. Where one part may
-  be wrong and the others are still of use, `salvage` leaves it out, and tells it.
+  be wrong and the others are still of use, `salvage` leaves it out, and reports it.
 * Unknown keys are ignored, and a missing key is the field's default: a file may have been written
   by a version with more fields, or with fewer. A field without a default has to be there.
 * A ValueError of `__post_init__` refuses the record, with its path.
@@ -95,7 +95,7 @@ class Rows(Generic[T]):
 def read_rows(kind: type[T], text: str | bytes, is_whole: bool = False) -> Rows[T]:
     """Return the rows of type `kind` in a text of JSON lines. Empty lines are left out.
 
-    So is a last line that was cut short, since it may be being written. Where nobody writes it any
+    So is a last line that was cut short, since it may be being written. Where none writes it any
     more, the text is whole, and that line is damaged like any other.
     """
     content = text.encode() if isinstance(text, str) else text

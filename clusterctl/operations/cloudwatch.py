@@ -17,6 +17,7 @@ from clusterctl.operations.results import Results
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
+    from clusterctl.node.jobs.spec import JobRecord
     from clusterctl.operations.folder import ClusterFolder
 
 # A file in the job's folder on this machine that records what was sent. It maps namespace -> metric
@@ -68,7 +69,7 @@ def push(clients: Clients, folder: ClusterFolder, found: Results, namespace: str
     hint = "delete it: what was sent is sent again, and counts twice"
     known = read_file(path, partial(from_json, dict[str, dict[str, Mark]]), hint) or {}
     marks = known.setdefault(namespace, {})
-    timed = list(points_of(found, marks))
+    timed = list(points_of(found, found.job, marks))
     new = [one for one in timed if one.place > marks.get(one.metric, (-1.0,))[0]]
     left = sort_out(new, time.time())
     dimensions = {"Cluster": folder.path.name, "Job": found.job.job_id}
@@ -86,15 +87,13 @@ def push(clients: Clients, folder: ClusterFolder, found: Results, namespace: str
     )
 
 
-def points_of(found: Results, marks: Marks) -> Iterator[Point]:
+def points_of(found: Results, job: JobRecord, marks: Marks) -> Iterator[Point]:
     """Yield the job's values, those of each metric in order. A --metric with the name of a built-in
     metric replaces it.
 
     A row has its own time. A line of a log has none: its values are spread evenly by line number,
     from the last value sent, or the job's start, to the job's end, or now while it runs.
     """
-    job = found.job
-    assert job is not None
     began = job.started_at.timestamp()
     ended = began + job.duration_s
     own = {series.name for series in found.metrics}

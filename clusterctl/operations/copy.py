@@ -299,7 +299,7 @@ class _Copy:
     def _verified(
         self, report: TransferReport, progress: _Progress, timeout_s: float | None
     ) -> TransferReport:
-        """Verify the finished nodes if the request asks for it, and return the report with the
+        """Verify the finished nodes if the request has `verify`, and return the report with the
         result.
 
         The same copy is repeated as a dry run that compares contents: a node to which it would

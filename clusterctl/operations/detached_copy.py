@@ -137,7 +137,7 @@ def start_copy_job(
     """Start the job. Raise JobRunning, HostError, and the error of the first node if no node can
     fetch from S3.
 
-    Nodes without a tool for S3 get one first. `urls` is how they access it. `mirror` says that
+    Nodes without a tool for S3 get one first. `urls` is how they access it. `mirror`:
     --delete has made DST on the head node identical to the source on this machine, so the job can
     copy all of DST with --delete. `options` are further options for copyclust. For `offline` see
     put_programs.

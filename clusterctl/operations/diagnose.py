@@ -28,6 +28,7 @@ from typing import Any
 import clusterctl
 from clusterctl.bootstrap.wheels import program_in_wheel
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence
+from clusterctl.diagnosis.ranks import sees_nothing
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,
@@ -41,7 +42,7 @@ from clusterctl.node.diagnosis.sampler import SamplerRequest, sample
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.record import salvage
 from clusterctl.operations.access import Access
-from clusterctl.operations.native_frames import with_native_frames, with_rendezvous
+from clusterctl.operations.native_frames import with_closer_reads
 from clusterctl.transport.call import HostConnections, HostLogin, call
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
@@ -54,6 +55,7 @@ GREETING = (
 CONNECT_WITHIN_S = 4.0
 # How long a kept connection may take to start a command before it is opened again.
 DOUBT_AFTER_S = 3.0
+TRIES = 2
 # Time beyond the sampler's own deadline, for its output to arrive.
 ENDING_S = 1.5
 # Time to send py-spy to a node that lacks it: a home uplink is slow.
@@ -211,8 +213,7 @@ def collect(
         hosts=tuple(hosts),
     )
     if looking.samples > 1:
-        evidence = with_native_frames(access.connections, access.all_targets, evidence)
-        evidence = with_rendezvous(access.connections, access.all_targets, evidence)
+        evidence = with_closer_reads(access.connections, access.all_targets, evidence)
     return replace(evidence, took_s=round(time.monotonic() - began, 2))
 
 
@@ -268,34 +269,41 @@ def ask(
     answered_at = time.time()
     words = [*result.stdout.split(), "", ""]
     spy, why, send = spies.for_node(words[1], words[2:], session.round_trip_s)
-    response = call(
-        connections,
-        target,
-        sample,
-        replace(request, py_spy=spy.name if spy else "", py_spy_missing=why),
-        doing="looking at it",
-        timeout_s=request.within_s + ENDING_S + (SEND_WITHIN_S if send else 0),
-        attachment=send,
-    )
-    host, problems = salvage(HostEvidence, response.host)
+    request = replace(request, py_spy=spy.name if spy else "", py_spy_missing=why)
+    # A host that was too busy to read its processes in time gets a second try.
+    for _ in range(TRIES):
+        response = call(
+            connections,
+            target,
+            sample,
+            request,
+            doing="looking at it",
+            timeout_s=request.within_s + ENDING_S + (SEND_WITHIN_S if send else 0),
+            attachment=send,
+        )
+        host, problems = salvage(HostEvidence, response.host)
+        if not host or not sees_nothing(host):
+            break
     on_head, wrong = salvage(JobOnHead, response.job) if response.job is not None else (None, ())
     if host is None or (response.job or {}).get("found") and not (on_head and on_head.found):
         why = (*problems, *wrong)[0]
         raise CommandNotRun(target.host, f"looking at it failed: unexpected response: {why}")
     host = replace(host, problems=(*host.problems, *_damaged(*problems, *wrong)))
+    return _with_clock(host, words[0], sent_at, answered_at), on_head
+
+
+def _with_clock(host: HostEvidence, clock: str, sent_at: float, answered_at: float) -> HostEvidence:
+    """Return the evidence with how far the node's clock is ahead of ours. It read its clock during
+    the round trip: compare it with the middle of that. The error is at most half of it."""
     try:
-        now_s = float(words[0])
+        now_s = float(clock)
     except ValueError:
-        host = replace(host, problems=(*host.problems, *_damaged(f"clock: {words[0][:60]!r}")))
-        return host, on_head
-    # The node read its clock during the round trip: compare it with the middle of that. The error
-    # is at most half the round trip.
-    host = replace(
+        return replace(host, problems=(*host.problems, *_damaged(f"clock: {clock[:60]!r}")))
+    return replace(
         host,
         clock_offset_s=round(now_s - (sent_at + answered_at) / 2, 4),
         clock_error_s=round((answered_at - sent_at) / 2, 4),
     )
-    return host, on_head
 
 
 def _damaged(*problems: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Collect the evidence for `diagnose` on hosts that no cluster of clusterctl has.
 
-The hosts are asked what the nodes of a cluster are asked. No head node has a record of the job:
+The hosts are read as the nodes of a cluster. No head node has a record of the job:
 what runs is found from the processes, and a job is named by the process ID of its launcher.
 """
 
@@ -21,17 +21,17 @@ from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.units import format_bytes
 from clusterctl.jobs.processes import (
     hidden_on,
+    hidden_users_text,
     job_names,
     list_processes,
     no_such_job,
-    unseen_users,
 )
 from clusterctl.node.diagnosis.job import JobOnHead, LogRequest, job_logs
 from clusterctl.node.diagnosis.sampler import SamplerRequest
 from clusterctl.node.jobs.processes import ProcessQuery
 from clusterctl.operations.diagnose import PySpies, ask, job_of, silent
 from clusterctl.operations.hosts_access import HostSource
-from clusterctl.operations.native_frames import with_native_frames, with_rendezvous
+from clusterctl.operations.native_frames import with_closer_reads
 from clusterctl.transport.call import call_all
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.target import Target
@@ -64,7 +64,7 @@ def collect_from(source: HostSource, job_name: str | None, cache: Path) -> Evide
     hosts = named(of_slurm_job(hosts, source.slurm_job))
     job = _job(hosts, records, job_name, source.options)
     if job_name and job and len(_ranks(hosts, job)) == job.size:
-        # The job that was asked for was seen whole: nobody else's processes matter.
+        # All of the requested job was read: other users' processes do not matter.
         hosts = [replace(host, hidden=()) for host in hosts]
     evidence = Evidence(
         source=source.options,
@@ -75,8 +75,7 @@ def collect_from(source: HostSource, job_name: str | None, cache: Path) -> Evide
         job=job,
         hosts=tuple(hosts),
     )
-    evidence = with_native_frames(source.connections, source.targets, evidence)
-    evidence = with_rendezvous(source.connections, source.targets, evidence)
+    evidence = with_closer_reads(source.connections, source.targets, evidence)
     return replace(evidence, took_s=round(time.monotonic() - began, 2))
 
 
@@ -90,7 +89,7 @@ class HostLogs:
 
 
 def logs_of(source: HostSource, job: str) -> HostLogs:
-    """Return the logs of the jobs by hand on these hosts; with the name of a `job` of that alone.
+    """Return the logs of the jobs by hand on these hosts; with the name of a `job` only of that.
 
     Raise ClusterctlError if there is none, and the error of a host that did not answer.
     """
@@ -136,8 +135,8 @@ def logs_of(source: HostSource, job: str) -> HostLogs:
     own = "no job that was started by hand runs on these hosts"
     if hidden:
         raise ClusterctlError(
-            f"{own} as this login; {unseen_users(hidden)}",
-            f"look at all users' jobs: clusterctl explain {source.options} --sudo",
+            f"{own} as this login; {hidden_users_text(hidden)}",
+            f"show all users' jobs: clusterctl explain {source.options} --sudo",
         )
     raise ClusterctlError(own, "name its log: clusterctl explain FILE")
 
@@ -192,14 +191,15 @@ def _job(
             why = host.error or next(filter(says_nothing, host.problems), "")
             if why:
                 raise ClusterctlError(
-                    f"job {job_name} was not seen, and not all processes were: {host.host}: {why}",
+                    f"job {job_name} was not found, and not all processes could be read: "
+                    f"{host.host}: {why}",
                     f"see whether you can log in there: ssh {host.host}"
                     if host.error and ENDED_NOTHING not in host.error
-                    else "look again; on a busy host it may take several tries",
+                    else "run it again; on a busy host it may take several tries",
                 )
-        seen = {host.host: host.processes for host in hosts}
+        processes = {host.host: host.processes for host in hosts}
         hidden = {host.host: host.hidden for host in hosts if host.hidden}
-        raise no_such_job(job_name, seen, hidden, f"clusterctl diagnose {options}")
+        raise no_such_job(job_name, processes, hidden, f"clusterctl diagnose {options}")
     if not every:
         return None
     chosen = job_name or (counts.most_common(1)[0][0] if counts else next(iter(every)))

@@ -13,7 +13,7 @@ from clusterctl.diagnosis.hostchecks import CROWDED
 from clusterctl.domain.errors import AwsError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, Severity, errors
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.domain.results import FanoutResult, HostOutcome, status_of
 from clusterctl.domain.units import format_bytes, format_duration, format_rate
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances, tag
@@ -148,13 +148,13 @@ def grow_disks(
     client: EC2Client,
     indices: Sequence[int] | None,
     gib: int,
-    agree: Callable[[int], None],
+    approve: Callable[[int], None],
 ) -> FanoutResult[GrownDisk]:
     """Grow the root volumes of these nodes (None: of all) to `gib`, and the file systems on them.
 
     If a volume has that size already, only its file system is grown, so an interrupted call can be
-    repeated. Nodes added later get the size, too. `agree` is called first with the total number of
-    GiB to be added, and raises to refuse. Raise UsageError, AwsError, and what `agree` raises.
+    repeated. Nodes added later get the size, too. `approve` is called first with the total number
+    of GiB to be added, and raises to refuse. Raise UsageError, AwsError, and what `approve` raises.
     """
     nodes = {node.name: node for node in access.cluster.nodes}
     targets = access.select(indices)
@@ -170,7 +170,7 @@ def grow_disks(
             f"see `clusterctl disk {access.cluster.name}`",
         )
 
-    agree(sum(gib - volumes[id].size_gib for id in ids))
+    approve(sum(gib - volumes[id].size_gib for id in ids))
 
     def one(target: Target) -> GrownDisk:
         id = nodes[target.host].instance_id
@@ -282,10 +282,8 @@ class DiskReport:
 
     @property
     def exit_status(self) -> int:
-        """255 if a node did not answer, 1 if a finding is an error, else 0."""
-        if self.failures:
-            return 255
-        return int(bool(errors(self.findings)))
+        """255 if a node did not answer, 1 if a node failed or a finding is an error, else 0."""
+        return status_of(self.failures, bool(errors(self.findings)))
 
 
 # Seconds between the two measurements of a disk's growth, and for finding the largest folders.

@@ -202,7 +202,7 @@ def _remove(
         there, made
     ):
         raise NotLaunchedHere(name, others)
-    # A role with nothing else may be that of an `up` of another machine, which has just begun.
+    # A role with nothing else may be that of an `up` of another machine, which has just started.
     may_be_new = creations.began("create_role") or creations.began("create_instance_profile")
     has_role = bool(nodes or may_be_new or made or own_role in profiles)
     # An instance that EC2 did not show before may be what still uses a group.

@@ -29,7 +29,7 @@ from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, errors
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, status_of
 from clusterctl.jobs import smoke_test
 from clusterctl.jobs.deploy import deploy_files
 from clusterctl.jobs.head_facts import HeadFacts
@@ -65,8 +65,7 @@ class EnvReport:
     @property
     def exit_status(self) -> int:
         """The highest status of the errors; 1 if a node is not ready or unlike the others; or 0."""
-        statuses = [failure.error.exit_status for failure in self.failures if failure.error]
-        return max([*statuses, int(bool(errors(self.findings)))])
+        return status_of(self.failures, bool(errors(self.findings)))
 
 
 def environment_status(access: Access, request: EnvRequest) -> EnvReport:

@@ -21,7 +21,6 @@ from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostError, 
 from clusterctl.domain.results import last_line
 from clusterctl.jobs.detached import JOBS, find_job
 from clusterctl.node.jobs import written
-from clusterctl.node.jobs.folder import COLLECTED
 from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.node.jobs.written import (
     OutputFiles,
@@ -72,6 +71,11 @@ class Part:
         """The paths of the files on this machine."""
         return [self.place / name for name in self.names]
 
+    def tops(self, root: Path) -> set[str]:
+        """Return the names in `root` that the files are, or are below."""
+        below = self.place.relative_to(root).parts
+        return {below[0]} if below else {name.partition("/")[0] for name in self.names}
+
 
 @dataclass(frozen=True)
 class Fetched:
@@ -92,17 +96,18 @@ def fetch(
     job_id: str,
     place: Path,
     watch: Watch = lambda progress: None,
-    agree: Callable[[int], None] = lambda size: None,
+    approve: Callable[[int], None] = lambda size: None,
     verify: bool = False,
     record_only: bool = False,
 ) -> Fetched:
     """Fetch a job's record and what the job wrote into `place`: only complete files.
 
     The log and the other files of the record come first, and record.json last: then all is here.
-    It may be run again: what is here already is not copied again. Then contents are compared, since
-    a file that was written over may have its size and its time of before. Nothing is deleted here.
+    Until then it is in a folder of its own, that of an earlier fetch as well. It may be run again:
+    what is here already is not copied again. Then contents are compared, since a file that was
+    written over may have its size and its time of before. Nothing else is deleted here.
 
-    `agree` gets the bytes of all files, and raises to refuse. With `verify` all files are read
+    `approve` gets the bytes of all files, and raises to refuse. With `verify` all files are read
     again at the end, on both sides. Raises UsageError if `place` holds another job's files or the
     user's own, or this user may not write there, HostError if the head node does not answer,
     ClusterctlError if a write fails, and, after all else has come, if something cannot be read, a
@@ -114,18 +119,22 @@ def fetch(
     problems: list[ClusterctlError] = []
     outputs = [] if record_only else _outputs(access, job, problems)
     size = sum(one.found.bytes for one in outputs)
-    agree(size)
+    approve(size)
     gone: tuple[str, ...] = ()
     try:
         place.mkdir(parents=True, exist_ok=True)
         with locked_staging_folder(place, job_id) as (draft, was_started):
-            is_again = record.exists()
+            earlier = started / "earlier"  # the record of the last fetch that brought everything
+            is_again = record.exists() or earlier.exists()
             _unpack(access, job_id, draft)
             kept = [path.name for path in draft.iterdir()]
             hosts = [target.host for target in access.all_targets]
             parts = plan_parts(place, [*kept, RECORD], access.head_name, hosts, outputs)
+            fetched = {name for part in parts for name in part.tops(place)}
             if is_again or was_started:
-                gone = _gone(job, place, parts)
+                for one in (record, earlier, started / RECORD):
+                    fetched |= {*_read_record(one).fetched} if one.exists() else set()
+                gone = _gone(place, fetched, parts)
             else:
                 _check_free(place, kept)
                 here = (part.here if part.place == place else [part.place] for part in parts)
@@ -133,13 +142,17 @@ def fetch(
             data = {"cluster": access.cluster.name, **to_data(job.report())}
             if job.spec.code:
                 data["code"] = job.spec.code
+            data["fetched"] = sorted(fetched)
             (draft / RECORD).write_text(json.dumps(data, indent=1) + "\n")
             started.mkdir(exist_ok=True)
+            (draft / RECORD).replace(started / RECORD)
+            if record.exists():
+                record.replace(earlier)
             for name in kept:
                 (draft / name).replace(place / name)
             broken: set[tuple[Target, str]] = set()
             for part in parts:
-                problem = _bring(access, part, watch, is_again, verify)
+                problem = _copy_part(access, part, watch, is_again, verify)
                 if problem:
                     problems.append(problem)
                     broken.add((part.target, part.source))
@@ -147,8 +160,8 @@ def fetch(
             _note(access, job_id, place, whole)
             if problems:
                 raise _incomplete(job_id, place, problems)
-            (draft / RECORD).replace(record)
-            started.rmdir()
+            (started / RECORD).replace(record)
+            shutil.rmtree(started, ignore_errors=True)
     except OSError as error:
         raise ClusterctlError(
             f"cannot write {error.filename or place}: {error.strerror}",
@@ -195,7 +208,7 @@ def _incomplete(job_id: str, place: Path, problems: Sequence[ClusterctlError]) -
     return error
 
 
-def _bring(
+def _copy_part(
     access: Access, part: Part, watch: Watch, checksum: bool, verify: bool
 ) -> ClusterctlError | None:
     """Copy a part. Return why not all of it has come, or differs; None if it is here."""
@@ -216,12 +229,11 @@ def _bring(
     return problem
 
 
-def _gone(job: JobRecord, place: Path, parts: Sequence[Part]) -> tuple[str, ...]:
-    """Return the files in the folders that the job fills that none of the parts has."""
+def _gone(place: Path, fetched: Iterable[str], parts: Sequence[Part]) -> tuple[str, ...]:
+    """Return the files in or below what any fetch has brought that none of the parts has."""
     known = {path for part in parts for path in part.here}
-    tops = {part.place for part in parts} - {place}
-    tops |= {place / name for name in COLLECTED if job.spec.model_dir is not None}
-    found = {path for top in tops for path in top.rglob("*") if path.is_file()}
+    tops = [place / name for name in fetched]
+    found = {path for top in tops for path in (top, *top.rglob("*")) if path.is_file()}
     return tuple(sorted(os.path.relpath(path, place) for path in found - known))
 
 
@@ -311,18 +323,20 @@ def _free(name: str, taken: Collection[str]) -> str:
 
 
 @dataclass(frozen=True)
-class _RecordId:
-    """What a fetch checks in a folder's record of a job."""
+class _FolderRecord:
+    """What a fetch reads of a folder's record of a job. `fetched` are the names in the folder of
+    what fetches have brought."""
 
     job_id: str | None = None
+    fetched: tuple[str, ...] = ()
 
 
-def _job_in(record: Path) -> str | None:
-    """Return the ID of the job whose record this is; None if it is none. Raise OSError."""
+def _read_record(record: Path) -> _FolderRecord:
+    """Return a folder's record; one without a job if it is no job's. Raise OSError."""
     try:
-        return from_json(_RecordId, record.read_bytes()).job_id
+        return from_json(_FolderRecord, record.read_bytes())
     except RecordError:
-        return None
+        return _FolderRecord()
 
 
 def check_place(place: Path, job_id: str = "") -> None:
@@ -330,7 +344,7 @@ def check_place(place: Path, job_id: str = "") -> None:
     another job's files, or is none of the user's folders."""
     record = place / RECORD
     try:
-        other = _job_in(record) if record.exists() else job_id
+        other = _read_record(record).job_id if record.exists() else job_id
         if other != job_id:
             holds = f"job {other}" if other else f"a {RECORD} that is no job's"
             raise UsageError(f"{place} holds {holds}", "name another folder")
@@ -343,7 +357,7 @@ def check_place(place: Path, job_id: str = "") -> None:
 def can_write(place: Path) -> bool:
     """Return whether this user may write into the folder, or make it."""
     try:
-        there = next(path for path in (place, *place.absolute().parents) if path.exists())
+        there = next(path for path in (place, *place.absolute().parents) if os.path.lexists(path))
         return there.is_dir() and os.access(there, os.W_OK)
     except OSError:  # such as that of a file system that is gone
         return False
@@ -364,18 +378,18 @@ def locked_staging_folder(place: Path, job_id: str) -> Iterator[tuple[Path, bool
     files in `place` may come from that fetch. Fetches into one place wait for each other. Raise
     OSError.
     """
-    opened, is_alone = os.open(place, os.O_RDONLY), False
+    opened, is_locked = os.open(place, os.O_RDONLY), False
     try:
         # NFS cannot lock a folder exclusively. Without the lock, leftover folders stay, because a
         # running fetch may own them.
         with suppress(OSError):
             # When a job fails, `train` and a `logs -f` of the same job fetch it at the same moment.
             fcntl.flock(opened, fcntl.LOCK_EX)
-            is_alone = True
+            is_locked = True
         left = [*place.glob(f".fetch-{job_id}-*")]
         with tempfile.TemporaryDirectory(prefix=f".fetch-{job_id}-", dir=place) as draft:
             yield Path(draft), bool(left)
-            for folder in left if is_alone else ():
+            for folder in left if is_locked else ():
                 shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(opened)

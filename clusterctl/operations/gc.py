@@ -365,7 +365,7 @@ class GarbageCollector:
                 left[key] = RemainingResource(ClusterctlError(why, "run it again"), one)
             elif key in now and now[key].verdict is not Verdict.ORPHAN:
                 sure = (one.region, ResourceKind.INSTANCE) not in blind
-                why = f"{'no longer an orphan' if sure else 'not checked again'}: {now[key].why}"
+                why = f"{'no longer removable' if sure else 'not checked again'}: {now[key].why}"
                 left[key] = RemainingResource(ClusterctlError(why), one)
         left |= self._remove_all(
             [requested[key] for key in requested if key in now.keys() - left.keys()]

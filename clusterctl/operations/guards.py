@@ -128,8 +128,8 @@ def update_guards(
     }
     # The head node does not ask nodes in quarantine whether they idle: each of them decides for
     # itself.
-    alone = joined_settings(first, None, cluster.ssh_user, members)
-    settings |= {target.host: alone for target in quarantined}
+    own = joined_settings(first, None, cluster.ssh_user, members)
+    settings |= {target.host: own for target in quarantined}
 
     def one(target: Target) -> CommandResult:
         return _notify(connections, target, settings[target.host], end.left_s)

@@ -92,7 +92,7 @@ class HostSource:
     """Hosts of no cluster, and the connections to them. `options` are those that name them, and
     `user` is the login there if they name one.
 
-    With `slurm_job` only the processes of that job of Slurm are looked at.
+    With `slurm_job` only the processes of that job of Slurm are read.
     """
 
     options: str
@@ -121,7 +121,7 @@ def hosts_of_slurm(job_id: str) -> str:
         )
     if not shutil.which("squeue"):
         raise MissingTool(
-            "squeue is not on this machine: Slurm cannot be asked for the job's hosts",
+            "squeue is not on this machine: the job's hosts cannot be read from Slurm",
             "run this where Slurm's commands are, or name the hosts with --hosts or -w",
         )
     argv = ["squeue", "--noheader", "--jobs", job_id, "--states", "all", "--format", "%T %N"]
@@ -282,7 +282,7 @@ def cluster_of(
 ) -> ClusterFolder | None:
     """Return the folder of the cluster whose nodes these hosts are.
 
-    None if they are to be reached as ~/.ssh/config says. The hosts file in a cluster's folder
+    None if they are to be reached as in ~/.ssh/config. The hosts file in a cluster's folder
     belongs to that cluster. For any other file, the folder's ssh_config must have all hosts, and
     ~/.ssh/config must name none of them: two networks may have the same addresses. Raises
     UsageError if several clusters have these hosts.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from clusterctl.domain.errors import HostError, UsageError
-from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.domain.results import FanoutResult, HostOutcome, status_of
 from clusterctl.jobs.detached import end_job, find_job
 from clusterctl.jobs.processes import (
     Processes,
@@ -86,9 +86,8 @@ class KillReport:
     @property
     def exit_status(self) -> int:
         """255 if a host did not answer, 1 if a process or GPU memory is left, else 0."""
-        if self.failures:
-            return 255
-        return 1 if self.left or any(one.mib is not None for one in self.held or ()) else 0
+        has_left = bool(self.left) or any(one.mib is not None for one in self.held or ())
+        return status_of(self.failures, has_left)
 
     def merged_with(self, other: KillReport) -> KillReport:
         """Return this report joined with the part of `other` about nodes where it found processes.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import Cluster
-from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.findings import Finding, errors
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.results import FanoutResult
@@ -79,7 +79,7 @@ class LineProgress(StepProgress):
         self.step(f"{name}: {stage.value}" + (f": {detail}" if detail else ""))
 
 
-class LaunchRefused(UsageError):
+class LaunchRefused(ClusterctlError):
     """A launch that cannot work or would cost more than is allowed. Nothing was created.
 
     `findings` are all findings of the checks, warnings included.
@@ -101,9 +101,9 @@ class Launcher:
     `proxy_command` is the ProxyCommand for SSH, which the unprivileged lab needs. `timeout_s` is
     how long nodes may take to get ready; None chooses it by their types (see `ready_within_s`).
     `capacity_timeout_s` is how long to wait for EC2 to have machines. With `accept_new_host_keys`,
-    a host key that no other source has is taken from the node itself. `agree` is called before the
-    first step of a plan that launches or starts nodes, and raises if the user declines. It returns
-    whether it has waited for an answer.
+    a host key that no other source has is taken from the node itself. `approve` is called before
+    the first step of a plan that launches or starts nodes, and raises if the user declines. It
+    returns whether there was a question.
     """
 
     clients: Clients
@@ -113,7 +113,7 @@ class Launcher:
     timeout_s: float | None = None
     capacity_timeout_s: float = 0.0
     accept_new_host_keys: bool = False
-    agree: Callable[[LaunchPlan], bool] = lambda plan: False
+    approve: Callable[[LaunchPlan], bool] = lambda plan: False
     timeouts: Timeouts = field(default_factory=Timeouts)
 
     @property

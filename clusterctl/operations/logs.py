@@ -211,7 +211,7 @@ def find(
     With `training`, jobs that copy data do not count. With `latest`, queued jobs count, too. If
     all jobs are queued, return the last one. Raise UsageError for an unknown id, NoJobs, HostError.
     """
-    if job_id:
+    if job_id is not None:
         return find_job(access.connections, access.head, job_id)
     jobs = [job for job in jobs_of(access) if not (training and not job.spec.is_training)]
     jobs = [job for job in jobs if job.spec.preset != SERVE]

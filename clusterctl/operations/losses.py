@@ -204,7 +204,7 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
         every = ProcessQuery(all_python=True)
         result = list_processes(access.connections, (target,), every)
         unknown.update((one.host, one.error.message) for one in result.failures if one.error)
-        # A program of clusterctl's own runs isolated, as another command's that looks at a node.
+        # A program of clusterctl's own runs isolated, as another command's that inspects a node.
         return [
             one
             for one in all_of(result)

@@ -314,7 +314,7 @@ def _instances(client: EC2Client, folder: ClusterFolder) -> tuple[Instance, ...]
 
 def _check_there(client: EC2Client, folder: ClusterFolder, there: Sequence[Instance]) -> None:
     """Raise UsageError if all nodes are being replaced, NoSuchCluster if there is no instance,
-    MissingTool if the cluster's key is not in the folder: nodes could not be told of a change."""
+    MissingTool if the cluster's key is not in the folder: nodes could not get the change."""
     name = folder.path.name
     if not members_of(there):
         if there:

@@ -1,4 +1,4 @@
-"""What `diagnose` asks after the samples, of few ranks: their calls in C, and where they meet."""
+"""What `diagnose` reads after the samples, of few ranks: their calls in C, and where they meet."""
 
 from __future__ import annotations
 
@@ -22,6 +22,14 @@ from clusterctl.transport.target import Target
 ROUNDS = 3
 DOING = "reading calls in C"
 MEETING = "connecting to where the ranks meet"
+
+
+def with_closer_reads(
+    connections: RunsCommands, targets: Sequence[Target], evidence: Evidence
+) -> Evidence:
+    """Return the evidence with both, as far as the samples leave open what they can tell."""
+    evidence = with_native_frames(connections, targets, evidence)
+    return with_rendezvous(connections, targets, evidence)
 
 
 def with_native_frames(

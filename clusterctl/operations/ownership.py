@@ -34,7 +34,8 @@ class NotLaunchedHere(ClusterctlError):
         super().__init__(
             f"{others_text(name, others)}: none of that was removed",
             "remove it from the machine that launched it. If you want to remove it from here: "
-            f"clusterctl down {name} asks on a terminal; in a script, add --launched-elsewhere",
+            f"clusterctl down {name} requires a confirmation on a terminal; in a script, add "
+            "--launched-elsewhere",
         )
 
 

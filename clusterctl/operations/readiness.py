@@ -110,7 +110,7 @@ class InstanceWatch:
         return found.node if found else node
 
     def _probe(self) -> None:
-        """Poll EC2 once, for the states alone if all descriptions are complete."""
+        """Poll EC2 once, only for the states if all descriptions are complete."""
         before = {id: one.node.state for id, one in self._states.items()}
         whole = all(map(_is_whole, self._states.values()))
         if whole and find_states(self._client, self._ids) == before:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Optional
 
 from clusterctl.domain.errors import (
-    ClusterctlError,
     CommandFailed,
     CommandTimeout,
     ConnectionLost,
@@ -321,9 +320,3 @@ class _NewConnections:
             return session.run(command, timeout_s=timeout_s, stdin=stdin)
         finally:
             session.close()
-
-
-def exit_status_of(result: FanoutResult[Rebooted]) -> int:
-    """Return the exit status: 255 if a node could not be reached, 1 if one is not back, else 0."""
-    errors: list[ClusterctlError] = [f.error for f in result.failures if f.error]
-    return max((error.exit_status for error in errors), default=0)

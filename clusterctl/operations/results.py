@@ -122,7 +122,8 @@ def results_of_cluster(
     own_metrics = (f"{name}={regex}" for name, regex in job.spec.metric_definitions.items())
     definitions = definitions or parse_definitions(own_metrics)
     name = access.cluster.name
-    hint = f"see what it wrote: clusterctl logs {name}; other jobs: clusterctl jobs {name}"
+    hint = f"see what it wrote: clusterctl logs {name} {job.job_id}"
+    hint = f"{hint}; other jobs: clusterctl jobs {name}"
     if job.state is not JobState.SUCCEEDED:
         hint = f"that job {state_phrase(job)}; {hint}"
     chunks: list[bytes] = []

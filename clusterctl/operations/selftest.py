@@ -185,7 +185,7 @@ class Selftest:
 
     def __post_init__(self) -> None:
         progress = LineProgress(self.say, lambda finding: self.say(line_of(finding)))
-        self.launcher = replace(self.launcher, progress=progress, agree=self._begin)
+        self.launcher = replace(self.launcher, progress=progress, approve=self._begin)
         self.interrupts = Interrupts(self.launcher.timeouts.clock)
 
     def _begin(self, plan: LaunchPlan) -> bool:

@@ -169,12 +169,12 @@ def start_serving(
     node: int = 0,
     port: int | None = None,
     public: bool = False,
-    bring: Callable[[CopyRequest, Target], TransferReport],
+    upload: Callable[[CopyRequest, Target], TransferReport],
 ) -> tuple[Served, Ready]:
     """Serve the model in a folder of the node (`~/models/cifar10`), of this machine or in S3, and
     wait until the server answers. Return the model, and which server and version answers.
 
-    Without `port`, use the first port from PORT on that no served model on the node has. `bring`
+    Without `port`, use the first port from PORT on that no served model on the node has. `upload`
     copies a model that is not on the node to it. Raise UsageError, MissingTool, JobRunning if a
     model of that name is served already, and CommandFailed if the model does not load.
     """
@@ -200,7 +200,7 @@ def start_serving(
     may_run = False  # whether the job may have been started
     try:
         if own:
-            problem = bring(CopyRequest((source,), f"{folder}/"), target).problem
+            problem = upload(CopyRequest((source,), f"{folder}/"), target).problem
             if problem:
                 raise problem
         _put_libraries(access, target)

@@ -83,7 +83,7 @@ class TrainingPlan:
     """A job, the hosts file it runs with, and the findings of the checks before it.
 
     `running` is what runs on the cluster already, `code` the user's program that is shipped from
-    this machine, and `versions` the installed versions by node and program. `brings` has the copies
+    this machine, and `versions` the installed versions by node and program. `copies` has the copies
     of a script-mode program's channels, by channel name.
     """
 
@@ -94,7 +94,7 @@ class TrainingPlan:
     code: Code | None = None
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     script_mode: ScriptMode | None = None
-    brings: Mapping[str, CopyRequest] = field(default_factory=dict)
+    copies: Mapping[str, CopyRequest] = field(default_factory=dict)
 
     @property
     def tf_config(self) -> dict[str, Any]:
@@ -135,18 +135,20 @@ def plan_training(
     # Before any connection is made, so that an impossible request fails at once.
     check_per_host(request, hosts)
     check_request(request, hosts.slots, more)
+    if request.environment:
+        request = replace(request, environment=request.environment.rstrip("/"))
     code = program_to_ship(request.script, request.source_dir) if request.script else None
     reports = _first_reports(access, request.environment)
     facts = head_facts(access, request.environment, reports)
     job = plan_job(request, facts, hosts, new_job_id())
     job = with_trainer_run(job, EXAMPLES / "tensorflow")
-    brings = channel_copies(script_mode, job.job_id) if script_mode else {}
+    copies = channel_copies(script_mode, job.job_id) if script_mode else {}
     running = running_work(access, known=reports).trainings
     findings, versions = preflight_nodes(access, job, hosts, running, force)
     if code:
         there = versions.get(access.head_name, {})
         findings = in_order([*findings, *code_findings(code, job, there, bool(script_mode))])
-    return TrainingPlan(job, hosts, running, findings, code, versions, script_mode, brings)
+    return TrainingPlan(job, hosts, running, findings, code, versions, script_mode, copies)
 
 
 def code_findings(
@@ -204,6 +206,11 @@ def _no_copy(name: str, request: CopyRequest) -> TransferReport:
     )
 
 
+def check_retries(ranks: int, retries: int, min_gpus: int | None) -> None:
+    if min_gpus and not (retries and min_gpus <= ranks):
+        raise UsageError("--min-gpus is for --retries, and at most GPUS", "--retries 3")
+
+
 def start_training(
     access: Access,
     plan: TrainingPlan,
@@ -212,14 +219,14 @@ def start_training(
     machines: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     retries: int = 0,
     min_gpus: int | None = None,
-    bring: Callable[[str, CopyRequest], TransferReport] = _no_copy,
+    copy_channel: Callable[[str, CopyRequest], TransferReport] = _no_copy,
 ) -> StartedJob:
     """Put the files on every node and start the job on the head node.
 
     For `how` see Submission. `watchdog` is from `watchdog.prepare`. `machines` describes each
     node for the job's record (`machines_of`). After a lost node the job is started again up to
-    `retries` times, with at least `min_gpus` ranks (None: with all). `bring` copies a channel,
-    given its name and the copy.
+    `retries` times, with at least `min_gpus` ranks (None: with all). `copy_channel` copies a
+    channel, given its name and the copy.
 
     Raise NotReady, JobRunning, HostError, ClusterctlError.
     """
@@ -250,8 +257,8 @@ def start_training(
             _on_all(access, ship_code(*to, plan.code, job.job_id, job.contract))
         if plan.script_mode and plan.script_mode.model_url:
             _check_tool(access, plan.script_mode.model_url)
-        for name, channel in plan.brings.items():
-            _check_copied(name, bring(name, channel))
+        for name, channel in plan.copies.items():
+            _check_copied(name, copy_channel(name, channel))
         request = submission_of(job, spec, how)
         started = start_job(access.connections, access.head, request, access.cluster.name)
     except (ConnectionLost, HostUnreachable):

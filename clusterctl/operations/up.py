@@ -145,7 +145,7 @@ def terminate_leaving(launcher: Launcher, leaving: Sequence[Instance]) -> None:
         unmarked = [one.node.instance_id for one in leaving if not one.retired]
         with suppress(AwsError):
             tag(launcher.clients.ec2, unmarked, {tags.RETIRED: "yes"})
-        within_s, clock = launcher.timeouts.dismissed_s, launcher.timeouts.clock
+        within_s, clock = launcher.timeouts.removed_s, launcher.timeouts.clock
         terminate(launcher.clients.ec2, launcher.name, within_s, ids, clock=clock)
 
 
@@ -158,7 +158,7 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     """Do the part of `up` that needs only EC2: plan, check, and carry out the plan.
 
     Returns the plan and the cluster's members after it. Raises LaunchRefused, AwsError, UsageError,
-    ClusterctlError, and what `launcher.agree` raises.
+    ClusterctlError, and what `launcher.approve` raises.
     """
     client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
     progress.step("looking at what is there")
@@ -172,7 +172,7 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     if plan.stopped:
         for finding in ended_findings(launcher, plan):
             progress.finding(finding)
-    if (plan.missing or plan.stopped or plan.grants) and launcher.agree(plan):
+    if (plan.missing or plan.stopped or plan.grants) and launcher.approve(plan):
         check_plan_holds(client, plan, launcher.timeouts, is_tagged=False)
     keep_site(folder, site_of(launcher.clients, plan.observed.instances))
     keep_key(folder, key)

@@ -20,10 +20,10 @@ from clusterctl.domain.errors import (
     UsageError,
     check_home,
 )
-from clusterctl.domain.results import HostOutcome
+from clusterctl.domain.results import HostOutcome, status_of
 from clusterctl.node.record import from_json
 from clusterctl.node.relay.manifest import BadManifest, Entry, read
-from clusterctl.node.relay.messages import Event, Failed, GetPiece, Looked, Piece, Progress
+from clusterctl.node.relay.messages import Event, Failed, GetPiece, Piece, Progress, VerifiedTree
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.target import Target
 
@@ -53,7 +53,7 @@ class VerifyReport:
     groups: tuple[HostGroup, ...]
     findings: tuple[Discrepancy, ...]
     findings_left_out: int = 0
-    failures: tuple[HostOutcome[Looked], ...] = ()
+    failures: tuple[HostOutcome[VerifiedTree], ...] = ()
     compared: Depth = Depth()  # noqa: RUF009
     json_names = (
         *("path", "same", "compared", "groups", "findings", "findings_left_out", "failures"),
@@ -67,8 +67,7 @@ class VerifyReport:
     @property
     def exit_status(self) -> int:
         """255 if a host did not answer, 1 if there is any finding, else 0."""
-        failed = max((f.error.exit_status for f in self.failures if f.error), default=0)
-        return max(failed, int(bool(self.findings or self.findings_left_out)))
+        return status_of(self.failures, bool(self.findings or self.findings_left_out))
 
 
 def verify(
@@ -99,7 +98,7 @@ def verify(
         for group in groups[1:]:
             _add_differences(relays, groups[0], group, findings)
     failed = [host for host in hosts if host in relays.failures]
-    failures = tuple(HostOutcome[Looked](h, error=relays.failures[h]) for h in failed)
+    failures = tuple(HostOutcome[VerifiedTree](h, error=relays.failures[h]) for h in failed)
     return VerifyReport(path, groups, findings.in_order(hosts), findings.more, failures, depth)
 
 
@@ -164,13 +163,13 @@ class _Relays(RelayGroup[ClusterctlError]):
         self._timeout_s = timeout_s
         self._waiting = set(self._relays)
 
-    def totals(self) -> dict[str, Looked]:
+    def totals(self) -> dict[str, VerifiedTree]:
         """Wait until all nodes have answered or failed; return the totals of those that answered,
         in the given order."""
-        totals: dict[str, Looked] = {}
+        totals: dict[str, VerifiedTree] = {}
         while self._waiting:
             for host, result in self._turn():
-                if isinstance(result, Looked):
+                if isinstance(result, VerifiedTree):
                     self._waiting.discard(host)
                     totals[host] = result
         return {host: totals[host] for host in self._relays if host in totals}
@@ -223,7 +222,7 @@ class _Relays(RelayGroup[ClusterctlError]):
                 self._waiting.discard(host)
             elif isinstance(updates, Failed):
                 self.fail(host, failure_of(host, updates))
-            elif isinstance(updates, (Looked, Piece)):
+            elif isinstance(updates, (VerifiedTree, Piece)):
                 found.append((host, updates))
         # The end of a relay matters only if its answer is awaited.
         for host in self._waiting & self._ended.keys():

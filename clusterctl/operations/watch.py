@@ -86,7 +86,7 @@ class Watch:
 
     @property
     def head(self) -> WatchedNode | None:
-        """The head node, which alone knows the job; None without a cluster."""
+        """The head node, the only one that knows the job; None without a cluster."""
         if self._head is None:
             return None
         return self._nodes.get(self._head) or WatchedNode(self._head, error="it is gone")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import TypeVar
 
@@ -24,23 +25,6 @@ from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.target import Target
 
 T = TypeVar("T")
-
-
-class _Opening:
-    """A connection that one thread opens while other threads may wait for it."""
-
-    def __init__(self) -> None:
-        self.ended = threading.Event()
-        self.session: Session | None = None
-        self.error: BaseException | None = None
-
-    def wait(self) -> Session:
-        """Return the session when it is open. Raise the opening thread's error if it failed."""
-        self.ended.wait()
-        if self.session is None:
-            assert self.error
-            raise self.error
-        return self.session
 
 
 class Connections:
@@ -71,7 +55,7 @@ class Connections:
         self.host_keys = host_keys
         self.connect_timeout_s = connect_timeout_s
         self._sessions: dict[Target, Session] = {}
-        self._opening: dict[Target, _Opening] = {}
+        self._opening: dict[Target, Future[Session]] = {}
         # The running commands.
         self._exchanges: dict[int, Exchange] = {}
         self._failed: dict[Target, HostUnreachable] = {}
@@ -97,27 +81,27 @@ class Connections:
             if opening is None:
                 # The first thread opens the connection. The others wait for it: all hosts behind
                 # one jump host need the same connection to that jump host at the same time.
-                mine = self._opening[target] = _Opening()
+                mine = self._opening[target] = Future()
         if opening is not None:
-            return opening.wait()
+            return opening.result()
         try:
             try:
-                mine.session = self.open_another(target, self.connect_timeout_s)
+                session = self.open_another(target, self.connect_timeout_s)
             except HostUnreachable as error:
                 explained = self.explain(target, error)
                 if not self.ask_again and isinstance(explained, HostUnreachable):
                     self._failed[target] = explained
                 raise explained from error.__cause__
             with self._lock:
-                self._sessions[target] = mine.session
-            return mine.session
+                self._sessions[target] = session
+            mine.set_result(session)
+            return session
         except BaseException as error:
-            mine.error = error
+            mine.set_exception(error)
             raise
         finally:
             with self._lock:
                 del self._opening[target]
-            mine.ended.set()
 
     def open_another(self, target: Target, connect_timeout_s: float) -> Session:
         """Open a connection that the caller owns and closes. Raise HostError.
@@ -135,7 +119,7 @@ class Connections:
             try:
                 jump = self.session(target.jump)
             except HostError as error:
-                raise jump_failed(target, error) from error
+                raise jump_failed(target, target.jump, error) from error
         return fetch_host_key(target, self.connect_timeout_s, jump)
 
     def forget(self, target: Target) -> None:

@@ -82,15 +82,14 @@ def as_host_error(target: Target, error: Exception) -> ClusterctlError:
     raise error
 
 
-def jump_failed(target: Target, error: HostError) -> HostError:
+def jump_failed(target: Target, jump: Target, error: HostError) -> HostError:
     """Return the error for a host whose jump host failed with `error`.
 
     If the jump host's key is unknown, it is HostUnreachable: HostKeyUnknown would be about the key
     of the host itself.
     """
-    assert target.jump
     kind = type(error) if isinstance(error, (HostKeyChanged, KeyRefused)) else HostUnreachable
-    why = f"cannot be reached through {target.jump.host}: {error.message}"
+    why = f"cannot be reached through {jump.host}: {error.message}"
     return kind(target.host, why, error.hint)
 
 

@@ -195,7 +195,7 @@ def connect(
             else:
                 jump = connect(target.jump, identity, host_keys, connect_timeout_s)
         except HostError as error:
-            raise jump_failed(target, error) from error
+            raise jump_failed(target, target.jump, error) from error
         try:
             session = _log_in(target, identity, host_keys, connect_timeout_s, jump)
             session.owns_jump = jumps is None

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_copy import bench_copy
+from bench_diagnose import bench_diagnose
 from bench_explain import bench_explain
 from bench_faults import bench_faults
 from bench_input import bench_input
@@ -79,6 +80,7 @@ def main() -> None:
     # These parse their own arguments.
     alone = {
         "copy": bench_copy,
+        "diagnose": bench_diagnose,
         "explain": bench_explain,
         "faults": bench_faults,
         "input": bench_input,

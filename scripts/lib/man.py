@@ -72,7 +72,9 @@ def page(context: click.Context) -> str:
     ]
     lines.append(".SH OPTIONS")  # each command has --help
     options = [one for one in command.get_params(context) if isinstance(one, click.Option)]
-    for names, text in filter(None, (one.get_help_record(context) for one in options)):
+    # Those for the account too, which the help has in one line.
+    records = (click.Option.get_help_record(one, context) for one in options)
+    for names, text in filter(None, records):
         lines += [".TP", rf"\fB{escaped(names)}\fP", escaped(text)]
     inner = below(context)
     if inner:

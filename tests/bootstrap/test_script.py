@@ -163,9 +163,9 @@ def test_names_go_to_etc_hosts(node, tmp_path):
 
 
 def test_without_sudo_the_names_are_left_out(node, tmp_path):
-    assert "note /etc/hosts left alone: no sudo" in join(node)
+    assert "note /etc/hosts unchanged: no sudo" in join(node)
     with_sudo(node, tmp_path / "etc-hosts", status=1)
-    assert "note /etc/hosts left alone: no sudo" in join(node)
+    assert "note /etc/hosts unchanged: no sudo" in join(node)
 
 
 @pytest.mark.parametrize("name", ["authorized_keys", "clusterctl_known_hosts.new"])

@@ -386,7 +386,7 @@ def test_all_of_cudas_packages_are_pinned_and_in_the_stamp(tmp_path):
 )
 def test_an_interpreter_that_cannot_be_taken(node, python, says):
     request = EnvRequest(str(node.folder), "cpu", python)
-    result = node.local.run(HEAD, request.command("look"), stdin=training_script())
+    result = node.local.run(HEAD, request.command("inspect"), stdin=training_script())
     assert says in parse_environment(result).no_python
 
 

@@ -70,7 +70,7 @@ def documented() -> str:
 def test_the_documented_file_is_in_order(folder, clusterctl):
     (folder / FILE_NAME).write_text(documented())
     missing = clusterctl("config", "check")
-    assert missing.status == 2
+    assert missing.status == 1
     assert missing.out.count("cannot read the user data boot.sh") == 3
     (folder / "boot.sh").write_text("#!/bin/sh\n")
     checked = clusterctl("config", "check")
@@ -118,7 +118,7 @@ def test_show_has_the_value_that_counts(folder, clusterctl, monkeypatch):
 def test_a_broken_file(folder, clusterctl, command):
     (folder / FILE_NAME).write_text("defaults: {nodes: x}\nmore: 1\n")
     ran = clusterctl("config", command)
-    assert ran.status == 2
+    assert ran.status == (2 if command == "show" else 1)
     assert re.findall(r"clusterctl.yaml:\d: [\w.]+", ran.out + ran.err) == [
         "clusterctl.yaml:1: defaults.nodes",
         "clusterctl.yaml:2: more",

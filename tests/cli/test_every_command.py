@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import click
 import pytest
 
 from clusterctl.cli.jobs import job_and_folder
 from clusterctl.cli.main import cli, run_command
+from clusterctl.cli.params import NodePath
+from clusterctl.cli.verify import copyclust_verify
 from clusterctl.domain.errors import UsageError
 from clusterctl.lab import pages
 from tests.cli import forks
@@ -172,3 +175,29 @@ def test_no_path_here_may_be_empty_as_an_unset_variable_leaves_it():
             one.type.convert("", one, None)
     with pytest.raises(UsageError, match="a word is empty"):
         job_and_folder(["20261120-154501-3f2a", ""])
+
+
+def test_no_path_of_the_nodes_may_be_empty_either():
+    """But an argument of a program may, and a default."""
+    paths = [one for _, command in commands() for one in command.params]
+    paths = [one for one in [*paths, *copyclust_verify.params] if isinstance(one.type, NodePath)]
+    single = [one for one in paths if one.nargs == 1]
+    assert len(single) > 10
+    assert {one.name for one in paths if one not in single} == {"arguments"}
+    for one in single:
+        with pytest.raises(click.BadParameter, match="is a variable of your shell unset"):
+            one.type.convert(" ", one, None)
+        if one.default == "":
+            assert one.type.convert("", one, None) == ""
+
+
+def test_a_word_that_begins_as_a_job_id_and_is_none_is_no_folder():
+    folder = Path("20261120-154501-3f2aa")
+    for word in (str(folder), "20261120-154501-", "20261120-154501-run"):
+        with pytest.raises(UsageError, match="not the id of a job") as refused:
+            job_and_folder([word])
+        assert refused.value.hint == f"if it is a folder: ./{word}"
+    assert job_and_folder([f"./{folder}", "20261120-154501-3f2a"]) == (
+        "20261120-154501-3f2a",
+        folder,
+    )

@@ -20,6 +20,8 @@ def test_every_command_has_a_page_that_man_shows_whole(tmp_path):
     up = pages["clusterctl-up"]
     assert ".nf\nclusterctl up demo \\-\\-nodes 4 \\-\\-instance\\-type p4d.24xlarge\n" in up
     assert "\\fB\\-h, \\-\\-help\\fP\n" in up
+    for option in ("lab / \\-\\-no\\-lab", "region", "profile", "endpoint\\-url", "config"):
+        assert f"\\fB\\-\\-{option}" in up, "the help has one line for these"
     assert not any("\b" in text for text in pages.values())
     # A line that begins with a dot is a macro: an unknown one would vanish from the page.
     macros = {

@@ -95,7 +95,7 @@ def test_too_many_nodes_are_refused_at_once(running, clusterctl, client):
 def test_a_subnet_there_is_not_is_told_with_the_rest(clusterctl, subnet):
     options = ("--nodes", "1", "--instance-type", "g5.xlarge", "--max-hourly", "0.01")
     ran = clusterctl("up", "demo", *options, "--subnet", subnet, "--ssh-from", "0.0.0.0/0")
-    assert ran.status == 2
+    assert ran.status == 1
     assert f"there is no subnet {subnet} in us-east-1 [subnet.none]" in ran.err
     for check in ("cost.hourly", "network.ssh"):
         assert f"[{check}]" in ran.err
@@ -126,7 +126,7 @@ def test_nodes_of_a_capacity_block_are_stopped_and_free_their_places(clusterctl,
 def test_what_is_refused_with_json_is_counted(clusterctl):
     options = ("--nodes", "1", "--instance-type", "g5.xlarge", "--max-hourly", "0.01")
     ran = clusterctl("up", "demo", *options, "--dry-run", "--json")
-    assert ran.status == 2
+    assert ran.status == 1
     assert "fix 1 error first" in ran.err
     assert "[cost.hourly]" not in ran.err, "it is in the JSON"
     assert [one["check"] for one in ran.data["findings"] if one["severity"] == "error"] == [

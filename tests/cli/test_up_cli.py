@@ -20,7 +20,7 @@ from clusterctl.domain.errors import AwsError
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import execution as launch_module
-from clusterctl.ec2.resources import find_groups, find_key_pairs
+from clusterctl.ec2.resources import ResourceKind, find_key_pairs, find_resources
 from clusterctl.node.record import to_data
 from clusterctl.operations import down as down_module
 from clusterctl.operations import up as up_module
@@ -53,7 +53,7 @@ def test_dry_run_makes_nothing_here_or_there(clusterctl, client):
     assert ran.status == 0
     assert not clusterctl.home.exists()
     assert find_instances(client, "demo") == ()
-    assert find_groups(client, "demo") == ()
+    assert find_resources(client, "demo", ResourceKind.SECURITY_GROUP) == ()
     assert find_key_pairs(client, "demo") == ()
 
 
@@ -105,7 +105,7 @@ def test_up_again_launches_nothing_new(clusterctl, client):
     [
         (
             ("demo", "--nodes", "2", "--instance-type", "p9.huge"),
-            2,
+            1,
             "EC2 has no instance type p9.huge in us-east-1 [type.unknown]",
         ),
         (("Demo!", "--nodes", "1", "--instance-type", "p4d.24xlarge"), 2, "not a cluster name"),
@@ -117,7 +117,7 @@ def test_refused(clusterctl, client, arguments, status, message):
     assert ran.status == status
     assert message in ran.err
     assert not (clusterctl.home / "demo").exists()
-    assert find_groups(client, "demo") == ()
+    assert find_resources(client, "demo", ResourceKind.SECURITY_GROUP) == ()
 
 
 def test_user_data_and_image_and_ssh_from(clusterctl, client, tmp_path):
@@ -176,7 +176,7 @@ def test_down(clusterctl, client):
     assert (data["nodes"], data["folder"]) == (["demo-0", "demo-1"], True)
     assert (len(data["security_groups"]), data["key_pairs"]) == (1, ["clusterctl-demo"])
     assert find_instances(client, "demo") == ()
-    assert find_groups(client, "demo") == ()
+    assert find_resources(client, "demo", ResourceKind.SECURITY_GROUP) == ()
     assert not (clusterctl.home / "demo").exists()
     assert clusterctl("down", "demo", "--yes").status == 0
 
@@ -568,7 +568,10 @@ def test_on_a_terminal_money_is_asked_for(lab, tmp_path):
             assert price("2 nodes", said), said
             assert "no supported Deep Learning AMI has TensorFlow or Horovod on it" in said
             assert said.rstrip().endswith("nothing was done"), said
-            assert (find_instances(ec2, name), find_groups(ec2, name)) == ((), ())
+            assert (
+                find_instances(ec2, name),
+                find_resources(ec2, name, ResourceKind.SECURITY_GROUP),
+            ) == ((), ())
             assert find_key_pairs(ec2, name) == ()
             assert not list(home.glob(f"{name}/*"))
         assert "Launch? [y/N]: y\n" in run(*up, answer="y\n")[1]

@@ -10,7 +10,7 @@ from clusterctl.cli.verify import checking, show
 from clusterctl.copy.verify import Discrepancy, HostGroup, Kind
 from clusterctl.domain.errors import CommandFailed, HostUnreachable
 from clusterctl.domain.results import HostOutcome
-from clusterctl.node.relay.messages import Looked
+from clusterctl.node.relay.messages import VerifiedTree
 from clusterctl.operations.verify import Depth, VerifyReport
 
 COUNTS = {
@@ -21,8 +21,8 @@ COUNTS = {
     "bytes": 3 << 30,
 }
 HOSTS = tuple(f"demo-{number}" for number in range(31))
-ALL = HostGroup(HOSTS, Looked("abc", **COUNTS))
-ONE = HostGroup(("demo-31",), Looked("def", **{**COUNTS, "files": 1151}))
+ALL = HostGroup(HOSTS, VerifiedTree("abc", **COUNTS))
+ONE = HostGroup(("demo-31",), VerifiedTree("def", **{**COUNTS, "files": 1151}))
 
 
 def finding(path="a", message="a file", kind=Kind.MISSING):

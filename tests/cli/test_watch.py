@@ -27,6 +27,7 @@ from clusterctl.diagnosis.evidence import JobEvidence
 from clusterctl.operations.watch import WatchedNode
 from tests.lab.running import CLUSTERCTL
 from tests.pair import eventually
+from tests.variants import usual
 
 pytestmark = pytest.mark.lab
 
@@ -162,7 +163,7 @@ def test_d_diagnoses(ranks, terminal):
 @pytest.mark.parametrize(
     ("how", "status"),
     [
-        pytest.param(how, status, id=name, marks=() if name in ("^C", "TERM") else pytest.mark.all)
+        pytest.param(how, status, id=name, marks=() if name == "^C" else pytest.mark.all)
         for name, how, status in (
             ("^C", lambda terminal: os.write(terminal.fd, b"\x03"), 130),
             ("INT", lambda terminal: terminal.signal(signal.SIGINT), 130),
@@ -271,7 +272,7 @@ with output.screen(View()) as key:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", usual(1, [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]))
 def test_a_signal_within_the_first_picture_leaves_the_terminal_as_it_was(number):
     fd, inner = pty.openpty()
     argv = [sys.executable, "-c", INTERRUPTED, str(int(number))]

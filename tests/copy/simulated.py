@@ -64,7 +64,7 @@ class Node:
     listening: bool = False
     stopped: bool = False
     ordered_at: float = 0.0
-    heard_at: float = 0.0
+    heartbeat_at: float = 0.0
     lost_at: float = 0.0
     worked: bool = False
     # Its connections are open, and nothing comes over them until it is linked anew.
@@ -278,7 +278,7 @@ class World:
                 continue
             upstream = self._reached(node)
             if upstream:
-                node.heard_at, node.worked = self.now, True
+                node.heartbeat_at, node.worked = self.now, True
             self._tell_loss(node)
             if upstream and node.gap_told and upstream.gap_told and node.lacks_of(upstream):
                 busy.setdefault(upstream.name, []).append(node)
@@ -311,7 +311,7 @@ class World:
         upstream = self.all.get(node.upstream)
         if upstream is None or self.now - node.lost_at < 1.0:
             return
-        for_s = self.now - max(node.heard_at, node.ordered_at)
+        for_s = self.now - max(node.heartbeat_at, node.ordered_at)
         kind = ""
         if upstream.name in node.blocked:
             kind = "refused"

@@ -233,7 +233,7 @@ GREETINGS = {
 }
 
 
-@pytest.mark.parametrize("name", GREETINGS)
+@pytest.mark.parametrize("name", usual(2, GREETINGS))
 def test_a_login_shell_may_say_anything(tmp_path, data, name):
     rc = tmp_path / "rc.sh"
     rc.write_text(f"{GREETINGS[name]}\n" + 'exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"\n')

@@ -13,7 +13,7 @@ import pytest
 from clusterctl.copy.verify import Findings, Kind, compare, compare_entries, group_by_digest
 from clusterctl.domain.errors import HostUnreachable, UsageError
 from clusterctl.node.relay.manifest import Entry, as_stream, encode, position_key, read
-from clusterctl.node.relay.messages import Looked
+from clusterctl.node.relay.messages import VerifiedTree
 from clusterctl.node.relay.verify import NOT_READ, UNKNOWN
 from clusterctl.operations import verify as operation
 from clusterctl.operations.verify import Depth, verify
@@ -32,7 +32,7 @@ def entry(path="f", kind="f", mode=0o644, size=5, **more) -> Entry:
     [("aaa", ["012"]), ("aba", ["02", "1"]), ("baa", ["12", "0"]), ("ab", ["0", "1"]), ("", [])],
 )
 def test_nodes_are_grouped_by_their_digests(digests, groups):
-    totals = {str(number): Looked(digest) for number, digest in enumerate(digests)}
+    totals = {str(number): VerifiedTree(digest) for number, digest in enumerate(digests)}
     assert ["".join(group.hosts) for group in group_by_digest(totals)] == groups
 
 
@@ -161,7 +161,7 @@ def test_all_have_the_same(hosts, homes, path, depth):
     assert (report.exit_status, said(report)) == (0, [])
     [group] = report.groups
     assert group.hosts == ("host1", "host2", "host3")
-    total = Looked(
+    total = VerifiedTree(
         *(group.total.digest, 4, 3, 2),
         bytes=9005,
         read_bytes=9005 if depth.content else 0,

@@ -163,14 +163,6 @@ def test_a_rank_that_asks_its_user_for_input():
     )
 
 
-def test_a_rank_that_reads_what_its_launcher_passes_on():
-    looks = samples(own("<module>", 18), syscall="read pipe:[9]", wait_channel="pipe_read")
-    mpirun = Partner(900, "S", "writes", ("mpirun", "train.py"), 1000, "poll")
-    [lead, *_] = diagnose(with_rank(job_of(2, 1), 0, samples=looks, partners=(mpirun,))).findings
-    assert "blocked reading a pipe, which pid 900 (mpirun train.py) writes" in lead.message
-    assert "if it waits for input from its launcher" in lead.hint
-
-
 def test_a_rank_of_three_that_reads_from_its_child():
     looks = samples((), syscall="read pipe:[9]", wait_channel="anon_pipe_read")
     child = Partner(78, "S", "writes", ("sleep", "600"), 1001, "clock_nanosleep")

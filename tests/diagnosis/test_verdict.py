@@ -246,7 +246,7 @@ def test_processes_that_were_not_read_are_no_all_clear_and_a_warning_beside_them
         ("refused every key that was offered", "refuses each key", "-u USER"),
         ("looking at it failed: sudo: a password is required", "sudo refuses it", "NOPASSWD"),
         ("there is no key to offer to root@n3", "was not contacted", "-u USER"),
-        ("`python3 -` did not end within 4 s", "ended no command in time", "look again"),
+        ("`python3 -` did not end within 4 s", "ended no command in time", "diagnose again"),
     ],
 )
 def test_why_a_host_without_a_cluster_could_not_be_looked_at(error, words, step):
@@ -286,9 +286,9 @@ def test_the_output_of_a_job_whose_head_node_is_silent_was_not_seen():
     evidence = with_job(evidence, log=(), log_silent_s=None, size=6)
     scene = Scene(evidence)
     assert "prints no steps" not in _open(scene)
-    assert "its output was not seen: demo-0" in _open(scene)
+    assert "its output was not read: demo-0" in _open(scene)
     nowhere = Scene(with_job(RUNS, log=(), log_silent_s=None))
-    assert _open(nowhere).startswith("no step was seen")
+    assert _open(nowhere).startswith("no step was observed")
     assert "its log and its metrics: none was found" in list(not_seen(nowhere))
     empty = Scene(with_job(RUNS, log=(), log_silent_s=9.0))
     assert "its log and its metrics: it has written nothing" in list(not_seen(empty))
@@ -450,7 +450,7 @@ NOT_KNOWN = {
         "a compiled step",
     ),
     "a long evaluation": (job_of(stack=STEP, quiet_s=300.0), "for 5 min 00 s"),
-    "no output at all": (job_of(stack=STEP, log=(), quiet_s=600.0), "8 ranks were seen"),
+    "no output at all": (job_of(stack=STEP, log=(), quiet_s=600.0), "8 ranks were found"),
     "all at their own work, on one line": (job_of(stack=own("augment")), "augment train.py:30"),
     "all wait in allreduce": (STUCK, "wait in Horovod's allreduce"),
     "ranks in C that spin": (with_rank(STUCK, *range(8), samples=SPIN), "ranks 0-7 in running"),
@@ -490,7 +490,7 @@ NOT_KNOWN = {
             job_of(stack=IMPORTS, age_s=2.0),
             lambda one: None if one.rank == 7 else replace(one, age_s=1.0),
         ),
-        "7 of its 8 ranks were seen",
+        "7 of its 8 ranks were found",
     ),
 }
 
@@ -650,7 +650,7 @@ def test_packets_that_are_lost_name_the_pair_of_hosts():
     found = diagnose(between(STUCK, 2, 0, **LOST))
     assert (found.check, found.exit_status, found.findings[0].host) == ("link.lost", 2, "demo-2")
     assert "between demo-2 (10.0.0.7) and demo-0 (10.0.0.5) (port 1024)" in found.verdict
-    assert "sent again 8 times in vain for 3 min 34 s" in found.verdict
+    assert "sent again 8 times without success for 3 min 34 s" in found.verdict
     assert "ping -c 3 -M do -s 1472 10.0.0.5" in found.findings[0].hint
 
 
@@ -1366,7 +1366,7 @@ STEPPED = {"log_added": ("step 8 loss 0.1", "step 9 loss 0.1")}
 @pytest.mark.parametrize(
     ("call", "channel", "said"),
     [
-        ("openat /data/fifo", "wait_for_partner", "opening /data/fifo (a pipe: nobody"),
+        ("openat /data/fifo", "wait_for_partner", "opening /data/fifo (a pipe: no process"),
         ("flock /data/lock", "locks_lock_inode_wait", "the lock on /data/lock"),
         ("write /data/fifo", "pipe_write", "writing /data/fifo"),
     ],

@@ -116,7 +116,7 @@ def test_invalid_hosts_files_are_refused(text, says):
     [
         (
             "node1:8",
-            "for slots write node1 slots=8; for a port write the address alone, and `Port 8`",
+            "for slots write node1 slots=8; for a port write only the address, and `Port 8`",
         ),
         ("[::1]:8", "for slots write [::1] slots=8;"),
         ("10.0.0.4 slots 1", "write slots=N, as in slots=8"),

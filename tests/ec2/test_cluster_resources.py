@@ -14,7 +14,6 @@ from clusterctl.ec2.network.vpcs import find_vpc
 from clusterctl.ec2.resources import (
     ResourceKind,
     delete_all,
-    find_groups,
     find_key_pairs,
     find_resources,
 )
@@ -111,8 +110,8 @@ def test_a_group_that_is_still_used_is_tried_again_and_not_for_ever(client):
     assert delete_of_demo(trouble, GROUP, 60, FakeClock()) == (group,)
     assert len(trouble.requests) == 4
     assert delete_of_demo(client, GROUP, 60) == (group,)
-    assert find_groups(client, "demo") == ()
-    assert [found.group_id for found in find_groups(client, "other")] == [other]
+    assert find_resources(client, "demo", GROUP) == ()
+    assert [found.id for found in find_resources(client, "other", GROUP)] == [other]
 
 
 def test_key_pairs(client):

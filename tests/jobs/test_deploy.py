@@ -31,6 +31,7 @@ from clusterctl.jobs.plan import JobPlan
 from clusterctl.operations.train import code_findings
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
+from tests.variants import usual
 
 CHECKOUT = Path(__file__).parents[2]
 TRAINER = "examples/horovod/tensorflow/train_imagenet_resnet_hvd.py"
@@ -141,7 +142,7 @@ def test_a_file_the_user_changed_there_stays_but_the_hosts_file_follows_the_clus
     assert (weird_home / HOSTS_PATH).read_bytes() == b"b\n"
 
 
-@pytest.mark.parametrize("record", [b"", b"{", b"[]", b'{"a": 1}', b"\xff"])
+@pytest.mark.parametrize("record", usual(2, [b"{", b"[]", b"", b'{"a": 1}', b"\xff"]))
 def test_a_damaged_record_of_what_was_written_overwrites_nothing_of_the_user(weird_home, record):
     unpack(weird_home, {TRAINER: b"ours", UTIL: b"ours"})
     (weird_home / TRAINER).write_bytes(b"theirs")
@@ -252,6 +253,9 @@ def test_what_is_not_shipped(project, monkeypatch, script, says, hint):
         program_to_ship(script.format(here=project))
     assert says in raised.value.message
     assert hint in raised.value.hint
+    if "no such file" in says:  # as a job file has named it: no option was given
+        with pytest.raises(UsageError, match=f"^entry_point {script}: {says}$"):
+            program_to_ship(script, ".")
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ import pytest
 
 from clusterctl.cli.train import print_end
 from clusterctl.domain.errors import (
+    ClusterctlError,
     CommandFailed,
     CommandTimeout,
     ConnectionLost,
@@ -44,7 +45,7 @@ from clusterctl.node.jobs.spec import JobState
 from clusterctl.node.jobs.written import FILES, OutputFiles
 from clusterctl.operations import fetch as fetching
 from clusterctl.operations import logs
-from clusterctl.operations.fetch import Output, fetch
+from clusterctl.operations.fetch import Output, check_place, fetch
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.tuning import fetch_tuning
@@ -52,6 +53,7 @@ from tests.clock import FakeClock
 from tests.job_records import job_record
 from tests.lab.running import wait_until
 from tests.local_node import HEAD
+from tests.variants import usual
 
 pytestmark = pytest.mark.slow
 
@@ -221,7 +223,7 @@ def test_ctrl_c_while_a_job_is_started_says_that_it_may_run(node):
 
 
 def access_to(node):
-    cluster = SimpleNamespace(name="demo")
+    cluster = SimpleNamespace(name="demo", nodes=())
     return SimpleNamespace(
         connections=node, head=HEAD, head_name=HEAD.host, all_targets=(HEAD,), cluster=cluster
     )
@@ -235,14 +237,60 @@ def test_the_log_is_brought_also_if_what_the_job_wrote_cannot_be(node, tmp_path,
     follow_job(node, HEAD, JOB, lambda _: None)
     found = OutputFiles(JOB, "/home/ubuntu/out", FILES, 1, 1, "", ("a",))
     monkeypatch.setattr(fetching, "_outputs", lambda *_: [Output(HEAD, "out", found)])
-    monkeypatch.setattr(fetching, "_bring", fail)
+    monkeypatch.setattr(fetching, "_copy_part", fail)
     with pytest.raises(CommandFailed, match="no space"):
         fetch(access_to(node), JOB, tmp_path)
     assert (tmp_path / "log").read_text() == "said\n"
     assert not (tmp_path / "record.json").exists(), "it says that all is here"
 
 
-@pytest.mark.parametrize("locks", [True, False])
+def test_a_second_fetch_is_whole_only_at_its_end_and_names_what_is_no_longer_there(
+    node, tmp_path, monkeypatch
+):
+    """Of the head node's working folder, too, whose files are next to those of the user."""
+    start_job(node, HEAD, plan(node.home, "echo said"), "demo")
+    follow_job(node, HEAD, JOB, lambda _: None)
+    access, place, ends, sums = access_to(node), tmp_path / "run", [], []
+
+    def bring(access, part, watch, checksum, verify):
+        assert not (place / "record.json").exists(), "it says that all is here"
+        sums.append(checksum)
+        for path in part.here:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("brought")
+        return ends.pop() if ends else None
+
+    def fetch_files(*names):
+        found = OutputFiles(JOB, "/code", FILES, len(names), 1, "", names)
+        with monkeypatch.context() as patched:
+            patched.setattr(fetching, "_outputs", lambda *_: [Output(HEAD, "", found)])
+            patched.setattr(fetching, "_copy_part", bring)
+            patched.setattr(fetching, "_note", lambda *_: None)
+            return fetch(access, JOB, place).gone
+
+    assert fetch_files("r0", "kept/0", "kept/1") == ()
+    (place / "mine").write_text("of the user")
+    ends.append(CommandFailed("demo-0", "cannot read u"))
+    with pytest.raises(ClusterctlError, match="not all of job .* cannot read u"):
+        fetch_files("r1", "kept/1", "u")
+    assert not (place / "record.json").exists()
+    # As if that had been killed: what it and the one before it have brought is still known.
+    assert fetch_files("kept/1", "u") == ("kept/0", "r0", "r1")
+    assert json.loads((place / "record.json").read_text())["fetched"] == ["kept", "r0", "r1", "u"]
+    assert not [*place.glob(".*")]
+    (place / "r0").unlink()
+    assert fetch_files("kept/1") == ("kept/0", "r1", "u")
+    assert sums == [False, True, True, True], "a file that was written over may have its time"
+
+
+def test_a_dangling_link_is_no_folder_to_fetch_into(node, tmp_path):
+    (tmp_path / "dl").symlink_to("nowhere")
+    for place in (tmp_path / "dl", tmp_path / "dl" / "below"):
+        with pytest.raises(UsageError, match="cannot write to "):
+            check_place(place, JOB)
+
+
+@pytest.mark.parametrize("locks", usual(1, [True, False]))
 def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(
     node, tmp_path, monkeypatch, locks
 ):
@@ -394,7 +442,7 @@ def test_a_start_without_an_answer_says_that_the_job_may_run(node):
     assert raised.value.hint == "see whether it does: clusterctl jobs demo"
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", usual(1, range(2)))
 def test_connections_that_break_at_any_byte_lose_and_repeat_nothing(node, monkeypatch, seed):
     """The log has binary garbage and a line of a megabyte, and grows while it is followed."""
     timeouts = Timeouts(FakeClock(), reconnect_after_s=(0.0,) * 1000)

@@ -114,6 +114,8 @@ def test_ranks_on_a_cluster(tmp_path):
         ("", "entry_point is missing"),
         ("[]", "a job: keys and values are wanted"),
         ("entry_point: [a]", "entry_point: text is wanted"),
+        ("entry_point: a\nsource_dir: s3://x/y", ":2: source_dir is a path on this machine"),
+        ("entry_point: s3://x/y/p.py", ":1: entry_point is a path on this machine"),
         ("entrypoint: a.py", "a job has no key 'entrypoint'; did you mean entry_point?"),
         ("{instance_count: 1, train_instance_count: 1}", "are the same"),
         ("{entry_point: a, distribution: {mpi: {processes_per_hosts: 2}}}", "processes_per_host?"),

@@ -721,17 +721,20 @@ BARE = Environment(FOUR.mpirun, "/usr/bin/python3", False)
         (0, {"synthetic": True}, "0 GPUs make no sense"),
         (-4, {"synthetic": True}, "-4 GPUs make no sense"),
         (1, {"preset": "tpu"}, "no preset 'tpu'"),
-        (1, {"synthetic": True, "data_dir": "/d"}, "--data-dir goes with no --synthetic: it reads"),
-        (1, {"script": "x", "epochs": 3}, "--epochs goes with no --script"),
-        (1, {"script": "x", "clears": True}, "--clear goes with no --script"),
-        (1, {"script": "x", "clears": False}, "--resume goes with no --script"),
-        (1, {"script": " "}, "--script names no program"),
+        (
+            1,
+            {"synthetic": True, "data_dir": "/d"},
+            "--data-dir cannot be combined with --synthetic: it reads",
+        ),
+        (1, {"script": "x", "epochs": 3}, "--epochs cannot be combined with --script"),
+        (1, {"script": "x", "clears": True}, "--clear cannot be combined with --script"),
+        (1, {"script": "x", "clears": False}, "--resume cannot be combined with --script"),
         (1, {"clears": False, "arguments": ("--clear_log",)}, "--clear_log does the opposite"),
         (1, {"synthetic": True, "clears": False}, "no checkpoints"),
         (1, {"arguments": ("--synthetic",)}, "comes before --"),
         (1, {"recipe": "slow"}, "there is no recipe 'slow'"),
-        (1, {"script": "x", "recipe": "fast"}, "--recipe goes with no --script"),
-        (1, {"script": "x", "recipe": "tutorial"}, "--recipe goes with no --script"),
+        (1, {"script": "x", "recipe": "fast"}, "--recipe cannot be combined with --script"),
+        (1, {"script": "x", "recipe": "tutorial"}, "--recipe cannot be combined with --script"),
     ],
 )
 def test_requests_that_are_refused(ranks, changes, says):
@@ -908,7 +911,7 @@ def test_the_port_is_one_that_nothing_has_on_the_head_node(tmp_path, monkeypatch
         (
             {"tuning": HorovodTuning(autotune=True)},
             UsageError,
-            "a knob of Horovod's goes with no --launcher",
+            "a Horovod option cannot be combined with --launcher",
         ),
         ({}, MissingTool, "PyTorch is not installed on demo-0"),
     ],
@@ -945,7 +948,7 @@ def test_an_environment_of_the_users_is_the_only_one_that_counts():
     ):
         with pytest.raises(MissingTool, match=says):
             plan_job(replace(request, **changes), both, HOSTS, JOB)
-    for folder in ("mine", "~", "~bob/mine", ""):
+    for folder in ("mine", "~", "~bob/mine", "", "/", "~/"):
         with pytest.raises(UsageError, match="--env is a folder of the nodes"):
             check_request(replace(request, environment=folder), HOSTS.slots, "add nodes")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import logging
 import re
-import sys
 import zlib
 from pathlib import Path
 from urllib.parse import urlencode
@@ -20,18 +19,12 @@ import pytest
 from botocore.serialize import create_serializer
 
 from clusterctl.lab.faults.answers import Call
+from clusterctl.toml_file import read_toml
 from tests import hostless
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 CODES = {
     service: {code for codes in sources.values() for code in codes}
-    for service, sources in tomllib.loads(
-        (Path(__file__).parent / "error_codes.toml").read_text()
-    ).items()
+    for service, sources in read_toml(Path(__file__).parent / "error_codes.toml").items()
 }
 NAMES = {"monitoring": "cloudwatch", "servicequotas": "service-quotas"}
 # Where moto fails, and the lab says that it cannot, and logs why.

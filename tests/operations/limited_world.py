@@ -28,9 +28,9 @@ from clusterctl.ec2.instances import Instance, as_cluster, find_instances, read_
 from clusterctl.ec2.money.costs import OVERRUN_AFTER_H, Price, format_limits, price_key, spending
 from clusterctl.ec2.resources import of_instance
 from clusterctl.node.guard import decisions
+from clusterctl.node.guard.activity import NodeActivity
 from clusterctl.node.guard.clock import Moment
 from clusterctl.node.guard.guard import IdleWatch
-from clusterctl.node.guard.look import NodeActivity
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.operations import guards, power, up
 from clusterctl.operations.folder import ClusterFolder

@@ -141,7 +141,7 @@ def test_hints_need_no_cluster():
     of_hosts = replace(silent, cluster="", source=source, user="eve", as_root=True)
     [lead, *_] = diagnose(of_hosts).findings
     assert lead.hint == (
-        f"look again: clusterctl diagnose {source}; see it from another node: "
+        f"diagnose again: clusterctl diagnose {source}; see it from another node: "
         f"ssh eve@demo-0 'sudo ping -c 3 {silent.hosts[1].address}'"
     )
     assert Hints(of_hosts).steps("see it", f"then {Hints(of_hosts).cancel}", "") == (
@@ -244,7 +244,7 @@ def test_the_job_with_most_ranks():
         diagnose_hosts._job(hosts, {}, "99")
     assert diagnose_hosts._job([], {}, None) is None
     silent = HostEvidence(host="n2", error="did not answer in time")
-    with pytest.raises(ClusterctlError, match="job 99 was not seen, .*: n2: did not"):
+    with pytest.raises(ClusterctlError, match="job 99 was not found, .*: n2: did not"):
         diagnose_hosts._job([*hosts, silent], {}, "99")
 
 
@@ -261,15 +261,15 @@ def test_processes_that_the_login_may_not_read():
         found = diagnose(replace(source, hosts=hosts, job=job))
         assert (found.exit_status, found.check) == (3, "unknown")
         [said] = [one for one in found.findings if one.check == "processes.hidden"]
-        assert "not seen: processes of user alice on " in said.message
-        assert said.hint == "look at all users' jobs: clusterctl diagnose -w n1 --sudo"
+        assert "could not be read: processes of user alice on " in said.message
+        assert said.hint == "show all users' jobs: clusterctl diagnose -w n1 --sudo"
 
 
 def test_no_job_here():
     host = HostEvidence(host="n1")
     found = diagnose(Evidence(source="--local", hosts=(host,)))
     assert found.exit_status == 3
-    assert found.verdict.startswith("no job was seen on these hosts (--local)")
+    assert found.verdict.startswith("no job was found on these hosts (--local)")
 
 
 def test_ranks_on_hosts_that_were_not_named():
@@ -288,7 +288,7 @@ def test_a_job_that_is_named_is_not_called_absent_if_not_all_processes_were_read
     with pytest.raises(UsageError, match="no job 7 runs"):
         diagnose_hosts._job([idle], {}, "7")
     for unread in (busy, HostEvidence(host="n1", error="did not answer in time")):
-        with pytest.raises(ClusterctlError, match="job 7 was not seen.*n1: "):
+        with pytest.raises(ClusterctlError, match="job 7 was not found.*n1: "):
             diagnose_hosts._job([idle, unread], {}, "7")
 
 
@@ -314,12 +314,12 @@ def test_each_verdict_that_is_not_known_has_a_next_step():
     busy = replace(job_of(), hosts=(HostEvidence(host="n1", problems=("processes: no answer",)),))
     found = diagnose(of_hosts(busy))
     assert "a part of the evidence is missing: n1: processes: no answer" in found.verdict
-    assert found.next_step.startswith("look again: clusterctl diagnose --local; on a busy host")
+    assert found.next_step.startswith("diagnose again: clusterctl diagnose --local; on a busy host")
     torn = diagnose(replace(busy, problems=("hosts[0]: expected an object",)))
     assert "a part of the evidence is damaged: " in torn.verdict
     assert torn.next_step.endswith("clusterctl diagnose demo --save FILE")
     alone = Evidence(source="--local", hosts=(HostEvidence(host="n1", error=BUSY),))
-    assert diagnose(alone).next_step.startswith("look again: clusterctl diagnose --local")
+    assert diagnose(alone).next_step.startswith("diagnose again: clusterctl diagnose --local")
 
 
 def test_the_same_calls_are_no_proof_that_a_job_is_stuck():
@@ -327,7 +327,7 @@ def test_the_same_calls_are_no_proof_that_a_job_is_stuck():
     silent = of_hosts(job_of(2, 1, own("load"), log=(), quiet_s=None))
     found = diagnose(silent)
     assert found.check == "unknown"
-    assert "the same calls alone prove nothing" in found.next_step
+    assert "equal calls by themselves prove nothing" in found.next_step
     assert "a log is found if the job writes to a file" in found.next_step
 
 
@@ -389,15 +389,17 @@ def test_a_name_that_is_no_job_is_explained():
     assert no_such_job("6", within, {}, "").message.endswith("a launcher within that of job 5")
     own = {"n1": (replace(launcher(5, "a"), job_id="20261127-000000-abcd"),)}
     for name in ("5", "20261127-000000-abcd"):
-        hint = no_such_job(name, own, {}, "").hint
-        assert hint == "with its cluster's name: clusterctl logs NAME 20261127-000000-abcd"
+        assert no_such_job(name, own, {}, "").hint == (
+            "with its cluster's name: clusterctl logs NAME 20261127-000000-abcd has its output, "
+            "clusterctl cancel NAME 20261127-000000-abcd ends it"
+        )
     unseen = no_such_job("9", hosts, {"n1": ("eve",)}, "clusterctl kill --local")
     assert (unseen.message, unseen.exit_status) == (
-        "no job 9 of this login runs on these hosts (these do: 5 on n1, b on n2); not seen: "
-        "processes of user eve on n1, who may have a job there",
+        "no job 9 of this login runs on these hosts (these do: 5 on n1, b on n2); "
+        "could not be read: processes of user eve on n1, who may have a job there",
         1,
     )
-    assert unseen.hint == "look at all users' jobs: clusterctl kill --local --sudo"
+    assert unseen.hint == "show all users' jobs: clusterctl kill --local --sudo"
 
 
 def test_nothing_to_end_is_no_all_clear_if_others_may_have_jobs(monkeypatch, capsys):
@@ -407,15 +409,15 @@ def test_nothing_to_end_is_no_all_clear_if_others_may_have_jobs(monkeypatch, cap
     assert cli.main(["kill", "--local"], standalone_mode=False) == 0
     shown = capsys.readouterr()
     assert shown.out == "nothing to end\n"
-    assert "not seen: processes of user eve on n1, who may have a job there" in shown.err
+    assert "could not be read: processes of user eve on n1, who may have a job there" in shown.err
     assert "kill --local --sudo --dry-run" in shown.err
 
 
 def test_the_hint_for_a_host_that_was_not_seen_fits_it():
     for host, hint in (
         (HostEvidence(host="n1", error="refused every key"), "see whether you can log in there"),
-        (HostEvidence(host="n1", problems=("processes: no answer",)), "look again"),
-        (HostEvidence(host="n1", error=BUSY), "look again"),
+        (HostEvidence(host="n1", problems=("processes: no answer",)), "run it again"),
+        (HostEvidence(host="n1", error=BUSY), "run it again"),
     ):
         with pytest.raises(ClusterctlError) as found:
             diagnose_hosts._job([host], {}, "7")

@@ -19,13 +19,14 @@ from clusterctl.operations.diagnose import PySpies, ask, job_of
 RECORD = to_data(JobRecord(JobSpec("20261123-004105-3f2a"), JobStatus()))
 
 
-def asked(tmp_path, host, job, greeting="1764000000.5 x86_64 py-spy-1"):
+def asked(tmp_path, host, job, greeting="1764000000.5 x86_64 py-spy-1", before=()):
+    """Ask a node whose response is this one, after those `before`."""
     connections = mock.Mock()
     connections.run.return_value = CommandResult("demo-0", "", 0, greeting, "", 0.1)
-    response = SamplerResponse(host, job)
+    responses = [SamplerResponse(one, job) for one in (*before, host, None)]
     with (
         mock.patch.object(diagnose, "_logged_in", return_value=SimpleNamespace(round_trip_s=0.1)),
-        mock.patch.object(diagnose, "call", return_value=response),
+        mock.patch.object(diagnose, "call", side_effect=responses),
         mock.patch.object(PySpies, "of", return_value=(None, "none")),
     ):
         target = SimpleNamespace(host="demo-0")
@@ -40,6 +41,12 @@ def test_a_damaged_part_is_told_and_the_others_count(tmp_path):
         "unexpected value: ras: expected a string, got 7",
         "unexpected value: log[0]: expected a string, got 1",
     )
+
+
+def test_a_host_too_busy_to_read_its_processes_in_time_is_asked_once_more(tmp_path):
+    busy = {"problems": ["processes: no answer within 6 s"]}
+    assert asked(tmp_path, {"ras": "x"}, None, before=[busy])[0].ras == "x"
+    assert asked(tmp_path, busy, None, before=[busy])[0].problems == (*busy["problems"],)
 
 
 @pytest.mark.parametrize(("ended_at", "ended_s"), [(5.0, 2.5), (None, None)])

@@ -19,6 +19,7 @@ from tests.operations.world import ALONE, INTERFACES, World
 
 pytestmark = pytest.mark.slow
 LATE_S = 0.4
+COMMANDS_FOR_ALL = ("up", "down", "replace-head", "start")
 KINDS = ("tags", "states", "addresses", "groups", "volumes", "visible", "spot")
 
 
@@ -41,12 +42,12 @@ def late(faults):
 def cases():
     """Yield (command, what is late, reordered): each kind with each command, in one of the orders.
 
-    Without --all, all at once and each kind once.
+    Without --all, each kind once, and all at once with half of the commands.
     """
     orders = {False: "in order", True: "reordered"}
     for number, name in enumerate(COMMANDS):
         for which, kind in enumerate((*KINDS, "all")):
-            usual = kind == "all" or which == number
+            usual = which == number if kind != "all" else name in COMMANDS_FOR_ALL
             reordered = kind == "all" or (which + number) % 2 == 1
             yield pytest.param(
                 *(name, KINDS if kind == "all" else (kind,), reordered),
@@ -96,9 +97,9 @@ def test_what_an_interrupted_up_has_made_is_not_made_twice_nor_left(
 
 
 def pairs():
-    """Yield each pair of commands; an eighth of them without --all."""
+    """Yield each pair of commands; without --all, each command once."""
     for (one, first), (two, second) in itertools.product(enumerate(COMMANDS), repeat=2):
-        marks = () if (one + two) % 8 == 0 else pytest.mark.all
+        marks = () if (one + two) % 8 == 0 and one <= two else pytest.mark.all
         yield pytest.param(first, second, marks=marks)
 
 

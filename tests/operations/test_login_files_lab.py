@@ -125,7 +125,7 @@ def pairs(files, count):
     ]
 
 
-@pytest.mark.parametrize(("file", "name"), pairs(SURVIVED, 5))
+@pytest.mark.parametrize(("file", "name"), pairs(SURVIVED, 3))
 def test_an_answer_is_found(cluster, file, name):
     with login_file(cluster, SURVIVED[file]):
         if name == "run" and file in ("traps", "trace", "path", "options"):

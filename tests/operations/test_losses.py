@@ -139,7 +139,7 @@ def test_what_goes_with_a_node_is_named_before_it_goes(quiet, tmp_path, monkeypa
     status, _, err = quiet.ctl("replace", "0", "--yes")
     assert (status, f"pair-[0-1]: job {job} left 2 files" in err) == (1, True), err
     status, _, err = quiet.ctl("clean-logs", "--jobs")
-    question = "Remove what 1 job wrote and nobody fetched?"
+    question = "Remove what 1 job wrote and was not fetched?"
     assert (status, f"pair-[0-1]: job {job}" in err, question in err) == (2, True, True), err
     # Another machine has the node's name now.
     address = quiet.on(1, "hostname -I").split()[0]

@@ -113,7 +113,7 @@ def test_running_nodes_get_a_profile_and_so_does_a_node_that_is_added(account):
     machines = {one.node.instance_id for one in account.nodes}
     assert account.profiles == ["", ""]
     asked = []
-    account.launcher = replace(account.launcher, agree=lambda plan: asked.append(plan.grants))
+    account.launcher = replace(account.launcher, approve=lambda plan: asked.append(plan.grants))
     options.KNOWN_AFTER_S = 3600.0
     with pytest.raises(AwsError, match="Invalid IAM Instance Profile"):  # it stays unknown
         up.up(replace(account.launcher, timeouts=replace(SHORT, known_s=0.1)), fixed_request(SPEC))

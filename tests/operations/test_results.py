@@ -9,6 +9,7 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -17,7 +18,9 @@ from clusterctl.bench.chart import picture
 from clusterctl.domain.errors import UsageError
 from clusterctl.jobs.metrics.logs import parse_definition
 from clusterctl.jobs.metrics.reference import REFERENCES, compare
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.node.record import finite, to_data
+from clusterctl.operations import results
 from clusterctl.operations.results import (
     TABLE_COLUMNS,
     LogText,
@@ -32,6 +35,7 @@ from clusterctl.operations.results import (
     write_result,
 )
 from clusterctl.operations.results_plot import check_picture, metric_charts, run_charts
+from tests.job_records import JOB, job_record
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 
 TRAINING = banner() + HEADER + rows([0, 1, *range(50, 14051, 50)]) + "Finished in 6000.5\n"
@@ -52,6 +56,18 @@ def test_metrics_are_read_where_there_is_no_table_or_where_they_are_asked_for():
     asked = read(TRAINING, KERAS, metrics=["x=loss: (.*?) "])
     assert [point.value for point in asked.metrics[0].points] == [1.3]
     assert len(asked.runs) == 1
+
+
+def test_the_hint_of_a_job_without_results_names_its_own_log(monkeypatch):
+    """Not the latest job's, which may be another."""
+    monkeypatch.setattr(results, "find", lambda *_, **__: job_record(JobState.FAILED, 1))
+    monkeypatch.setattr(results, "read_log", lambda access, job, write: write(b"nothing"))
+    monkeypatch.setattr(results, "_logs", lambda *_: [])
+    access = SimpleNamespace(cluster=SimpleNamespace(name="demo"))
+    for job_id in (JOB, None):
+        with pytest.raises(NoResults) as none:
+            results.results_of_cluster(access, job_id)
+        assert f"clusterctl logs demo {JOB}; other jobs: " in none.value.hint
 
 
 @pytest.mark.parametrize("texts", [(), ("",), ("nothing\n", "\0\ufffd"), (HEADER,)])

@@ -191,8 +191,11 @@ def test_a_logs_metrics_are_spread_over_the_time_that_is_not_sent():
     points = tuple(MetricPoint(line, None, line / 2) for line in (10, 50, 100))
     found = Results((), metrics=(MetricSeries("loss", points),), job=job)
     told = [Point("loss", 10, 1010, 5), Point("loss", 50, 1050, 25), Point("loss", 100, 1100, 50)]
-    assert list(points_of(found, {})) == told
-    assert [point.at for point in points_of(found, {"loss": (50, 1080)})][1:] == [1080, 1100]
+    assert list(points_of(found, found.job, {})) == told
+    assert [point.at for point in points_of(found, found.job, {"loss": (50, 1080)})][1:] == [
+        1080,
+        1100,
+    ]
 
 
 def test_the_lab_refuses_what_cloudwatch_refuses(lab):

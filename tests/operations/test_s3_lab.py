@@ -9,6 +9,7 @@ import random
 import pytest
 
 from tests.lab.running import once_client, wait_until
+from tests.variants import usual
 
 pytestmark = pytest.mark.lab
 
@@ -141,6 +142,7 @@ def test_a_node_that_does_not_answer_is_not_called_cancelled(pair, s3):
         assert pair.on(1, SLEEPS) == "0\n"
 
 
+@pytest.mark.all
 def test_a_tilde_without_quotes_is_explained(pair, s3, monkeypatch):
     monkeypatch.setenv("HOME", "/srv/alice")
     status, _, err = pair.ctl(
@@ -223,7 +225,7 @@ def test_a_web_server(pair, s3):
     assert pair.on(0, "cat 'from the web/a file'") == "public"
 
 
-@pytest.mark.parametrize("command", ["copy", "s3sync"])
+@pytest.mark.parametrize("command", usual(1, ["s3sync", "copy"]))
 @pytest.mark.parametrize(
     ("place", "message"),
     [

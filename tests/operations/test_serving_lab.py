@@ -31,6 +31,7 @@ from tests.lab.running import once_client
 from tests.local_node import HEAD, LocalNode
 from tests.pair import eventually
 from tests.serving import make_model, stand_in_server
+from tests.variants import usual
 
 STAND_IN = "[s]leep.1000.--port"
 MODELS = "~/.clusterctl/serving/models"
@@ -105,12 +106,12 @@ def nothing(progress):
 def refused_because_of_another_node(pair, tiny):
     """While this one copies, start another `serve` of the same name on the other node."""
 
-    def bring(request, target):
+    def upload(request, target):
         assert pair.ctl("serve", f"file://{tiny}", "--model", "m", "--node", "1")[0] == 0
         return copy_to_cluster(access, (target,), request, watch=nothing)
 
     with pair.access() as access:
-        words = {"port": 8602, "bring": bring}
+        words = {"port": 8602, "upload": upload}
         with pytest.raises(JobRunning, match="a model m is served on pair-1 already"):
             start_serving(access, f"file://{tiny}", "m", **words)
         [one] = [one for one in served(access) if one.model == "m"]
@@ -129,19 +130,19 @@ def ended_as_soon_as_it_was_served(pair, tiny, monkeypatch):
         copy_to_cluster(access, (target,), request, watch=nothing)
         raise CommandFailed(target.host, "the disk is full")
 
-    def brings(request, target):
+    def copies(request, target):
         return copy_to_cluster(access, (target,), request, watch=nothing)
 
     monkeypatch.setattr(serving, "_wait_until_ready", end)
-    for bring, why in ((brings, "ended as soon as it was served"), (fails, "the disk is full")):
-        words = {"port": 8602, "bring": bring}
+    for upload, why in ((copies, "ended as soon as it was served"), (fails, "the disk is full")):
+        words = {"port": 8602, "upload": upload}
         with pair.access() as access, pytest.raises(CommandFailed, match=why):
             start_serving(access, f"file://{tiny}", "brief", **words)
         assert "brief" not in pair.on(0, f"ls {MODELS}").split()
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("how", ["stopped", "its runner is killed"])
+@pytest.mark.parametrize("how", usual(1, ["its runner is killed", "stopped"]))
 def test_a_server_on_another_node_ends_with_its_job(pair, how):
     with pair.access() as access, stand_in_server(access) as job_id:
         assert pair.on(1, f"pgrep -f {STAND_IN}"), "it runs on its node"
@@ -150,7 +151,7 @@ def test_a_server_on_another_node_ends_with_its_job(pair, how):
         status, _, err = pair.ctl("reboot", "0")
         assert (status, "a model is served on pair-1 by pair-0" in err) == (1, True), err
         with pytest.raises(JobRunning, match="stand-in is served on pair-1 already"):
-            start_serving(access, "~/models/any", "stand-in", bring=None)
+            start_serving(access, "~/models/any", "stand-in", upload=None)
         if how == "stopped":
             assert pair.ctl("serve", "--stop")[0] == 0
         else:

@@ -226,7 +226,7 @@ def test_nothing_found_is_not_removed(clusterctl, places):
     assert folder.key.exists()
 
 
-@pytest.mark.parametrize("key_pair", [True, False])
+@pytest.mark.parametrize("key_pair", usual(1, [True, False]))
 def test_a_machine_without_the_key_changes_nothing_but_by_stop_and_down(
     clusterctl, places, monkeypatch, key_pair
 ):
@@ -258,7 +258,7 @@ def test_a_machine_without_the_key_changes_nothing_but_by_stop_and_down(
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\n", b"\xff\xfe", b"us-east-1", b"us-east-1, account 1"]
+    "content", usual(2, [b"\xff\xfe", b"us-east-1, account 1", b"", b"\n", b"us-east-1"])
 )
 def test_a_folder_that_cannot_say_where_its_cluster_is_stops_every_command(
     clusterctl, places, monkeypatch, content

@@ -15,7 +15,7 @@ import pytest
 from clusterctl.ec2 import session
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import execution as launch
-from clusterctl.ec2.resources import NOT_TERMINATED, find_groups, find_key_pairs
+from clusterctl.ec2.resources import NOT_TERMINATED, ResourceKind, find_key_pairs, find_resources
 from clusterctl.ec2.session import Clients
 from clusterctl.lab.record import ACCOUNTS
 from tests.cli.running import CommandLine
@@ -52,7 +52,7 @@ def name(clusterctl, ec2):
     yield name
     clusterctl("down", name, "--yes", "--discard-results")
     assert find_instances(ec2, name, NOT_TERMINATED) == ()
-    assert find_groups(ec2, name) == ()
+    assert find_resources(ec2, name, ResourceKind.SECURITY_GROUP) == ()
     assert find_key_pairs(ec2, name) == ()
     assert not (clusterctl.home / name).exists()
 

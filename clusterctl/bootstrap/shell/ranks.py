@@ -3,8 +3,8 @@ step.
 
     ranks.py RANKS
 
-Both faults are silent otherwise. If Horovod was built against another MPI, each rank runs alone. If
-Horovod does not support the Keras that is installed (3), gradients are not averaged.
+Both faults are silent otherwise. If Horovod was built against another MPI, each rank runs by
+itself. If Horovod does not support the Keras that is installed (3), gradients are not averaged.
 """
 
 import sys

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The step that clusterctl runs on a node. Arguments: look | gather | install, then FOLDER FLAVOR
+# The step that clusterctl runs on a node. Arguments: inspect | gather | install, then FOLDER FLAVOR
 # PYTHON GIVEN KEEP RELEASE CAPABILITIES. FLAVOR is cpu, gpu or auto. FOLDER, PYTHON, GIVEN (a folder
 # of wheels, below the home folder), RELEASE (default, newest) and CAPABILITIES (80,90: those of all
 # nodes' GPUs) may be empty. KEEP is keep or drop, for the wheels. Progress goes to stdout, errors to
@@ -22,8 +22,8 @@ node_main() {
     fi
     [[ -n $folder ]] || folder=$TRAINING_FOLDER
     [[ $flavor != auto ]] || flavor=$(training_flavor)
-    if [[ $verb == look ]]; then
-        look "$folder" "$flavor"
+    if [[ $verb == inspect ]]; then
+        inspect_environment "$folder" "$flavor"
         return
     fi
     python=$(training_python)
@@ -55,7 +55,7 @@ remember() {
 }
 
 # Print the node's facts, one a line.
-look() {
+inspect_environment() {
     local folder=$1 flavor=$2 python key=none stamp=none wheels toolkit
     if python=$(training_python 2>&1); then
         key=$(training_key "$python" "$flavor")

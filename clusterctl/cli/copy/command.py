@@ -109,8 +109,8 @@ def copy(
             )
             if options.dry_run:
                 looking.join(DISK_WITHIN_S)
-        shown.report = replace(report, missing=missing)
-    status = shown.finish()
+        report = replace(report, missing=missing)
+    status = shown.finish(report)
     if job and not report.failed and not report.error:
         with app.open(name) as access:
             mirror = request.delete and report.ok

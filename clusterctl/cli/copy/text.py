@@ -264,8 +264,9 @@ def node_line(report: TransferReport) -> str:
         return ""
     node = good[0]
     took = format_duration(max(other.duration_s for other in good))
-    what = f"{count(node.files, 'file')}, {format_bytes(node.received_bytes)} in {took}"
-    if not node.files and not node.received_bytes:
+    links = f", {count(node.links, 'link')}" if node.links else ""
+    what = f"{count(node.files, 'file')}{links}, {format_bytes(node.received_bytes)} in {took}"
+    if not (node.files or node.links or node.received_bytes):
         source = report.source
         of = f" ({count(source.files, 'file')}, {format_bytes(source.bytes)})" if source else ""
         what = f"up to date{of}, {format_duration(report.duration_s)}"
@@ -324,11 +325,11 @@ def failure_lines(report: TransferReport) -> list[str]:
         # It failed before the source was scanned: the nodes' errors only repeat that.
         return [*error_lines(report.error), *_missing_lines(report)]
     groups: dict[tuple[str, str], list[Row]] = {}
-    for node in report.failed:
-        assert node.error
-        message, hint = one_line(node.error.message), one_line(node.error.hint)
-        key = (_without_name(message, node.host), _without_name(hint, node.host))
-        groups.setdefault(key, []).append((node.host, message, hint))
+    for node in report.nodes:
+        if node.error:
+            message, hint = one_line(node.error.message), one_line(node.error.hint)
+            key = (_without_name(message, node.host), _without_name(hint, node.host))
+            groups.setdefault(key, []).append((node.host, message, hint))
     lines = [_failure_line(key, group) for key, group in groups.items()]
     unfinished_text = report.error and all(
         node.error and report.error.message in node.error.message for node in report.failed
@@ -416,7 +417,7 @@ def _good(report: TransferReport) -> list[NodeReport]:
 
 def _alike(nodes: Sequence[NodeReport]) -> bool:
     """Return whether one line can stand for all nodes: same work, about the same time."""
-    same = {(node.files, node.received_bytes, node.deleted) for node in nodes}
+    same = {(node.files, node.links, node.received_bytes, node.deleted) for node in nodes}
     times = [node.duration_s for node in nodes]
     return len(same) == 1 and max(times) <= 1.5 * min(times) + 1
 

@@ -50,7 +50,6 @@ class CopyView:
     """
 
     def __init__(self, options: CopyOptions) -> None:
-        self.report: TransferReport | None = None
         self.slow_disk: SlowDisk | None = None
         self.findings: list[Finding] = []
         self._options = options
@@ -67,14 +66,13 @@ class CopyView:
             self._show(self._last, progress)
             self._last = progress
 
-    def finish(self) -> int:
+    def finish(self, report: TransferReport) -> int:
         """Show the report, and return its exit status."""
-        assert self.report
-        self._check_disk(max((node.gap.bytes for node in self.report.nodes if node.gap), default=0))
+        self._check_disk(max((node.gap.bytes for node in report.nodes if node.gap), default=0))
         if not self._options.as_json:
-            self._show_plan(self.report.plan)
-        self._show_report(self.report)
-        return self.report.exit_status
+            self._show_plan(report.plan)
+        self._show_report(report)
+        return report.exit_status
 
     def refused(self, error: ClusterctlError) -> None:
         """Handle an error that leaves no report. `main` prints it; only events need more."""
@@ -271,6 +269,7 @@ def _node_report(node: NodeReport, report: TransferReport) -> dict[str, Any]:
         "host": node.host,
         "ok": not (node.error or node.left_out or node in report.refused),
         "files": node.files,
+        "links": node.links,
         "bytes": node.received_bytes,
         "deleted": node.deleted,
         "duration_s": round(node.duration_s, 3),

@@ -49,7 +49,10 @@ def ended_ranks(scene: Scene) -> Iterator[Cause]:
     """Ranks whose program has ended, by an exception or by a return, while others go on."""
     ended = [one for one in scene.ranks if one.place is Activity.ENDED]
     rest = [one for one in scene.ranks if one.place is not Activity.ENDED]
-    if not ended or not rest or scene.advances:
+    if not ended or scene.advances:
+        return
+    if not rest:
+        yield from _kept(scene)
         return
     failed = first_error(scene)
     if not failed and scene.no_rank_waits:
@@ -65,6 +68,24 @@ def ended_ranks(scene: Scene) -> Iterator[Cause]:
         hint = scene.hints.steps(words, f"then {scene.hints.cancel}")
         check = "rank.exception" if failed else "rank.left"
         found.append(RankFinding(check, ERROR, rank, what, rank_lines(rank), hint))
+    yield from combine(found)
+
+
+def _kept(scene: Scene) -> Iterator[Cause]:
+    """All ranks, if their main threads have returned and other threads, which rest, keep them."""
+    found = []
+    for rank in scene.ranks:
+        keeps = [one for one in others(rank.last) if any(map(is_user, one.frames))]
+        rests = not rank.moved and rank.grown("cpu_s") < _RESTS * rank.span_s
+        if not keeps or not rests:
+            return
+        at = [frame for frame in keeps[0].frames if is_user(frame)][-1]
+        what = "{has} no main thread any more, and {is} kept by another"
+        what += f" thread, {keeps[0].thread or 'without a name'}, in {label(at)}"
+        severity = ERROR if scene.is_quiet else WARNING
+        shown = (*rank_lines(rank), *inner_lines(rank))
+        hint = "see what that thread waits for; one that may be cut off is a daemon thread"
+        found.append(RankFinding("rank.left", severity, rank, what, shown, hint))
     yield from combine(found)
 
 
@@ -178,13 +199,23 @@ _RESTS = 0.05
 
 
 def _waits_outside(rank: Rank) -> bool:
-    """Return whether a rank is in a call on a file, a lock, its output or a pipe that it writes,
-    and got no further in it. What it reads from a pipe may be its own workers' work."""
+    """Return whether a rank is in a call on a file, a lock, its input, its output or a pipe that it
+    writes, and got no further in it. What it reads from a pipe may be its own workers' work."""
+    if _reads_input(rank):
+        return True
     call, path = rank.last.syscall, syscall_path(rank.last.syscall)
     if "write" in call.partition(" ")[0] and ("pipe:[" in call or "socket:[" in call):
         return not rank.grown("written_bytes")
     is_file = path and (not path.startswith("/dev/") or path.startswith("/dev/pts/"))
     return bool(is_file) or call.partition(" ")[0] in LOCKS
+
+
+def _reads_input(rank: Rank) -> bool:
+    """Return whether a rank reads what its launcher writes: that is its standard input."""
+    above = {one.pid for one in rank.host.processes if one.role in ("launcher", "daemon")}
+    partners = [one for one in rank.process.partners if one.waiter in (0, rank.process.pid)]
+    # What it reads from a socket is an answer of its launcher: MPI's start.
+    return rank.last.syscall.startswith("read pipe:") and any(one.pid in above for one in partners)
 
 
 def _rests(rank: Rank) -> bool:
@@ -228,6 +259,9 @@ def _blocked(scene: Scene, rank: Rank) -> tuple[str, str] | None:
     if asks_user(call):
         answer = f"attach to its terminal, {path}, and answer, or start the job with < /dev/null"
         return f"{{is}} {does}", answer
+    if _reads_input(rank):
+        what = "{is} waiting for its standard input (from its launcher)"
+        return what, "start the job with < /dev/null, or give it the input"
     if path.startswith("/dev/pts/"):
         does = does.replace(path, "its output")
     found = chain(scene, rank)
@@ -275,8 +309,8 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
     elif runs:
         activity += ": a loop, or long work"
     hint = (
-        f"look again ({scene.hints.look}): a rank at work comes out of it; a loop has to be fixed: "
-        f"{scene.hints.cancel}"
+        f"diagnose again ({scene.hints.look}): a rank at work comes out of it; a loop has to be "
+        f"fixed: {scene.hints.cancel}"
     )
     # At one line at all looks, it may evaluate in a long call, or in a loop without an end.
     evaluates = is_saving(rank) and rank.uses_processor and scene.since_step_s < LONGEST_ALONE_S

@@ -28,7 +28,7 @@ from clusterctl.diagnosis.hostchecks import (
     skews,
     slowdown,
 )
-from clusterctl.diagnosis.ranks import called
+from clusterctl.diagnosis.ranks import called, format_ranks, syscall_path
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.node.facts.disks import MountedFileSystem
@@ -48,19 +48,27 @@ def host_facts(scene: Scene) -> Iterator[Cause]:
             yield from _full(scene, host, system, blocks)
         for name, why in host.known.errors.items():
             if name.startswith("mount "):
-                yield Cause(
-                    "mount.dead",
-                    ERROR if blocks else WARNING,
-                    f"{name[6:]} on {called(host)} does not answer ({why})",
-                    host.host,
-                    scene.hints.steps(
-                        "see to its server",
-                        scene.hints.cluster(f"clusterctl reboot NAME {host.index} lets go"),
-                    ),
-                    blocks=blocks,
-                )
+                yield _dead_mount(scene, host, name[6:], why, blocks)
         yield from _gpus(scene, host)
     yield from _read_only(scene)
+
+
+def _dead_mount(scene: Scene, host: HostEvidence, path: str, why: str, blocks: bool) -> Cause:
+    """Return the finding about a mount whose server is gone, with the ranks that wait for it."""
+    inside = f"{path.rstrip('/')}/"
+    calls = [(one, syscall_path(one.last.syscall)) for one in scene.ranks if one.host is host]
+    ranks = [one for one, at in calls if f"{at}/".startswith(inside)]
+    message = f"{path} on {called(host)} does not answer ({why})"
+    if ranks:
+        call = ranks[0].last.syscall.replace(" ", " of ", 1)
+        wait = "wait" if ranks[1:] else "waits"
+        message += f", and {format_ranks(one.number for one in ranks)} {wait} for it in {call}"
+    hint = scene.hints.steps(
+        "see to its server", scene.hints.cluster(f"clusterctl reboot NAME {host.index} lets go")
+    )
+    numbers = tuple(one.number for one in ranks)
+    severity = ERROR if blocks else WARNING
+    return Cause("mount.dead", severity, message, host.host, hint, numbers, blocks=blocks)
 
 
 def _read_only(scene: Scene) -> Iterator[Cause]:
@@ -175,7 +183,7 @@ def other_users(scene: Scene) -> Iterator[Cause]:
                 "host.shared",
                 WARNING,
                 f"{count(len(people), 'process')} of {', '.join(users)} on {called(host)} "
-                f"use{'s' if len(people) == 1 else ''} {share:.1f} processors beside the job",
+                f"use{'s' if len(people) == 1 else ''} {share:.1f} processors next to the job",
                 host.host,
                 "they are another user's: ask before you end them",
                 evidence=tuple(

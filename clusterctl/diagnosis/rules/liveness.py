@@ -19,7 +19,7 @@ from clusterctl.diagnosis.case import (
 )
 from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence
 from clusterctl.diagnosis.frames import Activity
-from clusterctl.diagnosis.partners import chain, wait_in_words
+from clusterctl.diagnosis.partners import asks_user, chain, wait_in_words
 from clusterctl.diagnosis.progress import were
 from clusterctl.diagnosis.ranks import (
     Rank,
@@ -51,11 +51,14 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
             continue  # it did not answer in time because of its link, which slow_links reports
         matters = scene.is_running and (host.host in used or bool(host.quarantined))
         ranks = tuple(sorted(one for one, at in scene.host_of.items() if at.host == host.host))
-        if ENDED_NOTHING in host.error and not (scene.advances or scene.others_wait(ranks)):
+        starts_none = UNSTARTED in host.error and _has_none_started(scene)
+        is_awaited = scene.others_wait(ranks) or starts_none
+        if ENDED_NOTHING in host.error and not (scene.advances or is_awaited):
             continue  # it may only be too busy: nothing shows that a job waits for it
         what, shown = _silence(scene, host)
         is_off = what.startswith(("is off", "is gone"))
         are = _are(ranks) if scene.is_running and not is_off else were(ranks)
+        are = f"{are} to run" if starts_none else are
         there = f"; {format_ranks(ranks)} {are} there" if ranks else _not_seen(scene)
         check = "host.key" if re.search(r"host key", host.error) else "host.silent"
         if is_off:
@@ -83,6 +86,12 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
         yield Cause(check, severity, message, host.host, hint, ranks, shown, blocks)
 
 
+def _has_none_started(scene: Scene) -> bool:
+    """Return whether no rank runs, though some would be seen: mpirun starts them all together."""
+    seen = [host for host in scene.host_of.values() if not host.error and not sees_nothing(host)]
+    return scene.is_running and not scene.ranks and bool(seen)
+
+
 def _hint(scene: Scene, host: HostEvidence, check: str) -> str:
     """Return what helps with a silent host."""
     if check == "host.off":
@@ -106,7 +115,7 @@ def _not_seen(scene: Scene) -> str:
     if not scene.is_running or not scene.size:
         return ""
     ranks = [rank for rank in range(scene.size) if rank not in scene.host_of]
-    return f"; {format_ranks(ranks)} {were(ranks)} not seen: there, or gone" if ranks else ""
+    return f"; {format_ranks(ranks)} {were(ranks)} not observed: running, or ended" if ranks else ""
 
 
 # An instance that does not run: its state in EC2, and why (operations/status.py, describe_state).
@@ -115,9 +124,11 @@ OFF = re.compile(
     r"|no such instance"
 )
 # The errors of CommandTimeout: the host lets the login in.
-ENDED_NOTHING = "did not end"
+ENDED_NOTHING, UNSTARTED = "did not end", "login shell has not started it"
 # The errors of CommandNotRun: the host is up, and a new machine would not help.
-RUNS_NOTHING = re.compile(r"its login (files|shell ended)|the output .*(broke off|is disturbed)")
+RUNS_NOTHING = re.compile(
+    rf"its login (files|shell ended)|{UNSTARTED}|the output .*(broke off|is disturbed)"
+)
 
 
 def may_follow_lost_host(one: Cause) -> bool:
@@ -162,7 +173,7 @@ def _renewal(scene: Scene, host: HostEvidence) -> str:
             "then off and on again, disks kept: clusterctl stop NAME --force; clusterctl start "
             f"NAME; a spot node cannot be stopped: {last.removeprefix('last, ')}"
         )
-    return hints.steps(f"look again: {hints.look}", ping, hints.cluster(last))
+    return hints.steps(f"diagnose again: {hints.look}", ping, hints.cluster(last))
 
 
 # What the error of a host that gave no evidence means: the first that fits.
@@ -177,6 +188,11 @@ SILENCES = (
     ("refused every key", "refuses each key that was offered"),
     ("sudo: ", "lets the login in, and sudo refuses it"),
     ("there is no key to offer", "was not contacted: there is no key to log in with"),
+    (
+        UNSTARTED,
+        "lets the login in, and its login shell starts no command in time: a login file of its "
+        "user waits for something, or it is too busy",
+    ),
     (
         ENDED_NOTHING,
         "lets the login in and ended no command in time: a disk hangs, or it is too busy",
@@ -194,7 +210,7 @@ def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
         for other in scene.evidence.hosts
         for process in other.processes
         for one in process.last.sockets
-        if host.address and one.peer.rpartition(":")[0] == host.address
+        if one.peer.rpartition(":")[0] in host.addresses
     ]
     queued = sum(one.send_queue_bytes for one in to_it)
     retransmits = max((one.retransmits for one in to_it), default=0)
@@ -247,15 +263,10 @@ def daemons(scene: Scene) -> Iterator[Cause]:
             states = {"T"} if pids else states
             name = process.launcher_name or "mpirun's daemon (prted)"
             if states == {"T"}:
-                yield Cause(
-                    f"{process.role}.stopped",
-                    ERROR,
-                    f"{name} on {called(host)} is stopped (state T): ranks' output and the job's "
-                    "end stay with it",
-                    host.host,
-                    scene.hints.on(host, f"kill -CONT {pids}"),
-                    evidence=shown,
-                )
+                what, hint = _stopped(scene, host, process, pids)
+                what = f"{name} on {called(host)} is {what}: ranks' output and the job's end stay "
+                check = f"{process.role}.stopped"
+                yield Cause(check, ERROR, f"{what}with it", host.host, hint, evidence=shown)
             elif any({sample.state for sample in one.samples} == {"Z"} for one in family):
                 yield Cause(
                     f"{process.role}.ended",
@@ -268,7 +279,12 @@ def daemons(scene: Scene) -> Iterator[Cause]:
 
 
 # What starts the ranks of these stays their parent, itself or a daemon of it.
-STARTED_BY = {"Open MPI": "mpirun", "MPICH or Intel MPI": "mpiexec", "torchrun": "torchrun"}
+STARTED_BY = {
+    "Open MPI": "mpirun",
+    "MPICH or Intel MPI": "mpiexec",
+    "torchrun": "torchrun",
+    "horovodrun": "horovodrun",
+}
 
 
 def abandoned(scene: Scene) -> Iterator[Cause]:
@@ -312,8 +328,9 @@ def processes(scene: Scene) -> Iterator[Cause]:
     for rank in scene.ranks:
         shown = rank_lines(rank)
         if rank.was("T"):
-            check, what = "rank.stopped", "{is} stopped (state T)"
-            hint = scene.hints.on(rank.host, f"kill -CONT {rank.process.pid}")
+            check = "rank.stopped"
+            what, hint = _stopped(scene, rank.host, rank.process, f"{rank.process.pid}")
+            what = f"{{is}} {what}"
         elif rank.was("t"):
             by = next((one for one in rank.process.partners if one.relation == "traces"), None)
             who = f"pid {by.pid} ({' '.join(by.argv)[:60]})" if by else "a debugger"
@@ -328,6 +345,20 @@ def processes(scene: Scene) -> Iterator[Cause]:
             continue
         found.append(RankFinding(check, ERROR, rank, what, shown, hint))
     yield from combine(found)
+
+
+def _stopped(
+    scene: Scene, host: HostEvidence, process: ProcessEvidence, pids: str
+) -> tuple[str, str]:
+    """Return, in words, that a process is stopped, and what lets it go on."""
+    goes_on = scene.hints.on(host, f"kill -CONT {pids}")
+    if not asks_user(process.last.syscall):
+        return "stopped (state T)", goes_on
+    return (
+        "stopped (state T) in reading its terminal, as a job in the background is (SIGTTIN)",
+        f"start it with < /dev/null, or run it in the foreground (fg) and answer; {goes_on} "
+        "makes it try again",
+    )
 
 
 def _in_kernel(scene: Scene, rank: Rank, shown: tuple[str, ...]) -> RankFinding:
@@ -358,7 +389,7 @@ def _in_kernel(scene: Scene, rank: Rank, shown: tuple[str, ...]) -> RankFinding:
     elif channel:
         what += f" ({channel})"
     hint = scene.hints.steps(
-        "no signal ends such a process but what it waits for: look at that file system or device",
+        "no signal ends such a process but what it waits for: check that file system or device",
         scene.hints.cluster(f"clusterctl reboot NAME {rank.host.index} ends it"),
     )
     return RankFinding("rank.uninterruptible", severity, rank, what, shown, hint)
@@ -391,7 +422,7 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
             yield Cause(
                 "rank.missing",
                 WARNING,
-                f"{format_ranks(elsewhere)} {_are(elsewhere)} not seen on these hosts: ended, or "
+                f"{format_ranks(elsewhere)} {_are(elsewhere)} not found on these hosts: ended, or "
                 "on others",
                 hint=NAME_ALL,
                 ranks=tuple(elsewhere),
@@ -409,6 +440,30 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
 
 # For hosts without a cluster.
 NAME_ALL = "name all hosts of the job; for ranks of another user add --sudo"
+
+
+def sizes(scene: Scene) -> Iterator[Cause]:
+    """Ranks that were started for another number of ranks than the others: they wait for some that
+    nobody starts, or go on without some that are there."""
+    groups: dict[int, list[Rank]] = {}
+    for rank in scene.ranks if not scene.advances else ():
+        if rank.process.size:
+            groups.setdefault(rank.process.size, []).append(rank)
+    if len(groups) < 2:
+        return
+    usual = max(groups, key=lambda size: len(groups[size]))
+    odd = [rank for size, ranks in groups.items() if size != usual for rank in ranks]
+    of = " or ".join(str(size) for size in groups if size != usual)
+    were_started = "were" if odd[1:] else "was"
+    yield Cause(
+        "ranks.size",
+        ERROR,
+        f"{ranks_in_words(odd)} {were_started} started as of {of} ranks, the others as of {usual}",
+        only({rank.host.host for rank in odd}),
+        scene.hints.steps("see what sets the number of ranks there", f"then {scene.hints.cancel}"),
+        tuple(rank.number for rank in odd),
+        rank_lines(odd[0]),
+    )
 
 
 def _unseen(scene: Scene) -> list[int]:
@@ -429,7 +484,7 @@ def _none_runs(scene: Scene) -> Iterator[Cause]:
         yield Cause(
             "ranks.none",
             WARNING,
-            "no rank was seen on these hosts: none runs, or on others",
+            "no rank was found on these hosts: none runs, or on others",
             hint=NAME_ALL,
             blocks=False,
         )
@@ -439,7 +494,7 @@ def _none_runs(scene: Scene) -> Iterator[Cause]:
             ERROR,
             f"no rank runs anywhere, {format_duration(scene.job.age_s)} after the start",
             hint=scene.hints.cluster(
-                "clusterctl logs NAME says how far mpirun got; end it: clusterctl cancel NAME"
+                "clusterctl logs NAME shows how far mpirun got; end it: clusterctl cancel NAME"
             ),
         )
 

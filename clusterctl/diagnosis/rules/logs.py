@@ -104,7 +104,7 @@ def ended_by_cause(scene: Scene) -> Iterator[Cause]:
                     WARNING,
                     f"job {job.job_id} ended at once: the checkpoint {found[1]} has all "
                     f"{found[2]} steps, so that nothing was left to train",
-                    hint="train longer (--epochs), or anew (--clear)",
+                    hint="train longer (--epochs), or from scratch (--clear)",
                     evidence=(line.strip()[:300],),
                 )
     root = root_error(scene)
@@ -236,7 +236,7 @@ def logged(scene: Scene) -> Iterator[Cause]:
     if root and not root.signature.id.startswith("horovod.stall"):
         ranks = tuple(sorted(root.ranks))
         at = scene.host_of.get(ranks[0]) if ranks else None
-        text = f"the log says: {root.cause}"
+        text = f"the log has: {root.cause}"
         shown = (f"line {root.line}: {root.text[:300]}",)
         host = at.host if at else None
         yield Cause(root.signature.id, ERROR, text, host, root.remedy, ranks, shown)

@@ -66,6 +66,7 @@ def unreached(scene: Scene) -> Iterator[Cause]:
             continue  # rank 0, which listens there, has not come so far
         names = {tried.endpoint.rpartition(":")[0], *tried.addresses}
         there = next((host for host in scene.evidence.hosts if host.names & names), None)
+        there = there or next(filter(None, map(scene.host_at.get, sorted(names))), None)
         what = tried.endpoint + (f" on {called(there)}" if there else "")
         at = there or rank.host
         ping = scene.hints.on(rank.host, f"ping -c 3 {tried.endpoint.rpartition(':')[0]}")
@@ -84,9 +85,45 @@ def unreached(scene: Scene) -> Iterator[Cause]:
         )
 
 
+def unanswered(scene: Scene) -> Iterator[Cause]:
+    """Ranks that all wait at their start for the answer of one server, which is none of their job:
+    another program may have the port at which they meet."""
+    waiting = [one for one in scene.ranks if one.place is Activity.INIT and not one.moved]
+    of_job = {
+        one.local
+        for host in scene.evidence.hosts
+        for process in host.processes
+        for one in process.last.sockets
+    }
+    found: dict[str, dict[int, Socket]] = {}
+    for rank in waiting:
+        for one in rank.last.sockets:
+            is_silent = one.state == "ESTAB" and one.acked_bytes and not one.received_bytes
+            if is_silent and one.peer not in of_job:
+                found.setdefault(one.peer, {})[rank.number] = one
+    for peer, sockets in found.items():
+        there = scene.host_at.get(peer.rpartition(":")[0])
+        if len(sockets) < max(2, len(waiting)) or (there and there.error):
+            continue
+        sent = max(one.acked_bytes for one in sockets.values())
+        on = f" on {called(there)}" if there else ""
+        listens = f"sudo ss -tlnp sport = {peer.rpartition(':')[2]}"
+        see = scene.hints.on(there, listens) if there else f"{listens}, on that host"
+        yield Cause(
+            "rendezvous.unreached",
+            ERROR if scene.is_quiet else WARNING,
+            f"{format_ranks(sockets)} wait in {waiting[0].waits_in} for an answer of {peer}{on}, "
+            f"which has taken {format_bytes(sent)} of each and sent nothing{scene.since}: no "
+            "observed process of the job listens there",
+            there.host if there else None,
+            f"see which program has that port: {see}",
+            tuple(sockets),
+            rank_lines(waiting[0]),
+        )
+
+
 def _standing(scene: Scene) -> dict[tuple[str, str], _Pair]:
     """Return what stands, by the names of the sending and the receiving host."""
-    hosts = {host.address: host for host in scene.evidence.hosts if host.address}
     every = [(host, process) for host in scene.hosts for process in host.processes]
     stuck = [(host, process, one) for host, process in every for one in _stuck_sockets(process)]
     ends = {(one.peer, one.local) for _, _, one in stuck}
@@ -98,7 +135,7 @@ def _standing(scene: Scene) -> dict[tuple[str, str], _Pair]:
     }
     found: dict[tuple[str, str], _Pair] = {}
     for host, process, one in stuck:
-        receiver = hosts.get(one.peer.rpartition(":")[0])
+        receiver = scene.host_at.get(one.peer.rpartition(":")[0])
         far = far_ends.get((one.peer, one.local))
         # What does not reach a host that is silent is told with that host.
         if receiver is None or receiver.host == host.host or receiver.error:
@@ -156,7 +193,7 @@ def _broken(scene: Scene, pair: _Pair, back: _Pair | None) -> Cause:
         between = f"{start} → {end}" if is_one_way else f"between {start} and {end}"
         what = (
             f"packets are lost {between}{port}: {format_bytes(unsent)} unsent, sent again "
-            f"{count(again, 'time')} in vain"
+            f"{count(again, 'time')} without success"
         )
         if pair.ranks and pair.their_ranks and is_one_way:
             waiting, source = sorted(pair.their_ranks), sorted(pair.ranks)
@@ -165,7 +202,9 @@ def _broken(scene: Scene, pair: _Pair, back: _Pair | None) -> Cause:
         check = "link.lost"
     big = max((one.send_queue_bytes for one in pair.sockets), default=0) >= BIG and not connecting
     sizes = " -M do -s 1472" if big else ""
-    ping = scene.hints.on(pair.sender, f"ping -c 3{sizes} {pair.receiver.address}")
+    ping = scene.hints.on(
+        pair.sender, f"ping -c 3{sizes} {pair.sockets[0].peer.rpartition(':')[0]}"
+    )
     why = "a security group, a firewall or a network ACL"
     if any(one.timer == PERSIST for one in pair.sockets):
         why = f"a firewall, a rule or a route of {pair.sender.host} itself"

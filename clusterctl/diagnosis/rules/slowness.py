@@ -144,20 +144,19 @@ class SentData:
 
 
 def _traffic(scene: Scene) -> dict[tuple[str, str], SentData]:
-    """Return the busiest connection between each two hosts, by (sender's address, receiver's)."""
-    hosts = {host.address for host in scene.evidence.hosts if host.address}
+    """Return the busiest connection between each two hosts, by (sender, receiver)."""
     found: dict[tuple[str, str], SentData] = {}
     for rank in scene.ranks:
         looks = [{(one.local, one.peer): one for one in look.sockets} for look in rank.samples]
         for ends, last in looks[-1].items() if looks and rank.span_s else ():
-            first, peer = looks[0].get(ends), last.peer.rpartition(":")[0]
+            first, peer = looks[0].get(ends), scene.host_at.get(last.peer.rpartition(":")[0])
             moved = last.acked_bytes - first.acked_bytes if first else 0
-            if not first or moved < MOVED_BYTES or peer not in hosts - {rank.host.address}:
+            if not first or not peer or moved < MOVED_BYTES or peer.host == rank.host.host:
                 continue
             sending_s = max(last.sending_s - first.sending_s, 1e-3)
             rtts = [look[ends].rtt_s for look in looks if ends in look]
             one = SentData(sending_s / rank.span_s, moved / sending_s, sum(rtts) / len(rtts))
-            pair = (rank.host.address, peer)
+            pair = (rank.host.host, peer.host)
             found[pair] = max(one, found.get(pair, one), key=lambda traffic: traffic.share)
     return found
 
@@ -188,14 +187,14 @@ def _slow_sockets(scene: Scene) -> Iterator[Cause]:
     }
     well = {end for pair in pairs - slow.keys() for end in pair}
     crawling = sorted(slow, key=sorted)
-    hosts = {host.address: host for host in scene.evidence.hosts}
+    hosts = {host.host: host for host in scene.evidence.hosts}
     while crawling:
         every = Counter(end for pair in crawling for end in sorted(pair))
         counted = Counter({end: n for end, n in every.items() if end not in well}) or every
         most = max(counted.values())
         ends = [hosts[end] for end in counted if counted[end] == most]
         named = ends[0] if len(ends) == 1 or len(crawling) > 1 else None
-        of = [pair for pair in crawling if not named or named.address in pair]
+        of = [pair for pair in crawling if not named or named.host in pair]
         crawling = [pair for pair in crawling if pair not in of]
         shown = tuple(f"{' - '.join(sorted(pair))}: {slow[pair].text}" for pair in of[:4])
         if pairs - slow.keys():
@@ -209,7 +208,7 @@ def _slow_sockets(scene: Scene) -> Iterator[Cause]:
             else f"the link between {' and '.join(map(called, ends))} is slow: data crawl over it",
             named.host if named else None,
             scene.hints.cluster(
-                "see its traffic beside the others': clusterctl watch NAME; or replace it: "
+                "compare its traffic with the others': clusterctl watch NAME; or replace it: "
                 f"clusterctl replace NAME {host.index}"
             ),
             evidence=(*shown, *((f"SSH: {host.error}",) if host.error else ())),
@@ -309,7 +308,7 @@ def idle_cards(scene: Scene) -> Iterator[Cause]:
                 f"{format_bytes(usual)} each",
                 host.host,
                 scene.hints.cluster(
-                    "see what its driver says: clusterctl doctor NAME; or replace the host: "
+                    "see its driver's state: clusterctl doctor NAME; or replace the host: "
                     f"clusterctl replace NAME {host.index}"
                 ),
                 evidence=(f"idle: {', '.join(idle[:8])}{'…' if len(idle) > 8 else ''}",),

@@ -222,7 +222,7 @@ class _ClusterResources:
             return Verdict.KEPT, "it is ending"
         if self._is_young(one):
             return self._not_unused(f"launched {self._ago(one)}")
-        # One rule that makes it an orphan is enough, whatever the others say.
+        # One rule that makes it an orphan is enough, whatever the other rules yield.
         ways = (self._replaced, self._over, self._stopped, self._old)
         answers = [answer for way in ways if (answer := way(one))]
         to_delete = [answer for answer in answers if answer[0] is Verdict.ORPHAN]
@@ -338,8 +338,8 @@ class _ClusterResources:
         unused_s = max(0.0, (self._rules.now - since).total_seconds())
         if unused_s >= YOUNG_S:
             return Verdict.ORPHAN, f"{why}, unused for {format_duration(unused_s)}"
-        seen = f"unused for {format_duration(unused_s)}" if unused_s else "first found unused now"
-        return Verdict.KEPT, f"{why}, but {seen}; an orphan after {format_duration(YOUNG_S)}"
+        age = f"unused for {format_duration(unused_s)}" if unused_s else "first found unused now"
+        return Verdict.KEPT, f"{why}, but {age}; removable after {format_duration(YOUNG_S)}"
 
     def _is_blind(self, kind: ResourceKind) -> bool:
         return (self._identity[0], kind) in self._rules.unlisted_kinds

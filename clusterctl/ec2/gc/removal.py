@@ -11,9 +11,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.results import WithError
 from clusterctl.domain.timeouts import Clock, Polling
 from clusterctl.domain.units import count, format_duration
-from clusterctl.ec2.cluster_resources import BATCH
-from clusterctl.ec2.errors import translated
-from clusterctl.ec2.instances import batches
+from clusterctl.ec2.cluster_resources import request_termination
 from clusterctl.ec2.network.stack import StackWork, find_stack
 from clusterctl.ec2.node_role import delete_profile, delete_role
 from clusterctl.ec2.resources import DELETIONS, Resource, ResourceKind, delete, list_kind
@@ -146,9 +144,7 @@ def _terminate_and_wait(
     teller: _WaitReporter,
 ) -> list[RemainingResource]:
     by_id = {one.id: one for one in instances}
-    refused: dict[str, ClusterctlError] = {}
-    for batch in batches(list(by_id), BATCH):
-        refused.update(_terminate(clients.ec2, batch))
+    refused: dict[str, ClusterctlError] = {**request_termination(clients.ec2, list(by_id))}
     waited_for = set(by_id) - set(refused)
     try:
         shown = _await_end(clients, region, waited_for, by_id, on_gone, teller)
@@ -157,23 +153,6 @@ def _terminate_and_wait(
     late = ClusterctlError("still shutting down", "run it again later")
     refused.update(dict.fromkeys(shown, late))
     return [RemainingResource(error, by_id[one]) for one, error in refused.items()]
-
-
-def _terminate(client: Any, ids: Sequence[str]) -> Mapping[str, AwsError]:
-    """Call TerminateInstances and return the error of each instance that EC2 refused."""
-    try:
-        with translated():
-            client.terminate_instances(InstanceIds=list(ids))
-    except AwsError as error:
-        # One unknown or protected instance fails the call for all, so each is sent separately.
-        if len(ids) > 1:
-            refused: dict[str, AwsError] = {}
-            for one in ids:
-                refused.update(_terminate(client, [one]))
-            return refused
-        if error.code != "InvalidInstanceID.NotFound":
-            return {ids[0]: error}
-    return {}
 
 
 def _await_end(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,7 @@ from clusterctl.domain.findings import Severity
 from clusterctl.explain.failing import FORMS_FILE
 from clusterctl.explain.hooks import HOOKS
 from clusterctl.explain.signature import Role, Signature, literals
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from clusterctl.toml_file import read_toml
 
 # Kinds of failures for lines that no signature knows.
 _WORDS_FILE = Path(__file__).parent / "words.toml"
@@ -120,7 +115,7 @@ def load(shipped: Iterable[Path], users: Iterable[Path] = ()) -> tuple[Signature
 def _read(path: Path) -> tuple[int, list[Signature]]:
     """Return a file's order and its signatures. Raises UsageError."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = read_toml(path)
         _typed(data, _FILE_KEYS)
         texts = _strings("texts", data.get("texts", {}))
         found = []

@@ -209,7 +209,7 @@ class Section:
         self.facts = replace(self.facts, **{name: value})
 
     @property
-    def begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether this program has printed its banner or a row: another banner is another's."""
         return bool(self.rows or self.evaluations or self.evaluating or self.facts.gpus)
 
@@ -229,7 +229,7 @@ def read_sections(lines: Iterable[str]) -> list[Section]:
                 _add_line(written.setdefault(run, Section(exact=True)), found)
             continue
         for name, value in _facts(line):
-            if name in ("tensorflow", "gpus") and sections[-1].begun:
+            if name in ("tensorflow", "gpus") and sections[-1].has_started:
                 sections.append(Section())
             sections[-1].learn(name, value)
         if line.strip() == "Evaluating":
@@ -558,7 +558,7 @@ class _RankedEpochs:
 
     def repeated(self) -> str:
         """Return a note if lines without a rank begin an epoch twice; "" if they do not."""
-        times = self._of[None].begun if None in self._of else {}
+        times = self._of[None].starts if None in self._of else {}
         first = next((line for line, number in times.items() if number > 1), "")
         if not first:
             return ""
@@ -576,7 +576,7 @@ class _Epochs:
 
     def __init__(self) -> None:
         self.current: int | None = None
-        self.begun: dict[str, int] = {}
+        self.starts: dict[str, int] = {}
         self._full: str | None = None
 
     def read(self, line: str) -> None:
@@ -584,7 +584,7 @@ class _Epochs:
         if begins:
             self.current, self._full = int(begins[1]), None
             text = begins[0].strip()
-            self.begun[text] = self.begun.get(text, 0) + 1
+            self.starts[text] = self.starts.get(text, 0) + 1
             return
         bar = _BAR.match(line)
         if not bar:

@@ -23,6 +23,9 @@ LONGEST = 200  # characters of an argument
 LOCKS = ("flock", "fcntl")
 # Until a child that was started by these executes its program, its parent waits (vfork(2)).
 STARTS = ("vfork", "clone", "clone3")
+# System calls that wait for what another process writes. Only of those that wait for one descriptor
+# alone it is known which.
+READS = ("read", "recv", "poll", "ppoll", "select", "pselect6")
 
 
 def add(entries: Iterable[dict[str, Any]], wait_of: WaitOf) -> None:
@@ -58,12 +61,12 @@ def _ends(pid: int, state: str, channel: str, call: str) -> Iterator[tuple[int, 
         yield from ((holder, "locks") for holder in _holders(pid))
     elif name in STARTS or name.startswith("wait"):
         yield from ((child, "child") for child in _children(pid, name in STARTS))
-    elif path.startswith("/dev/pts/") and not name.startswith("read"):  # that waits for its user
+    elif path.startswith("/dev/pts/") and not name.startswith(READS):  # that waits for its user
         yield from ((master, "collects") for master in _masters(path.rpartition("/")[2]))
     elif path.startswith("socket:["):
         yield from _at_socket(path[8:-1], name)
     elif path.startswith("pipe:") or channel.endswith(("pipe_read", "pipe_write", "pipe_wait")):
-        yield from _at_pipe(path, pid, "w" if name.startswith("read") else "r")
+        yield from _at_pipe(path, pid, "w" if name.startswith(READS) else "r")
 
 
 def _argv(pid: int) -> list[str]:
@@ -94,7 +97,7 @@ def _at_socket(inode: str, call: str) -> Iterator[tuple[int, str]]:
     """Yield the processes that have the other end of a Unix socket."""
     with contextlib.suppress(OSError):
         peer = unix_peers().get(inode, "")
-        relation = "reads" if call.startswith(("write", "send")) else "writes"
+        relation = "writes" if call.startswith(READS) else "reads"
         for pid, _, target in _descriptors():
             if target == f"socket:[{peer}]":
                 yield pid, relation

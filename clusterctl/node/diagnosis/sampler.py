@@ -12,6 +12,8 @@ import contextlib
 import hashlib
 import os
 import re
+import select
+import struct
 import time
 import zlib
 from dataclasses import dataclass
@@ -96,6 +98,8 @@ WAITS = (
     *("futex", "futex_waitv", "poll", "ppoll", "select", "pselect6"),
     *("epoll_wait", "epoll_pwait", "epoll_pwait2"),
 )
+# What a process may wait to read from. A library's threads poll its devices all the time.
+POLLED = re.compile(r"/dev/(?:pts/|tty|console)|(?:socket|pipe):|/(?!dev/)")
 # Beginnings of the environment variables that are reported.
 VARIABLES = (
     *("MASTER_", "HOROVOD_", "NCCL_", "OMPI_MCA_", "PRTE_MCA_"),
@@ -408,7 +412,8 @@ def describe(one: processes.Process) -> dict[str, Any]:
         cwd = os.readlink(f"/proc/{one.pid}/cwd")  # noqa: PTH115
     return {
         "pid": one.pid,
-        "parent": one.ppid,
+        # systemd adopts the orphans of a user's session, as init does those of others.
+        "parent": 1 if text_of(f"/proc/{one.ppid}/comm") == "systemd\n" else one.ppid,
         "role": told.role,
         "rank": told.rank if one.role == "rank" else None,
         "local_rank": local if one.role == "rank" else None,
@@ -626,15 +631,35 @@ def call_of(pid: int, said: str, paths: dict[int, str]) -> str:
             return f"{name} {paths.get(fd, fd)}"
         if kind in ("path", "at"):
             return f"{name} {string_at(pid, int(words[1 if kind == 'path' else 2], 16))}".strip()
-        return name
+        path = paths.get(polled(pid, name, words), "")
+        return f"{name} {path}" if POLLED.match(path) else name
     return f"call {number}"
+
+
+def polled(pid: int, name: str, words: list[str]) -> int:
+    """Return the descriptor from which a call waits to read, if that is the only one; else -1.
+
+    `input()` of a Python with readline waits in select(2), and sockets with a timeout in poll(2).
+    """
+    if name in ("select", "pselect6"):
+        return 0 if int(words[1], 16) == 1 else -1  # of the descriptors below 1
+    if name in ("poll", "ppoll") and int(words[2], 16) == 1:
+        with contextlib.suppress(struct.error):
+            fd, events = struct.unpack("=ih", memory_at(pid, int(words[1], 16), 6))
+            return fd if events & select.POLLIN else -1
+    return -1
 
 
 def string_at(pid: int, address: int) -> str:
     """Return the path at an address in a process's memory; empty if that is not permitted."""
+    return memory_at(pid, address, 256).partition(b"\0")[0].decode(errors="backslashreplace")
+
+
+def memory_at(pid: int, address: int, size: int) -> bytes:
+    """Return the content of a process's memory; empty if that is not permitted."""
     try:
         with open(f"/proc/{pid}/mem", "rb", 0) as memory:  # noqa: PTH123
             memory.seek(address)
-            return memory.read(256).partition(b"\0")[0].decode(errors="backslashreplace")
+            return memory.read(size)
     except (OSError, ValueError, OverflowError):
-        return ""
+        return b""

@@ -50,6 +50,7 @@ class PySpy:
         self.sudo: tuple[str, ...] = ()
         self._no_sudo = ""
         self._memory = -1
+        self.read: dict[tuple[int, int], tuple[dict[str, Any], dict[int, str]]] = {}
 
     @property
     def is_here(self) -> bool:
@@ -118,13 +119,39 @@ def add_stacks(taken: list[tuple[processes.Process, dict[str, Any]]], spy: PySpy
                 if not todo:
                     return
                 one, sample = todo.pop()
-            _fill_one(one.pid, sample, spy)
+            _fill(one, sample, spy)
 
     workers = [threading.Thread(target=work) for _ in range(min(AT_ONCE, len(todo)))]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
+
+
+def _fill(one: processes.Process, sample: dict[str, Any], spy: PySpy) -> None:
+    """Add the stacks of a process to its sample. Those of threads that have not run since the last
+    sample are as they were then."""
+    before, ran = spy.read.get(one.identity), _ran(one.pid)
+    if before and all(ran.get(thread, "") == last for thread, last in before[1].items()):
+        sample.update(before[0])
+        return
+    _fill_one(one.pid, sample, spy)
+    threads = {stack["os_thread_id"]: ran.get(stack["os_thread_id"]) for stack in sample["stacks"]}
+    if is_whole(sample["stacks"]) and all(threads.values()):
+        found = {name: sample[name] for name in ("stacks", "stack_source", "stack_error")}
+        spy.read[one.identity] = found, {thread: ran[thread] for thread in threads}
+
+
+def _ran(pid: int) -> dict[int, str]:
+    """Return for how long each thread of a process has run and been ready to, by its ID. Threads
+    of which the kernel does not count it are left out."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+            path = f"/proc/{pid}/task/{name}/schedstat"
+            with contextlib.suppress(OSError), open(path, "rb", 0) as file:  # noqa: PTH123
+                found[int(name)] = file.read().decode()
+    return {thread: times for thread, times in found.items() if not times.startswith("0 ")}
 
 
 def _fill_one(pid: int, sample: dict[str, Any], spy: PySpy) -> None:

@@ -28,7 +28,7 @@ PSEUDO = frozenset(
         *("rpc_pipefs", "securityfs", "squashfs", "sysfs", "tracefs"),
     )
 )
-# Types of file systems that nobody can write to.
+# Types of file systems that cannot be written to.
 IMAGES = ("cramfs", "erofs", "iso9660", "squashfs", "udf")
 # Folders of the system, in which mounts hold nothing of jobs.
 SYSTEM = (

@@ -52,7 +52,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class FlightGroup:
-    """A process group. `ranks` are its members, empty if the dump does not tell. `last` is the
+    """A process group. `ranks` are its members, empty if the dump lacks them. `last` is the
     sequence of the last collective that the rank has called; `collectives` are some of these, of
     which the first unfinished one is one, if any."""
 
@@ -65,7 +65,7 @@ class FlightGroup:
 
 @dataclass(frozen=True)
 class FlightDump:
-    """What a rank's dump says, written `age_s` ago. `is_whole`: it has all collectives that the
+    """A rank's dump, written `age_s` ago. `is_whole`: it has all collectives that the
     rank has called; else older ones were overwritten. `job_id` is empty if the path does not have
     it. If it cannot be read, `error` is why."""
 
@@ -103,7 +103,7 @@ def load(data: bytes) -> dict[Any, Any]:
 
 
 def summarize(data: bytes) -> FlightDump:
-    """Return what a dump says. Entries of another form, and those of sends and receives, which have
+    """Parse a dump. Entries of another form, and those of sends and receives, which have
     a sequence of their own, are left out. Raises DumpError."""
     found = load(data)
     members = _members(found.get("pg_config"))
@@ -223,7 +223,7 @@ def found_dumps(folder: Path, job_id: str = "") -> list[Path]:
 
 
 def read_dumps(paths: list[Path], until: float) -> tuple[FlightDump, ...]:
-    """Return what these dumps say. Of one that cannot be read, or not in time, that is told."""
+    """Parse these dumps. One that cannot be read, or not in time, is reported as such."""
     found = []
     for path in paths[:MOST_DUMPS]:
         match = DUMP.fullmatch(path.name)

@@ -58,7 +58,7 @@ class GpusOfNode:
     gpus: tuple[GpuState, ...]
 
 
-# Without persistence mode the driver initializes each GPU anew.
+# Without persistence mode the driver initializes each GPU again.
 @deadline(20.0)
 def gpus() -> Optional[GpusOfNode]:
     """Return what nvidia-smi reports; None without that program. Raises OSError if it fails."""

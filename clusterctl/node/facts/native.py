@@ -53,7 +53,7 @@ class NativeCalls:
     py-spy) shows them; empty for the reason `error`.
 
     The process was stopped for `held_s`. `call` is the source text of its call of MPI, and
-    `arguments` are those of its arguments whose values debug information tells. `same` is whether
+    `arguments` are those of its arguments whose values debug information has. `same` is whether
     the part of the stack from that call outwards stayed as it was for a second; None: not compared.
     """
 
@@ -70,7 +70,7 @@ class NativeCalls:
 @deadline(WITHIN_S + 3.0)
 def native_calls(pids: tuple[int, ...], python: tuple[int, ...] = ()) -> tuple[NativeCalls, ...]:
     """Return the calls of these processes. One that is stopped already, waits in the kernel or is
-    traced is left alone. Those of `python` are read by the py-spy that is stored here."""
+    traced is skipped. Those of `python` are read by the py-spy that is stored here."""
     spies = sorted(glob.glob(os.path.expanduser(SPIES)))  # noqa: PTH111, PTH207
     found: dict[int, NativeCalls] = {}
 
@@ -95,16 +95,16 @@ def native_calls(pids: tuple[int, ...], python: tuple[int, ...] = ()) -> tuple[N
 def _calls_of(pid: int, py_spy: str, until: float) -> NativeCalls:
     state, tracer = processes.read_process(pid).state, _tracer(pid)
     if tracer:
-        return NativeCalls(pid, error=f"process {tracer} traces it: left alone")
+        return NativeCalls(pid, error=f"process {tracer} traces it: skipped")
     if state not in ("R", "S"):
-        return NativeCalls(pid, error=f"it is in state {state}: left alone")
+        return NativeCalls(pid, error=f"it is in state {state}: skipped")
     if py_spy:
         return _held(pid, lambda: _by_py_spy(pid, py_spy))
     has_gdb = shutil.which("gdb")
     if not shutil.which("eu-stack"):
         return _by_gdb(pid, until) if has_gdb else NativeCalls(pid, error=MISSING)
     found = _held(pid, lambda: _by_eu_stack(pid))
-    # gdb takes far longer: only it can tell for whom a rank waits.
+    # gdb takes far longer: only it shows for whom a rank waits.
     inside = any(WITH_PEER.fullmatch(one.function) for one in found.frames)
     if has_gdb and inside and not _tracer(pid):
         by_gdb = _by_gdb(pid, until)

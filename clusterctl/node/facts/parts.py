@@ -1,4 +1,4 @@
-"""Runs on a node: finds the staging folders that interrupted copies left beside their data, and
+"""Runs on a node: finds the staging folders that interrupted copies left next to their data, and
 removes those that no copy uses.
 
 Only local file systems are searched, in folders at most DEEPEST levels below /.

@@ -130,7 +130,7 @@ class FactReport:
 
     def converted(self, facts: Sequence[Callable[..., Any]]) -> FactReport:
         """Return the report with each value as the type that its function returns. A value of
-        another type becomes an error of that fact alone."""
+        another type becomes an error of only that fact."""
         kinds = {name_of(fact): hints_of(fact)["return"] for fact in facts}
         requested = [one for one in self.readings if one.function in kinds]
         return replace(self, readings=tuple(_converted(one, kinds) for one in requested))

@@ -129,7 +129,7 @@ def training_log(folder: str) -> TrainingLog:
 
 def images_per_step(metrics: Path) -> int | None:
     """Return how many images a step of the last training in a log folder had, of all ranks
-    together; None if its metrics do not tell.
+    together; None if its metrics lack it.
 
     They have the training's images, and how many epochs came before a step.
     """

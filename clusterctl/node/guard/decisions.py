@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clusterctl.node.guard.activity import NodeActivity
 from clusterctl.node.guard.clock import Moment
-from clusterctl.node.guard.look import NodeActivity
 from clusterctl.node.guard.settings import GuardSettings
 
 # A machine started after its time is up runs this long, so that its owner can set a new limit.
@@ -47,7 +47,7 @@ def warning(left: float) -> float | None:
 
 
 # The same for the end of a Capacity Block. Before it EC2 gives no other notice on the machine; the
-# last of these tells the rank that saves, too.
+# last of these informs the rank that saves, too.
 BLOCK_WARN_AT_S = (10 * 60.0, 15 * 60.0, 40 * 60.0)
 
 
@@ -77,9 +77,9 @@ def in_words(seconds: float) -> str:
 BUSY_CORES = 0.5
 # A node that never became part of its cluster decides for itself, and waits at least this long. A
 # worker decides for itself, and the head node gives up a worker that does not answer, if for the
-# idle time and this long neither has heard of the other.
-ALONE_S = 3600.0
-# The head node asks the workers at least this often, so that they know that it is there.
+# idle time and this long without contact.
+HEAD_SILENT_S = 3600.0
+# The head node polls the workers at least this often, so that they know that it is there.
 ASK_AT_LEAST_S = 900.0
 
 
@@ -88,25 +88,25 @@ class Idleness:
     """Since when the cluster is idle, by the boot clock; `since` is None while it is busy."""
 
     since: float | None
-    looked_at: float
+    checked_at: float
 
 
 def is_cut_off(settings: GuardSettings, silent_s: float) -> bool:
-    """Return whether head node and worker, which have not heard of each other for `silent_s`, each
+    """Return whether head node and worker, which have had no contact for `silent_s`, each
     decide without the other. A worker may compute and not answer: it is never switched off for its
     silence, but it does not keep the others running for ever."""
-    return silent_s >= (settings.idle_s or 0.0) + ALONE_S
+    return silent_s >= (settings.idle_s or 0.0) + HEAD_SILENT_S
 
 
 def limit_s(settings: GuardSettings, unasked_s: float) -> float | None:
-    """Return how long the cluster, or a node that decides alone, has to be idle before this node
-    ends it; None if this node does not decide. `unasked_s` is for how long the head node has not
-    asked it."""
+    """Return how long the cluster, or a node that decides by itself, has to be idle before this
+    node ends it; None if this node does not decide. `unasked_s` is for how long the head node has
+    not polled it."""
     # Idleness must never cost a volume: if EC2 terminates at a power-off, the limit does not apply.
     if settings.idle_s is None or settings.at_power_off == "terminate":
         return None
     if settings.index is None:
-        return max(settings.idle_s, ALONE_S)
+        return max(settings.idle_s, HEAD_SILENT_S)
     decides = settings.index == 0 or is_cut_off(settings, unasked_s)
     return settings.idle_s if decides else None
 
@@ -124,7 +124,7 @@ def next_idleness(
     starts again."""
     if is_busy:
         return Idleness(None, now_s)
-    if before is None or before.since is None or began_s - before.looked_at > 3 * interval + 60:
+    if before is None or before.since is None or began_s - before.checked_at > 3 * interval + 60:
         return Idleness(now_s, now_s)
     return Idleness(before.since, now_s)
 

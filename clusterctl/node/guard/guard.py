@@ -1,7 +1,7 @@
 """The guard itself. It checks the limits every second, and ends only if there is nothing to guard.
 
 run [ROOT]       guard this node; ends at once if another guard runs
-look [ROOT]      print what this node does, as JSON, and note that the head node has asked
+poll [ROOT]      print what this node does, as JSON, and note that the head node has polled
 off WHY          switch off
 taken NOTICE     note that EC2 takes a node of the cluster back, as JSON
 check FILE [LEFT_S [LIFETIME_S]]  fails if the program does not run here or the file has no valid
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.node.guard import decisions, workers
+from clusterctl.node.guard.activity import NodeActivity, node_activity
 from clusterctl.node.guard.clock import (
     BootClock,
     GuardFiles,
@@ -34,7 +35,6 @@ from clusterctl.node.guard.clock import (
     read_text,
     seconds,
 )
-from clusterctl.node.guard.look import NodeActivity, look
 from clusterctl.node.guard.power import PowerOff, announce, off_soon
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.node.guard.spot import EventWatch, Notices, SpotWatch, why_taken
@@ -106,7 +106,7 @@ class IdleWatch:
         self._since = self._polled_at = float("-inf")
         self._answered_at: dict[Worker, float] = {}
         self._unknown_since: dict[str, float] = {}
-        self._alone = False
+        self._is_head_silent = False
         self.given_up: set[Worker] = set()
         self.limit: float | None = None
         self.report: dict[str, Any] = {}
@@ -115,7 +115,7 @@ class IdleWatch:
         """Check once. Return the seconds until the next check, and why the cluster has to end;
         empty if it does not."""
         self.limit = limit = decisions.limit_s(settings, self._unasked_s(settings))
-        self._announce_alone(settings)
+        self._announce_silent_head(settings)
         if limit is None:
             self._idleness, self.report = None, {}
             self._forget()
@@ -128,7 +128,7 @@ class IdleWatch:
         )
         since = self._idleness.since
         for_s = 0.0 if since is None else now_s - since
-        self.report = {"idle_for_s": round(for_s, 1), "busy": busy, "looked_at": time.time()}
+        self.report = {"idle_for_s": round(for_s, 1), "busy": busy, "checked_at": time.time()}
         if since is None or for_s < limit:
             return interval, ""
         return interval, f"idle for {for_s / 60:.0f} minutes: no job, no login, quiet GPUs"
@@ -139,26 +139,26 @@ class IdleWatch:
         self.given_up &= set(workers)
 
     def _unasked_s(self, settings: GuardSettings) -> float:
-        """Return for how long the head node has not asked this node, since it has its role."""
+        """Return for how long the head node has not polled this node, since it has its role."""
         role = settings.index, settings.idle_s
         if role != self._role:
             self._role, self._since = role, self._clock()
         polled_at = seconds(read_object(self._place.polled).get("at_s"))
         return self._clock() - max(self._since, polled_at)
 
-    def _announce_alone(self, settings: GuardSettings) -> None:
-        alone = bool(settings.index) and self.limit is not None
-        if alone and not self._alone:
+    def _announce_silent_head(self, settings: GuardSettings) -> None:
+        is_silent = bool(settings.index) and self.limit is not None
+        if is_silent and not self._is_head_silent:
             announce(
                 self._place,
-                "the head node is silent: this node decides alone, and stops after "
+                "the head node is silent: this node decides by itself, and stops after "
                 f"{(self.limit or 0) / 60:.0f} idle minutes",
             )
-        self._alone = alone
+        self._is_head_silent = is_silent
 
     def _busy(self, settings: GuardSettings) -> list[str]:
         self._forget(settings.workers)
-        found = self._compare(settings, settings.name, look(not settings.erases_store))
+        found = self._compare(settings, settings.name, node_activity(not settings.erases_store))
         is_due = self._clock() - self._polled_at >= decisions.ASK_AT_LEAST_S
         if settings.index == 0 and (not found or is_due):
             self._polled_at = self._clock()
@@ -266,7 +266,7 @@ class Guard:
         self._warned = due
 
     def _warn_of_block(self, settings: GuardSettings, now: Moment) -> None:
-        """Announce that EC2 will terminate the machines of a Capacity Block, and tell rank 0.
+        """Announce that EC2 will terminate the machines of a Capacity Block, and inform rank 0.
 
         EC2 gives no notice of it on the machine. Each node does this for itself.
         """
@@ -306,7 +306,7 @@ class Guard:
         settings = self._settings.value
         pause_s, why = self._idle.step(settings)
         # Asking the workers takes time, in which a job or a login may begin here.
-        if why and not self.ending and not look(not settings.erases_store).busy:
+        if why and not self.ending and not node_activity(not settings.erases_store).busy:
             self._end_workers(settings, why)
             # `up` may have changed the limits meanwhile, and what EC2 does at a power-off.
             if self._settings.value == settings:
@@ -362,10 +362,10 @@ def main() -> None:
     command, arguments = (sys.argv[1:2] or [""])[0], sys.argv[2:]
     if command == "run":
         guard(GuardFiles(*arguments), sys.argv[0])
-    elif command == "look":
+    elif command == "poll":
         place = GuardFiles(*arguments)
-        found = look(not SettingsFile(place).value.erases_store)
-        # Only now: the head node does not count one that does not answer as asked.
+        found = node_activity(not SettingsFile(place).value.erases_store)
+        # Only now: the head node does not count one that does not answer as polled.
         put(place.polled, json.dumps({"at_s": boot_s()}) + "\n")
         print(json.dumps(vars(found)))
     elif command == "off":
@@ -381,7 +381,7 @@ def main() -> None:
         except (OSError, ValueError) as broken:
             sys.exit(f"{arguments[0]}: {broken}")
     else:
-        sys.exit("usage: guard run [ROOT] | look | off WHY | taken NOTICE | check FILE [LEFT_S]")
+        sys.exit("usage: guard run [ROOT] | poll | off WHY | taken NOTICE | check FILE [LEFT_S]")
 
 
 def check(

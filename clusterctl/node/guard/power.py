@@ -24,7 +24,7 @@ ATTEMPTS = (
 
 
 def announce(place: GuardFiles, text: str) -> None:
-    """Tell all logged-in users, the console, the system's log and the guard's own log."""
+    """Inform all logged-in users, the console, the system's log and the guard's own log."""
     place.log(text)
     line = f"clusterctl: {text}"
     with contextlib.suppress(OSError):

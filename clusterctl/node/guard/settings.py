@@ -34,7 +34,7 @@ class GuardSettings:
     empty if it is not known. `erases_store` is set if idleness may stop a node with data on its
     instance store, which that erases. `block_ends_at` is the Unix time at which EC2 begins to
     terminate the machines of its Capacity Block. `ends_at` is a Unix time at which the machine
-    ends, in the files of earlier versions: it holds until `up` or `start` tells a lifetime.
+    ends, in the files of earlier versions: it holds until `up` or `start` sets a lifetime.
     """
 
     cluster: str
@@ -58,7 +58,7 @@ class GuardSettings:
                 raise ValueError(f"{name} is not a time: {value!r}")
         words = [word for one in self.workers for word in (one.name, one.address)]
         for word in (self.cluster, self.user, *words):
-            # They are arguments of ssh, and must not look like its options.
+            # They are arguments of ssh, and must not be taken for its options.
             if not isinstance(word, str) or not re.fullmatch(r"|\w[\w.:-]*", word, re.ASCII):
                 raise ValueError(f"not a name or address: {word!r}")
         if self.index is not None and not (type(self.index) is int and self.index >= 0):

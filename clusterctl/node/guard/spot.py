@@ -1,4 +1,4 @@
-"""Notices that EC2 is about to take machines away or to service them, and how the job hears."""
+"""Notices that EC2 is about to reclaim or service machines, and informs the job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from clusterctl.node.guard import look, workers
+from clusterctl.node.guard import activity, workers
 from clusterctl.node.guard.clock import GuardFiles, parsed, put, read_text
 from clusterctl.node.guard.power import announce
 from clusterctl.node.guard.settings import GuardSettings
@@ -79,7 +79,7 @@ class Imds:
 
 
 class Notices:
-    """The notices that machines of the cluster are taken away. Each is announced once.
+    """The notices that machines of the cluster are reclaimed. Each is announced once.
 
     Thread-safe. The file has a line for each: programs read it, and the head node reads that of a
     worker for that worker's own notice.
@@ -92,19 +92,19 @@ class Notices:
         self.notice: dict[str, Any] | None = None
 
     def taken(self, notice: dict[str, Any], why: str, signals_rank: bool = True) -> bool:
-        """Note that a machine of the cluster is taken away. Return whether that is news.
+        """Note that a machine of the cluster is reclaimed. Return whether that is new.
 
-        With `signals_rank`, the rank that saves the job's state is told, if it runs here.
+        With `signals_rank`, the rank that saves the job's state is informed, if it runs here.
         """
         if not self._is_new(notice):
             return False
-        pids = send_term(look.all_processes()) if signals_rank else []
+        pids = send_term(activity.all_processes()) if signals_rank else []
         rank_signalled = f"; sent SIGTERM to rank 0, which catches it ({pids[0]})" if pids else ""
         announce(self._place, f"{why}: save your work now{rank_signalled}")
         return True
 
     def recommended(self, notice: dict[str, Any]) -> None:
-        """Note that EC2 is likely to take this machine away."""
+        """Note that EC2 is likely to reclaim this machine."""
         if self._is_new(notice):
             announce(
                 self._place,
@@ -129,8 +129,8 @@ class SpotWatch:
     """Polls for notices of interruptions: of this node, and on the head node also of the workers.
 
     One lost node ends the whole job, and mostly only rank 0 saves its state. So the head node
-    passes a notice on to all nodes, and the one that has rank 0 tells it. The other ranks are not
-    told: they could only end the job before its state is saved.
+    passes a notice on to all nodes, and the one that has rank 0 informs it. The other ranks are not
+    informed: they could only end the job before its state is saved.
     """
 
     def __init__(self, notices: Notices, log: Callable[[str], None]) -> None:
@@ -199,7 +199,7 @@ def why_taken(notice: dict[str, Any]) -> str:
     return f"EC2 takes the spot instance {notice.get('node')} back {what}"
 
 
-def send_term(processes: dict[int, look.JobProcess]) -> list[int]:
+def send_term(processes: dict[int, activity.JobProcess]) -> list[int]:
     """Send SIGTERM to rank 0, if it runs on this node and catches it. Return the process IDs. Of a
     rank's processes only the outermost gets it: the others inherit its variables, often its
     handler."""
@@ -207,7 +207,7 @@ def send_term(processes: dict[int, look.JobProcess]) -> list[int]:
     signalled: list[int] = []
     catching = {pid for pid in ranks if catches_term(pid)}
     for pid in sorted(catching):
-        if not (look.ancestors(ranks, pid) - {pid}) & catching:
+        if not (activity.ancestors(ranks, pid) - {pid}) & catching:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGTERM)
                 signalled.append(pid)
@@ -218,7 +218,7 @@ def is_rank_0(environ: tuple[bytes, ...]) -> bool:
     """Return whether these variables are those of a job's rank 0, of mpirun or of torchrun."""
     if any(entry in environ for entry in (b"OMPI_COMM_WORLD_RANK=0", b"PMIX_RANK=0")):
         return True
-    by_mpi = any(entry.startswith(look.MARKS[:2]) for entry in environ)
+    by_mpi = any(entry.startswith(activity.MARKS[:2]) for entry in environ)
     return b"RANK=0" in environ and b"LOCAL_RANK=0" in environ and not by_mpi
 
 

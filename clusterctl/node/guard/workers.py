@@ -9,9 +9,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from clusterctl.node.guard.activity import NodeActivity, parse_activity
 from clusterctl.node.guard.clock import GuardFiles, object_in, parsed
 from clusterctl.node.guard.commands import StartedProgram
-from clusterctl.node.guard.look import NodeActivity, parse_activity
 from clusterctl.node.guard.settings import GuardSettings, Worker
 
 _one_question = threading.Lock()
@@ -43,7 +43,7 @@ def ask(
     settings: GuardSettings, workers: Sequence[Worker]
 ) -> Iterator[tuple[Worker, NodeActivity | str]]:
     """Yield for each worker its activity, or the reason why there is none."""
-    for worker, status, output in _on_each(settings, workers, _guard("look")):
+    for worker, status, output in _on_each(settings, workers, _guard("poll")):
         try:
             if status:
                 raise ValueError((output.strip().splitlines() or [f"exit status {status}"])[-1])
@@ -71,7 +71,7 @@ def notices(settings: GuardSettings, workers: Sequence[Worker]) -> Iterator[dict
 
 
 def pass_on(settings: GuardSettings, workers: Sequence[Worker], notice: dict[str, Any]) -> None:
-    """Tell the workers that EC2 takes a node of the cluster back."""
+    """Inform the workers that EC2 takes a node of the cluster back."""
     for _ in _on_each(settings, workers, _guard("taken", json.dumps(notice)), NOTICE_TIMEOUT_S):
         pass
 

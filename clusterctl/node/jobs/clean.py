@@ -34,7 +34,7 @@ OF_STEP = re.compile(r"model\.ckpt-(\d+)\..*")
 OURS = re.compile(r"\.?model\.ckpt-\d+\..*|events\.out\.tfevents\..*")
 UNFINISHED = re.compile(r"\.?model\.ckpt-\d+_temp.*")  # folders
 # Too general names to remove, unless checkpoints are next to them.
-BESIDE_CHECKPOINTS = {"checkpoint", "graph.pbtxt"}
+CHECKPOINT_INDEXES = {"checkpoint", "graph.pbtxt"}
 SHIPPED_WITHIN_S = 86400.0  # a younger program without a record may be of a job that is to start
 
 
@@ -216,7 +216,7 @@ def scan(path: str, logs: set, keep_last: int = 0) -> tuple:
     if keep_last:
         return old_checkpoints(path, there, keep_last)
     checkpoints = sum(bool(CHECKPOINT.fullmatch(entry.name)) for entry in there)
-    names = logs | BESIDE_CHECKPOINTS if checkpoints else logs
+    names = logs | CHECKPOINT_INDEXES if checkpoints else logs
     ours = [
         entry.path
         for entry in there

@@ -101,7 +101,7 @@ def mtime_of(path: Path) -> float | None:
 
 
 def size_of(path: Path) -> int | None:
-    """Return a file's size; None if there is no file, or nobody may see it."""
+    """Return a file's size; None if there is no file, or it may not be read."""
     try:
         return path.stat().st_size
     except OSError:
@@ -127,12 +127,6 @@ def text_in(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-def json_in(path: Path, empty: Any) -> Any:
-    """Return the content of a JSON file; `empty` if the file is missing, was cut short by a crash,
-    or has a value of another type."""
-    return value_in(text_in(path), empty)
 
 
 def value_in(text: str, empty: Any) -> Any:
@@ -251,9 +245,9 @@ class JobFolder:
             return folded.read_in(boot_id())
         if runs:
             return folded
-        return folded.lost(self.heard_at(), boot_id())
+        return folded.lost(self.heartbeat_at(), boot_id())
 
-    def heard_at(self) -> float | None:
+    def heartbeat_at(self) -> float | None:
         """Return the time of the last heartbeat, which is close to the end of a lost job."""
         return next(iter(self._heartbeat()), None)
 

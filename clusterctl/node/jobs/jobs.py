@@ -49,7 +49,7 @@ SUPERVISOR_S = 3.0  # how long a supervisor without a runner may take, besides i
 class Submission:
     """A request to start a job.
 
-    `how` says what to do if jobs with a common claim have not ended: "refuse", "queue" this one
+    `how` is what to do if jobs with a common claim have not ended: "refuse", "queue" this one
     behind them, or "force" it to start at the same time. `private` are the private variables, which
     are in no file; `files` further files for the job's folder.
     """
@@ -194,7 +194,7 @@ def end_without_runner(job: JobFolder) -> None:
             if status.started_at and len(spec.nodes) > 1:
                 cleanup["silent"] = recovery.end_elsewhere(spec)
             how = {"state": lost.state.value, "reason": lost.reason, "rebooted": lost.rebooted}
-            job.append("ended", **how, heard_at=lost.ended_at, cleanup=cleanup)
+            job.append("ended", **how, heartbeat_at=lost.ended_at, cleanup=cleanup)
         finally:
             job.release()
 

@@ -39,6 +39,7 @@ class RankIdentity(NamedTuple):
 
 
 _AGREED = (b"MASTER_ADDR", b"MASTER_PORT")
+_OF_GLOO = (b"HOROVOD_GLOO_RENDEZVOUS_ADDR", b"HOROVOD_GLOO_RENDEZVOUS_PORT")
 LAUNCHERS = (
     # torchrun, and what is built on it: `accelerate launch`.
     LauncherKind(
@@ -64,6 +65,15 @@ LAUNCHERS = (
         (b"PMI_SIZE",),
         (b"MPI_LOCALRANKID", b"PMI_LOCAL_RANK", b"SLURM_LOCALID"),
         (b"PMI_JOBID",),
+    ),
+    # `horovodrun --gloo`, which starts each rank itself.
+    LauncherKind(
+        "horovodrun",
+        b"HOROVOD_RANK",
+        (b"HOROVOD_SIZE",),
+        (b"HOROVOD_LOCAL_RANK",),
+        _OF_GLOO,
+        _OF_GLOO,
     ),
     # deepspeed's launcher, torch.distributed.launch, and what sets these by hand.
     LauncherKind(

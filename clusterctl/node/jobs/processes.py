@@ -39,7 +39,7 @@ OTHER_DAEMONS = ("hydra_bstrap_proxy",)
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "mksh", "tcsh", "csh", "busybox")
 # The modules by which Python starts ranks, and the programs of the same names.
 STARTERS = re.compile(
-    r"torchrun|deepspeed|accelerate|torch\.distributed\.(?:run|launch)"
+    r"horovodrun|torchrun|deepspeed|accelerate|torch\.distributed\.(?:run|launch)"
     r"|deepspeed\.launcher\.(?:launch|runner)|accelerate\.commands\.launch"
 )
 # Where the program of train.sh is, in the home folder.

@@ -27,7 +27,7 @@ from clusterctl.node.jobs.jobs import clean_up, end_without_runner, remove_draft
 from clusterctl.node.jobs.lost_daemon import CANNOT_RUN, LOST_DAEMON, LOST_SSH
 from clusterctl.node.jobs.output import CommandOutput, Logs
 from clusterctl.node.jobs.progress import TrainingProgress
-from clusterctl.node.jobs.spec import JobState, When
+from clusterctl.node.jobs.spec import JobState, Watchdog, When
 from clusterctl.node.jobs.supervisor import (
     SIGNALS,
     adopt_orphans,
@@ -88,27 +88,27 @@ class Runner:
     def run(self) -> None:
         """Run the job to its end, and record the end whatever happens."""
         adopt_orphans()  # if a supervisor is killed, what it held becomes this process's
-        has_begun = False
+        has_started = False
         code: int | None
         try:
             self.wait_for_turn()
             self.forget_clock()
             self.folder.append("running", before=self.folder.stamps(self.spec))
-            has_begun = True
+            has_started = True
             code, reason = self.work()
             state = JobState.FAILED if code else JobState.SUCCEEDED
         except RunnerStopped:
             state, reason = self.folder.status().end_after(self.stop)
-            is_cancelled = has_begun and state is JobState.CANCELLED
+            is_cancelled = has_started and state is JobState.CANCELLED
             code = (self.last_code or 128 + self.stop) if is_cancelled else None
         except Exception as error:
             state, code, reason = JobState.FAILED, FAILED_RUNNER, f"the runner failed: {error!r}"
             self.say(f"clusterctl: {reason}")
         try:
-            cleanup = self.clean_up(everywhere=has_begun and state is not JobState.SUCCEEDED)
+            cleanup = self.clean_up(everywhere=has_started and state is not JobState.SUCCEEDED)
         except Exception as error:  # the end is recorded all the same
             cleanup = {"problem": repr(error)}
-        if has_begun:
+        if has_started:
             self.folder.keep_metrics(self.spec, self.folder.status())
         self.write_heartbeat()
         self.folder.append(
@@ -261,7 +261,8 @@ class Runner:
         self.codes.clear()  # of orphans: the new process may get the number of one
         stopped_before = self.stop
         child = start_supervised(act, self.spec.grace_s, output.fds, (self.folder.lock,))
-        watch = StepWatch(self, output) if is_watched and self.spec.watchdog else None
+        watchdog = self.spec.watchdog
+        watch = StepWatch(self, watchdog, output) if is_watched and watchdog else None
         until, kill_at = time.monotonic() + timeout_s, 0.0
         rest = b""
         self.daemon_lost = self.ssh_lost = self.ssh_ended = False
@@ -329,9 +330,7 @@ class StepWatch:
     """Diagnoses the job when it makes no step for too long (`train --watchdog`), once for each
     stop. The diagnosis is a process next to the job's command, and ends with it at the latest."""
 
-    def __init__(self, runner: Runner, output: CommandOutput) -> None:
-        watchdog = runner.spec.watchdog
-        assert watchdog, "it is made only for jobs with a watchdog"
+    def __init__(self, runner: Runner, watchdog: Watchdog, output: CommandOutput) -> None:
         self.runner, self.watchdog = runner, watchdog
         log_dir = runner.spec.log_dir
         self.metrics = Path(runner.spec.workdir, log_dir, METRICS) if log_dir else None

@@ -167,7 +167,7 @@ class JobEvent:
     message    {"text"}: from the watchdog
     ended      {"state", "exit_status", "reason", "cleanup"}. `cleanup` is the proof of the end:
                {"ended": N, "left": [PID], "silent": [NAME]}, or {"problem"}: why there is none.
-               Of a job without a runner also {"heard_at", "rebooted"}: its last heartbeat, and
+               Of a job without a runner also {"heartbeat_at", "rebooted"}: its last heartbeat, and
                whether the head node was rebooted
     """
 
@@ -225,7 +225,7 @@ class JobStatus:
             return replace(self, rebooted=self.is_before(boot_id))
         return self
 
-    def lost(self, heard_at: float | None, boot_id: str) -> JobStatus:
+    def lost(self, heartbeat_at: float | None, boot_id: str) -> JobStatus:
         """Return the status of a job without a runner and without a recorded end."""
         rebooted = self.is_before(boot_id)
         state = JobState.CANCELLED if self.cancel else JobState.LOST
@@ -233,7 +233,7 @@ class JobStatus:
         return replace(
             self,
             state=state,
-            ended_at=heard_at if self.started_at else None,
+            ended_at=heartbeat_at if self.started_at else None,
             reason=reason,
             phase="",
             waits_for=(),
@@ -286,7 +286,7 @@ def _after(status: JobStatus, event: JobEvent) -> JobStatus:
         return replace(
             status,
             state=JobState(data["state"]),
-            ended_at=data.get("heard_at") or at,
+            ended_at=data.get("heartbeat_at") or at,
             has_ended=True,
             exit_status=data.get("exit_status"),
             reason=str(data.get("reason", "")),
@@ -366,7 +366,7 @@ class JobRecord:
 
     @property
     def started_at(self) -> datetime:
-        """When the job began; for one that has not begun, when it was submitted."""
+        """When the job began; for one that has not started, when it was submitted."""
         at = self.status.started_at or self.status.submitted_at or self.now
         return datetime.fromtimestamp(at, timezone.utc)
 
@@ -430,7 +430,7 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class JobReport:
-    """A job in `--json`, and in the record that `fetch` brings. `watchdog` has its messages.
+    """A job in `--json`, and in the record that `fetch` copies. `watchdog` has its messages.
 
     `nodes` and `copied` are None if the job has none, or as in a list of jobs they are not read.
     """

@@ -16,7 +16,7 @@ from clusterctl.node.affinity import bind_near_gpu
 
 
 def main() -> None:
-    bind_near_gpu(alone_uses_all=True)
+    bind_near_gpu(single_uses_all=True)
     try:
         os.execvp(sys.argv[1], sys.argv[1:])
     except OSError as error:

@@ -31,7 +31,7 @@ def main() -> None:
         relay(sys.argv[2], [int(word) for word in sys.argv[3:]])
         return
     start_relay()
-    bind_near_gpu(alone_uses_all=True)
+    bind_near_gpu(single_uses_all=True)
     set_death_signal(signal.SIGKILL)
     os.execv(sys.executable, [sys.executable, "-u", *sys.argv[1:]])
 

@@ -145,7 +145,7 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
     if spec.log_dir:
         return [*output, tree(Path(spec.workdir, spec.log_dir), CHECKPOINTS)]
     if spec.model_dir is not None:
-        working = code / "code"  # what the program wrote beside itself is collected nowhere
+        working = code / "code"  # what the program wrote next to itself is collected nowhere
         own = [tree(working, FILES, hosts=others, shipped=str(code / SHIPPED))]
         status = JobFolder(folder).status().exit_status
         if spec.model_dir and status == 0 and not in_s3:
@@ -172,13 +172,13 @@ def all_trees() -> tuple[list[OutputFolder], list[OutputFolder], dict[str, str]]
     jobs have on some of the other nodes. And why those of a job are not known, by job."""
     found: dict[tuple, OutputFolder] = {}
     earlier: list[OutputFolder] = []
-    seen: dict[tuple, set[str]] = {}
+    hosts_of: dict[tuple, set[str]] = {}
     unknown = {}
     for job in reversed(all_jobs()):
         try:
             for tree in trees_of(job.path):
                 key = tree.path, tree.since
-                hosts = seen.setdefault(key, set())
+                hosts = hosts_of.setdefault(key, set())
                 if found.setdefault(key, tree) is not tree:
                     earlier.append(
                         replace(tree, hosts=tuple(one for one in tree.hosts if one not in hosts))
@@ -202,7 +202,7 @@ def _of_no_record(trees: Sequence[OutputFolder], recorded: Collection[str]) -> l
     for code in CODE.glob(JOB_IDS):
         if code.name in recorded:
             continue
-        # A script-mode program has a folder beside its channels and what clusterctl writes there.
+        # A script-mode program has a folder next to its channels and what clusterctl writes there.
         is_script_mode = (code / "input" / "config").is_dir() and (code / "code").is_dir()
         parts = [code / name for name in ("code", *COLLECTED[:2])]
         places = parts if is_script_mode else [code]
@@ -233,15 +233,15 @@ def list_files(tree: OutputFolder) -> tuple[list[tuple[str, os.stat_result]], li
         for name in sorted(set(names) - left_out):
             path = os.path.join(root, name)  # noqa: PTH118
             try:
-                seen = os.lstat(path)
+                status = os.lstat(path)
             except OSError as error:  # a file that was removed meanwhile is no loss
                 note(error)
                 continue
-            is_known = (seen.st_ino, seen.st_ctime_ns) in shipped
-            if not stat.S_ISREG(seen.st_mode) or is_known or not since < seen.st_ctime <= until:
+            is_known = (status.st_ino, status.st_ctime_ns) in shipped
+            if not stat.S_ISREG(status.st_mode) or is_known or not since < status.st_ctime <= until:
                 continue
             if os.access(path, os.R_OK):
-                found.append((os.path.relpath(path, tree.path), seen))
+                found.append((os.path.relpath(path, tree.path), status))
             elif os.path.lexists(path):  # the others can be fetched all the same
                 unread.append(f"{path}: {os.strerror(errno.EACCES)}")
     return found, unread
@@ -283,12 +283,12 @@ def found_in(tree: OutputFolder, named: bool = False) -> OutputFiles | None:
     import hashlib
 
     content = hashlib.sha256()
-    for name, seen in files:
-        about = (seen.st_size, seen.st_ctime_ns, seen.st_ino)
+    for name, status in files:
+        about = (status.st_size, status.st_ctime_ns, status.st_ino)
         content.update(os.fsencode(name) + b"\0%d %d %d\n" % about)
     return OutputFiles(
         *(tree.job, tree.path, tree.kind, len(files)),
-        bytes=sum(seen.st_size for _, seen in files),
+        bytes=sum(status.st_size for _, status in files),
         digest=content.hexdigest(),
         names=tuple(name for name, _ in files) if named else (),
         unread=tuple(unread[:MOST_UNREAD]),

@@ -75,7 +75,7 @@ class FileActivity:
     def moves(self, step: FileStep) -> int:
         """Return a number that changes while anything goes on. `step` is the longest one.
 
-        A call that has data written to disk tells nothing before its end, which may take minutes:
+        A call that has data written to disk reports nothing before its end, which may take minutes:
         what the disks have written counts, too.
         """
         waits = step.name in (WRITE, SYNC, PUBLISH, DELETE)

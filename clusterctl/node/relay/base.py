@@ -52,7 +52,7 @@ MOST_MOVES = 1 << 53
 
 
 class Failure(Exception):
-    """An error for the user: the message says what happened, `hint` what to do.
+    """An error for the user: the message is what happened, `hint` what to do.
 
     `kind` is that of a `Failed` event: one of `_KINDS`, or busy, lost, source, bug, absent.
     """
@@ -87,7 +87,7 @@ def failure_of(error: BaseException, place: str = "") -> Failure:
 
 
 class Stopped(BaseException):
-    """Raised in the main thread when a signal tells the relay to end."""
+    """Raised in the main thread when a signal ends the relay."""
 
 
 class Relay:
@@ -151,7 +151,7 @@ class Relay:
         threading.Thread(target=run, daemon=True).start()
 
     def run(self) -> None:
-        """Obey the client's orders until it sends Stop, closes the input, or falls silent."""
+        """Handle the client's orders until it sends Stop, closes the input, or falls silent."""
         self.guarded(self._beat)
         self.guarded(self.start)
         for line in sys.stdin.buffer:

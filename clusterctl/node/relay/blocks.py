@@ -38,7 +38,7 @@ class BlockSet:
     def drop(self, block: int) -> None:
         """Record that a block is not here after all.
 
-        Peers to which it was announced request it in vain until it comes again.
+        Peers to which it was announced request it without result until it comes again.
         """
         with self.changed:
             self.count -= self._here[block]

@@ -189,7 +189,7 @@ def _extra(
     """Return what these folders, which both sides have, contain and the source does not.
 
     Of the names here only those in the folders above one entry are in memory at a time. Raises
-    ValueError if the entries are not in the manifest's order: names would look extra that are not.
+    ValueError if the entries are not in the manifest's order: names would be extra that are not.
     """
     others: list[tuple[int, list[bytes]]] = []
     above: list[_Listing] = []

@@ -36,7 +36,7 @@ class Destination:
 
     def __init__(self, config: dict[str, Any], waits: Waits) -> None:
         self._config, self._waits = config, waits
-        self._settled = threading.Lock()
+        self._finish_lock = threading.Lock()
         self.staging: Staging | None = None
         self.compared = self.complete = False
 
@@ -111,7 +111,7 @@ class Destination:
 
     def _compare_again(self) -> None:
         """Compare what was missing again: until this copy held the folder, another one may have
-        brought it."""
+        delivered it."""
         checksum = self._config.get("checksum", False)
         again = compare(self.root, self.entries, checksum, False, self.plan.missing)
         is_touched = bytearray(len(self.entries))
@@ -268,7 +268,7 @@ class Destination:
 
         Nothing is deleted if anything was left out.
         """
-        with self._settled:
+        with self._finish_lock:
             self.publisher.finish()
             if self.publisher.error:
                 raise self.publisher.error
@@ -288,6 +288,7 @@ class Destination:
             self.complete = True
         return Done(
             files=self.publisher.written,
+            links=self.publisher.links,
             deleted=deleted,
             left_out=len(gone) + len(refused),
             warnings=tuple(warnings[:MOST_WARNINGS]),

@@ -19,7 +19,7 @@ _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
 
 class Entries(_Sequence):
-    """Entries by number. An `Entry` is made when it is asked for: an object takes 400 bytes.
+    """Entries by number. An `Entry` is made when it is needed: an object takes 400 bytes.
 
     One with segments, with a NUL in its path, or with a number of more than 64 bits, is kept as an
     object: there are few.

@@ -1,7 +1,7 @@
 """The manifest of a data set, an entry for each file, folder and link, and its encoding. Pure.
 
 It is encoded in parts, so that no side ever holds more than one part as text. The head has the
-SHA-256 of each part, and its own SHA-256 identifies the manifest: each part is judged as it comes.
+SHA-256 of each part, and its own SHA-256 identifies the manifest: each part is checked as it comes.
 The encoding is its own, not that of node/record.py: its bytes identify the data, and there are
 millions of entries.
 """
@@ -22,7 +22,7 @@ MODES = 0o7777
 # The mode of a folder for which the source has none: an existing one keeps its mode and time.
 UNKNOWN_MODE = -1
 LONGEST_PATH = 1 << 16
-# Bytes. Smaller files begin anew after an interruption, so the manifest needs no ctime for them.
+# Bytes. Smaller files begin again after an interruption, so the manifest needs no ctime for them.
 LEAST_RESUMED = 64 << 10
 # Entries in a part of an encoded manifest at most; bytes of paths, links and segments (as text)
 # after which a part ends, too.
@@ -56,7 +56,7 @@ class Entry(NamedTuple):
 
     `segments` are the (offset, length) of the data in a sparse file; None means that all of it is
     data. `digest` is the content's SHA-256 (an MD5 from S3), or empty if it was not requested.
-    `changed_ns` is a file's ctime at the source, 0 if not known. It cannot be set back, so it tells
+    `changed_ns` is a file's ctime at the source, 0 if not known. It cannot be set back, so it shows
     apart two contents of the same size and mtime.
     """
 

@@ -69,7 +69,7 @@ class Gap(NamedTuple):
     `missing` is the number of files, folders and links that it lacks or that differ, `delete` that
     of paths that the source does not have. `missing_names` and `delete_names` are the first of
     them. `free_bytes` and `writable` are those of the destination. `elsewhere` are those of `bytes`
-    that go to other disks, which links in the destination lead to; `full` says which of these lacks
+    that go to other disks, which links in the destination lead to; `full` is which of these lacks
     room. `blocked` is the number of files and links where a folder with content is. `warnings` are
     those of a dry run, these first; those of a download do not make it incomplete.
     """
@@ -155,9 +155,10 @@ class Done(NamedTuple):
     left_out: int = 0
     warnings: tuple[str, ...] = ()
     path: str = ""
+    links: int = 0
 
 
-class Looked(NamedTuple):
+class VerifiedTree(NamedTuple):
     """The totals of what a node has at a verified path. `digest` is that of its manifest.
 
     `others` are neither files, folders nor links; `problems` could not be read. `read_bytes` were
@@ -208,7 +209,7 @@ class Bye(NamedTuple):
 
 
 Event = Union[
-    Listening, Tools, Listed, Gap, Progress, Lost, Done, Looked, Piece, Measured, Failed, Bye
+    Listening, Tools, Listed, Gap, Progress, Lost, Done, VerifiedTree, Piece, Measured, Failed, Bye
 ]
 
 
@@ -288,7 +289,7 @@ EVENTS: dict[str, Any] = {
     "progress": Progress,
     "lost": Lost,
     "done": Done,
-    "looked": Looked,
+    "verified_tree": VerifiedTree,
     "piece": Piece,
     "measured": Measured,
     "failed": Failed,

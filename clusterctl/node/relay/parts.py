@@ -40,7 +40,7 @@ class Parts:
 class Incoming:
     """A manifest that comes from peers, one after another. `entries` are those that have come.
 
-    `digest` is that of its head. Each part is judged by the head, added to `parts`, from where it
+    `digest` is that of its head. Each part is checked by the head, added to `parts`, from where it
     is passed on, and decoded.
     """
 

@@ -1,7 +1,7 @@
 """Decides which folders a node needs, by their identity, not by their names: `copy --delete` does
 not delete in them, and `train --output` takes none of them.
 
-A path's text does not tell where it leads: it may be a link, contain `..`, or be a bind mount.
+A path's text does not show where it leads: it may be a link, contain `..`, or be a bind mount.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHARED = (b"/", b"/dev/shm", b"/home", b"/opt", b"/tmp", b"/var/tmp")  # noqa: 
 _DATA = (b"/dev/shm", b"/var/tmp")  # noqa: S108
 # Programs are installed here. A disk that is mounted below it is for data (/opt/dlami/nvme).
 _PROGRAMS = b"/opt"
-# Without these, nobody can log in to a home folder's user, and clusterctl loses its jobs.
+# Without these, no login works in a home folder's user, and clusterctl loses its jobs.
 OF_HOME = (b".ssh", b".clusterctl")
 
 Identity = Tuple[int, int]
@@ -115,7 +115,7 @@ def mount_points(table: str) -> set[bytes]:
 
 
 def read_mount_points() -> set[bytes]:
-    """Return the mount points that this process sees; none if the kernel does not tell."""
+    """Return the mount points that this process sees; none if the kernel does not list them."""
     with contextlib.suppress(OSError), open(MOUNTS, errors="surrogateescape") as file:
         return mount_points(file.read())
     return set()

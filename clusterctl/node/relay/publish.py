@@ -55,7 +55,7 @@ class Publisher(threading.Thread):
         self._ending = False
         # Threads that open and rename many files at the same time slow each other down.
         self.one_by_one = threading.Lock()
-        self.written = 0
+        self.written = self.links = 0  # files, and links
         self.refused: dict[int, str] = {}
         self.error: Exception | None = None
         # By entry, the ctime (ns) of the file that was here before the copy, else 0. `retouch`
@@ -125,7 +125,7 @@ class Publisher(threading.Thread):
     def _in_folder(self, path: bytes, work: Callable[[bytes], None]) -> None:
         """Apply `work` to a path, and make its folder writable for that if need be, as rsync does.
 
-        `settle` restores the folder's mode. Raises OSError.
+        `finish` restores the folder's mode. Raises OSError.
         """
         try:
             work(path)
@@ -268,7 +268,10 @@ class Publisher(threading.Thread):
         finally:
             ACTIVITY.end()
         self._note_opened(number)
-        self.written += 1
+        if self._entries[number].kind == LINK:
+            self.links += 1
+        else:
+            self.written += 1
         return True
 
     def _note_opened(self, number: int) -> None:
@@ -319,7 +322,7 @@ class Publisher(threading.Thread):
                 os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
             self._note_opened(number)
             if same:
-                # This has changed the ctime, which must not look like a change of the content.
+                # This has changed the ctime, which must not count as a change of the content.
                 self.stamps[number] = os.stat(path).st_ctime_ns
 
     def remove(self, names: Sequence[bytes]) -> tuple[int, list[str]]:

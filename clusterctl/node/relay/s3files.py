@@ -59,7 +59,7 @@ CHANGED = "it has changed since it was listed"
 _MD5 = re.compile("[0-9a-f]{32}")
 # The prefix of the folders in the staging folder that the tools write to.
 PREFIX = b"s3-"
-# Seconds between two looks for files that have come.
+# Seconds between two checks for files that have come.
 TICK_S = 0.25
 # The least time between two listings that confirm what was fetched in parts.
 CONFIRM_S = 10.0
@@ -687,7 +687,7 @@ class ObjectDownload(Download):
                 single=single,
             ),
             # --delete applies only if a source is a prefix: of a single object's folder, the source
-            # does not tell what else should be in it.
+            # does not show what else should be in it.
             bool(self.config.get("delete")) and names is None and not all(objects),
         )
 

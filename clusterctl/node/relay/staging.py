@@ -41,16 +41,16 @@ class Removed(Exception):
 
 
 class Untrusted(Exception):
-    """Raised if a staging folder is not this user's alone; the message says where and why."""
+    """Raised if a staging folder is not only this user's; the message has its path, and why."""
 
 
 class StagingFolder:
     """One staging folder, `PARENT/.clusterctl-copy`, held by one copy at a time.
 
     Others may have put a link or a folder of theirs there, and may exchange it at any time. So the
-    folder is opened without following links, is used only if it is this user's alone, and what is
-    in it is reached by its descriptor. `at` is the path by which that is done, `path` the one to
-    name.
+    folder is opened without following links, is used only if no other user may write to it, and
+    what is in it is reached by its descriptor. `at` is the path by which that is done, `path` the
+    one to name.
     """
 
     def __init__(self, parent: bytes) -> None:
@@ -186,7 +186,7 @@ class StagingFolder:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 os.unlink(path)
-        # The lock last: whoever takes it after that may bring files here again.
+        # The lock last: whoever takes it after that may write files here again.
         os.unlink(os.path.join(self.at, LOCK))
         before = os.stat(self.parent)
         mode = stat.S_IMODE(before.st_mode)
@@ -202,7 +202,7 @@ class StagingFolder:
 
 
 def _is_own(descriptor: int) -> bool:
-    """Return whether an open folder is this user's, and nobody else may write to it.
+    """Return whether an open folder is this user's, and only this user may write to it.
 
     Some file systems give everything the same owner or mode (NFS with squashing, CIFS). There a
     folder counts that is as a new one is.
@@ -227,9 +227,9 @@ class Staging:
     """The staging folders of a copy to ROOT: one in ROOT, and one on each other disk.
 
     A file that is not whole is a part in the folder that is on the disk of its destination, so that
-    it gets its name by a rename. A part has a journal beside it of the pieces that have come and
+    it gets its name by a rename. A part has a journal next to it of the pieces that have come and
     their checksums. After a reboot these pieces are read and checked, since they may not have
-    reached the disk. Raises Untrusted if the folder in ROOT is there and not this user's alone.
+    reached the disk. Raises Untrusted if the folder in ROOT is there and not only this user's.
     """
 
     def __init__(self, root: bytes, sums: Callable[[], Sum] = Crc32) -> None:

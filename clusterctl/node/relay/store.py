@@ -115,8 +115,8 @@ class Store:
         extents = self._layout.extents(block)
         checksum, data = None, None
         if len(extents) == 1:
-            unseen = self.ledger.watchers and block not in self._damaged and link.pipe_bytes()
-            if not (unseen and self._splice(link, extents[0])):
+            can_splice = self.ledger.watchers and block not in self._damaged and link.pipe_bytes()
+            if not (can_splice and self._splice(link, extents[0])):
                 checksum = self._stream(link, extents[0], buffer)
         else:
             data = buffer[: self._layout.length(block)]

@@ -134,7 +134,7 @@ class TargetRelay(Relay):
     def _lost(self, upstream: Upstream, error: PeerError) -> None:
         """Report a damaged block, or that no connection to the upstream works; nothing else.
 
-        The report is repeated for as long as it is so. One lost connection of several says nothing
+        The report is repeated for as long as it is so. One lost connection of several means nothing
         about the upstream: it is opened again.
         """
         cut_for_s = self.caller.failing_for_s()

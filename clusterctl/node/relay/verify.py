@@ -29,7 +29,7 @@ from clusterctl.node.relay.manifest import (
     position_key,
 )
 from clusterctl.node.relay.manifest import text_of as text
-from clusterctl.node.relay.messages import GetPiece, Looked, Order, Piece, Progress
+from clusterctl.node.relay.messages import GetPiece, Order, Piece, Progress, VerifiedTree
 from clusterctl.node.relay.scan import LeftOut, scan
 
 # The size of a file that could not be read, and of a folder that could not be listed.
@@ -64,7 +64,7 @@ class VerifyRelay(Relay):
         encoded = json.dumps(problems[:MOST_PROBLEMS]).encode()
         self._blobs = {"manifest": manifest, "problems": zlib.compress(encoded)}
         self.emit(
-            Looked(
+            VerifiedTree(
                 digest=digest_of(manifest),
                 **counts,
                 problems=len(problems),

@@ -168,7 +168,7 @@ class WebFile(Download):
             return opener.open(urllib.request.Request(self._url, headers=sent), timeout=TIMEOUT_S)
         except urllib.error.HTTPError as error:
             if error.code in TEMPORARY:
-                raise OSError(f"the server says {error.code}") from error
+                raise OSError(f"the server responded {error.code}") from error
             if error.code == 416 and headers.get("Range") == "bytes=0-0":
                 # 416 means that the range is not in the file: it is empty.
                 return self._open({})
@@ -182,7 +182,7 @@ class WebFile(Download):
     def _persist(self, work: Callable[[], Any]) -> Any:
         """Return what `work` returns; retry after errors of the connection. Raises Failure.
 
-        Attempts are counted anew after each one that got more bytes.
+        Attempts are counted again after each one that got more bytes.
         """
         attempt, silent, had = 0, 0, self.progress.bytes
         while True:

@@ -49,9 +49,9 @@ MISSING = 0xFFFFFFFF
 # Seconds that authentication may take in all.
 HANDSHAKE_S = 10.0
 # Later on nothing times out here: a peer may take minutes to read a block from a slow disk, and
-# whether it lives is judged by its heartbeat to the client. TCP itself finds that a path is cut:
+# whether it lives is known by its heartbeat to the client. TCP itself finds that a path is cut:
 # the caller, which sends little, after about 14 s, by the first three figures; a server whose data
-# nobody takes, after UNSENT_S.
+# is not taken, after UNSENT_S.
 KEEP_IDLE_S, KEEP_EVERY_S, KEEP_COUNT = 5, 3, 3
 TOO_LONG = "it takes too long to say who it is"
 UNSENT_S = 60

@@ -1,5 +1,5 @@
 """Runs on the head node when a script-mode job has ended: copies what its programs left in model/
-and output/ on every node into the job's folder on the head node, and to S3 if the job says so.
+and output/ on every node into the job's folder on the head node, and to S3 if the job wants that.
 
     FOLDER    the job's folder, with spec.json (node/jobs/spec.py)
 

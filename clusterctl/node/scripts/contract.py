@@ -183,7 +183,7 @@ def _group(addresses: list[str], host: dict[str, Any]) -> dict[str, Any]:
 
 
 def framework_parameters(contract: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters that SageMaker's estimator adds beside the hyperparameters."""
+    """Return the parameters that SageMaker's estimator adds to the hyperparameters."""
     if contract["distribution"] == "parameter_server":
         return {"sagemaker_parameter_server_enabled": True}
     if contract["distribution"] != "mpi":

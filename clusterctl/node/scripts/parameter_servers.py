@@ -1,5 +1,5 @@
 """Runs on every node of a script-mode job with TensorFlow's parameter servers: starts the program,
-as the chief on the first node and as a worker on the others, and a parameter server beside it.
+as the chief on the first node and as a worker on the others, and a parameter server next to it.
 
 Servers never end by themselves, nor do the workers of TensorFlow 2 (tf.distribute.Server.join). The
 chief's node closes its connections to the other nodes when its program has ended, and they then

@@ -3,7 +3,7 @@
 For each channel the rank forks a feeder before it becomes the program (rank.py):
 
     feeder      creates the FIFOs and keeps their write ends open, so that the death of a writer
-                does not look like the end of an epoch
+                does not read as the end of an epoch
       writer    one per epoch: fetches ahead, writes all bytes in order, and ends
 
 A reader that closes a FIFO early gets that of the next epoch. If an epoch cannot be read in full,
@@ -291,7 +291,7 @@ def kill_at_the_end_of(pipe: int) -> None:
 
 
 class RankProcess:
-    """The process of the rank. Its start time tells it from a later process of the same ID."""
+    """The process of the rank. Its start time separates it from a later process of the same ID."""
 
     def __init__(self, pid: int, folder: Path) -> None:
         self.pid, self.folder = pid, folder

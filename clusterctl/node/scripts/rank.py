@@ -1,7 +1,7 @@
 """Runs on every node, once for each rank of a script-mode job: prepares what SageMaker's toolkit
-prepares, then becomes the user's program, or what starts that beside a parameter server.
+prepares, then becomes the user's program, or what starts that with a parameter server.
 
-It is rank.pyz in the job's folder on the node, beside contract.json (contract.py) and code/. The
+It is rank.pyz in the job's folder on the node, next to contract.json (contract.py) and code/. The
 interpreter that runs it also runs the program. The packages of the program's requirements.txt are
 installed once on each node, for this job only, on top of the interpreter's own.
 """
@@ -53,7 +53,7 @@ def main() -> None:
         sys.exit(f"clusterctl: {socket.gethostname()}: {error}; the program was not started")
     if parameter_servers.are_in(contract["distribution"], contract["hosts"]):
         parameter_servers.exec_watcher(python, argv)
-    bind_near_gpu(alone_uses_all=True)
+    bind_near_gpu(single_uses_all=True)
     os.execv(argv[0], argv)
 
 

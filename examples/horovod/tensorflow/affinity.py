@@ -49,17 +49,17 @@ class Gpu:
 
 
 def bind_near_gpu(
-    environ: Mapping[str, str] = os.environ, root: str = "/", alone_uses_all: bool = False
+    environ: Mapping[str, str] = os.environ, root: str = "/", single_uses_all: bool = False
 ) -> frozenset[int] | None:
     """Bind this process to its share of the node's processors, and print them to stderr.
 
     Return the processors, or None if the process stays as it is: no launcher is known, VARIABLE
-    says so, somebody else has bound it, or binding is of no use (`share_of`). `root` has the
-    folders proc and sys. `alone_uses_all`: a process that is alone on its node may use all GPUs.
+    says so, another program has bound it, or binding is of no use (`share_of`). `root` has the
+    folders proc and sys. `single_uses_all`: a node's only process may use all GPUs.
     """
     rank, ranks = local_rank(environ)
     allowed = os.sched_getaffinity(0)
-    if not ranks or environ.get(VARIABLE) == "none" or (ranks == 1 and alone_uses_all):
+    if not ranks or environ.get(VARIABLE) == "none" or (ranks == 1 and single_uses_all):
         return None
     # A launcher that binds, numactl or taskset has left other processors than the parent has.
     if allowed != affinity_of(os.getppid()):
@@ -72,7 +72,7 @@ def bind_near_gpu(
         return None
     try:
         os.sched_setaffinity(0, mine)
-    except OSError:  # an administrator has just taken processors away
+    except OSError:  # an administrator has just removed processors
         return None
     where = f", GPU at {gpus[rank].address}" if rank < len(gpus) else ""
     print(f"local rank {rank} uses processors {ranges(mine)}{where}", file=sys.stderr, flush=True)
@@ -91,11 +91,11 @@ def share_of(
     `near` has the processors next to each visible GPU, in CUDA's order; rank N uses GPU N.
     `near_any` are those next to any GPU of the node, visible or not. Ranks whose GPUs are at the
     same cores divide these, each a part of whole cores in a row. If any of it is not known, or
-    names all cores (a virtual machine may not tell), the ranks divide the sockets evenly.
+    names all cores (a virtual machine may not report them), the ranks divide the sockets evenly.
 
     If cores are next to no GPU, ranks divide the whole sockets of their GPUs, or all sockets, if
     one has no GPU. Nothing is bound where a rank would get less than a core, or much less than
-    another (MOST_UNEVEN), for fewer ranks than sockets that are not told apart, and on one socket
+    another (MOST_UNEVEN), for fewer ranks than sockets that are not known, and on one socket
     without GPUs, where the kernel's scheduler does as well.
     """
     ordered = sorted(cores, key=lambda core: (core.socket, min(core.processors)))
@@ -120,7 +120,7 @@ def share_of(
 def _at_gpus(
     ranks: int, cores: list[Core], near: list[frozenset[int]], near_any: frozenset[int]
 ) -> list[tuple[Core, ...]] | None:
-    """Return the cores next to each visible GPU; None if these do not tell the ranks' GPUs apart.
+    """Return the cores next to each visible GPU; None if these do not distinguish the ranks' GPUs.
 
     A core next to no GPU belongs to all GPUs of its socket, of whose NUMA nodes some may have none.
     The topology file of p5.48xlarge in aws-ofi-nccl has all GPUs at threads 0-47 of 192.

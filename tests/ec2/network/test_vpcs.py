@@ -18,9 +18,10 @@ from clusterctl.ec2.network.vpcs import (
     parse_cidr,
     read_group,
 )
-from clusterctl.ec2.resources import find_groups
+from clusterctl.ec2.resources import ResourceKind, details_of, find_resources
 from tests.moto_ec2 import REGION
 
+GROUP = ResourceKind.SECURITY_GROUP
 VPC = Vpc("vpc-1", "172.31.0.0/16")
 AWS = "https://ec2.us-east-1.amazonaws.com"
 
@@ -154,10 +155,10 @@ def test_an_address_that_up_ran_from_is_let_in_until_it_runs_from_another(client
             answer = getattr(client, step.operation)(**step.resolved(results))
             results.update({key: answer[key] for key in step.gives})
         if group is None:
-            [group] = find_groups(client, "demo")
+            [group] = details_of(find_resources(client, "demo", GROUP), SecurityGroup)
             own = {**by_hand, "IpRanges": [{"CidrIp": "192.0.2.1/32", "Description": "mine"}]}
             client.authorize_security_group_ingress(GroupId=group.group_id, IpPermissions=[own])
-        [group] = find_groups(client, "demo")
+        [group] = details_of(find_resources(client, "demo", GROUP), SecurityGroup)
         assert set(group.ssh_from) == {*let_in, "192.0.2.1/32"}
 
 

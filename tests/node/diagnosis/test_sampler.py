@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import socketserver
@@ -123,6 +124,16 @@ def test_who_has_no_time_for_a_third_sample_returns_two(within_s, samples):
         seen, _, _ = sampler.look(request, stacks.PySpy(""))
         process.kill()
     assert [len(one["samples"]) for one in seen if one["pid"] == process.pid] == [samples]
+
+
+def test_an_orphan_of_a_users_session_has_init_as_its_parent(monkeypatch):
+    """systemd --user adopts it there, under a process ID of its own."""
+    text_of = sampler.text_of
+    names = {"/proc/77/comm": "systemd\n", "/proc/78/comm": "bash\n"}
+    monkeypatch.setattr(sampler, "text_of", lambda path: names.get(path) or text_of(path))
+    own = read_process(os.getpid())
+    for own.ppid, parent in ((77, 1), (78, 78)):
+        assert sampler.describe(own)["parent"] == parent
 
 
 @pytest.mark.parametrize("loaded", [(), (5, 7), (7,), (6,)])
@@ -329,6 +340,29 @@ for wait in (
 ):
     threading.Thread(target=wait).start()
 """
+
+
+@pytest.mark.parametrize(
+    ("wait", "call"),
+    [
+        ("select.select([0], [], [])", r"p?select6? pipe:\[\d+\]"),
+        ("one.poll()", r"p?poll pipe:\[\d+\]"),
+        ("one.register(os.pipe()[0], select.POLLIN); one.poll()", "p?poll"),
+    ],
+    ids=["input() with readline", "a socket with a timeout", "for one of two"],
+)
+def test_for_which_descriptor_alone_a_process_waits(wait, call):
+    text = "import os, select; one = select.poll(); one.register(0, select.POLLIN); "
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", text + wait], stdin=pipe, stdout=pipe) as process:
+
+        def waits() -> bool:
+            return bool(re.fullmatch(call, sampler.wait_of(process.pid)[2]))
+
+        try:
+            wait_until(waits, f"{call}, but it is {sampler.wait_of(process.pid)}")
+        finally:
+            process.kill()
 
 
 def test_calls_in_which_a_thread_waits_have_their_names():

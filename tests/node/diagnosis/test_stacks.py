@@ -16,6 +16,7 @@ import pytest
 from clusterctl.diagnosis.evidence import Sample
 from clusterctl.diagnosis.tree import joined, main_thread
 from clusterctl.node.diagnosis import sampler, stacks
+from clusterctl.node.jobs import processes as node_processes
 from clusterctl.node.record import from_data
 from clusterctl.operations import diagnose
 from clusterctl.operations.diagnose import installed_py_spy
@@ -116,6 +117,24 @@ def test_a_stopped_process_is_read_and_stays_as_it_is(processes, spy):
     found = sample(pid, spy)
     assert (found["state"], functions(found)) == ("T", ["<module>", "inner"])
     assert state(pid) == "T"
+
+
+def test_threads_that_have_not_run_are_not_read_again(processes, spy):
+    def read() -> dict:
+        found = {"state": "S", **dict.fromkeys(EMPTY, "")}
+        stacks.add_stacks([(node_processes.read_process(pid), found)], spy)
+        return found
+
+    pid = processes.python(JOINS)
+    wait_until(lambda: joined(seen(pid, spy)), "its join", 60)
+    before = read()
+    Path(spy.path).write_text(REFUSED)
+    assert read() == before and len(before["stacks"]) == 2
+    # After a signal that nobody sees, the main thread has run.
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: state(pid) == "T", "its stop")
+    os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: "Permission Denied" in read()["stack_error"], "another reading")
 
 
 def test_the_thread_for_whose_end_the_main_one_waits(processes, spy):

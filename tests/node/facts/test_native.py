@@ -83,7 +83,7 @@ def test_what_is_stopped_or_traced_is_left_alone(monkeypatch):
         process.send_signal(signal.SIGSTOP)
         wait_until(lambda: read_process(process.pid).state == "T", "the stop")
         [found] = native_calls((process.pid,))
-        assert found == NativeCalls(process.pid, error="it is in state T: left alone")
+        assert found == NativeCalls(process.pid, error="it is in state T: skipped")
         assert read_process(process.pid).state == "T"
         process.kill()
     [found] = native_calls((process.pid,))

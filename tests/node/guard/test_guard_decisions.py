@@ -8,6 +8,7 @@ import pytest
 
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.node.guard import guard
+from clusterctl.node.guard.activity import JobProcess, NodeActivity, jobs, logins, parse_activity
 from clusterctl.node.guard.clock import GuardFiles, Jumps, Moment
 from clusterctl.node.guard.decisions import (
     GRACE_S,
@@ -22,7 +23,6 @@ from clusterctl.node.guard.decisions import (
     reasons,
     warning,
 )
-from clusterctl.node.guard.look import JobProcess, NodeActivity, jobs, logins, parse_activity
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.node.guard.spot import is_rank_0
 from clusterctl.node.guard.workers import ssh_argv
@@ -289,7 +289,9 @@ def test_gpus_that_do_not_say_whether_they_are_used_keep_no_cluster_for_ever(tmp
     """A GPU that has fallen off the bus: nvidia-smi fails from then on."""
     now = [0.0]
     lost = ("nvidia-smi fails: Unable to determine the device handle",)
-    monkeypatch.setattr(guard, "look", lambda keeps_store: NodeActivity((), 0.0, now[0], lost))
+    monkeypatch.setattr(
+        guard, "node_activity", lambda keeps_store: NodeActivity((), 0.0, now[0], lost)
+    )
     watch = guard.IdleWatch(GuardFiles(str(tmp_path)), clock=lambda: now[0])
     settings = GuardSettings("demo", index=0, idle_s=1800.0, user="root")
     why = ""
@@ -307,7 +309,7 @@ def test_a_check_that_takes_long_is_no_suspension(tmp_path, monkeypatch):
         now[0] += 300.0
         return NodeActivity((), 0.0, now[0])
 
-    monkeypatch.setattr(guard, "look", look)
+    monkeypatch.setattr(guard, "node_activity", look)
     watch = guard.IdleWatch(GuardFiles(str(tmp_path)), clock=lambda: now[0])
     why = ""
     while not why:

@@ -150,8 +150,8 @@ def test_a_login_keeps_it_up_until_it_ends(launch):
     looks: set[float] = set()
     while len(looks) < 3:
         state = json.loads(session.stdout.readline())
-        if state.get("looked_at"):
-            looks.add(state["looked_at"])
+        if state.get("checked_at"):
+            looks.add(state["checked_at"])
             assert state["idle_for_s"] == 0
             assert any("ubuntu is logged in" in reason for reason in state["busy"])
     session.kill()

@@ -233,7 +233,7 @@ def test_other_pythons(guard, version, short):
     guard.start()
     assert ended(guard)
     before = time.clock_gettime(time.CLOCK_BOOTTIME)
-    looked = guard.start("look", str(guard.folder)).communicate(timeout=240)[0]
+    looked = guard.start("poll", str(guard.folder)).communicate(timeout=240)[0]
     assert '"cpu_s"' in looked
     # A worker's guard reads when the head node has asked.
     assert json.loads(guard.read("run/clusterctl/guard-asked"))["at_s"] >= before

@@ -24,6 +24,12 @@ CASES = {
         f"{SRUN} {TORCH} TORCHELASTIC_RUN_ID=none",
         ("torchrun", 5, 8, 1, "none:n1:29500"),
     ),
+    # Recorded under Horovod 0.28.
+    "horovodrun --gloo": (
+        "HOROVOD_RANK=1 HOROVOD_SIZE=3 HOROVOD_LOCAL_RANK=0 HOROVOD_GLOO_RENDEZVOUS_ADDR=10.0.0.4 "
+        "HOROVOD_GLOO_RENDEZVOUS_PORT=37477",
+        ("horovodrun", 1, 3, 0, "10.0.0.4:37477"),
+    ),
     "deepspeed": (TORCH, ("torch", 5, 8, 1, "n1:29500")),
     "a batch script": ("SLURM_JOB_ID=17 SLURM_PROCID=0 SLURM_NTASKS=4", None),
     "srun --pty bash": (f"{SRUN[:-1]}1", None),

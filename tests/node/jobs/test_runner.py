@@ -154,7 +154,7 @@ def test_a_runner_keeps_the_earliest_and_the_latest_time_that_the_clock_has_show
     for clock[0] in (1000.0, 400.0, 700.0):
         runner.read_clock()
     runner.write_heartbeat()
-    assert (job.heard_at(), job.clock_range()) == (700.0, (400.0, 1000.0))
+    assert (job.heartbeat_at(), job.clock_range()) == (700.0, (400.0, 1000.0))
     runner.forget_clock()
     runner.write_heartbeat()
     assert job.clock_range() == (700.0, 700.0)

@@ -199,7 +199,7 @@ def test_what_a_program_of_the_nodes_writes_counts_though_the_clock_was_set_mean
     (job.path / EVENTS).write_text("".join(f"{to_json(one)}\n" for one in events))
     assert job.take() if state == "runs" else True
     job.write_heartbeat(at - 5000, at + 5000)
-    assert state == "ended" or job.heard_at() == pytest.approx(time.time(), abs=60)
+    assert state == "ended" or job.heartbeat_at() == pytest.approx(time.time(), abs=60)
     [tree] = trees_of(job.path)
     found = found_in(tree, named=True)
     assert found

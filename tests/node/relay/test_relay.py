@@ -48,7 +48,9 @@ def test_a_chain_of_three(relays, data, tmp_path):
     source = relays.source(f"{data}/")
     targets = [relays.target(tmp_path / f"to {n}") for n in range(3)]
     done = relays.copy(source, *targets)
+    files = [path for path in data.rglob("*") if path.is_file() and not path.is_symlink()]
     for n, event in enumerate(done):
+        assert (event["files"], event["links"]) == (len(files), 2), "a link is no file"
         assert tree(tmp_path / f"to {n}") == tree(data)
         assert event["warnings"] == []
         sparse = (tmp_path / f"to {n}" / "sparse").stat()

@@ -23,6 +23,7 @@ from clusterctl.node.relay.staging import Staging, Untrusted, copy_with_holes
 from clusterctl.node.relay.wire import Waits
 from tests.node.relay.relays import make, tree
 from tests.node.relay.test_relay_again import HOW, interrupted, nobodys  # noqa: F401
+from tests.variants import usual
 
 pytestmark = pytest.mark.slow
 
@@ -138,7 +139,7 @@ def test_a_read_only_folder_on_another_disk_can_be_copied_again(
 # What others have put there
 
 
-@pytest.mark.parametrize("dry", [False, True])
+@pytest.mark.parametrize("dry", usual(1, [False, True]))
 @pytest.mark.parametrize(
     ("kind", "says"),
     [

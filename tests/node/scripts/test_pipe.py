@@ -152,7 +152,7 @@ def test_objects_that_change_and_vanish_and_never_come(bucket, small_parts):
     bucket.objects = {"x/a": b"a" * 100}
     channel = channel_of()
     bucket.faults = lambda: 503
-    with pytest.raises(NotStreamed, match="gave up after 12 attempts: s3://.*/a: S3 says 503"):
+    with pytest.raises(NotStreamed, match="gave up after 12 attempts: s3://.*/a: S3 responded 503"):
         told(channel)
 
 

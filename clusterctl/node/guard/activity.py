@@ -64,7 +64,7 @@ def parse_activity(data: dict[str, Any]) -> NodeActivity:
         raise ValueError(f"not what a guard prints: {wrong}") from None
 
 
-def look(keeps_store: bool) -> NodeActivity:
+def node_activity(keeps_store: bool) -> NodeActivity:
     """Return the activity of this node. nvidia-smi is slow, so it runs only if all else is idle.
 
     With `keeps_store` data on the instance store counts as activity.

@@ -1,0 +1,188 @@
+"""Jobs that hang before their first step: what each waits for, by evidence as values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.diagnosis.evidence import Evidence, Frame, Partner, Socket, ThreadStack
+from clusterctl.diagnosis.verdict import diagnose
+from clusterctl.node.facts.network import Interface
+from clusterctl.node.record import to_data
+from tests.diagnosis.made_up import (
+    IMPORTS,
+    INIT,
+    SHUTDOWN,
+    facts,
+    job_of,
+    own,
+    samples,
+    socket_to,
+    with_host,
+    with_job,
+    with_processes,
+    with_rank,
+)
+
+IN_INIT = job_of(3, 1, INIT, log=("starting",))
+MANAGED = ("198.51.100.1", "198.51.100.2", "198.51.100.3")
+
+
+def checks(evidence: Evidence) -> list[str]:
+    return [one.check for one in diagnose(evidence).findings]
+
+
+def behind_other_addresses(evidence: Evidence) -> Evidence:
+    """Return the evidence of hosts that SSH reaches at other addresses than MPI does."""
+    for index, host in enumerate(evidence.hosts):
+        own_address = {
+            "lo": "127.0.0.1/8",
+            "docker0": "172.17.0.1/16",
+            "eth1": f"{host.address}/16",
+        }
+        found = [Interface(name, 1500, "up", one, "", 0, 0) for name, one in own_address.items()]
+        there = facts(host.host, interfaces=to_data(found))
+        evidence = with_host(evidence, index, address=MANAGED[index], facts=there)
+    return evidence
+
+
+def test_a_daemon_that_cannot_call_back_on_another_network_than_that_of_ssh():
+    """And whose host has no rank yet, though the others have."""
+    lost = socket_to(0, 2, timer="on", retransmits=7)
+    lost = replace(lost, state="SYN-SENT")
+    evidence = with_processes(
+        behind_other_addresses(IN_INIT), lambda one: None if one.rank == 2 else one
+    )
+    daemon = replace(evidence.hosts[2].processes[0], samples=samples((), sockets=(lost,)))
+    evidence = with_job(with_host(evidence, 2, processes=(daemon,)), line="", hosts={})
+    found = diagnose(evidence)
+    assert found.verdict.startswith(
+        "mpirun's daemon on demo-2 (198.51.100.3) cannot connect to demo-0 (198.51.100.1) "
+        "(port 1024): no answer to its packets, sent 8 times"
+    )
+    assert "'ping -c 3 10.0.0.5'" in found.findings[0].hint
+
+
+def test_an_address_that_several_hosts_have_names_none():
+    to_docker = Socket("10.0.0.7:40000", "172.17.0.1:1024", "SYN-SENT", timer="on", retransmits=7)
+    evidence = with_rank(
+        behind_other_addresses(IN_INIT), 2, samples=samples(INIT, sockets=(to_docker,))
+    )
+    assert "link.connect" not in checks(evidence)
+
+
+def test_a_program_on_a_mount_whose_server_is_gone():
+    looks = samples(IMPORTS, syscall="newfstatat /nfs/lib/x.py", wait_channel="request_wait_answer")
+    evidence = with_rank(IN_INIT, 1, samples=looks)
+    dead = facts("demo-1", errors={"mount /nfs": "no answer within 5 s"})
+    found = diagnose(with_host(evidence, 1, facts=dead))
+    assert found.verdict.startswith(
+        "/nfs on demo-1 (10.0.0.6) does not answer (no answer within 5 s), and rank 1 waits for it "
+        "in newfstatat of /nfs/lib/x.py; 2 ranks wait for it in the start of Horovod"
+    )
+    assert [(one.check, one.ranks) for one in found.findings] == [("mount.dead", (1,))]
+
+
+ASKED = Socket("10.0.0.5:41000", "10.0.0.5:27000", "ESTAB", acked_bytes=81)
+
+
+@pytest.mark.parametrize(
+    ("ends", "is_told"),
+    [
+        ([ASKED, ASKED, ASKED], True),
+        ([ASKED, ASKED, replace(ASKED, received_bytes=9)], False),
+        ([ASKED, ASKED, replace(ASKED, local="10.0.0.5:27000", peer="10.0.0.6:41000")], False),
+    ],
+    ids=["silent", "it has answered one", "it is of the job"],
+)
+def test_another_program_has_the_port_where_the_ranks_meet(ends, is_told):
+    evidence = IN_INIT
+    for rank, one in enumerate(ends):
+        evidence = with_rank(evidence, rank, samples=samples(INIT, sockets=(one,)))
+    found = diagnose(evidence)
+    assert ("rendezvous.unreached" in checks(evidence)) is is_told
+    assert not is_told or found.verdict.startswith(
+        "ranks 0-2 wait in the start of Horovod for an answer of 10.0.0.5:27000 on demo-0 "
+        "(10.0.0.5), which has taken 81 B of each and sent nothing for 3 min 34 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "is_input"), [("read pipe:[9]", True), ("read socket:[9]", False)]
+)
+def test_a_rank_that_reads_its_standard_input(call, is_input):
+    """MPI's start reads answers of the launcher, too: from a socket."""
+    mpirun = Partner(900, "S", "writes", ("mpirun", "train.py"), 1000, "poll")
+    looks = samples(own("<module>", 4), syscall=call, wait_channel="anon_pipe_read")
+    evidence = with_rank(
+        job_of(2, 1, own("bcast", 5), log=()), 0, samples=looks, partners=(mpirun,)
+    )
+    found = diagnose(evidence)
+    assert ("standard input" in found.verdict) is is_input
+    if is_input:
+        assert (found.exit_status, found.findings[0].ranks) == (2, (0,))
+        assert found.verdict.startswith(
+            "rank 0 on demo-0 (10.0.0.5) is waiting for its standard input (from its launcher) in "
+            "<module> train.py:4"
+        )
+
+
+SHELL = "did not end within 4 s: echo; its login shell has not started it"
+
+
+@pytest.mark.parametrize(("error", "status"), [(SHELL, 2), (SHELL.partition(";")[0], 3)])
+def test_a_login_file_that_waits_keeps_a_rank_from_starting(error, status):
+    none_runs = with_processes(
+        job_of(3, 1, log=("",)), lambda one: None if one.rank is not None else one
+    )
+    evidence = with_host(none_runs, 1, error=error, processes=(), facts={})
+    evidence = replace(evidence, cluster="", source="--hosts hosts")
+    found = diagnose(evidence)
+    assert found.exit_status == status
+    assert status == 3 or found.verdict == (
+        "demo-1 (10.0.0.6) lets the login in, and its login shell starts no command in time: a "
+        "login file of its user waits for something, or it is too busy; rank 1 is to run there, "
+        "and the job has made no step for 3 min 34 s"
+    )
+
+
+def test_ranks_that_were_started_for_different_numbers_of_ranks():
+    found = diagnose(with_rank(IN_INIT, 2, size=4))
+    assert found.verdict.startswith(
+        "rank 2 on demo-2 (10.0.0.7) was started as of 4 ranks, the others as of 3"
+    )
+    assert (found.check, found.exit_status) == ("ranks.size", 2)
+
+
+def test_a_job_whose_main_threads_have_returned():
+    """Its other threads keep it, and wait; one that works is no finding."""
+    keeps = ThreadStack("Uploader", 2, own("push", 41))
+    stuck = samples(SHUTDOWN)
+    stuck = tuple(replace(one, cpu_s=1.0, stacks=(*one.stacks, keeps)) for one in stuck)
+    evidence = with_rank(job_of(4, 1), 0, 1, 2, 3, samples=stuck)
+    found = diagnose(evidence)
+    assert found.verdict == (
+        "ranks 0-3 on 4 hosts have no main thread any more, and are kept by another thread, "
+        "Uploader, in push train.py:41"
+    )
+    works = tuple(replace(one, cpu_s=float(at)) for at, one in enumerate(stuck))
+    assert "rank.left" not in checks(with_rank(evidence, 1, samples=works))
+
+
+def test_what_is_stopped_since_it_reads_its_terminal_in_the_background():
+    looks = samples(own("<module>", 4), state="T", syscall="read /dev/pts/3")
+    [lead, *_] = diagnose(with_rank(IN_INIT, 0, samples=looks)).findings
+    assert (
+        "is stopped (state T) in reading its terminal, as a job in the background" in lead.message
+    )
+    assert lead.hint.startswith("start it with < /dev/null, or run it in the foreground (fg)")
+
+
+@pytest.mark.parametrize("call", ["read /dev/pts/3", "pselect6 /dev/pts/3", "poll /dev/pts/3"])
+def test_a_question_to_the_user_however_the_program_waits_for_the_answer(call):
+    looks = samples((*own("<module>", 4), Frame("ask", "/home/u/t.py", 9)), syscall=call)
+    assert (
+        "waiting for input on its terminal"
+        in diagnose(with_rank(IN_INIT, 0, samples=looks)).verdict
+    )
