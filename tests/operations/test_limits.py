@@ -326,7 +326,7 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
         # It costs nothing in the lab, so nobody is warned.
         assert ran.err.endswith(f"end:      nothing ends {name} by itself\n"), ran.err
         assert "warning" not in ran.err
-        assert clusterctl(*command, "--max-hours", "0.08").status == 2
+        assert clusterctl(*command, "--max-hours", "0.08").status == 1
         # The lab's nodes have the training environment, so `env install` is not a next step.
         assert (
             f"log in:   clusterctl ssh {name} --lab\n"
@@ -371,7 +371,7 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
         assert complete()
         assert "by --max-hours" not in clusterctl("status", name).err
         passed = clusterctl(*command, "--max-hours", "0.001")
-        assert (passed.status, state()) == (2, "running")
+        assert (passed.status, state()) == (1, "running")
         assert "--max-hours 0.001 has been reached already: the nodes have run for" in passed.err
         # A limit that has passed can only come from elsewhere. `up` keeps it.
         ec2.create_tags(
