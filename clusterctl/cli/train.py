@@ -441,7 +441,7 @@ class TrainCommand(ProgramCommand):
 @click.option("--force", is_flag=True, help="Even while another job runs, or checks fail.")
 @json_option("Training", "The job as JSON; its log goes to stderr.")
 def train(app: AppContext, name: str, **given: Any) -> int:
-    """Train on GPUS of the GPUs of cluster NAME; the head node's are used first.
+    """Train on GPUS of the GPUs of cluster NAME, or on all; the head node's are used first.
 
     \b
     clusterctl train demo 32 --synthetic
@@ -537,9 +537,9 @@ def _check_options(given: _TrainOptions) -> None:
                 f"{given.job_file} names the program, and the number of GPUs",
                 "leave out GPUS, --script, its channels, hyperparameters and arguments",
             )
-    elif given.gpus is None:
-        raise UsageError("how many GPUS?", "clusterctl train NAME GPUS, or --job-file YAML")
-    check_retries(given.gpus or 0, given.retries, given.min_gpus)
+    # Without GPUS, all are taken, whose number is not known yet.
+    gpus = given.min_gpus if given.gpus is None else given.gpus
+    check_retries(gpus or 0, given.retries, given.min_gpus)
     if given.watchdog_cancel and not given.watchdog_s:
         raise UsageError("--watchdog-cancel needs a time", "say how long: --watchdog 5m")
     if given.model_folder:
@@ -621,14 +621,16 @@ def _train(
 ) -> int:
     """Check and start the job, follow it unless it is detached, and return the exit status."""
     from clusterctl.ec2.health import health_findings
-    from clusterctl.operations.train import live_hosts, plan_training
+    from clusterctl.operations.train import check_retries, live_hosts, plan_training
 
     status = app.status(name)
     output.findings(folded(status.findings))
     with app.access(status.cluster) as access:
         with _ways_out(access, options.gpus, (app.clients, status.instances)):
-            if job:
-                request = replace(request, ranks=job.ranks(live_hosts(access), name))
+            if options.gpus is None:
+                hosts = live_hosts(access)
+                request = replace(request, ranks=job.ranks(hosts, name) if job else hosts.slots)
+                check_retries(request.ranks, options.retries, options.min_gpus)
             plan = plan_training(access, request, options.force, mode)
         health = health_findings(app.clients.ec2, status.instances)
         plan = replace(plan, findings=(*health, *plan.findings))

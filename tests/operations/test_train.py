@@ -455,6 +455,15 @@ def test_what_differs_between_nodes_is_said_at_once_and_nothing_starts(quiet):
         quiet.on(0, "rm -r small runs")
 
 
+def test_without_a_number_all_gpus_are_taken(quiet):
+    retries = ("--retries", "1", "--min-gpus")
+    for more in ((), (*retries, "2")):
+        status, out, err = quiet.ctl("train", "--synthetic", "--dry-run", *more)
+        assert (status, " -np 2 " in out) == (0, True), err
+    assert quiet.ctl("train", "--synthetic", "--dry-run", *retries, "3")[0] == 2
+    assert quiet.ctl("train", "0", "--synthetic", "--dry-run")[0] == 2
+
+
 @pytest.mark.all
 def test_a_program_is_looked_for_on_all_nodes_at_once(quiet):
     run = ("train", "2", "--dry-run", "--script")
