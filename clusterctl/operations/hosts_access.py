@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from clusterctl.domain.errors import ClusterctlError, HostError, MissingTool, UsageError
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    CommandTimeout,
+    HostError,
+    MissingTool,
+    UsageError,
+)
 from clusterctl.domain.hostsfile import HostsFile, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult
@@ -75,7 +81,11 @@ class AsRoot:
         sink: Sink | None = None,
     ) -> CommandResult:
         line = f"sudo -n /bin/sh -c {shlex.quote(command)}"
-        return self.connections.run(target, line, timeout_s=timeout_s, stdin=stdin, sink=sink)
+        try:
+            return self.connections.run(target, line, timeout_s=timeout_s, stdin=stdin, sink=sink)
+        except CommandTimeout as late:
+            late.message = late.message.replace(line, command)
+            raise
 
     def each(self, targets: Sequence[Target], work: Callable[[Target], T]) -> FanoutResult[T]:
         return self.connections.each(targets, work)

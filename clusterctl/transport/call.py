@@ -116,6 +116,7 @@ def timed_call(
         # A process that hangs in the kernel can keep the command from ending, though the function
         # has returned and its response is here.
         if not late.stdout.endswith("\n"):
+            late.message = late.message.replace(command, doing)
             raise
         result = CommandResult(target.host, command, 0, late.stdout, late.stderr, timeout_s)
     received_s = time.time()

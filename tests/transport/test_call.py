@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.domain.errors import CommandFailed, CommandNotRun, HostUnreachable
+from clusterctl.domain.errors import (
+    CommandFailed,
+    CommandNotRun,
+    CommandTimeout,
+    HostUnreachable,
+)
 from clusterctl.node.jobs.clean import Cleaning, NodeLogs, clean
+from clusterctl.operations.hosts_access import AsRoot
 from clusterctl.transport.call import call, call_all
 from clusterctl.transport.target import Target
 from tests.local_node import HEAD, LocalNode
@@ -54,6 +60,20 @@ def test_no_response_or_a_damaged_one_is_an_error_and_never_nothing_found(
         cleaned(node)
     assert caught.value.host == "demo-0"
     assert message in str(caught.value)
+
+
+class Late:
+    """Connections to a host where no command ends."""
+
+    def run(self, target, command, *, timeout_s, **_):
+        raise CommandTimeout(target.host, f"did not end within {timeout_s:g} s: {command}")
+
+
+def test_a_late_function_is_named_by_what_it_does_and_not_by_its_program():
+    for connections in (Late(), AsRoot(Late())):
+        with pytest.raises(CommandTimeout) as late:
+            cleaned(connections)
+        assert late.value.message == "did not end within 60 s: removing"
 
 
 def test_each_node_has_an_outcome_of_its_own(node):
