@@ -179,8 +179,11 @@ class _Reader:
         self._findings: dict[tuple[str, str], LogFinding] = {}
         # The number of lines that were counted without being matched.
         self._alike: dict[tuple[str, str], int] = {}
-        # The last line of a finding all of whose lines say that their program tries again; else 0.
+        # The last line of a finding all of whose lines say that their program tries again, or whose
+        # signature does; else 0.
         self._tried: dict[tuple[str, str], int] = {}
+        # Findings of which a line does not say so itself.
+        self._untold: set[tuple[str, str]] = set()
         # Whether the last line so far had no end yet, and is not counted.
         self._is_cut = False
         self._shapes: dict[bytes, _Shape] = {}
@@ -231,9 +234,9 @@ class _Reader:
     def _weighed(self, key: tuple[str, str], one: LogFinding) -> LogFinding:
         """Return the finding; as a warning if its program tried again, and got further."""
         last = self._tried.get(key, 0)
-        if one.signature.severity is Severity.ERROR and last and self._went_on(last, one):
-            return _as_warning(one)
-        return one
+        is_told = key not in self._untold and not _OBJECTS.search(one.text)
+        went_on = last and self._went_on(last, None if is_told else one)
+        return _as_warning(one) if went_on else one
 
     def _went_on(self, line: int, one: LogFinding | None = None) -> bool:
         """Return whether one of the last lines after this one shows progress, or that what is tried
@@ -244,7 +247,10 @@ class _Reader:
             return goes_on(after)
         objects = _OBJECTS.findall(one.text)
         is_over = compiled(worked).search
-        return any(is_over(text) and all(name in text for name in objects) for text in after)
+        return any(
+            is_over(text) and all(name in text for name in objects) and _is_about(text, one.hosts)
+            for text in after
+        )
 
     def take(self, data: bytes, last: bool = False) -> bytes:
         """Read the lines in `data` that have FOLLOWING lines after them. Return the other bytes.
@@ -467,13 +473,14 @@ class _Reader:
         if one.generic and "error" in values and before is None:
             values["advised"] = _message(said[0][1], lines, number)[1]
         is_over = before is not None and not self._tried.get(key)
-        goes_on_then = (
-            one.retries
-            or tries_again(said[0][1])
+        is_told = (
+            tries_again(said[0][1])
             or does_without(said[0][1])
             or any(tries_again(below) for _, below in following(lines, number, 2)[1:])
         )
-        self._tried[key] = self._line + 1 if goes_on_then and not is_over else 0
+        self._tried[key] = self._line + 1 if (one.retries or is_told) and not is_over else 0
+        if not is_told:
+            self._untold.add(key)
         # A rule of dashes says nothing: the line after it is shown.
         below, text = next((part for part in said if re.search(r"\w", part[1])), said[0])
         line = self._line + 1 + below
@@ -566,6 +573,11 @@ def _may_be_handled(one: LogFinding | UnknownError) -> bool:
     return is_exception or known.role is Role.HARMLESS or known.severity is not Severity.ERROR
 
 
+def _is_about(text: str, hosts: frozenset[str]) -> bool:
+    """Return whether a line names all these hosts, or may be about the only one: it names none."""
+    return all(host in text for host in hosts) or (len(hosts) == 1 and not _HOST.search(text))
+
+
 def _as_warning(one: LogFinding) -> LogFinding:
     if one.signature.severity is not Severity.ERROR:
         return one
@@ -574,6 +586,8 @@ def _as_warning(one: LogFinding) -> LogFinding:
 
 # An object of Kubernetes in a line of its events.
 _OBJECTS = re.compile(r"\b(?:pod|job|node|deployment|statefulset)s?/[\w.-]+")
+# A line that names a host: an address, or what its program connects to.
+_HOST = re.compile(r"\b(?:\d+\.){3}\d+\b|\b(?:to|on|host|node) (?!the\b|a\b)[\w-]*[\d.][\w.-]*")
 # Lines below a message that may be its rest or its advice, and lines of those that are its rest.
 _BELOW, _REST = 7, 3
 # A line below a message that begins something else: a tag, a frame, a rule, a prompt, a level, a

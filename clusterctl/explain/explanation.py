@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from clusterctl.domain.findings import Severity
-from clusterctl.explain.catalogue import wordings
+from clusterctl.explain.catalogue import libraries, wordings
 from clusterctl.explain.failing import LineKind
 from clusterctl.explain.lines import NEAR
 from clusterctl.explain.message import is_harmless, is_wrapper, object_of, reports_other
 from clusterctl.explain.signature import Role, Signature
-from clusterctl.explain.table import compiled, named, with_meanings
+from clusterctl.explain.table import Search, compiled, named, table, with_meanings
 
 _ROLES = list(Role)
 _SEVERITIES = [Severity.ERROR, Severity.WARNING, Severity.INFO]
@@ -49,29 +49,38 @@ class LogFinding:
     @property
     def cause(self) -> str:
         """The signature's cause, with the values from the log, and what the words name."""
-        kind = self._by_words
+        reason = self._reason
         own = self._filled(self.signature.cause)
-        return f"{own.rstrip('.: ')}. That is: {kind.cause}" if kind else own
+        return f"{own.rstrip('.: ')}. That is: {reason.cause}" if reason else own
 
     @property
     def remedies(self) -> tuple[tuple[str, str], ...]:
         """Alternatives of the cause, each with its remedy; one without a name if it is alone.
 
-        Of a program's own message that is known by its form only, what it advises and what its
-        words name come first; advice that takes something away comes last.
+        Of a message that quotes a reason, what it advises and the steps for that reason come first;
+        advice that takes something away comes last.
         """
         own = tuple((self._filled(when), self._filled(do)) for when, do in self.signature.remedies)
-        kind = self._by_words
+        reason = self._reason
         advice = self.values.get("advised", "")
         advised = (("", f"the message itself advises: {advice}"),) if advice else ()
-        steps = (*(kind.remedies if kind else ()), *own)
+        steps = (*(reason.remedies if reason else ()), *own)
         return (*advised, *steps) if is_harmless(advice) else (*steps, *advised)
 
     @functools.cached_property
-    def _by_words(self) -> LogFinding | None:
-        """What the words of a message name that is known by its form only."""
-        is_form = self.signature.generic and "error" in self.values
-        return by_words(self.values["error"]) if is_form else None
+    def _reason(self) -> LogFinding | None:
+        """What the reason is known as that a message quotes which is known by its form only.
+
+        A signature with its own table of reasons is such a one if the reason is not in it.
+        """
+        one, reason = self.signature, self.values.get("error", "")
+        is_unlisted = one.role is Role.SYMPTOM and any(
+            words.get("else") == self.values.get(f"{group}_meaning")
+            for group, words in one.meanings.items()
+        )
+        if not reason or not (one.generic or is_unlisted):
+            return None
+        return known_of(reason, (Role.ROOT,)) or by_words(reason)
 
     @property
     def remedy(self) -> str:
@@ -138,7 +147,8 @@ def by_words(message: str, line: int = 0, text: str = "") -> LogFinding | None:
     """Return the kind of failure that the words of a message name, or None.
 
     Of a chain, `cannot start: mount failed: no such device`, the last part is the reason. What
-    comes after words that begin guesses is left out.
+    comes after words that begin guesses is left out. If the reason is only the number of an error,
+    its text counts.
     """
     message = _GUESSES.split(message)[0] or message
     for part in dict.fromkeys((_innermost(message), message)):
@@ -148,6 +158,35 @@ def by_words(message: str, line: int = 0, text: str = "") -> LogFinding | None:
             if match and values is not None:
                 at = max(message.rfind(part), 0) + match.start()
                 return LogFinding(one, line, text, {**object_of(message, at), **values})
+    return _by_code(message, line, text)
+
+
+def _by_code(message: str, line: int, text: str) -> LogFinding | None:
+    """Return what the number of an error stands for that a message has, or None."""
+    for library in libraries():
+        match = compiled(library.pattern).search(message)
+        code = named(match)["code"] if match else ""
+        if meaning := library.texts.get(code):
+            spelled = library.says.format(text=meaning)
+            known = known_of(spelled, _ROLES[:3]) or by_words(spelled)
+            if known:
+                cause = f'number {code} of {library.name} is "{meaning}": {known.signature.cause}'
+                one = replace(known.signature, cause=cause)
+                return replace(known, signature=one, line=line, text=text)
+    return None
+
+
+def known_of(message: str, roles: Sequence[Role]) -> LogFinding | None:
+    """Return the first finding of some roles that the catalogue has for a message, or None.
+
+    Signatures that know only how a message looks do not count.
+    """
+    for one in table().named(hit[0] for hit in table().hits(message.encode(), Search.ALL)):
+        is_specific = one.role in roles and not one.generic and not one.hook
+        match = compiled(one.pattern).search(message) if is_specific else None
+        values = match and with_meanings(one, named(match))
+        if values is not None and one.severity is Severity.ERROR:
+            return LogFinding(one, 0, message, values)
     return None
 
 

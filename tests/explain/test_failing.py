@@ -11,8 +11,9 @@ import pytest
 
 from clusterctl.cli.main import cli, run_command
 from clusterctl.domain.findings import Severity
-from clusterctl.explain.catalogue import wordings
+from clusterctl.explain.catalogue import libraries, wordings
 from clusterctl.explain.engine import explain
+from clusterctl.explain.explanation import by_words
 from clusterctl.explain.message import object_of
 from clusterctl.explain.signature import Role
 
@@ -186,6 +187,39 @@ def test_a_scheduler_that_found_a_node_later_has_no_error():
     found = explain([late, "Normal  Scheduled  default-scheduler  Successfully assigned a/b\n"])
     assert found.severity is Severity.WARNING
     assert explain([late]).severity is Severity.ERROR
+
+
+@pytest.mark.parametrize(
+    ("end", "severity"),
+    [
+        ("connected\n", Severity.WARNING),
+        ("connected to 10.0.0.5\n", Severity.WARNING),
+        ("connected to 10.0.0.6\n", Severity.ERROR),
+        ("not connected\n", Severity.ERROR),
+        ("", Severity.ERROR),
+    ],
+)
+def test_a_host_that_was_waited_for_and_then_reached_is_no_error(end, severity):
+    refused = "ssh: connect to host 10.0.0.5 port 22: Connection refused\n"
+    wait = f"waiting for SSH on 10.0.0.5\n{refused}"
+    assert explain([f"{wait}{wait}{end}"]).severity is severity
+
+
+@pytest.mark.parametrize(
+    ("message", "signature"), [pair for one in libraries() for pair in one.samples.items()]
+)
+def test_the_number_of_an_error_is_read_as_its_text(message, signature):
+    kind = by_words(message)
+    assert kind and kind.signature.id == signature
+    assert "number" in kind.cause and kind.remedy
+    assert explain([f"error: {message}\n"]).unknown[0].by_words
+
+
+def test_a_reason_that_is_not_in_the_table_of_its_signature_is_explained_by_its_words():
+    log = "[m7-31:723275:0] x.c:161  UCX  ERROR quux_create(QP) failed: Cannot allocate memory\n"
+    lead = explain([log]).lead
+    assert lead and lead.signature.id == "mpi.ucx"
+    assert "That is: memory could not be had" in lead.cause and "`ulimit -l`" in lead.remedy
 
 
 def test_what_is_tried_again_in_the_next_line_is_a_warning_if_it_then_works():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from clusterctl.toml_file import read_toml
 
 # Kinds of failures for lines that no signature knows.
 _WORDS_FILE = Path(__file__).parent / "words.toml"
+# Texts of the numbers with which libraries say why something failed.
+_CODES_FILE = _WORDS_FILE.with_name("codes.toml")
 # The user's files come first, then the shipped ones by their key `order`.
 _USERS_ORDER = 0
 # The keys of a signature with their types.
@@ -68,7 +71,7 @@ def catalogue() -> tuple[Signature, ...]:
     The user's files are `signatures/*.toml` in clusterctl's home folder. Raises UsageError with
     file and key if one of them is wrong.
     """
-    shipped = set(_WORDS_FILE.parent.glob("*.toml")) - {_WORDS_FILE, FORMS_FILE}
+    shipped = set(_WORDS_FILE.parent.glob("*.toml")) - {_WORDS_FILE, _CODES_FILE, FORMS_FILE}
     return load(shipped, own(home_folder() / "signatures"))
 
 
@@ -76,6 +79,36 @@ def catalogue() -> tuple[Signature, ...]:
 def wordings() -> tuple[Signature, ...]:
     """Return the kinds of failures by the words of their messages, in the order of trying."""
     return tuple(_read(_WORDS_FILE)[1])
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library, the form of a message with the number of one of its errors, and their texts.
+
+    `says` is a message with the text in place of `{text}`. `samples` are messages, each with the
+    signature that then explains it.
+    """
+
+    name: str
+    pattern: str
+    says: str
+    texts: Mapping[str, str]
+    samples: Mapping[str, str]
+
+
+@functools.lru_cache(maxsize=1)
+def libraries() -> tuple[Library, ...]:
+    """Return the libraries whose numbers of errors are known, in the order of trying."""
+    return tuple(
+        Library(
+            row["name"],
+            "|".join([row["pattern"]] if isinstance(row["pattern"], str) else row["pattern"]),
+            row["says"],
+            row["texts"],
+            row["samples"],
+        )
+        for row in read_toml(_CODES_FILE)["library"]
+    )
 
 
 def own(folder: Path) -> list[Path]:
