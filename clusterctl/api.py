@@ -126,7 +126,11 @@ def _check(
         parts = [(f"{where}[{at}]", one, None) for at, one in enumerate(value)]
     for place, part, options in parts:
         for field in fields(part) if is_dataclass(part) else ():
-            own, inner = vars(sys.modules[part.__module__]), getattr(part, field.name)
+            bases = type(part).__mro__
+            owner = next(one for one in bases if field.name in vars(one).get("__annotations__", {}))
+            if not owner.__module__.startswith("clusterctl."):
+                continue  # a field of a class derived from ours
+            own, inner = vars(sys.modules[owner.__module__]), getattr(part, field.name)
             _check(f"{place}.{field.name}", inner, str(field.type), own, field.default, options)
     if context is None:
         return

@@ -7,9 +7,10 @@ import io
 import math
 import re
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Optional
 
 import click
 import pytest
@@ -133,6 +134,10 @@ def test_a_field_of_a_wrong_type_is_refused_by_name(monkeypatch, tmp_path):
     def of_job(**wrong):
         return refusal(api.train, "demo", api.JobRequest(**{"ranks": 2, **wrong}))
 
+    # The class may be derived from: its own fields are its own.
+    own = [("tag", Optional[str], None)]
+    derived = make_dataclass("Mine", own, bases=(api.JobRequest,), frozen=True)
+    assert refusal(api.train, "demo", derived(2, script=3)).startswith("train: request.script is")
     words, variables = "train: request.arguments is tuple[str, ...], not ", "tuple[Variable, ...]"
     assert of_job(script=Path("f")).startswith("train: request.script is str | None, not ")
     assert of_job(arguments="00") == f"{words}'00'"

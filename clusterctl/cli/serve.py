@@ -91,8 +91,8 @@ def serve(
     requested = [show_status, end, forward is not None, model_dir is not None]
     if sum(requested) != 1:
         raise UsageError(
-            "what is to be done?" if not any(requested) else "that is more than one thing to do",
-            "give MODEL_DIR, or one of --status, --stop and --forward PORT",
+            "give exactly one of MODEL_DIR, --status, --stop and --forward PORT",
+            f"for example: clusterctl serve {name} --status",
         )
     with app.open(name) as access:
         if model_dir is not None:
@@ -172,7 +172,7 @@ def _start(
 def _status(access: Access, jobs: list[JobRecord], model: str | None, as_json: bool) -> int:
     """Print the served models, or only `model`, and the nodes that did not answer.
 
-    Return 255 if there are such nodes, 1 if one of the models is not available, else 0.
+    Return 255 if there are such nodes, 1 if one failed or a model is not available, else 0.
     """
     from clusterctl.operations.serving import gone_models, served
 

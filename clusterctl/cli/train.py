@@ -391,7 +391,7 @@ class TrainCommand(ProgramCommand):
 @click.option(
     "--hierarchical-allreduce/--no-hierarchical-allreduce",
     default=None,
-    help="Add up within each node first, then between nodes.",
+    help="Hierarchical allreduce: within each node first, then between nodes.",
 )
 @click.option("--autotune", is_flag=True, help="Let Horovod find the best of these three.")
 @click.option(
@@ -418,7 +418,7 @@ class TrainCommand(ProgramCommand):
     metavar="TIME",
     help="Diagnose the job on the head node when it has made no step for so long, such as 5m.",
 )
-@click.option("--watchdog-cancel", is_flag=True, help="Then end the job.")
+@click.option("--watchdog-cancel", is_flag=True, help="With --watchdog: cancel the job.")
 @click.option(
     "--output",
     "output_folder",
@@ -435,7 +435,9 @@ class TrainCommand(ProgramCommand):
     metavar="N",
     help="Start again from the last checkpoint when a node is lost, up to N times.",
 )
-@click.option("--min-gpus", type=click.IntRange(1), metavar="G", help="Then with as few as G GPUs.")
+@click.option(
+    "--min-gpus", type=click.IntRange(1), metavar="G", help="With --retries: at least G GPUs."
+)
 @dry_run_option
 @click.option("-v", "--verbose", is_flag=True, help="Print the mpirun lines that run.")
 @click.option("--force", is_flag=True, help="Even while another job runs, or checks fail.")

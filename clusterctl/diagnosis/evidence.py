@@ -139,6 +139,13 @@ class OtherProcess:
     argv: tuple[str, ...] = ()
 
 
+# Variables of the address and the port at which the ranks of a job meet at its start.
+MEET_AT = (
+    ("MASTER_ADDR", "MASTER_PORT"),
+    ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+)
+
+
 @dataclass(frozen=True)
 class ProcessEvidence:
     """A process of the job. `role` is rank, launcher (mpirun), daemon (prted), child or job.
@@ -195,6 +202,12 @@ class ProcessEvidence:
         names = [word.rpartition("/")[2] for word in self.argv[:4]]
         known = (one for one in names if STARTERS.fullmatch(one) or one in ("srun", "mpiexec"))
         return next(known, "mpirun") if self.role == "launcher" else ""
+
+    @property
+    def meets_at(self) -> str:
+        """Return `ADDRESS:PORT` at which the job's ranks meet at its start; empty if unknown."""
+        pairs = ([self.variables.get(name, "") for name in pair] for pair in MEET_AT)
+        return next((":".join(pair) for pair in pairs if all(pair)), "")
 
 
 @dataclass(frozen=True)

@@ -42,23 +42,14 @@ def to_read(evidence: Evidence) -> list[Rank]:
     return [several[0] for several in sorted(groups.values(), key=len)][:MOST]
 
 
-# Variables of the address and the port at which the ranks of a job meet at its start.
-MEET_AT = (
-    ("MASTER_ADDR", "MASTER_PORT"),
-    ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
-)
-
-
 def to_connect(evidence: Evidence) -> dict[str, tuple[Rank, str]]:
     """Return, by host, a rank that waits at the start of its communication, and where the job's
     ranks meet: whether that can be reached from there is worth a try."""
     scene = Scene(evidence)
     found: dict[str, tuple[Rank, str]] = {}
     for one in scene.ranks if not scene.has_made_steps else ():
-        variables = one.process.variables
-        meet = next((pair for pair in MEET_AT if all(map(variables.get, pair))), None)
-        if meet and one.place is Activity.INIT:
-            found.setdefault(one.host.host, (one, ":".join(variables[name] for name in meet)))
+        if one.process.meets_at and one.place is Activity.INIT:
+            found.setdefault(one.host.host, (one, one.process.meets_at))
     return dict([*found.items()][:MOST])
 
 

@@ -65,8 +65,6 @@ def await_available(client: EC2Client, name: str, timeouts: Timeouts = Timeouts(
 
 # Instances per TerminateInstances call.
 BATCH = 100
-# The error of an instance with termination protection.
-PROTECTED = "OperationNotPermitted"
 
 
 class StillShuttingDown(ClusterctlError):
@@ -125,27 +123,36 @@ def terminate(
 
 
 def _terminate(client: EC2Client, ids: Sequence[str]) -> None:
-    for error in request_termination(client, ids).values():
-        raise error
-
-
-def request_termination(client: EC2Client, ids: Sequence[str]) -> dict[str, AwsError]:
-    """Call TerminateInstances, and return the error of each instance that EC2 refused to end.
-
-    An id that EC2 does not know, because it is too new or too old, is none.
-    """
-    refused: dict[str, AwsError] = {}
+    """Call TerminateInstances, leaving out ids that EC2 does not know. Raises AwsError if EC2
+    refuses one of them: then none of its batch ends."""
     for batch in batches(ids, BATCH):
         try:
             with translated():
                 client.terminate_instances(InstanceIds=batch)
         except AwsError as error:
-            # One unknown or protected instance fails the call for all, so each is sent separately.
-            if len(batch) > 1 and error.code in ("InvalidInstanceID.NotFound", PROTECTED):
+            # One id that EC2 does not know, because it is too new or too old, fails the call for
+            # all. So each is sent separately.
+            if error.code != "InvalidInstanceID.NotFound":
+                raise
+            if len(batch) > 1:
                 for one in batch:
-                    refused |= request_termination(client, [one])
-            elif error.code != "InvalidInstanceID.NotFound":
-                refused |= dict.fromkeys(batch, error)
+                    _terminate(client, [one])
+
+
+def terminate_each(client: EC2Client, ids: Sequence[str]) -> dict[str, AwsError]:
+    """Terminate all that EC2 lets end, and return the error of each instance that it refuses.
+
+    One instance that is protected, or that the caller has no right to, fails the call for all.
+    """
+    refused: dict[str, AwsError] = {}
+    for batch in batches(ids, BATCH):
+        try:
+            _terminate(client, batch)
+        except AwsError as error:
+            if len(batch) == 1:
+                refused[batch[0]] = error
+            for one in batch if len(batch) > 1 else ():
+                refused |= terminate_each(client, [one])
     return refused
 
 

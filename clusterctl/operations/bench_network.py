@@ -255,7 +255,7 @@ class _Probes(RelayGroup[str]):
                 self.fail(name, printable(event.why))
         for name in self._at:
             if now - self._last_message_at[name] > SILENT_AFTER_S:
-                self.fail(name, f"it fell silent for {SILENT_AFTER_S:g} s")
+                self.fail(name, f"no message for {SILENT_AFTER_S:g} s")
         return updates
 
 

@@ -351,6 +351,6 @@ def _difference(node: NodeReport) -> ClusterctlError | None:
     more = gap.missing + gap.delete - 1
     return CommandFailed(
         node.host,
-        f"has not what the source has: {names[0]}" + (f", and {more} more" if more else ""),
+        f"differs from the source: {names[0]}" + (f" and {more} more" if more else ""),
         gap.warnings[0] if gap.blocked and gap.warnings else "copy again with --checksum",
     )

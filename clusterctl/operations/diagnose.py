@@ -19,6 +19,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, distribution
@@ -38,7 +39,7 @@ from clusterctl.domain.errors import (
 )
 from clusterctl.domain.hostsfile import HostSlots, parse_hosts_file
 from clusterctl.node.diagnosis.job import JobOnHead, JobOutput
-from clusterctl.node.diagnosis.sampler import SamplerRequest, sample
+from clusterctl.node.diagnosis.sampler import SamplerRequest, SamplerResponse, sample
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
 from clusterctl.node.record import salvage
 from clusterctl.operations.access import Access
@@ -55,7 +56,6 @@ GREETING = (
 CONNECT_WITHIN_S = 4.0
 # How long a kept connection may take to start a command before it is opened again.
 DOUBT_AFTER_S = 3.0
-TRIES = 2
 # Time beyond the sampler's own deadline, for its output to arrive.
 ENDING_S = 1.5
 # Time to send py-spy to a node that lacks it: a home uplink is slow.
@@ -270,9 +270,9 @@ def ask(
     words = [*result.stdout.split(), "", ""]
     spy, why, send = spies.for_node(words[1], words[2:], session.round_trip_s)
     request = replace(request, py_spy=spy.name if spy else "", py_spy_missing=why)
-    # A host that was too busy to read its processes in time gets a second try.
-    for _ in range(TRIES):
-        response = call(
+
+    def sampled() -> SamplerResponse:
+        return call(
             connections,
             target,
             sample,
@@ -281,9 +281,14 @@ def ask(
             timeout_s=request.within_s + ENDING_S + (SEND_WITHIN_S if send else 0),
             attachment=send,
         )
-        host, problems = salvage(HostEvidence, response.host)
-        if not host or not sees_nothing(host):
-            break
+
+    response = sampled()
+    host, problems = salvage(HostEvidence, response.host)
+    if host and sees_nothing(host):
+        # It was too busy to read its processes in time. Without a second answer the first counts.
+        with suppress(HostError):
+            response = sampled()
+            host, problems = salvage(HostEvidence, response.host)
     on_head, wrong = salvage(JobOnHead, response.job) if response.job is not None else (None, ())
     if host is None or (response.job or {}).get("found") and not (on_head and on_head.found):
         why = (*problems, *wrong)[0]

@@ -64,7 +64,7 @@ class EnvReport:
 
     @property
     def exit_status(self) -> int:
-        """The highest status of the errors; 1 if a node is not ready or unlike the others; or 0."""
+        """255 if a node did not answer, 1 if one failed, is not ready or differs, else 0."""
         return status_of(self.failures, bool(errors(self.findings)))
 
 

@@ -114,7 +114,7 @@ def fetch(
     copy failed, or one differs.
     """
     job = find_job(access.connections, access.head, job_id)
-    record, started = place / RECORD, place / f".fetch-{job_id}-begun"
+    record, started = place / RECORD, _staging(job_id, place)
     check_place(place, job_id)
     problems: list[ClusterctlError] = []
     outputs = [] if record_only else _outputs(access, job, problems)
@@ -339,6 +339,11 @@ def _read_record(record: Path) -> _FolderRecord:
         return _FolderRecord()
 
 
+def _staging(job_id: str, place: Path = Path()) -> Path:
+    """Return the folder in `place` that is there while a fetch of the job is not complete."""
+    return place / f".fetch-{job_id}-begun"
+
+
 def check_place(place: Path, job_id: str = "") -> None:
     """Raise UsageError if job `job_id`, or a new one, cannot be fetched into `place`: it holds
     another job's files, or is none of the user's folders."""
@@ -348,6 +353,10 @@ def check_place(place: Path, job_id: str = "") -> None:
         if other != job_id:
             holds = f"job {other}" if other else f"a {RECORD} that is no job's"
             raise UsageError(f"{place} holds {holds}", "name another folder")
+        for part in place.glob(_staging("*").name):
+            if part != _staging(job_id, place):
+                job = part.name.removeprefix(".fetch-").removesuffix("-begun")
+                raise UsageError(f"{place} holds a part of job {job}", "name another folder")
     except OSError as error:
         raise UsageError(f"cannot read {place}: {error.strerror}", "name another folder") from None
     if not can_write(place):

@@ -224,7 +224,7 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
         off = frozenset({head.host} if isinstance(error, HostUnreachable) else ())
         return Losses(unknown={head.host: error.message}, off=off)
     off_hosts: set[str] = set()
-    heard: set[str] = set()  # of which a machine was reached, and does not say
+    reached: set[str] = set()  # of which a machine was reached, and does not say
     # Two machines may have one name: that of a node, and the one that it replaces.
     found = [(head.host, report.found)] if head.host in hosts else []
     trees = [tree for tree in report.trees if tree.hosts]
@@ -246,7 +246,7 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
             unknown[outcome.host] = "; ".join(dict.fromkeys(reasons))
             silent = isinstance(outcome.error, HostUnreachable)
             off_hosts |= {outcome.host} if silent else set()
-            heard |= set() if silent else {outcome.host}
+            reached |= set() if silent else {outcome.host}
         files, there = outcome.value or ((), [])
         found.append((outcome.host, files))
         processes += there
@@ -268,7 +268,7 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
         written=tuple(one for one in written if one.files or one.unread),
         unknown=unknown,
         unread=report.unknown,
-        off=frozenset(off_hosts - heard),
+        off=frozenset(off_hosts - reached),
     )
 
 

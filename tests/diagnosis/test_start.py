@@ -92,12 +92,14 @@ ASKED = Socket("10.0.0.5:41000", "10.0.0.5:27000", "ESTAB", acked_bytes=81)
     [
         ([ASKED, ASKED, ASKED], True),
         ([ASKED, ASKED, replace(ASKED, received_bytes=9)], False),
+        ([replace(ASKED, peer="203.0.113.9:514")] * 3, False),
         ([ASKED, ASKED, replace(ASKED, local="10.0.0.5:27000", peer="10.0.0.6:41000")], False),
     ],
-    ids=["silent", "it has answered one", "it is of the job"],
+    ids=["silent", "it has answered one", "it takes logs", "it is of the job"],
 )
 def test_another_program_has_the_port_where_the_ranks_meet(ends, is_told):
-    evidence = IN_INIT
+    meets = ("HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.5"), ("HOROVOD_GLOO_RENDEZVOUS_PORT", "27000")
+    evidence = with_rank(IN_INIT, 0, 1, 2, variables=dict(meets))
     for rank, one in enumerate(ends):
         evidence = with_rank(evidence, rank, samples=samples(INIT, sockets=(one,)))
     found = diagnose(evidence)
@@ -153,6 +155,9 @@ def test_ranks_that_were_started_for_different_numbers_of_ranks():
         "rank 2 on demo-2 (10.0.0.7) was started as of 4 ranks, the others as of 3"
     )
     assert (found.check, found.exit_status) == ("ranks.size", 2)
+    # An elastic launcher starts ranks later, for more.
+    elastic = with_rank(with_rank(IN_INIT, 2, size=4), 1, samples=samples(own("load", 7)))
+    assert "ranks.size" not in checks(elastic)
 
 
 def test_a_job_whose_main_threads_have_returned():

@@ -45,8 +45,8 @@ REFUSED = {
     "no key": ({"tags": (("", "x"),)}, "not a tag: ''", "1 to 128"),
     "a long key": ({"tags": (("k" * 129, "x"),)}, "not a tag", "1 to 128"),
     "a long value": ({"tags": (("k", "x" * 257),)}, "not a tag", "up to 256"),
-    "two lines": ({"tags": (("k", "x\ny"),)}, "not a tag: 'k': 'x\\ny'", "line breaks"),
-    "a control character": ({"tags": (("k\0", "x"),)}, "not a tag", "line breaks"),
+    "two lines": ({"tags": (("k", "x\ny"),)}, "not a tag: 'k': 'x\\ny'", "printable"),
+    "a control character": ({"tags": (("k\0", "x"),)}, "not a tag", "printable"),
     "twice": ({"tags": (("k", "x"), ("k", "y"))}, "given twice", "one value"),
     "too many": (
         {"tags": tuple((f"k{n}", "x") for n in range(MOST_TAGS + 1))},

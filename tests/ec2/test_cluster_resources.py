@@ -7,7 +7,7 @@ import pytest
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import cluster_resources, tags
-from clusterctl.ec2.cluster_resources import await_available
+from clusterctl.ec2.cluster_resources import await_available, terminate, terminate_each
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.request import tagged
 from clusterctl.ec2.network.vpcs import find_vpc
@@ -30,6 +30,29 @@ def delete_of_demo(client, kind, *timeout):
     """Delete the cluster's resources of this kind, and return their names or ids."""
     found = delete_all(client, find_resources(client, "demo", kind), kind, *timeout)
     return tuple(one.id if kind is GROUP else one.name for one in found)
+
+
+class Protecting:
+    """EC2 with three instances, of which it lets all but one end."""
+
+    def __init__(self, code):
+        self.code, self.ended = code, []
+
+    def terminate_instances(self, InstanceIds):
+        if "i-1" in InstanceIds:
+            raise refused(self.code)
+        self.ended += InstanceIds
+
+
+def test_one_instance_that_may_not_be_ended_keeps_no_other_from_it_in_gc_and_all_in_down():
+    for code in ("OperationNotPermitted", "UnauthorizedOperation", "UnsupportedOperation"):
+        ec2, ids = Protecting(code), ["i-0", "i-1", "i-2"]
+        assert {one: error.code for one, error in terminate_each(ec2, ids).items()} == {"i-1": code}
+        assert ec2.ended == ["i-0", "i-2"]
+        ec2 = Protecting(code)
+        with pytest.raises(AwsError):
+            terminate(ec2, "demo", 1.0, ids)
+        assert ec2.ended == [], "the command has yet to say what it could not do"
 
 
 def test_all_of_a_cluster_and_nothing_else(client):

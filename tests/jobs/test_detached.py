@@ -283,6 +283,15 @@ def test_a_second_fetch_is_whole_only_at_its_end_and_names_what_is_no_longer_the
     assert sums == [False, True, True, True], "a file that was written over may have its time"
 
 
+def test_a_folder_with_a_part_of_another_job_is_refused(tmp_path):
+    """As one is that holds all of it: a fetch that was interrupted leaves no record.json."""
+    (tmp_path / f".fetch-{JOB}-begun").mkdir()
+    check_place(tmp_path, JOB)
+    for other in ("", "20261121-154501-3f2b"):
+        with pytest.raises(UsageError, match=f"holds a part of job {JOB}"):
+            check_place(tmp_path, other)
+
+
 def test_a_dangling_link_is_no_folder_to_fetch_into(node, tmp_path):
     (tmp_path / "dl").symlink_to("nowhere")
     for place in (tmp_path / "dl", tmp_path / "dl" / "below"):
@@ -504,7 +513,7 @@ def test_of_a_head_node_that_is_off_is_said_what_was_last_known_and_at_once(node
     with pytest.raises(ConnectionLost) as caught:
         follow_job(node, HEAD, JOB, lambda _: None, lambda *_: pytest.fail("it was tried again"))
     known = rf"its instance is stopped; job {JOB} wrote its last line that came at [\d:]+ UTC; "
-    assert re.fullmatch(known + "what became of it since is not known", caught.value.message)
+    assert re.fullmatch(known + "its current state is unknown", caught.value.message)
     assert caught.value.hint == "switch it on"
     monkeypatch.undo()
     assert end_job(node, HEAD, JOB)

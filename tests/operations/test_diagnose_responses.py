@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from clusterctl.domain.errors import CommandNotRun
+from clusterctl.domain.errors import CommandNotRun, HostError
 from clusterctl.domain.results import CommandResult
 from clusterctl.node.diagnosis.job import JobOnHead
 from clusterctl.node.diagnosis.sampler import SamplerRequest, SamplerResponse
@@ -23,7 +23,9 @@ def asked(tmp_path, host, job, greeting="1764000000.5 x86_64 py-spy-1", before=(
     """Ask a node whose response is this one, after those `before`."""
     connections = mock.Mock()
     connections.run.return_value = CommandResult("demo-0", "", 0, greeting, "", 0.1)
-    responses = [SamplerResponse(one, job) for one in (*before, host, None)]
+    answers = (*before, host, None)
+    is_late = HostError("demo-0", "did not end")
+    responses = [is_late if one == "late" else SamplerResponse(one, job) for one in answers]
     with (
         mock.patch.object(diagnose, "_logged_in", return_value=SimpleNamespace(round_trip_s=0.1)),
         mock.patch.object(diagnose, "call", side_effect=responses),
@@ -47,6 +49,8 @@ def test_a_host_too_busy_to_read_its_processes_in_time_is_asked_once_more(tmp_pa
     busy = {"problems": ["processes: no answer within 6 s"]}
     assert asked(tmp_path, {"ras": "x"}, None, before=[busy])[0].ras == "x"
     assert asked(tmp_path, busy, None, before=[busy])[0].problems == (*busy["problems"],)
+    first, job = asked(tmp_path, "late", {"log": ["step 1"]}, before=[{**busy, "ras": "x"}])
+    assert (first.ras, job.log) == ("x", ("step 1",)), "the first answer counts without a second"
 
 
 @pytest.mark.parametrize(("ended_at", "ended_s"), [(5.0, 2.5), (None, None)])

@@ -444,9 +444,11 @@ NAME_ALL = "name all hosts of the job; for ranks of another user add --sudo"
 
 def sizes(scene: Scene) -> Iterator[Cause]:
     """Ranks that were started for another number of ranks than the others: they wait for some that
-    nobody starts, or go on without some that are there."""
+    nobody starts, or go on without some that are there. Ranks that do not wait at their start may
+    have been started later for more or fewer, by an elastic launcher or MPI_Comm_spawn."""
     groups: dict[int, list[Rank]] = {}
-    for rank in scene.ranks if not scene.advances else ():
+    at_start = not scene.has_made_steps and all(one.place is Activity.INIT for one in scene.ranks)
+    for rank in scene.ranks if at_start else ():
         if rank.process.size:
             groups.setdefault(rank.process.size, []).append(rank)
     if len(groups) < 2:

@@ -86,9 +86,10 @@ def unreached(scene: Scene) -> Iterator[Cause]:
 
 
 def unanswered(scene: Scene) -> Iterator[Cause]:
-    """Ranks that all wait at their start for the answer of one server, which is none of their job:
-    another program may have the port at which they meet."""
+    """Ranks that all wait at their start for an answer on the port at which they are to meet, which
+    no process of their job has: another program may have it."""
     waiting = [one for one in scene.ranks if one.place is Activity.INIT and not one.moved]
+    ports = {one.process.meets_at.rpartition(":")[2] for one in waiting} - {""}
     of_job = {
         one.local
         for host in scene.evidence.hosts
@@ -99,7 +100,7 @@ def unanswered(scene: Scene) -> Iterator[Cause]:
     for rank in waiting:
         for one in rank.last.sockets:
             is_silent = one.state == "ESTAB" and one.acked_bytes and not one.received_bytes
-            if is_silent and one.peer not in of_job:
+            if is_silent and one.peer not in of_job and one.peer.rpartition(":")[2] in ports:
                 found.setdefault(one.peer, {})[rank.number] = one
     for peer, sockets in found.items():
         there = scene.host_at.get(peer.rpartition(":")[0])

@@ -11,7 +11,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.results import WithError
 from clusterctl.domain.timeouts import Clock, Polling
 from clusterctl.domain.units import count, format_duration
-from clusterctl.ec2.cluster_resources import request_termination
+from clusterctl.ec2.cluster_resources import terminate_each
 from clusterctl.ec2.network.stack import StackWork, find_stack
 from clusterctl.ec2.node_role import delete_profile, delete_role
 from clusterctl.ec2.resources import DELETIONS, Resource, ResourceKind, delete, list_kind
@@ -144,7 +144,7 @@ def _terminate_and_wait(
     teller: _WaitReporter,
 ) -> list[RemainingResource]:
     by_id = {one.id: one for one in instances}
-    refused: dict[str, ClusterctlError] = {**request_termination(clients.ec2, list(by_id))}
+    refused: dict[str, ClusterctlError] = {**terminate_each(clients.ec2, list(by_id))}
     waited_for = set(by_id) - set(refused)
     try:
         shown = _await_end(clients, region, waited_for, by_id, on_gone, teller)

@@ -260,7 +260,7 @@ class Puller:
     def _get(self, link: Link, block: int, buffer: memoryview) -> None:
         (length,) = LENGTH.unpack(link.read(LENGTH.size))
         if length == MISSING:
-            raise PeerError("it has not what it offered")
+            raise PeerError("it lacks a block that it announced")
         if length != self._layout.length(block):
             raise PeerError("a block came with a wrong length", "corrupt")
         self._store.receive(link, block, buffer)

@@ -197,7 +197,7 @@ class Link:
                 else:
                     size = self.socket.recv_into(piece, 0, socket.MSG_WAITALL)
             except OSError as error:
-                raise self._failed(error, "it fell silent") from None
+                raise self._failed(error, "read timed out") from None
             if not size:
                 raise PeerError("it closed the connection")
             got += size
@@ -233,7 +233,7 @@ class Link:
         try:
             size: int = splice(self.socket.fileno(), self._pipe[1], most)
         except OSError as error:
-            raise self._failed(error, "it fell silent") from None
+            raise self._failed(error, "read timed out") from None
         if not size:
             raise PeerError("it closed the connection")
         if self.carries_data:
@@ -276,7 +276,7 @@ class Link:
             if len(data):
                 self.socket.sendall(data)
         except OSError as error:
-            raise self._failed(error, "it takes nothing any more") from None
+            raise self._failed(error, "write timed out") from None
 
     def send_file(self, descriptor: int, offset: int, length: int) -> None:
         """Send a part of a file. Raises PeerError, also if the file is shorter."""
@@ -296,7 +296,7 @@ class Link:
         try:
             return os.sendfile(self.socket.fileno(), descriptor, offset, length)
         except BlockingIOError:
-            raise PeerError("it takes nothing any more", "silent") from None
+            raise PeerError("write timed out", "silent") from None
         except OSError as error:
             if error.errno == errno.EINVAL:
                 return 0
