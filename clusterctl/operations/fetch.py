@@ -41,6 +41,8 @@ from clusterctl.transport.target import Target
 R = TypeVar("R")
 LIST_TIMEOUT_S = 3600.0  # for a listing of millions of files on a disk that is slow
 RECORD = "record.json"
+# The folder for what is known of a job's fetch until it is complete.
+STARTED = ".fetch-{}-begun"
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def fetch(
     copy failed, or one differs.
     """
     job = find_job(access.connections, access.head, job_id)
-    record, started = place / RECORD, _staging(job_id, place)
+    record, started = place / RECORD, place / STARTED.format(job_id)
     check_place(place, job_id)
     problems: list[ClusterctlError] = []
     outputs = [] if record_only else _outputs(access, job, problems)
@@ -339,11 +341,6 @@ def _read_record(record: Path) -> _FolderRecord:
         return _FolderRecord()
 
 
-def _staging(job_id: str, place: Path = Path()) -> Path:
-    """Return the folder in `place` that is there while a fetch of the job is not complete."""
-    return place / f".fetch-{job_id}-begun"
-
-
 def check_place(place: Path, job_id: str = "") -> None:
     """Raise UsageError if job `job_id`, or a new one, cannot be fetched into `place`: it holds
     another job's files, or is none of the user's folders."""
@@ -353,8 +350,8 @@ def check_place(place: Path, job_id: str = "") -> None:
         if other != job_id:
             holds = f"job {other}" if other else f"a {RECORD} that is no job's"
             raise UsageError(f"{place} holds {holds}", "name another folder")
-        for part in place.glob(_staging("*").name):
-            if part != _staging(job_id, place):
+        for part in place.glob(STARTED.format("*")):
+            if part.name != STARTED.format(job_id):
                 job = part.name.removeprefix(".fetch-").removesuffix("-begun")
                 raise UsageError(f"{place} holds a part of job {job}", "name another folder")
     except OSError as error:

@@ -207,6 +207,7 @@ def _no_copy(name: str, request: CopyRequest) -> TransferReport:
 
 
 def check_retries(ranks: int, retries: int, min_gpus: int | None) -> None:
+    """Raise UsageError for a least number of GPUs without retries, or above that of the ranks."""
     if min_gpus and not (retries and min_gpus <= ranks):
         raise UsageError("--min-gpus is for --retries, and at most GPUS", "--retries 3")
 
