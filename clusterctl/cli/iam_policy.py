@@ -119,16 +119,12 @@ def _check(who: str | None, as_json: bool, for_users: list[str], nodes_may: bool
 
 
 def _print_actions() -> None:
-    from clusterctl.ec2.policy_actions import NETWORK, OPERATOR, ROLES
+    from clusterctl.ec2.policy import needed_actions, policy_data
 
     rows = [
-        (action, who, purpose, scope.value)
-        for who, table in (
-            ("operator", OPERATOR),
-            ("roles", ROLES),
-            ("network", NETWORK),
-        )
-        for purpose, scope, actions in table
-        for action in actions
+        (action, who, one.purpose, policy_data()["scopes"][one.scope])
+        for who in ("operator", "roles", "network")
+        for one in needed_actions(who)
+        for action in one.actions
     ]
     output.table(("ACTION", "WHO", "FOR", "LIMITED TO"), rows)

@@ -1,31 +1,72 @@
-"""The IAM policies for clusterctl's users and nodes."""
+"""The IAM policies for clusterctl's users and nodes, of what policies.toml has."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from clusterctl.domain.cluster import is_free_tag
 from clusterctl.domain.errors import UsageError
 from clusterctl.ec2 import tags
-from clusterctl.ec2.policy_actions import (
-    BY_CLOUDFORMATION,
-    NETWORK,
-    OPERATOR,
-    ROLES,
-    TAGGING_BY_CLOUDFORMATION,
-    Scope,
-    actions_of,
-)
 
 # Prefix of a region's name -> its partition, which is the second part of an ARN.
-PARTITIONS = {
-    "cn-": "aws-cn",
-    "us-gov-": "aws-us-gov",
-    "eusc-": "aws-eusc",
-}
+PARTITIONS = {"cn-": "aws-cn", "us-gov-": "aws-us-gov", "eusc-": "aws-eusc"}
+# The managed policy that, where an account has it, bounds the roles that users of clusterctl make.
+BOUNDARY = "clusterctl-nodes"
+# In place of a bucket.
+EVERY_BUCKET = "*"
+# IAM's limit for a managed policy; white space does not count.
+MOST_CHARACTERS = 6144
+
+Policy = Mapping[str, Any]
+
+
+class NeededActions(NamedTuple):
+    """Actions with one purpose and one scope, a key of `scopes` in policies.toml."""
+
+    purpose: str
+    scope: str
+    actions: tuple[str, ...]
+
+
+@functools.cache
+def policy_data() -> dict[str, Any]:
+    """Return the content of policies.toml."""
+    # Imported here: `up` imports this module, and seldom needs a policy.
+    from clusterctl.toml_file import read_toml
+
+    return read_toml(Path(__file__).with_name("policies.toml"))
+
+
+def needed_actions(who: str) -> list[NeededActions]:
+    """Return the actions that clusterctl calls or causes, of the operator, roles or network."""
+    found = policy_data()["actions"][who]
+    return [NeededActions(why, scope, tuple(names.split())) for why, scope, names in found]
+
+
+def actions_of(who: str, *scopes: str) -> list[str]:
+    """Return the actions of these scopes, in the order of the scopes, each scope's sorted."""
+    return [
+        name
+        for scope in scopes
+        for name in sorted(
+            {name for one in needed_actions(who) if one.scope == scope for name in one.actions}
+        )
+    ]
+
+
+def actions_by_cloudformation() -> dict[str, list[str]]:
+    """Return the EC2 actions that CloudFormation calls for each resource type of a network."""
+    data = policy_data()
+    rules = data["cloudformation"]["rules"].split()
+    return {
+        kind: names.split() + rules * kind.startswith("AWS::EC2::SecurityGroup")
+        for kind, names in data["by_cloudformation"].items()
+    }
 
 
 @dataclass(frozen=True)
@@ -54,73 +95,42 @@ class Bounds:
                 return name
         return "aws"
 
-    def arn(self, service: str, resource: str, account: str | None = None) -> str:
-        """Return the ARN of a regional resource. `account` is "" for resources that AWS owns."""
-        owner = self.account if account is None else account
-        return f"arn:{self.partition}:{service}:{self.region}:{owner}:{resource}"
-
-    def ec2(self, *kinds: str) -> list[str]:
-        """Return ARNs for all EC2 resources of these kinds, such as `instance`."""
-        return [self.arn("ec2", f"{kind}/*") for kind in kinds]
+    @property
+    def fields(self) -> dict[str, str]:
+        """The values of the placeholders in policies.toml."""
+        of_region = "" if self.region == "*" else f"-{self.region}"
+        return {**vars(self), "partition": self.partition, "of_region": of_region}
 
     def iam(self, resource: str) -> str:
         """Return the ARN of a resource of IAM, which has no regions."""
         return f"arn:{self.partition}:iam::{self.account}:{resource}"
 
-    def own_iam(self, *kinds: str) -> list[str]:
-        """Return ARNs for clusters' own roles (`role`) or profiles (`instance-profile`).
 
-        Each is for the whole ARN, with the path (ec2/node_role.py), and for the bare name: IAM
-        checks a request about what does not exist by its name.
-        """
-        last = "" if self.region == "*" else f"-{self.region}"
-        return [self.iam(f"{kind}/clusterctl*{last}") for kind in kinds]
+def _statements(
+    who: str, bounds: Bounds, owner_tag: tuple[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Return the statements of policies.toml. `owner_tag`: see `operator_policy`."""
+    required = _conditions(owner_tag)
 
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: filled(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [filled(one) for one in value]
+        return value.format(**bounds.fields)
 
-# The managed policy that, where an account has it, bounds the roles that users of clusterctl make.
-BOUNDARY = "clusterctl-nodes"
-# In place of a bucket.
-EVERY_BUCKET = "*"
-# IAM's limit for a managed policy; white space does not count.
-MOST_CHARACTERS = 6144
-
-# The operations that may set tags on what they create.
-_TAGGED_BY = (
-    "RunInstances",
-    "CreateSecurityGroup",
-    "ImportKeyPair",
-    "CreatePlacementGroup",
-    "AllocateAddress",
-)
-# RunInstances is authorized for each resource involved. These it creates, with the cluster's tag.
-_LAUNCHED = ("instance", "volume", "spot-instances-request")
-# These it uses.
-_LAUNCHED_WITH = (
-    "subnet",
-    "network-interface",
-    "security-group",
-    "key-pair",
-    "placement-group",
-    "capacity-reservation",
-)
-_CREATED = ("security-group", "key-pair", "placement-group", "elastic-ip")
-# What SSM's agent needs on a node for Session Manager and Run Command: a part of AWS's policy
-# AmazonSSMManagedInstanceCore.
-_SSM_AGENT = (
-    "ec2messages:AcknowledgeMessage",
-    "ec2messages:DeleteMessage",
-    "ec2messages:FailMessage",
-    "ec2messages:GetEndpoint",
-    "ec2messages:GetMessages",
-    "ec2messages:SendReply",
-    "ssm:UpdateInstanceInformation",
-    "ssmmessages:CreateControlChannel",
-    "ssmmessages:CreateDataChannel",
-    "ssmmessages:OpenControlChannel",
-    "ssmmessages:OpenDataChannel",
-)
-
-Policy = Mapping[str, Any]
+    found = []
+    for one in policy_data()[who]:
+        kinds = [
+            f"arn:{{partition}}:ec2:{{region}}:{{account}}:{kind}/*" for kind in one.get("ec2", ())
+        ]
+        resources = filled([*one.get("resources", ()), *kinds])
+        actions = one.get("actions") or actions_of(who, *one["scopes"])
+        condition = {key: dict(value) for key, value in required[one.get("tag", "")].items()}
+        for operator, keys in filled(one.get("condition", {})).items():
+            condition.setdefault(operator, {}).update(keys)
+        found.append(_allow(one["sid"], actions, resources, condition))
+    return found
 
 
 def operator_policy(
@@ -133,90 +143,7 @@ def operator_policy(
     owner's clusters instead of all clusters. Raises UsageError for an invalid ARN, one of another
     partition or account, and a tag that is reserved or has characters that a policy cannot hold.
     """
-    has_tag, gives_tag = _conditions(owner_tag)
-    statements = [
-        _allow("Look", actions_of(OPERATOR, Scope.READ), ["*"]),
-        _allow(
-            "FindImage",
-            actions_of(OPERATOR, Scope.PARAMETER),
-            [bounds.arn("ssm", "parameter/aws/service/deeplearning/*", account="")],
-        ),
-        _allow(
-            "LaunchOwn",
-            actions_of(OPERATOR, Scope.LAUNCH),
-            bounds.ec2(*_LAUNCHED),
-            gives_tag,
-        ),
-        _allow(
-            "LaunchWith",
-            actions_of(OPERATOR, Scope.LAUNCH),
-            [bounds.arn("ec2", "image/*", account=""), *bounds.ec2(*_LAUNCHED_WITH)],
-        ),
-        _allow("CreateOwn", actions_of(OPERATOR, Scope.CREATE), bounds.ec2(*_CREATED), gives_tag),
-        _allow("CreateGroupIn", ["ec2:CreateSecurityGroup"], bounds.ec2("vpc")),
-        _allow(
-            "TagWhileCreating",
-            actions_of(OPERATOR, Scope.TAG),
-            [bounds.arn("ec2", "*/*")],
-            {"StringEquals": {"ec2:CreateAction": list(_TAGGED_BY)}},
-        ),
-        _allow(
-            "TagOwn",
-            [*actions_of(OPERATOR, Scope.TAG), *actions_of(OPERATOR, Scope.UNTAG)],
-            [bounds.arn("ec2", "*/*")],
-            {**has_tag, "ForAllValues:StringLike": {"aws:TagKeys": ["clusterctl:*", "Name"]}},
-        ),
-        _allow("ManageOwn", actions_of(OPERATOR, Scope.OWN), [bounds.arn("ec2", "*/*")], has_tag),
-        _allow(
-            "ReadHostKeys",
-            actions_of(OPERATOR, Scope.COMMAND),
-            [bounds.arn("ssm", "document/AWS-RunShellScript", account="")],
-        ),
-        _allow(
-            "ReadHostKeysOfOwn",
-            actions_of(OPERATOR, Scope.COMMAND),
-            bounds.ec2("instance"),
-            has_tag,
-        ),
-        _allow(
-            "MoveOwnAddress",
-            actions_of(OPERATOR, Scope.ADDRESS),
-            bounds.ec2("elastic-ip"),
-            has_tag,
-        ),
-        _allow(
-            "MoveAddressTo",
-            actions_of(OPERATOR, Scope.ADDRESS),
-            bounds.ec2("instance", "network-interface"),
-        ),
-        _allow(
-            "SendMetrics",
-            actions_of(OPERATOR, Scope.METRICS),
-            ["*"],
-            {"StringNotLike": {"cloudwatch:namespace": ["AWS/*"]}},
-        ),
-        _allow(
-            "LendToNodes",
-            actions_of(OPERATOR, Scope.SESSION),
-            [f"arn:{bounds.partition}:sts::{bounds.account}:federated-user/clusterctl"],
-        ),
-        _allow(
-            "EncryptDisks",
-            actions_of(OPERATOR, Scope.KEY),
-            [bounds.arn("kms", "key/*")],
-            {
-                # The asterisk at the end stands for the .cn of China's domain.
-                "StringLike": {"kms:ViaService": f"ec2.{bounds.region}.amazonaws.com*"},
-                "BoolIfExists": {"kms:GrantIsForAWSResource": "true"},
-            },
-        ),
-        _allow(
-            "FirstSpotLaunch",
-            actions_of(OPERATOR, Scope.SPOT_ROLE),
-            [bounds.iam("role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot")],
-            {"StringEquals": {"iam:AWSServiceName": "spot.amazonaws.com"}},
-        ),
-    ]
+    statements = _statements("operator", bounds, owner_tag)
     if node_role is not None:
         statements.append(_pass_role(bounds, node_role))
     return _policy(statements)
@@ -228,42 +155,8 @@ def roles_policy(bounds: Bounds, owner_tag: tuple[str, str] | None = None) -> Po
     What they make has the boundary BOUNDARY: without one, whoever makes roles could give nodes, and
     so themselves, every right in the account. `owner_tag` is as for the operator's policy.
     """
-    has_tag, gives_tag = _conditions(owner_tag)
-    boundary = {"iam:PermissionsBoundary": bounds.iam(f"policy/{BOUNDARY}")}
-    # By their path (ec2/node_role.py): an account may have other roles whose names begin so.
-    roles, profiles = (
-        [bounds.iam(f"{kind}/clusterctl/{bounds.region}/*")]
-        for kind in ("role", "instance-profile")
-    )
-    gives_both = {**gives_tag, "StringLike": {**gives_tag["StringLike"], **boundary}}
-    statements = [
-        _allow(
-            "FindOwn",
-            actions_of(ROLES, Scope.NAMED),
-            bounds.own_iam("role", "instance-profile"),
-        ),
-        _allow(
-            "ReadBoundary",
-            actions_of(ROLES, Scope.BOUNDARY),
-            [bounds.iam(f"policy/{BOUNDARY}")],
-        ),
-        _allow("MakeRole", actions_of(ROLES, Scope.BOUND), roles, gives_both),
-        _allow(
-            "GrantToRole",
-            actions_of(ROLES, Scope.BOUND_OWN),
-            roles,
-            {**has_tag, "StringLike": boundary},
-        ),
-        _allow(
-            "MakeProfile",
-            actions_of(ROLES, Scope.CREATE),
-            [*roles, *profiles],
-            gives_tag,
-        ),
-        _allow("ManageRole", actions_of(ROLES, Scope.OWN), [*roles, *profiles], has_tag),
-        _give_role(bounds, roles),
-    ]
-    return _policy(statements)
+    roles = bounds.iam(f"role/clusterctl/{bounds.region}/*")
+    return _policy([*_statements("roles", bounds, owner_tag), _give_role(bounds, [roles])])
 
 
 def network_policy(bounds: Bounds) -> Policy:
@@ -272,32 +165,12 @@ def network_policy(bounds: Bounds) -> Policy:
     It allows all changes only through CloudFormation, except for S3 endpoints, which clusterctl
     creates itself in any VPC.
     """
-    by_stack = {name for names in BY_CLOUDFORMATION.values() for name in names}
-    actions = sorted(f"ec2:{name}" for name in by_stack | set(TAGGING_BY_CLOUDFORMATION))
+    by_stack = {name for names in actions_by_cloudformation().values() for name in names}
+    by_stack.update(policy_data()["cloudformation"]["tags"].split())
+    actions = sorted(f"ec2:{name}" for name in by_stack)
     through = {"ForAnyValue:StringEquals": {"aws:CalledVia": ["cloudformation.amazonaws.com"]}}
-    stacks = [bounds.arn("cloudformation", "stack/clusterctl-network-*/*")]
-    return _policy(
-        [
-            _allow("Look", actions_of(NETWORK, Scope.READ), ["*"]),
-            _allow("Networks", actions_of(NETWORK, Scope.STACK), stacks),
-            _allow(
-                "EndpointForS3",
-                actions_of(NETWORK, Scope.ENDPOINT),
-                bounds.ec2("vpc-endpoint"),
-                {"StringLike": {"ec2:VpceServiceName": "com.amazonaws.*.s3"}},
-            ),
-            _allow(
-                "EndpointIn", actions_of(NETWORK, Scope.ENDPOINT), bounds.ec2("vpc", "route-table")
-            ),
-            _allow(
-                "NameEndpoint",
-                ["ec2:CreateTags"],
-                bounds.ec2("vpc-endpoint"),
-                {"StringEquals": {"ec2:CreateAction": "CreateVpcEndpoint"}},
-            ),
-            _allow("ThroughCloudFormation", actions, ["*"], through),
-        ]
-    )
+    changes = _allow("ThroughCloudFormation", actions, ["*"], through)
+    return _policy([*_statements("network", bounds), changes])
 
 
 def node_policy(
@@ -318,7 +191,7 @@ def node_policy(
             raise UsageError("nodes may not write into every bucket", "name one: BUCKET/PREFIX")
         statements += _on_s3(bounds, f"Checkpoints{number or ''}", place, calls)
     if ssm:
-        statements.append(_allow("SystemsManager", list(_SSM_AGENT), ["*"]))
+        statements.append(_allow("SystemsManager", policy_data()["nodes"]["ssm"].split(), ["*"]))
     if not statements:
         raise UsageError(
             "without S3 and Systems Manager the nodes need no policy, and no role",
@@ -363,8 +236,9 @@ def _on_s3(bounds: Bounds, sid: str, place: str, calls: list[str]) -> list[dict[
     ]
 
 
-def _conditions(owner_tag: tuple[str, str] | None) -> tuple[Policy, Policy]:
-    """Return two conditions: a resource has the tags already, and a request sets them.
+def _conditions(owner_tag: tuple[str, str] | None) -> Mapping[str, Policy]:
+    """Return the conditions by `tag` of policies.toml: a resource has the tags already (`had`), or
+    a request sets them (`given`).
 
     The tags are the cluster's, with any value, and the owner's if there is one.
     """
@@ -372,7 +246,7 @@ def _conditions(owner_tag: tuple[str, str] | None) -> tuple[Policy, Policy]:
     has_tag = {"Null": {f"aws:ResourceTag/{tags.CLUSTER}": "false"}}
     gives_tag = {"StringLike": {f"aws:RequestTag/{tags.CLUSTER}": "?*"}}
     if owner_tag is None:
-        return has_tag, gives_tag
+        return {"": {}, "had": has_tag, "given": gives_tag}
     key, value = owner_tag
     # Of a policy's variables only the two that name the caller are allowed. With them one policy
     # serves several users. AWS sets their values, so a user cannot change them by tagging.
@@ -385,10 +259,11 @@ def _conditions(owner_tag: tuple[str, str] | None) -> tuple[Policy, Policy]:
             f"not an owner's tag: {key}={value}",
             "for example owner=alice, or owner=${aws:username}, and give it to up, too: --tag",
         )
-    return (
-        {**has_tag, "StringEquals": {f"aws:ResourceTag/{key}": value}},
-        {**gives_tag, "StringEquals": {f"aws:RequestTag/{key}": value}},
-    )
+    return {
+        "": {},
+        "had": {**has_tag, "StringEquals": {f"aws:ResourceTag/{key}": value}},
+        "given": {**gives_tag, "StringEquals": {f"aws:RequestTag/{key}": value}},
+    }
 
 
 def _pass_role(bounds: Bounds, arn: str) -> dict[str, Any]:
