@@ -146,7 +146,7 @@ class AppContext:
 
         The cluster's files follow nodes whose addresses have changed.
         """
-        from clusterctl.operations.new_addresses import follow_addresses, follow_quarantine
+        from clusterctl.operations.local_state import follow_addresses, follow_quarantine
         from clusterctl.operations.status import cluster_status
 
         found = cluster_status(self.clients, self.folder(name))

@@ -23,99 +23,67 @@ from clusterctl.domain.findings import NOT_KNOWN
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-# Section of the help -> command -> (module, function, one line of help). Listing commands must not
-# import them.
-SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
+# Section of the help -> command -> (module of clusterctl.cli, one line of help). The module has the
+# command under its name with `_` for `-`; `list` is `list_`. Listing commands must not import it.
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Clusters": {
-        "up": ("clusterctl.cli.cluster", "up", "Launch a cluster and wait until it is ready."),
-        "down": (
-            "clusterctl.cli.cluster",
-            "down",
-            "Remove a cluster and all that was made for it.",
-        ),
-        "stop": ("clusterctl.cli.cluster", "stop", "Stop all nodes; their disks are kept."),
-        "start": ("clusterctl.cli.cluster", "start", "Start a stopped cluster."),
-        "reboot": ("clusterctl.cli.reboot", "reboot", "Reboot nodes, and wait for them."),
-        "add": ("clusterctl.cli.cluster", "add", "Launch more nodes."),
-        "remove": ("clusterctl.cli.cluster", "remove", "Terminate some nodes."),
-        "replace": ("clusterctl.cli.cluster", "replace", "Replace nodes with new machines."),
-        "quarantine": (
-            "clusterctl.cli.quarantine",
-            "quarantine",
-            "Leave bad nodes out of commands and jobs.",
-        ),
-        "release": ("clusterctl.cli.quarantine", "release", "Take nodes out of quarantine."),
-        "status": ("clusterctl.cli.status", "status", "Show the nodes of a cluster."),
-        "list": ("clusterctl.cli.status", "list_", "List the clusters of a region."),
-        "ssh": ("clusterctl.cli.ssh", "ssh", "Log in to a node."),
-        "hosts": ("clusterctl.cli.status", "hosts", "Print the hosts file of a cluster."),
+        "up": ("cluster", "Launch a cluster and wait until it is ready."),
+        "down": ("cluster", "Remove a cluster and all that was made for it."),
+        "stop": ("cluster", "Stop all nodes; their disks are kept."),
+        "start": ("cluster", "Start a stopped cluster."),
+        "reboot": ("reboot", "Reboot nodes, and wait for them."),
+        "add": ("cluster", "Launch more nodes."),
+        "remove": ("cluster", "Terminate some nodes."),
+        "replace": ("cluster", "Replace nodes with new machines."),
+        "quarantine": ("quarantine", "Leave bad nodes out of commands and jobs."),
+        "release": ("quarantine", "Take nodes out of quarantine."),
+        "status": ("status", "Show the nodes of a cluster."),
+        "list": ("status", "List the clusters of a region."),
+        "ssh": ("ssh", "Log in to a node."),
+        "hosts": ("status", "Print the hosts file of a cluster."),
     },
     "Commands and data on the nodes": {
-        "run": ("clusterctl.cli.run", "run", "Run a command on the nodes, in parallel."),
-        "copy": ("clusterctl.cli.copy.command", "copy", "Copy files to the nodes, in parallel."),
-        "s3sync": ("clusterctl.cli.s3sync", "s3sync", "Copy data from S3 to the nodes, detached."),
-        "data": ("clusterctl.cli.data", "data", "Check that all nodes have the same data."),
-        "disk": ("clusterctl.cli.disk", "disk", "Show how full the nodes' disks are."),
-        "clean-logs": ("clusterctl.cli.disk", "clean_logs", "Remove logs and checkpoints."),
+        "run": ("run", "Run a command on the nodes, in parallel."),
+        "copy": ("copy.command", "Copy files to the nodes, in parallel."),
+        "s3sync": ("s3sync", "Copy data from S3 to the nodes, detached."),
+        "data": ("data", "Check that all nodes have the same data."),
+        "disk": ("disk", "Show how full the nodes' disks are."),
+        "clean-logs": ("disk", "Remove logs and checkpoints."),
     },
     "Jobs": {
-        "env": ("clusterctl.cli.env", "env", "Install TensorFlow and Horovod on the nodes."),
-        "train": ("clusterctl.cli.train", "train", "Train on the cluster's GPUs, detached."),
-        "jobs": ("clusterctl.cli.jobs", "jobs", "List the jobs: state, cost, last step."),
-        "logs": ("clusterctl.cli.jobs", "logs", "Show or follow the log of a job."),
-        "wait": ("clusterctl.cli.jobs", "wait", "Wait for a job's end."),
-        "fetch": ("clusterctl.cli.jobs", "fetch", "Copy a job's model, files and logs here."),
-        "cancel": ("clusterctl.cli.kill", "cancel", "End a job on all nodes."),
-        "kill": ("clusterctl.cli.kill", "kill", "End processes that jobs left on the nodes."),
+        "env": ("env", "Install TensorFlow and Horovod on the nodes."),
+        "train": ("train", "Train on the cluster's GPUs, detached."),
+        "jobs": ("jobs", "List the jobs: state, cost, last step."),
+        "logs": ("jobs", "Show or follow the log of a job."),
+        "wait": ("jobs", "Wait for a job's end."),
+        "fetch": ("jobs", "Copy a job's model, files and logs here."),
+        "cancel": ("kill", "End a job on all nodes."),
+        "kill": ("kill", "End processes that jobs left on the nodes."),
     },
     "Results and models": {
-        "results": (
-            "clusterctl.cli.results",
-            "results",
-            "Show the results of a training; compare, plot.",
-        ),
-        "bench": ("clusterctl.cli.bench", "bench", "Measure how training scales; report, compare."),
-        "tuning": ("clusterctl.cli.tuning", "tuning", "Read Horovod's timeline and autotuner."),
-        "serve": ("clusterctl.cli.serve", "serve", "Serve a model over HTTP, through SSH."),
-        "predict": ("clusterctl.cli.serve", "predict", "Query a served model."),
+        "results": ("results", "Show the results of a training; compare, plot."),
+        "bench": ("bench", "Measure how training scales; report, compare."),
+        "tuning": ("tuning", "Read Horovod's timeline and autotuner."),
+        "serve": ("serve", "Serve a model over HTTP, through SSH."),
+        "predict": ("serve", "Query a served model."),
     },
     "Diagnosis": {
-        "diagnose": ("clusterctl.cli.diagnose", "diagnose", "Find out why a job is stuck."),
-        "explain": ("clusterctl.cli.explain", "explain", "Find what failed first in a log."),
-        "doctor": (
-            "clusterctl.cli.doctor",
-            "doctor",
-            "Check that the nodes are alike, and healthy.",
-        ),
-        "watch": ("clusterctl.cli.watch", "watch", "Watch nodes, ranks and the job, live."),
-        "selftest": (
-            "clusterctl.cli.selftest",
-            "selftest",
-            "Try everything on two machines, with a report.",
-        ),
+        "diagnose": ("diagnose", "Find out why a job is stuck."),
+        "explain": ("explain", "Find what failed first in a log."),
+        "doctor": ("doctor", "Check that the nodes are alike, and healthy."),
+        "watch": ("watch", "Watch nodes, ranks and the job, live."),
+        "selftest": ("selftest", "Try everything on two machines, with a report."),
     },
     "The AWS account": {
-        "costs": ("clusterctl.cli.money", "costs", "Show what the clusters cost, and have cost."),
-        "gc": ("clusterctl.cli.gc", "gc", "Find and remove what clusters have left behind."),
-        "network": (
-            "clusterctl.cli.network",
-            "network",
-            "Make, show or remove a VPC for clusters.",
-        ),
-        "iam-policy": (
-            "clusterctl.cli.iam_policy",
-            "iam_policy",
-            "Print the IAM policies that clusterctl needs.",
-        ),
+        "costs": ("money", "Show what the clusters cost, and have cost."),
+        "gc": ("gc", "Find and remove what clusters have left behind."),
+        "network": ("network", "Make, show or remove a VPC for clusters."),
+        "iam-policy": ("iam_policy", "Print the IAM policies that clusterctl needs."),
     },
     "This machine": {
-        "config": ("clusterctl.cli.config", "config", "Show the settings, check the file."),
-        "lab": ("clusterctl.cli.lab", "lab", "Start and stop the local EC2; inject faults."),
-        "completion": (
-            "clusterctl.cli.completion",
-            "completion",
-            "Print a shell's completion script.",
-        ),
+        "config": ("config", "Show the settings, check the file."),
+        "lab": ("lab", "Start and stop the local EC2; inject faults."),
+        "completion": ("completion", "Print a shell's completion script."),
     },
 }
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
@@ -170,8 +138,9 @@ class LazyGroup(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
-            module, attribute, _ = COMMANDS[cmd_name]
-            self.commands[cmd_name] = getattr(importlib.import_module(module), attribute)
+            module = importlib.import_module(f"clusterctl.cli.{COMMANDS[cmd_name][0]}")
+            attribute = "list_" if cmd_name == "list" else cmd_name.replace("-", "_")
+            self.commands[cmd_name] = getattr(module, attribute)
         return super().get_command(ctx, cmd_name)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -180,7 +149,7 @@ class LazyGroup(Group):
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         return [
-            CompletionItem(name, help=entry[2])
+            CompletionItem(name, help=entry[1])
             for name, entry in COMMANDS.items()
             if name.startswith(incomplete)
         ]
@@ -189,7 +158,7 @@ class LazyGroup(Group):
         width = max(map(len, COMMANDS))
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{name:{width}}", one[2]) for name, one in commands.items()])
+                formatter.write_dl([(f"{name:{width}}", one[1]) for name, one in commands.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

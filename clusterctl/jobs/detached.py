@@ -30,8 +30,7 @@ from clusterctl.node.jobs.spec import LOG_NAME, JobRecord, JobSpec, JobStep, Whe
 from clusterctl.node.packer import program_of
 from clusterctl.node.record import pick
 from clusterctl.transport.call import call
-from clusterctl.transport.connections import Connections
-from clusterctl.transport.data import read_data
+from clusterctl.transport.connections import Connections, read_data
 from clusterctl.transport.target import Target
 
 # Programs for the head node.

@@ -35,7 +35,7 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.copy import Watch, copy_here
 from clusterctl.operations.losses import LOOKING, FetchedCopy, note_copy
 from clusterctl.transport.call import call
-from clusterctl.transport.data import read_data
+from clusterctl.transport.connections import read_data
 from clusterctl.transport.target import Target
 
 R = TypeVar("R")

@@ -31,7 +31,7 @@ from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.spec import SERVE, JobRecord, JobState
 from clusterctl.operations.access import Access
-from clusterctl.transport.data import read_data
+from clusterctl.transport.connections import read_data
 from clusterctl.transport.reports import facts_of, read_reports
 from clusterctl.transport.target import Target
 

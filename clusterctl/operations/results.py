@@ -37,7 +37,7 @@ from clusterctl.node.jobs.spec import LOG_NAME, JobRecord, JobState
 from clusterctl.node.record import finite, to_data
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log
-from clusterctl.transport.data import read_data
+from clusterctl.transport.connections import read_data
 
 # The trainer's default log folder, below its own folder, and the files in it.
 LOG_FOLDER = "imagenet_resnet"

@@ -12,7 +12,7 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.domain.files import read_file, write_file
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.network.vpcs import is_local
-from clusterctl.ec2.own_tags import own_tags_count
+from clusterctl.ec2.tags import own_tags_count
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import locked
 

@@ -23,7 +23,7 @@ from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.operations.access import Access
 from clusterctl.operations.fetch import locked_staging_folder
 from clusterctl.operations.results import ABSENT
-from clusterctl.transport.data import read_data
+from clusterctl.transport.connections import read_data
 
 CHUNK_BYTES = 1 << 20
 

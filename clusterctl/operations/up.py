@@ -24,8 +24,12 @@ from clusterctl.ec2.instances import (
     unfinished_of,
     untag,
 )
-from clusterctl.ec2.launch.dry_run import dry_run_findings
-from clusterctl.ec2.launch.execution import CapacityTimeout, carry_out, check_plan_holds
+from clusterctl.ec2.launch.execution import (
+    CapacityTimeout,
+    carry_out,
+    check_plan_holds,
+    dry_run_findings,
+)
 from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
 from clusterctl.ec2.launch.preflight import AWAITED

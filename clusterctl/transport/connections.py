@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -321,3 +322,26 @@ def end_all(exchanges: Sequence[Exchange]) -> dict[str, str]:
         for exchange in exchanges
     }
     return {host: left for host, left in found.items() if left}
+
+
+def read_data(
+    connections: Connections,
+    target: Target,
+    command: str,
+    take: Callable[[bytes], object],
+    *,
+    stdin: bytes = b"",
+    timeout_s: float | None = None,
+) -> CommandResult:
+    """Run one command on one host, and pass its stdout to `take`.
+
+    The result has the command's status and stderr; its stdout is empty. Raise HostError, and the
+    OSError of `take`.
+    """
+    errors = bytearray()
+
+    def sink(stream: str, chunk: bytes) -> None:
+        (errors.extend if stream == "stderr" else take)(chunk)
+
+    result = connections.run(target, command, stdin=stdin, timeout_s=timeout_s, sink=sink)
+    return replace(result, stdout="", stderr=errors.decode(errors="replace"))

@@ -92,7 +92,7 @@ def short(path: str, command: click.Command) -> str:
     """Return what the command does, in one line."""
     program, _, name = path.partition(" ")
     if program == "clusterctl" and name in COMMANDS:
-        return COMMANDS[name][2].rstrip(".")
+        return COMMANDS[name][1].rstrip(".")
     return command.get_short_help_str(200).rstrip(".")
 
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.copy import relay_config, routes
+from clusterctl.copy import routes
 from clusterctl.copy import transfer as transfer_module
 from clusterctl.copy.plan import CopyFacts, NodeFacts, plan_copy
 from clusterctl.copy.report import NodeStage
@@ -452,7 +452,7 @@ def test_two_copies_to_one_destination(hosts, tmp_path):
 def test_no_secret_in_any_command_line(hosts, tmp_path, monkeypatch):
     large = large_file(tmp_path, 64)
     secret = "ab" * 32
-    monkeypatch.setattr(relay_config.secrets, "token_hex", lambda size: secret)
+    monkeypatch.setattr(transfer_module.secrets, "token_hex", lambda size: secret)
     seen = []
 
     def look(progress):

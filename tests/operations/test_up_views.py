@@ -17,8 +17,13 @@ from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.known_hosts import LearntHostKeys
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.local_state import hosts_text, locked, ssh_config_text
-from clusterctl.operations.new_addresses import follow_addresses, follow_quarantine
+from clusterctl.operations.local_state import (
+    follow_addresses,
+    follow_quarantine,
+    hosts_text,
+    locked,
+    ssh_config_text,
+)
 from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.target import Target
 from tests.moto_ec2 import clients_with

@@ -1,4 +1,7 @@
-"""Execution of a launch plan: its steps in order, each launch at the first place with capacity."""
+"""Execution of a launch plan: its steps in order, each launch at the first place with capacity.
+
+Before anything is made, EC2 is asked whether it would permit the launch.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import ASLEEP, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.timeouts import Clock, Polling, Timeouts, backoff_delays
 from clusterctl.domain.units import count, format_duration
@@ -48,7 +52,7 @@ from clusterctl.ec2.launch.capacity import (
     refusal_action,
 )
 from clusterctl.ec2.launch.plan import LaunchPlan, place_of
-from clusterctl.ec2.launch.request import Step
+from clusterctl.ec2.launch.request import ResultOf, Step
 from clusterctl.ec2.network.vpcs import release_arguments
 from clusterctl.ec2.node_role import with_policy_hint
 from clusterctl.ec2.session import without_retries
@@ -493,3 +497,71 @@ def _no_room_to_start(failure: AwsError) -> AwsError:
         f"{failure.message} A stopped node can be started in its own zone only",
         "wait with --capacity-timeout 2h, or terminate and launch elsewhere: clusterctl down",
     )
+
+
+NOT_PERMITTED = ("UnauthorizedOperation", "AccessDenied", "AccessDeniedException")
+
+
+def dry_run_findings(client: EC2Client, plan: LaunchPlan) -> tuple[Finding, ...]:
+    """Return whether EC2 would permit the plan's first launch; nothing for a plan without one.
+
+    RunInstances with `DryRun` checks permissions and parameters, neither capacity nor quotas (EC2
+    API reference). A refusal is an error, unless another try may succeed. No AwsError is raised.
+    """
+    requests = [one.arguments for one in plan.steps if one.operation == "run_instances"]
+    if not requests or plan.refused:
+        return ()
+    try:
+        with translated():
+            client.run_instances(**dry_request(requests[0], plan))
+    except AwsError as error:
+        return _result_of(error, plan.observed.group is None)
+    return ()
+
+
+def dry_request(request: Mapping[str, Any], plan: LaunchPlan) -> dict[str, Any]:
+    """Return a RunInstances request as a dry run, without what does not exist yet."""
+    limits = {
+        name: value
+        for name, value in request.items()
+        if name != "ClientToken"
+        and not (name == "KeyName" and plan.observed.key_pair is None)
+        and not (name == "Placement" and plan.observed.placement_group is None)
+        and not (name == "IamInstanceProfile" and plan.observed.node_role and plan.grants)
+    }
+    interfaces = [
+        {name: value for name, value in one.items() if not _is_awaited(value)}
+        for one in request["NetworkInterfaces"]
+    ]
+    return {**limits, "NetworkInterfaces": interfaces, "DryRun": True}
+
+
+def _is_awaited(value: Any) -> bool:
+    """Return whether a value comes from an earlier step of the plan."""
+    parts = value if isinstance(value, (list, tuple)) else [value]
+    return any(isinstance(part, ResultOf) for part in parts)
+
+
+def _result_of(error: AwsError, is_new: bool) -> tuple[Finding, ...]:
+    if error.code == "DryRunOperation":
+        limits = "checked without key and groups, which do not exist yet; " if is_new else ""
+        text = f"EC2 permits RunInstances; {limits}capacity and quotas are not part of the question"
+        return (Finding.info("launch.permitted", text),)
+    if error.code in NOT_PERMITTED:
+        return (
+            Finding.error(
+                "launch.permitted",
+                f"RunInstances is refused: {error.message}",
+                error.hint or "see what it needs: clusterctl iam-policy operator",
+            ),
+        )
+    final = refusal_action(error.code) in (RefusalAction.ABORT, RefusalAction.FIX)
+    again = outcome_unknown(error) or throttled(error) or not_yet_known(error)
+    if not final or again or is_about_filling(error):
+        return ()
+    text = f"RunInstances is refused: {error.message}"
+    if is_new:
+        # The launch itself names a key and a group, and may be taken.
+        text = f"checked without key and groups, which do not exist yet: {text}"
+        return (Finding.warning("launch.permitted", text, error.hint),)
+    return (Finding.error("launch.permitted", text, error.hint),)

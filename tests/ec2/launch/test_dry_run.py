@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.domain.cluster import ClusterSpec
-from clusterctl.ec2.launch.dry_run import dry_request, dry_run_findings
+from clusterctl.ec2.launch.execution import dry_request, dry_run_findings
 from clusterctl.lab.faults.kinds import ApiError
 from tests.ec2.launching import Trouble, faults, launches, refused
 

@@ -15,7 +15,7 @@ from collections import Counter
 
 import pytest
 
-from clusterctl.copy.relay_config import ephemeral_pem
+from clusterctl.copy.transfer import ephemeral_pem
 from clusterctl.node.relay.manifest import digest_of
 from clusterctl.node.relay.serve import Server
 from clusterctl.node.relay.wire import (

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from clusterctl.copy.relay_config import ephemeral_pem
+from clusterctl.copy.transfer import ephemeral_pem
 from clusterctl.node.relay.wire import tls_contexts
 
 
