@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any, ClassVar, Optional
 
 from clusterctl.bench.model import MeasuredNetwork
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import grouped
 from clusterctl.domain.units import count, format_bytes, format_link
 
@@ -246,11 +246,11 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
     behind = outliers(report)
     two = len({pair[0] for pair in report.many}) == 2
     found = [
-        Finding("bench.no-answer", Severity.ERROR, why, node, f"clusterctl diagnose {cluster}")
+        Finding.error("bench.no-answer", why, f"clusterctl diagnose {cluster}", node)
         for node, why in report.failures.items()
     ]
     found += [
-        Finding("bench.not-measured", Severity.ERROR, f"its way to {pair[1]}: {why}", pair[0])
+        Finding.error("bench.not-measured", f"its way to {pair[1]}: {why}", host=pair[0])
         for pair, why in report.broken.items()
     ]
     advice = {
@@ -265,14 +265,12 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
             for word, slow in ways
             if node in slow
         ]
-        found.append(
-            Finding("bench.slow-node", Severity.WARNING, "; ".join(texts), node, advice[node])
-        )
+        found.append(Finding.warning("bench.slow-node", "; ".join(texts), advice[node], node))
     for node, (own, others) in behind.late_nodes.items():
         text = (
             f"a message there and back takes {microseconds(own)}, to others {microseconds(others)}"
         )
-        found.append(Finding("bench.late-node", Severity.WARNING, text, node, advice[node]))
+        found.append(Finding.warning("bench.late-node", text, advice[node], node))
     found += _collective_findings(report)
     found += _link_findings(
         "bench.slow-link",
@@ -298,9 +296,8 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
 def _collective_findings(report: NetworkFigures) -> list[Finding]:
     """Return an error for each program that failed, and where nccl-tests are to be had."""
     found = [
-        Finding(
+        Finding.error(
             "bench.nccl" if NCCL_TESTS in table.program else "bench.mpi",
-            Severity.ERROR,
             f"{table.program}: {table.error}",
         )
         for table in (*report.allreduce, *report.collectives)
@@ -309,7 +306,7 @@ def _collective_findings(report: NetworkFigures) -> list[Finding]:
     if report.lacks_nccl_tests:
         lacks = ", ".join(report.lacks_nccl_tests)
         text = f"NCCL was not measured with {lacks} of {NCCL_TESTS}: not on the head node"
-        found.append(Finding("bench.nccl-tests", Severity.INFO, text, hint=GET_NCCL_TESTS))
+        found.append(Finding.info("bench.nccl-tests", text, GET_NCCL_TESTS))
     return found
 
 
@@ -321,12 +318,12 @@ def _link_findings(
 ) -> list[Finding]:
     worst = sorted(links, key=lambda pair: order(links[pair]))
     found = [
-        Finding(check_id, Severity.WARNING, text(pair, *links[pair]), pair[0])
+        Finding.warning(check_id, text(pair, *links[pair]), host=pair[0])
         for pair in worst[:MOST_LINKS]
     ]
     if len(worst) > MOST_LINKS:
         more = f"and {count(len(worst) - MOST_LINKS, 'more link')} like these (see --json)"
-        found.append(Finding(check_id, Severity.WARNING, more))
+        found.append(Finding.warning(check_id, more))
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from clusterctl.bootstrap.training import FOLDER
 from clusterctl.domain.errors import CommandFailed
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.units import count
 
 # Where Deep Learning AMIs mount the instance store, the service that does it, and its timeout.
@@ -140,27 +140,25 @@ def check_equipment(
 def _nvswitch(host: str, found: Equipment) -> Iterator[Finding]:
     if found.fabric_manager == "unknown":
         text = "whether NVIDIA's Fabric Manager runs is not known: systemctl does not say"
-        yield Finding("gpu.fabric", Severity.INFO, text, host)
+        yield Finding.info("gpu.fabric", text, host=host)
     elif found.fabric_manager not in ("", "active"):
-        yield Finding(
+        yield Finding.warning(
             "gpu.fabric",
-            Severity.WARNING,
             f"NVIDIA's Fabric Manager is {found.fabric_manager}: until it is active, CUDA programs "
             "fail with error 802, system not yet initialized",
-            host,
             "there: sudo systemctl start nvidia-fabricmanager; if it fails, its version differs "
             "from the driver's: journalctl -u nvidia-fabricmanager",
+            host,
         )
     if found.inactive_links:
         cluster, _, index = host.rpartition("-")
-        yield Finding(
+        yield Finding.warning(
             "gpu.nvlink",
-            Severity.WARNING,
             f"{count(found.inactive_links, 'NVLink')} of its GPUs "
             f"{'is' if found.inactive_links == 1 else 'are'} down: `nvidia-smi nvlink -s`",
-            host,
             f"the slowest GPU sets the pace; if a reboot does not help: clusterctl replace "
             f"{cluster} {index}",
+            host,
         )
 
 
@@ -168,7 +166,7 @@ def _store(host: str, found: Equipment) -> Iterator[Finding]:
     unit = found.store_unit
     if STORE in found.file_systems:
         message = f"instance store: {found.file_systems[STORE].size_gib:.0f} GiB at {STORE}"
-        yield Finding("store.mount", Severity.INFO, message, host)
+        yield Finding.info("store.mount", message, host=host)
     elif unit.get("ActiveState") == "activating" or unit.get("Job", "0") != "0":
         yield _not_mounted(host, f"{STORE_UNIT} is still at it after {STORE_WITHIN_S} s")
     elif unit.get("Result", "success") != "success":
@@ -177,17 +175,16 @@ def _store(host: str, found: Equipment) -> Iterator[Finding]:
         yield _not_mounted(host, f"{STORE_UNIT} has done nothing")
     elif found.store_disks:
         message = f"it has an instance store, which its image does not mount at {STORE}"
-        yield Finding("store.mount", Severity.INFO, message, host)
+        yield Finding.info("store.mount", message, host=host)
 
 
 def _not_mounted(host: str, why: str) -> Finding:
-    return Finding(
+    return Finding.warning(
         "store.mount",
-        Severity.WARNING,
         f"its instance store is not mounted at {STORE}: {why}",
-        host,
         f"see `systemctl status {STORE_UNIT}` there; what is written to {STORE} fills the root "
         "volume",
+        host,
     )
 
 
@@ -198,20 +195,18 @@ def efa_findings(
     if not requested.efa:
         return
     if devices is None:
-        yield Finding(
+        yield Finding.info(
             "efa.driver",
-            Severity.INFO,
             "no EFA driver is loaded: ranks talk over TCP, slower than they could",
-            host,
             "Deep Learning AMIs have the driver: --image",
+            host,
         )
     elif devices < requested.efa:
-        yield Finding(
+        yield Finding.warning(
             "efa.count",
-            Severity.WARNING,
             f"{devices} of {count(requested.efa, 'EFA device')} there",
-            host,
             "reboot the node, or replace it: the slowest node sets the pace of all",
+            host,
         )
 
 
@@ -223,13 +218,12 @@ def _root(host: str, found: Equipment, requested: RequestedEquipment) -> Iterato
         and root.source.startswith("/dev/")
         and root.size_gib < requested.root_gib * LEAST_OF_ROOT
     ):
-        yield Finding(
+        yield Finding.warning(
             "disk.size",
-            Severity.WARNING,
             f"its root file system has {root.size_gib:.0f} GiB of {requested.root_gib} requested",
-            host,
             "cloud-init grows it at boot where the image lets it: see `growpart` in "
             "/var/log/cloud-init.log there",
+            host,
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from clusterctl.bootstrap.training import FOLDER, EnvRequest, EnvState, NodeEnv
-from clusterctl.domain.findings import Finding, Severity, folded
+from clusterctl.domain.findings import Finding, folded
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.releases import NAMES, NEWEST_FROM, RUNS_ON
 from clusterctl.domain.units import format_bytes
@@ -84,7 +84,7 @@ def release_findings(nodes: Sequence[NodeEnv]) -> list[Finding]:
             f"{_dotted(high)}"
         )
         hint = f"--tensorflow {NAMES['newest']}"
-        return [Finding("env.gpus", Severity.ERROR, text, _with(nodes, high), hint)]
+        return [Finding.error("env.gpus", text, hint, _with(nodes, high))]
     if low < first:
         text = (
             f"the libraries of --tensorflow {NAMES[release]} begin with compute capability "
@@ -97,7 +97,7 @@ def release_findings(nodes: Sequence[NodeEnv]) -> list[Finding]:
             hint = f"--tensorflow {NAMES['default']}"
         elif runs:
             hint = f"no environment runs on {_dotted(low)} and {_dotted(high)}: take one type"
-        return [Finding("env.gpus", Severity.ERROR, text, _with(nodes, low), hint)]
+        return [Finding.error("env.gpus", text, hint, _with(nodes, low))]
     return []
 
 
@@ -229,7 +229,7 @@ def state_findings(nodes: Sequence[NodeEnv], folder: str, cluster: str) -> list[
     if len(keys) > 1:
         message = f"the nodes' environments are of {len(keys)} kinds: {', '.join(sorted(keys))}"
         hint = "mpirun needs the same on all: see --python and --preset of `env install`"
-        found.append(Finding("env.alike", Severity.ERROR, message, hint=hint))
+        found.append(Finding.error("env.alike", message, hint))
     return folded(found)
 
 
@@ -246,4 +246,4 @@ def _not_ready(node: NodeEnv, folder: str, cluster: str) -> Finding:
 
 
 def _error(node: NodeEnv, check: str, message: str, hint: str) -> Finding:
-    return Finding(check, Severity.ERROR, message, node.host, hint)
+    return Finding.error(check, message, hint, node.host)

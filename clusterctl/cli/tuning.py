@@ -11,7 +11,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.params import job_argument, json_option
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.units import count, format_bytes
 
 if TYPE_CHECKING:
@@ -95,11 +95,11 @@ def _lost(found: Tuning) -> list[Finding]:
             f"{'lacks' if timeline.unread == 1 else 'lack'} records that go with others, the first "
             f"at character {timeline.unread_at:,}: the times above lack them"
         )
-        lost.append(Finding("tuning.timeline", Severity.WARNING, text))
+        lost.append(Finding.warning("tuning.timeline", text))
     if tuned and tuned.unread:
         are = "is no sample" if tuned.unread == 1 else "are no samples"
         text = f"{count(tuned.unread, 'line')} of the autotuner's log {are}, and left out"
-        lost.append(Finding("tuning.autotune", Severity.WARNING, text))
+        lost.append(Finding.warning("tuning.autotune", text))
     return lost
 
 

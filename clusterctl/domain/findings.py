@@ -39,19 +39,21 @@ class Finding:
     hint: str = ""
 
     @classmethod
-    def error(cls, check_id: str, message: str, hint: str = "") -> Finding:
+    def error(cls, check_id: str, message: str, hint: str = "", host: str | None = None) -> Finding:
         """Return a finding about something that does not work."""
-        return cls(check_id, Severity.ERROR, message, hint=hint)
+        return cls(check_id, Severity.ERROR, message, host, hint)
 
     @classmethod
-    def warning(cls, check_id: str, message: str, hint: str = "") -> Finding:
+    def warning(
+        cls, check_id: str, message: str, hint: str = "", host: str | None = None
+    ) -> Finding:
         """Return a finding about something that may go wrong."""
-        return cls(check_id, Severity.WARNING, message, hint=hint)
+        return cls(check_id, Severity.WARNING, message, host, hint)
 
     @classmethod
-    def info(cls, check_id: str, message: str, hint: str = "") -> Finding:
+    def info(cls, check_id: str, message: str, hint: str = "", host: str | None = None) -> Finding:
         """Return a finding that is good to know."""
-        return cls(check_id, Severity.INFO, message, hint=hint)
+        return cls(check_id, Severity.INFO, message, host, hint)
 
 
 def errors(findings: Iterable[Finding]) -> list[Finding]:

@@ -87,7 +87,7 @@ def health_findings(client: EC2Client, instances: Sequence[Instance]) -> tuple[F
 
 def _unknown(what: str, refused: AwsError) -> Finding:
     text = f"not known: {what}: {refused.message}"
-    return Finding("node.health", Severity.INFO, text, "", refused.hint)
+    return Finding.info("node.health", text, refused.hint)
 
 
 def _end(ends: datetime) -> Finding:
@@ -107,19 +107,18 @@ def _of_node(name: str, status: Any) -> Iterator[Finding]:
     replaced = f"clusterctl replace {cluster} {index}"
     failing = failing_check(status)
     if failing:
-        yield Finding("node.impaired", Severity.WARNING, failing, name, f"if it lasts: {replaced}")
+        yield Finding.warning("node.impaired", failing, f"if it lasts: {replaced}", name)
     for event in status.get("Events") or ():
         if event.get("Description", "").startswith(PAST):
             continue
         code, begins = event.get("Code", "an event"), event.get("NotBefore")
         what = EVENTS.get(code, event.get("Description") or "EC2 does not say what it does")
         at = f" at {begins:%Y-%m-%d %H:%M} UTC or later" if begins else ", EC2 does not say when"
-        yield Finding(
+        yield Finding.warning(
             "node.event",
-            Severity.WARNING,
             f"scheduled{at}: {code} ({what})",
-            name,
             f"before then, between two jobs: {replaced}",
+            name,
         )
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding
 
 DEBUG = (("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,NET,ENV"))
 # A job's log is read no further than this: NCCL chooses its network at the start.
@@ -114,16 +114,16 @@ def transport_finding(transport: NcclNetwork, efa: bool) -> Finding:
         ]
         reported = ", ".join(filter(None, details))
         message = "NCCL uses EFA between nodes" + (f" ({reported})" if reported else "")
-        return Finding("nccl.network", Severity.INFO, message)
+        return Finding.info("nccl.network", message)
     way = "TCP sockets" if transport.network == "Socket" else transport.network
     if not efa:
-        return Finding("nccl.network", Severity.INFO, f"NCCL uses {way} between nodes")
+        return Finding.info("nccl.network", f"NCCL uses {way} between nodes")
     if transport.network == "Socket":
         message = f"NCCL uses TCP sockets between nodes, not their EFA: {transport.cause}"
     else:
         way = f"{way} ({transport.provider})" if transport.provider else way
         message = f"NCCL uses {way} between nodes, not their EFA"
-    return Finding("nccl.network", Severity.WARNING, message, hint=transport.hint)
+    return Finding.warning("nccl.network", message, transport.hint)
 
 
 class TransportWatch:

@@ -308,7 +308,7 @@ def output_findings(context: JobContext) -> list[Finding]:
     machine's."""
     hint = quote_hint(context, "--output", context.plan.output)
     text = f"`fetch` will search for {context.plan.output} on the nodes"
-    found = [Finding("output.elsewhere", Severity.WARNING, text, hint=hint)] if hint else []
+    found = [Finding.warning("output.elsewhere", text, hint)] if hint else []
     errors = ((one.host, one.output_error) for one in context.readers)
     messages = [(host, f"--output: {error}") for host, error in errors if error]
     return [*found, *findings_by_message("output.unusable", messages, "name another folder")]
@@ -531,23 +531,19 @@ def _shards(node: PreflightFacts, run: TrainerRun) -> Iterable[Finding]:
     if run.evaluates_only or not files:
         return
     if files < ranks:
-        yield Finding(
+        yield Finding.error(
             "data.few_shards",
-            Severity.ERROR,
             f"{count(files, 'training file')} for {count(ranks, 'rank')}: each needs one",
-            hint=f"train on {count(files, 'GPU')}{' or fewer' if files > 1 else ''}, "
+            f"train on {count(files, 'GPU')}{' or fewer' if files > 1 else ''}, "
             "or make more files: utils/preprocess_imagenet.py --train_shards",
         )
     elif files % ranks:
         even = max(number for number in range(1, ranks) if files % number == 0)
-        yield Finding(
+        yield Finding.warning(
             "data.uneven_shards",
-            Severity.WARNING,
             f"{files} training files do not divide by {ranks} ranks: some read "
             f"{-(-files // ranks)} and some {files // ranks}, and those images count more",
-            hint=f"{even} ranks would read as many each"
-            if even > 1
-            else "1 rank would read them all",
+            f"{even} ranks would read as many each" if even > 1 else "1 rank would read them all",
         )
     yield from _uneven(node)
     yield from _too_few_images(node, run)
@@ -556,12 +552,11 @@ def _shards(node: PreflightFacts, run: TrainerRun) -> Iterable[Finding]:
 def _too_few_images(node: PreflightFacts, run: TrainerRun) -> Iterable[Finding]:
     images = records_of(node.training, node.records)
     if images is not None and images < run.global_batch:
-        yield Finding(
+        yield Finding.error(
             "data.few_images",
-            Severity.ERROR,
             f"one step takes {count(run.batch_size, 'image')} for each of "
             f"{count(run.ranks, 'rank')}, and there {_are(images)} {images} in all",
-            hint="lower the batch: the trainer's --batch_size",
+            "lower the batch: the trainer's --batch_size",
         )
 
 
@@ -572,12 +567,11 @@ def _uneven(node: PreflightFacts) -> Iterable[Finding]:
     if len(set(counted.values())) <= 1:
         return
     least, most = (pick(counted, key=lambda name: counted[name]) for pick in (min, max))
-    yield Finding(
+    yield Finding.warning(
         "data.uneven_records",
-        Severity.WARNING,
         f"{least} has {count(counted[least], 'record')} and {most} {counted[most]}: all files but "
         "the last should have as many, or epochs are counted wrong",
-        hint="make the files again with utils/preprocess_imagenet.py",
+        "make the files again with utils/preprocess_imagenet.py",
     )
 
 
@@ -598,11 +592,11 @@ def log_findings(context: JobContext) -> list[Finding]:
     steps = run.steps(records) if run.trace_steps else None
     if run.trace_steps and steps is not None and run.trace_steps[0] >= steps:
         text = f"there is no step {run.trace_steps[0]} to trace: the last one is {steps - 1}"
-        found.append(Finding("trace.too_late", Severity.ERROR, text, hint="--trace-steps 10:20"))
+        found.append(Finding.error("trace.too_late", text, "--trace-steps 10:20"))
     if run.eval_interval and run.save_every is None and run.data_dir is not None:
         text = "--eval_interval finds 6 checkpoints at most: they are saved by time"
         hint = "save by steps, which keeps all: -- --save_checkpoints_steps 0 (once an epoch)"
-        found.append(Finding("log.few_checkpoints", Severity.WARNING, text, hint=hint))
+        found.append(Finding.warning("log.few_checkpoints", text, hint))
     return found
 
 
@@ -616,14 +610,14 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
     if not holders:
         if not run.clears:
             text = f"there is no checkpoint in {folder}: training begins at step 0"
-            yield Finding("log.no_checkpoint", Severity.INFO, text, context.head.host)
+            yield Finding.info("log.no_checkpoint", text, host=context.head.host)
         return
     if not (run.clears or context.head.checkpoints):
         # Rank 0 runs on the head node. It finds no checkpoint there, and would begin at step 0.
         hosts = fold_hosts([node.host for node in holders])
         text = f"there is no checkpoint in {folder}, but on {hosts}: only rank 0's are gone on from"
         hint = f"copy that folder to {context.head.host}, or start over: --clear"
-        yield Finding("log.elsewhere", Severity.ERROR, text, context.head.host, hint)
+        yield Finding.error("log.elsewhere", text, hint, context.head.host)
         return
     if not run.clears and context.head.images_per_step not in (None, run.global_batch):
         yield _other_batch(context)
@@ -642,11 +636,11 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
         what = f"the final step, {last}" if last == steps else _longer(last, steps)
         text = f"{folder} holds {what}: nothing is left to train"
         hint = "train longer (--epochs), or start over: --clear"
-        yield Finding("log.nothing_left", Severity.WARNING, text, context.head.host, hint)
+        yield Finding.warning("log.nothing_left", text, hint, context.head.host)
     else:
         of = f" of {steps}" if steps is not None else ""
         text = f"training goes on from step {last}{of} in {folder}"
-        yield Finding("log.resumed", Severity.INFO, text, context.head.host)
+        yield Finding.info("log.resumed", text, host=context.head.host)
 
 
 def _other_batch(context: JobContext) -> Finding:
@@ -659,7 +653,7 @@ def _other_batch(context: JobContext) -> Finding:
     )
     go_on = f"-- --batch_size {each}" if not left else f"a number of GPUs that divides {there:,}"
     hint = f"go on with it: {go_on}; keep it: -- --log_dir NAME; delete it: --clear"
-    return Finding("log.other_batch", Severity.ERROR, text, context.head.host, hint)
+    return Finding.error("log.other_batch", text, hint, context.head.host)
 
 
 def _what_is_there(node: PreflightFacts, folder: str, steps: int | None) -> str:
@@ -689,7 +683,7 @@ def _nothing_to_evaluate(context: JobContext) -> Iterable[Finding]:
     if not context.head.checkpoints:
         text = f"there is no checkpoint in {context.plan.log_dir}"
         hint = "train first, or name the folder of a run: --log_dir NAME"
-        yield Finding("log.no_checkpoint", Severity.ERROR, text, context.head.host, hint)
+        yield Finding.error("log.no_checkpoint", text, hint, context.head.host)
 
 
 def _disk(context: JobContext, records: int | None) -> list[Finding]:
@@ -763,7 +757,7 @@ def flags_findings(plan: JobPlan) -> list[Finding]:
         f"if the nodes' trainer is one of your own: {own}"
     )
     message = f"the trainer: {plan.refused}"
-    return [Finding("flags.refused", Severity.ERROR, message, hint=hint)] if plan.refused else []
+    return [Finding.error("flags.refused", message, hint)] if plan.refused else []
 
 
 def downgraded(finding: Finding, never: Collection[str]) -> Finding:
@@ -807,7 +801,7 @@ def recipe_findings(context: JobContext) -> list[Finding]:
     if recipe and most and run.global_batch > most and run.epochs is not None:
         text = f"{images} are more than the {most:,} of the recipe {recipe.name}"
         hint = f"-- --batch_size {max(1, most // run.ranks)}, fewer GPUs, or --force"
-        found.append(Finding("recipe.batch", Severity.ERROR, text, hint=hint))
+        found.append(Finding.error("recipe.batch", text, hint))
     return found
 
 
@@ -823,7 +817,7 @@ def crowding_findings(nodes: Sequence[PreflightFacts], ranks: Mapping[str, int])
         shared = count(cpus, "processor")
         text = f"{total} ranks share {shared}: all hosts of the lab run on this machine"
         hint = f"expect a slow run, whose speed means nothing; or take {cpus}"
-        return [Finding("cpus.crowded", Severity.WARNING, text, hint=hint)]
+        return [Finding.warning("cpus.crowded", text, hint)]
     messages = [
         (node.host, f"{ranks[node.host]} ranks share {count(node.cpus, 'processor')}")
         for node in nodes

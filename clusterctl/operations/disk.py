@@ -11,7 +11,7 @@ from clusterctl.bootstrap.inspection import STORE
 from clusterctl.diagnosis.drift import disk_findings
 from clusterctl.diagnosis.hostchecks import CROWDED
 from clusterctl.domain.errors import AwsError, CommandFailed, UsageError
-from clusterctl.domain.findings import Finding, Severity, errors
+from clusterctl.domain.findings import Finding, errors
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import FanoutResult, HostOutcome, status_of
 from clusterctl.domain.units import format_bytes, format_duration, format_rate
@@ -97,14 +97,14 @@ def findings_of(report: FactReport) -> Iterator[Finding]:
         kind, _, path = reading.label.partition(" ")
         if kind == mount.__name__ and reading.timed_out:
             message = f"{path}: the file system: {reading.error}"
-            yield Finding("disk.hangs", Severity.ERROR, message, report.host, hint)
+            yield Finding.error("disk.hangs", message, hint, report.host)
         elif kind == mount.__name__ or path in read:
             what = f"{path}: its {MEASURED[kind]}" if path else "the file systems"
             message = f"{what} could not be measured: {reading.error}"
-            yield Finding("disk.unknown", Severity.WARNING, message, report.host)
+            yield Finding.warning("disk.unknown", message, host=report.host)
     for reading in report.failed(copy_parts):
         message = f"looking for parts of copies failed: {reading.error}"
-        yield Finding("disk.copies", Severity.WARNING, message, report.host)
+        yield Finding.warning("disk.copies", message, host=report.host)
 
 
 # A script for `sh -s MOUNT` that grows the partition and the file system to the volume's size.
@@ -221,14 +221,13 @@ class SlowDisk:
         took_s = size / self.rate
         if took_s < TELLING_S:
             return None
-        return Finding(
+        return Finding.warning(
             "copy.ebs",
-            Severity.WARNING,
             f"DST is on the root volume, which takes {format_rate(self.rate)}: "
             f"{format_bytes(size)} need {format_duration(took_s)} at least",
-            self.host,
             f"copy to a folder of {STORE}, the local NVMe ({format_bytes(self.free_bytes)} free); "
             "what is there is gone when the machine is stopped",
+            self.host,
         )
 
 

@@ -168,7 +168,7 @@ def _environment(access: Access) -> tuple[str, str]:
 
 def _unreachable(failures: Sequence[HostOutcome[Any]]) -> list[Finding]:
     return [
-        Finding("node.silent", Severity.ERROR, one.error.message, one.host, one.error.hint)
+        Finding.error("node.silent", one.error.message, one.error.hint, one.host)
         for one in failures
         if one.error
     ]
@@ -179,13 +179,12 @@ def _of_unknown_jobs(access: Access, processes: Sequence[NodeProcess]) -> list[F
     none: only the head node knows its jobs."""
     head = access.head_name
     return [
-        Finding(
+        Finding.warning(
             NOT_CHECKED,
-            Severity.WARNING,
             f"{count(number, 'process')} of a job: whether it runs or has left them is not known, "
             f"since {head} did not report its jobs",
-            host,
             f"once {head} answers: clusterctl doctor {access.cluster.name}",
+            host,
         )
         for host, number in Counter(one.host for one in processes).items()
     ]

@@ -161,14 +161,13 @@ def update_guards(
         if failure.error and spending.limits.ends:
             index = failure.host.rpartition("-")[2]
             launcher.progress.finding(
-                Finding(
+                Finding.warning(
                     "cost.untold",
-                    Severity.WARNING,
                     "in quarantine, its limits could not be updated (earlier ones, "
                     f"if any, hold): {failure.error.message}",
-                    failure.host,
                     f"when it answers: clusterctl up {cluster.name}; or: clusterctl remove "
                     f"{cluster.name} {index}",
+                    failure.host,
                 )
             )
 

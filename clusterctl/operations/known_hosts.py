@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from clusterctl.bootstrap.trust import NodeIdentity, known_hosts_lines
 from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import AwsError, HostError, HostKeyChanged, HostUnreachable
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import grouped
 from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2.host_keys import Consoles, HostKeyAnswers, ask_host_keys, parse_host_keys
@@ -344,13 +344,12 @@ class HostKeySources:
             return False
         self.known_keys.learn(node, keys)
         self.notify(
-            Finding(
+            Finding.warning(
                 "hostkey.renewed",
-                Severity.WARNING,
                 f"{node.instance_id} has other host keys than the known ones: {_listed(keys)}, "
                 f"not {_listed(recorded)}; EC2 confirms the new ones, which are known from now on",
-                node.name,
                 "if you do not know why they are new, ask who else uses the node",
+                node.name,
             )
         )
         return True
@@ -370,14 +369,13 @@ class HostKeySources:
 
 
 def _accepted(node: Node, host_key: str) -> Finding:
-    return Finding(
+    return Finding.warning(
         "hostkey.unverified",
-        Severity.WARNING,
         f"its host key was ACCEPTED UNCHECKED, because of --accept-new-host-keys: "
         f"{key_fingerprint(host_key)}. If someone is in between, they hold your session",
-        node.name,
         "compare it with what the node has: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; "
         "a later `up` compares it with the console",
+        node.name,
     )
 
 

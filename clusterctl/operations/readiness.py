@@ -34,7 +34,7 @@ from clusterctl.domain.errors import (
     KeyRefused,
 )
 from clusterctl.domain.files import write_file
-from clusterctl.domain.findings import Finding, Severity, folded
+from clusterctl.domain.findings import Finding, folded
 from clusterctl.domain.results import FanoutResult, parse_outputs
 from clusterctl.domain.timeouts import Clock, Timeouts, backoff_delays
 from clusterctl.domain.units import format_duration
@@ -578,18 +578,17 @@ def _join(
 def _untold(failure: ClusterctlError) -> Finding:
     text = f"the nodes did not get the end time of their Capacity Block: {failure.message}"
     hint = "give the login user `sudo -n`; `clusterctl status` shows the end, too"
-    return Finding("reservation.untold", Severity.WARNING, text, "", hint)
+    return Finding.warning("reservation.untold", text, hint)
 
 
 def _no_programs(launcher: Launcher, head: str, reason: str) -> Finding:
     folder = launcher.folder
-    return Finding(
+    return Finding.warning(
         "head.programs",
-        Severity.WARNING,
         f"could not be given runclust and copyclust: {reason}",
-        head,
         f"they work from here: runclust {folder.hosts} hostname; "
         f"once that is fixed, `clusterctl up {folder.path.name}` installs them",
+        head,
     )
 
 

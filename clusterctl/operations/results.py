@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.results import last_line
 from clusterctl.domain.units import count
 from clusterctl.jobs.metrics.logs import (
@@ -85,9 +85,9 @@ class Results:
     def findings(self) -> list[Finding]:
         """A warning for each log with damaged rows, and for each note on a metric: what its values
         lack, or may mix."""
-        damaged = [Finding("results.rows", Severity.WARNING, text) for text in self.damaged]
+        damaged = [Finding.warning("results.rows", text) for text in self.damaged]
         return damaged + [
-            Finding("results.metric", Severity.WARNING, f"metric {series.name}: {note}")
+            Finding.warning("results.metric", f"metric {series.name}: {note}")
             for series in self.metrics
             for note in series.notes
         ]

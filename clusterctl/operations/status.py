@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market, Node, NodeState
 from clusterctl.domain.errors import AwsError, HostError
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding
 from clusterctl.ec2.cluster_resources import duplicate_nodes
 from clusterctl.ec2.gone import NOT_KNOWN, NOT_SHOWN, find_gone, newest, why_gone
 from clusterctl.ec2.health import impaired_checks
@@ -77,12 +77,11 @@ class ClusterStatus:
         """The nodes that have several machines, or are missing, with why they are gone."""
         name = self.cluster.name
         return self.duplicates + [
-            Finding(
+            Finding.warning(
                 "node.missing",
-                Severity.WARNING,
                 f"it is gone: {why_gone(instance)}" if instance else NOT_SHOWN,
-                f"{name}-{index}",
                 f"launch another in its place: clusterctl up {name}",
+                f"{name}-{index}",
             )
             for index, instance in self.gone.items()
         ]

@@ -19,7 +19,7 @@ from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, ConnectionLost, HostUnreachable, UsageError
 from clusterctl.domain.files import write_file
-from clusterctl.domain.findings import Finding, Severity, errors, folded, in_order
+from clusterctl.domain.findings import Finding, errors, folded, in_order
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts, format_indices, grouped
 from clusterctl.domain.results import CommandResult, FanoutResult, parse_outputs
@@ -159,20 +159,18 @@ def code_findings(
     text = (code.folder / code.script).read_text(errors="replace")
     without = versions and "torch" not in versions and not job.torchrun
     if without and re.search(r"^(import|from) torch\b", text, re.MULTILINE):
-        yield Finding(
+        yield Finding.warning(
             "script.torch",
-            Severity.WARNING,
             f"{code.script} imports torch, which the environment of {job.python} does not have",
-            hint="--launcher torchrun takes an interpreter that has it; or name an environment "
+            "--launcher torchrun takes an interpreter that has it; or name an environment "
             "of yours: --env DIR",
         )
     needs = posixpath.join(posixpath.dirname(code.script), "requirements.txt")
     if needs in code.files and not in_script_mode:
-        yield Finding(
+        yield Finding.info(
             "script.requirements",
-            Severity.INFO,
             f"{needs} is not installed: that is done only for programs in script mode",
-            hint="install what is missing into the environment of every node; or use script mode: "
+            "install what is missing into the environment of every node; or use script mode: "
             "--hyperparameter NAME=VALUE for the program's arguments (docs/script-mode.md)",
         )
 
@@ -492,7 +490,7 @@ def leftovers(cluster: str, running: RunningWork) -> list[Finding]:
                 f"end the model there first: clusterctl serve {cluster} --stop; then: clusterctl "
                 f"kill {cluster} --nodes {index}"
             )
-        found.append(Finding("job.leftovers", Severity.ERROR, message, host, hint))
+        found.append(Finding.error("job.leftovers", message, hint, host))
     return folded(found)
 
 
