@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -403,7 +404,7 @@ def test_the_table_fits_the_spec():
             "capacity-timeout",
         )
         assert option.kind in (ValueKind.FLAG,) or option.metavar
-        assert bool(option.pattern) == bool(option.example)
+        assert option.form is None or re.fullmatch(option.form.pattern, option.form.example)
     unreachable = set(ClusterSpec.__dataclass_fields__) - {
         option.field.partition(".")[0] for option in LAUNCH
     }

@@ -98,7 +98,7 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _setting(option: Option) -> dict[str, Any]:
-    texts = {"type": "string", **({"pattern": f"^({option.pattern})$"} if option.pattern else {})}
+    texts = {"type": "string", **({"pattern": f"^({option.form.pattern})$"} if option.form else {})}
     schema: dict[ValueKind, dict[str, Any]] = {
         ValueKind.FLAG: {"type": "boolean"},
         ValueKind.WHOLE: {"type": "integer", "minimum": 1, "maximum": 999_999_999},

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import DURATIONS, parse_duration_s
@@ -31,14 +31,21 @@ class ValueKind(Enum):
     TAGS = "a mapping of keys to values"
 
 
+class TextForm(NamedTuple):
+    """What a text has to match, and one that does."""
+
+    pattern: str
+    example: str
+
+
 @dataclass(frozen=True)
 class Option:
     """A setting: `--key` on the command line, `key:` in the file, CLUSTERCTL_KEY.
 
     `field` is the field of ClusterSpec that it sets (`disk.iops`: of its Disk), empty if it sets
-    none; the value is divided by `per` first, to change its unit. A text has to match `pattern`;
-    `example` does. `builtin` describes what applies if the setting is not given. `zero` allows a
-    duration of 0, and `unit` is what a number without one probably means.
+    none; the value is divided by `per` first, to change its unit. `form` is that of a text.
+    `builtin` describes what applies if the setting is not given. `zero` allows a duration of 0, and
+    `unit` is what a number without one probably means.
     """
 
     key: str
@@ -47,8 +54,7 @@ class Option:
     field: str = ""
     metavar: str = ""
     builtin: str = ""
-    pattern: str = ""
-    example: str = ""
+    form: TextForm | None = None
     per: float = 1
     zero: bool = False
     unit: str = "s"
@@ -73,296 +79,110 @@ class Option:
         return self.kind in (ValueKind.LIST, ValueKind.TAGS)
 
 
-_TYPE = r"[a-z0-9-]+\.[a-z0-9-]+"
+_REGION = TextForm(r"[a-z]{2,}(-[a-z]+)+-\d+", "us-east-1")
+_TYPE = TextForm(r"[a-z0-9-]+\.[a-z0-9-]+", "p4d.24xlarge")
+_RESERVATION = TextForm(r"cr-[0-9a-z]+", "cr-0123456789abcdef0")
+_ZONE = TextForm(r"[a-z]{2,}-[a-z0-9-]*\d[a-z]", "us-east-1a")
+_SUBNET = TextForm(r"subnet-[0-9a-z]+", "subnet-0123456789abcdef0")
+_NETWORK = TextForm(r"[a-z][a-z0-9-]*", "research")
+_USER = TextForm(r"[a-z_][a-z0-9_.-]{0,31}", "ubuntu")
+_CIDR = TextForm(r"[0-9a-fA-F.:]+(/\d{1,3})?", "203.0.113.0/24")
+_PROFILE = TextForm(r"[\w+=,.@:/-]+", "clusterctl-node")
 # A bucket's name, and a prefix with characters that an IAM policy can hold.
 _PLACE = r"(s3://)?[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.'()/=@:+-]*)?"
+_DATA, _CHECKPOINTS = TextForm(_PLACE, "my-data/imagenet"), TextForm(_PLACE, "my-runs/checkpoints")
+_KEY = TextForm(
+    r"(arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:(key|alias)/|alias/)[\w/-]{1,150}|[\w-]{36}",
+    "alias/clusters",
+)
 
+# fmt: off
 # The settings of the account. Every command that calls AWS takes them.
 ACCOUNT = (
-    Option(
-        "region",
-        ValueKind.TEXT,
-        "AWS region.",
-        metavar="REGION",
-        builtin="boto3's own choice",
-        pattern=r"[a-z]{2,}(-[a-z]+)+-\d+",
-        example="us-east-1",
-    ),
+    Option("region", ValueKind.TEXT, "AWS region.",
+        metavar="REGION", builtin="boto3's own choice", form=_REGION),
     Option("profile", ValueKind.TEXT, "AWS profile.", metavar="NAME", builtin="boto3's own choice"),
     Option("lab", ValueKind.FLAG, "Use the local EC2 (or set CLUSTERCTL_LAB=1).", builtin="false"),
 )
 
 LAUNCH = (
     Option("nodes", ValueKind.WHOLE, "How many machines.", "nodes", "N"),
-    Option(
-        "instance-type",
-        ValueKind.TEXT,
-        "For example p4d.24xlarge.",
-        "instance_type",
-        "TYPE",
-        pattern=_TYPE,
-        example="p4d.24xlarge",
-    ),
-    Option(
-        "or-type",
-        ValueKind.LIST,
+    Option("instance-type", ValueKind.TEXT, "For example p4d.24xlarge.",
+        "instance_type", "TYPE", form=_TYPE),
+    Option("or-type", ValueKind.LIST,
         "Take this type where no zone has enough of the first; may be repeated.",
-        "or_types",
-        "TYPE",
-        "none",
-        pattern=_TYPE,
-        example="p4d.24xlarge",
-    ),
-    Option(
-        "min-nodes",
-        ValueKind.WHOLE,
-        "Accept this many where there are not more.",
-        "min_nodes",
-        "M",
-        "all of them",
-    ),
-    Option(
-        "spot", ValueKind.FLAG, "Take spot machines, which AWS may end.", "spot", builtin="false"
-    ),
-    Option(
-        "capacity-reservation",
-        ValueKind.TEXT,
+        "or_types", "TYPE", "none", _TYPE),
+    Option("min-nodes", ValueKind.WHOLE, "Accept this many where there are not more.",
+        "min_nodes", "M", "all of them"),
+    Option("spot", ValueKind.FLAG, "Take spot machines, which AWS may end.",
+        "spot", builtin="false"),
+    Option("capacity-reservation", ValueKind.TEXT,
         "Launch into this Capacity Reservation or Capacity Block.",
-        "capacity_reservation",
-        "ID",
-        "any open one",
-        pattern=r"cr-[0-9a-z]+",
-        example="cr-0123456789abcdef0",
-    ),
-    Option(
-        "placement-group",
-        ValueKind.FLAG,
-        "Place the nodes close to each other.",
-        "placement_group",
-        builtin="where it helps",
-    ),
-    Option(
-        "efa",
-        ValueKind.FLAG,
-        "Use the Elastic Fabric Adapter.",
-        "efa",
-        builtin="where there is one",
-    ),
-    Option(
-        "zone",
-        ValueKind.TEXT,
-        "Launch in this availability zone.",
-        "zone",
-        "ZONE",
-        "any that has the machines",
-        pattern=r"[a-z]{2,}-[a-z0-9-]*\d[a-z]",
-        example="us-east-1a",
-    ),
-    Option(
-        "subnet",
-        ValueKind.TEXT,
-        "Launch in this subnet.",
-        "subnet_id",
-        "ID",
-        "the default VPC's",
-        pattern=r"subnet-[0-9a-z]+",
-        example="subnet-0123456789abcdef0",
-    ),
-    Option(
-        "network",
-        ValueKind.TEXT,
-        "Launch in the network of this name (clusterctl network up).",
-        "network",
-        "NAME",
-        "the default VPC",
-        pattern=r"[a-z][a-z0-9-]*",
-        example="research",
-    ),
-    Option(
-        "private",
-        ValueKind.FLAG,
-        "Give no node but the head node a public address.",
-        "private",
-        builtin="false",
-    ),
-    Option(
-        "image",
-        ValueKind.TEXT,
+        "capacity_reservation", "ID", "any open one", _RESERVATION),
+    Option("placement-group", ValueKind.FLAG, "Place the nodes close to each other.",
+        "placement_group", builtin="where it helps"),
+    Option("efa", ValueKind.FLAG, "Use the Elastic Fabric Adapter.",
+        "efa", builtin="where there is one"),
+    Option("zone", ValueKind.TEXT, "Launch in this availability zone.",
+        "zone", "ZONE", "any that has the machines", _ZONE),
+    Option("subnet", ValueKind.TEXT, "Launch in this subnet.",
+        "subnet_id", "ID", "the default VPC's", _SUBNET),
+    Option("network", ValueKind.TEXT, "Launch in the network of this name (clusterctl network up).",
+        "network", "NAME", "the default VPC", _NETWORK),
+    Option("private", ValueKind.FLAG, "Give no node but the head node a public address.",
+        "private", builtin="false"),
+    Option("image", ValueKind.TEXT,
         "An AMI id, the name of an SSM parameter, or a pattern of names.",
-        "image",
-        "IMAGE",
-        "the Deep Learning AMI for the type",
-    ),
-    Option(
-        "user",
-        ValueKind.TEXT,
-        "The login user.",
-        "ssh_user",
-        "USER",
-        "the image's own",
-        pattern=r"[a-z_][a-z0-9_.-]{0,31}",
-        example="ubuntu",
-    ),
-    Option(
-        "ssh-from",
-        ValueKind.TEXT,
-        "Who may log in.",
-        "ssh_from",
-        "CIDR",
-        "this machine only",
-        pattern=r"[0-9a-fA-F.:]+(/\d{1,3})?",
-        example="203.0.113.0/24",
-    ),
-    Option(
-        "user-data",
-        ValueKind.PATH,
+        "image", "IMAGE", "the Deep Learning AMI for the type"),
+    Option("user", ValueKind.TEXT, "The login user.", "ssh_user", "USER", "the image's own", _USER),
+    Option("ssh-from", ValueKind.TEXT, "Who may log in.",
+        "ssh_from", "CIDR", "this machine only", _CIDR),
+    Option("user-data", ValueKind.PATH,
         "A script or cloud-config that every node runs at its first boot.",
-        "user_data",
-        "FILE",
-        "none",
-    ),
-    Option(
-        "instance-profile",
-        ValueKind.TEXT,
+        "user_data", "FILE", "none"),
+    Option("instance-profile", ValueKind.TEXT,
         "The instance profile that the nodes get; new: one of the cluster's own, to read S3.",
-        "instance_profile",
-        "NAME|new",
-        "none",
-        pattern=r"[\w+=,.@:/-]+",
-        example="clusterctl-node",
-    ),
-    Option(
-        "data-bucket",
-        ValueKind.LIST,
+        "instance_profile", "NAME|new", "none", _PROFILE),
+    Option("data-bucket", ValueKind.LIST,
         "With the profile new: what nodes may read in S3; may be repeated.",
-        "data_buckets",
-        "BUCKET[/PREFIX]",
-        "every bucket",
-        pattern=_PLACE,
-        example="my-data/imagenet",
-    ),
-    Option(
-        "checkpoint-prefix",
-        ValueKind.LIST,
+        "data_buckets", "BUCKET[/PREFIX]", "every bucket", _DATA),
+    Option("checkpoint-prefix", ValueKind.LIST,
         "With the profile new: where nodes may write in S3; may be repeated.",
-        "checkpoint_prefixes",
-        "BUCKET[/PREFIX]",
-        "nowhere",
-        pattern=_PLACE,
-        example="my-runs/checkpoints",
-    ),
-    Option(
-        "disk-gib",
-        ValueKind.WHOLE,
-        "Size of a node's disk in GiB.",
-        "disk.size_gib",
-        "GIB",
-        "chosen by the plan",
-    ),
-    Option(
-        "disk-iops",
-        ValueKind.WHOLE,
-        "Operations per second of a node's disk.",
-        "disk.iops",
-        "N",
-        "chosen by the plan",
-    ),
-    Option(
-        "disk-throughput",
-        ValueKind.WHOLE,
-        "MiB per second of a node's disk.",
-        "disk.throughput_mib_s",
-        "N",
-        "chosen by the plan",
-    ),
-    Option(
-        "disk-load",
-        ValueKind.LOAD,
+        "checkpoint_prefixes", "BUCKET[/PREFIX]", "nowhere", _CHECKPOINTS),
+    Option("disk-gib", ValueKind.WHOLE, "Size of a node's disk in GiB.",
+        "disk.size_gib", "GIB", "chosen by the plan"),
+    Option("disk-iops", ValueKind.WHOLE, "Operations per second of a node's disk.",
+        "disk.iops", "N", "chosen by the plan"),
+    Option("disk-throughput", ValueKind.WHOLE, "MiB per second of a node's disk.",
+        "disk.throughput_mib_s", "N", "chosen by the plan"),
+    Option("disk-load", ValueKind.LOAD,
         "MiB/s at which EC2 fills the disk from the image: 100 to 300, or 0.",
-        "disk.load_mib_s",
-        "N",
-        "chosen by the plan",
-    ),
-    Option(
-        "kms-key",
-        ValueKind.TEXT,
-        "The key that encrypts the disks: an id, an alias or an ARN.",
-        "disk.kms_key",
-        "KEY",
-        "the account's for EBS",
-        pattern=r"(arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:(key|alias)/|alias/)[\w/-]{1,150}|[\w-]{36}",
-        example="alias/clusters",
-    ),
-    Option(
-        "tag", ValueKind.TAGS, "Tag all that is made; may be repeated.", "tags", "KEY=VALUE", "none"
-    ),
-    Option(
-        "max-hours",
-        ValueKind.NUMBER,
-        "The nodes end themselves after so many hours.",
-        "limits.max_hours",
-        "H",
-        "no limit",
-    ),
-    Option(
-        "budget",
-        ValueKind.NUMBER,
-        "The nodes end themselves when they have cost so many USD.",
-        "limits.budget_usd",
-        "USD",
-        "no limit",
-    ),
-    Option(
-        "max-hourly",
-        ValueKind.NUMBER,
-        "Launch nothing that costs more USD an hour.",
-        "limits.max_hourly_usd",
-        "USD",
-        "no limit",
-    ),
-    Option(
-        "idle-stop",
-        ValueKind.DURATION,
-        "Stop the cluster when it has been idle for so long.",
-        "limits.idle_minutes",
-        "DURATION",
-        "never",
-        per=60,
-        unit="m",
-    ),
-    Option(
-        "idle-stop-erases-store",
-        ValueKind.FLAG,
+        "disk.load_mib_s", "N", "chosen by the plan"),
+    Option("kms-key", ValueKind.TEXT, "The key that encrypts the disks: an id, an alias or an ARN.",
+        "disk.kms_key", "KEY", "the account's for EBS", _KEY),
+    Option("tag", ValueKind.TAGS, "Tag all that is made; may be repeated.",
+        "tags", "KEY=VALUE", "none"),
+    Option("max-hours", ValueKind.NUMBER, "The nodes end themselves after so many hours.",
+        "limits.max_hours", "H", "no limit"),
+    Option("budget", ValueKind.NUMBER, "The nodes end themselves when they have cost so many USD.",
+        "limits.budget_usd", "USD", "no limit"),
+    Option("max-hourly", ValueKind.NUMBER, "Launch nothing that costs more USD an hour.",
+        "limits.max_hourly_usd", "USD", "no limit"),
+    Option("idle-stop", ValueKind.DURATION, "Stop the cluster when it has been idle for so long.",
+        "limits.idle_minutes", "DURATION", "never", per=60, unit="m"),
+    Option("idle-stop-erases-store", ValueKind.FLAG,
         "Idleness stops nodes whose instance store holds data, too, and so erases it.",
-        "limits.idle_erases_store",
-        builtin="false",
-    ),
-    Option(
-        "stopped-days",
-        ValueKind.NUMBER,
+        "limits.idle_erases_store", builtin="false"),
+    Option("stopped-days", ValueKind.NUMBER,
         "A cluster that idleness has stopped is due for removal after so many days.",
-        "limits.stopped_days",
-        "D",
-        "never",
-    ),
-    Option(
-        "capacity-timeout",
-        ValueKind.DURATION,
+        "limits.stopped_days", "D", "never"),
+    Option("capacity-timeout", ValueKind.DURATION,
         "How long to wait for machines when no zone has any.",
-        metavar="DURATION",
-        builtin="0",
-        zero=True,
-        unit="m",
-    ),
-    Option(
-        "timeout",
-        ValueKind.DURATION,
-        "How long nodes may take to get ready.",
-        metavar="DURATION",
-        builtin="10m, and 30m from 4 GPUs a node on and for metal",
-        unit="m",
-    ),
+        metavar="DURATION", builtin="0", zero=True, unit="m"),
+    Option("timeout", ValueKind.DURATION, "How long nodes may take to get ready.",
+        metavar="DURATION", builtin="10m, and 30m from 4 GPUs a node on and for metal", unit="m"),
 )
+# fmt: on
 
 OPTIONS = {option.key: option for option in (*LAUNCH, *ACCOUNT)}
 
@@ -474,10 +294,11 @@ def _number(option: Option, text: str) -> float:
 
 
 def _text(option: Option, text: str) -> str:
-    if option.pattern and not re.fullmatch(option.pattern, text, re.ASCII):
-        if option.pattern == _TYPE and text.startswith("ml."):
+    form = option.form
+    if form and not re.fullmatch(form.pattern, text, re.ASCII):
+        if form is _TYPE and text.startswith("ml."):
             raise UsageError(f"EC2 calls {text[:40]!r} {text[3:40]!r}: leave out `ml.`")
-        raise UsageError(f"not what {option.key} takes: {text!r}; it is like {option.example}")
+        raise UsageError(f"not what {option.key} takes: {text!r}; it is like {form.example}")
     if not text.strip() or not text.isprintable():
         raise ValueError(text)
     return text

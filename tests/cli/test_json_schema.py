@@ -120,7 +120,7 @@ def examples():
         ValueKind.TAGS: ({}, {"team": "vision", "old": None}),
     }
     for option in OPTIONS.values():
-        values = kinds.get(option.kind, (option.example or "text",))
+        values = kinds.get(option.kind, (option.form.example if option.form else "text",))
         for value in (*values, *([[values[0]]] if option.kind is ValueKind.LIST else []), None):
             yield yaml.safe_dump({"defaults": {option.key: value}})
             yield yaml.safe_dump({"clusters": {"demo": {option.key: value, "extends": "base"}}})
