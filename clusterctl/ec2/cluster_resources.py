@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.cluster import Node, NodeState
+from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool
-from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.timeouts import Clock, Polling, Timeouts
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import Instance, batches, find_instances, launched_with
@@ -16,21 +14,6 @@ from clusterctl.ec2.resources import NOT_TERMINATED, ResourceKind, find_resource
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
-
-
-def duplicate_nodes(name: str, members: Iterable[Node]) -> ClusterctlError | None:
-    """Return the error for several of a cluster's members with one index; None without."""
-    counted = Counter(node.index for node in members)
-    twice = sorted(index for index, number in counted.items() if number > 1)
-    if not twice:
-        return None
-    command = "down" if twice[0] == 0 else "remove"
-    indices = "" if twice[0] == 0 else f" {' '.join(map(str, twice))}"
-    return ClusterctlError(
-        f"there are several instances for {fold_hosts([f'{name}-{one}' for one in twice])}: "
-        "two commands launched at once, from two machines",
-        f"remove them, and launch again: clusterctl {command} {name}{indices}",
-    )
 
 
 def anothers_key(name: str) -> MissingTool:

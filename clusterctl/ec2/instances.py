@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import Cluster, Disk, Market, Node, NodeState, is_user_name
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.domain.ranges import grouped
+from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.errors import Answer, paged, retried, translated
@@ -251,6 +252,21 @@ def unfinished_of(instances: Sequence[Instance]) -> tags.Unfinished:
         add=tuple(index for index in first.add if index in wanted),
         remove=tuple(index for index in first.remove if index not in wanted),
         replace=tuple(index for index in first.replace if index in wanted),
+    )
+
+
+def duplicate_nodes(name: str, members: Iterable[Node]) -> ClusterctlError | None:
+    """Return the error for several of a cluster's members with one index; None without."""
+    counted = Counter(node.index for node in members)
+    twice = sorted(index for index, number in counted.items() if number > 1)
+    if not twice:
+        return None
+    command = "down" if twice[0] == 0 else "remove"
+    indices = "" if twice[0] == 0 else f" {' '.join(map(str, twice))}"
+    return ClusterctlError(
+        f"there are several instances for {fold_hosts([f'{name}-{one}' for one in twice])}: "
+        "two commands launched at once, from two machines",
+        f"remove them, and launch again: clusterctl {command} {name}{indices}",
     )
 
 

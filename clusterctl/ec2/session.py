@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 import re
 import threading
+import urllib.parse
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,6 +33,17 @@ READ_TIMEOUT_S = 60
 _making = threading.RLock()
 # EC2 client -> function that makes a client like it without retries (see `without_retries`).
 _single_attempts: weakref.WeakKeyDictionary[Any, Callable[[], Any]] = weakref.WeakKeyDictionary()
+
+
+def is_local(endpoint_url: str) -> bool:
+    """Return whether an endpoint's URL points to this machine."""
+    host = urllib.parse.urlsplit(endpoint_url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from clusterctl.domain.files import append_line, read_file, write_file
 from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.costs import price_key
 from clusterctl.ec2.money.prices import find_prices, list_prices
-from clusterctl.ec2.network.vpcs import is_local
+from clusterctl.ec2.session import is_local
 from clusterctl.jobs.detached import list_jobs
 from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, JobRequest

@@ -42,7 +42,7 @@ from clusterctl.ec2.gone import why_gone
 from clusterctl.ec2.host_keys import Consoles
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances, find_states
 from clusterctl.ec2.launch.request import LARGE_GPUS
-from clusterctl.ec2.network.vpcs import is_local
+from clusterctl.ec2.session import is_local
 from clusterctl.jobs.deploy import HOSTS_PATH, deploy_files, deployed_files
 from clusterctl.operations.access import cluster_targets
 from clusterctl.operations.guards import EndMessage, update_guards

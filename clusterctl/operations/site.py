@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.files import read_file, write_file
 from clusterctl.ec2.instances import Instance
-from clusterctl.ec2.network.vpcs import is_local
+from clusterctl.ec2.session import is_local
 from clusterctl.ec2.tags import own_tags_count
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import locked

@@ -13,10 +13,11 @@ from clusterctl.domain.findings import Finding, Severity, errors
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
-from clusterctl.ec2.cluster_resources import anothers_key, duplicate_nodes, terminate
+from clusterctl.ec2.cluster_resources import anothers_key, terminate
 from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.instances import (
     Instance,
+    duplicate_nodes,
     find_instances,
     leaving_of,
     set_at_power_off,

@@ -15,9 +15,9 @@ from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity, errors, in_order
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count
-from clusterctl.ec2.cluster_resources import anothers_key, duplicate_nodes
+from clusterctl.ec2.cluster_resources import anothers_key
 from clusterctl.ec2.images import Image, image_findings
-from clusterctl.ec2.instances import Instance, members_or_all
+from clusterctl.ec2.instances import Instance, duplicate_nodes, members_or_all
 from clusterctl.ec2.launch.capacity import LINUX, Reservation
 from clusterctl.ec2.launch.observe import Catalogue, Observed
 from clusterctl.ec2.launch.quotas import quota_exceeded_finding, quota_finding

@@ -22,7 +22,7 @@ from clusterctl.domain.files import write_file
 from clusterctl.ec2.errors import paged, translated
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.money.costs import Price, price_key
-from clusterctl.ec2.network.vpcs import is_local
+from clusterctl.ec2.session import is_local
 from clusterctl.node.record import RecordError, from_data, from_json, to_json
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import urllib.parse
 import urllib.request
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.ec2.errors import paged, translated
+from clusterctl.ec2.session import is_local
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -150,17 +150,6 @@ def caller_cidr(endpoint_url: str, vpc: Vpc) -> str:
             "say from where SSH is to be allowed: --ssh-from 203.0.113.7/32",
         ) from error
     return f"{address}/{address.max_prefixlen}"
-
-
-def is_local(endpoint_url: str) -> bool:
-    """Return whether an endpoint's URL points to this machine."""
-    host = urllib.parse.urlsplit(endpoint_url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 EVERYWHERE = "0.0.0.0/0"

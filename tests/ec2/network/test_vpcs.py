@@ -14,11 +14,11 @@ from clusterctl.ec2.network.vpcs import (
     SecurityGroup,
     Vpc,
     caller_cidr,
-    is_local,
     parse_cidr,
     read_group,
 )
 from clusterctl.ec2.resources import ResourceKind, details_of, find_resources
+from clusterctl.ec2.session import is_local
 from tests.moto_ec2 import REGION
 
 GROUP = ResourceKind.SECURITY_GROUP
