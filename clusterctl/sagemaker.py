@@ -19,7 +19,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +44,6 @@ class TrainingFailed(ClusterctlError):
 def get_execution_role() -> str:
     """Return a placeholder for an estimator's `role`. Nodes act by their instance profile."""
     return "clusterctl"
-
-
-def sagemaker_timestamp() -> str:
-    """Return the UTC time as in the SDK's names: 2026-11-20-15-45-01-123."""
-    now = datetime.now(timezone.utc)
-    return f"{now:%Y-%m-%d-%H-%M-%S}-{now.microsecond // 1000:03d}"
 
 
 class NotebookSession:

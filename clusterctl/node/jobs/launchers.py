@@ -96,7 +96,6 @@ LAUNCHERS = (
 )
 BY_HAND = "torch"
 SLURM = "srun"
-SLURM_JOB = b"SLURM_JOB_ID"
 # What the proxies of MPICH's and Intel MPI's hydra have on their command lines: the address of
 # their mpiexec, which is the same on all hosts.
 _CONTROL = re.compile(

@@ -165,7 +165,6 @@ class Runner:
         for step in self.spec.steps:
             if step.when is When.WORK or (step.when is When.SUCCESS and code):
                 continue
-            self.folder.append("phase", phase=step.when.value)
             if step.when is When.SUCCESS:
                 self.say(f"+ {shlex.join(step.argv)}")
             failed = self.command(step.argv, is_tagged=step.when is When.SUCCESS)
@@ -209,7 +208,6 @@ class Runner:
     def recover(self, failed: recovery.FailedAttempt) -> dict[str, Any] | None:
         """End what a failed attempt has left, and wait for its nodes if it is made again. Record
         the failure, and return the next attempt."""
-        self.folder.append("phase", phase="recovery")
         found = self.aside(lambda: recovery.recover(self.folder.path, self.spec, failed))
         self.check_stop()
         found = found or {"attempt": failed.as_data(), "again": None}

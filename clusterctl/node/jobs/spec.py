@@ -162,7 +162,6 @@ class JobEvent:
     attempt    {"argv", "ranks", "hosts": [NAME], "hourly_usd"}: the work is started. The price is
                that of these hosts, None if unknown
     failed     an attempt has failed: see recovery.py
-    phase      {"phase"}: what the runner does besides the work
     cancel     {"by", "why"}: a user has requested the job's end
     message    {"text"}: from the watchdog
     ended      {"state", "exit_status", "reason", "cleanup"}. `cleanup` is the proof of the end:
@@ -185,13 +184,13 @@ class JobStatus:
     """What became of a job: what `fold` makes of its events. Times are seconds since 1970 by the
     head node's clock.
 
-    `exit_status` is None for a job that has not ended, that never began, or that is lost. `phase`
-    is what the runner does besides the work. `waits_for` are the jobs before this one in the queue.
-    `ranks` and `hosts` are those of the latest attempt. `attempts` describes the failed ones.
-    `rates` has the time and the hourly price in US dollars of each attempt.
-    `messages` are the watchdog's. `cancel` is the first request to end the job. `rebooted`: the
-    head node was, since the job was submitted. `before` are the files of an earlier job that the
-    log folder had at the start, with what shows that they were written since.
+    `exit_status` is None for a job that has not ended, that never began, or that is lost.
+    `waits_for` are the jobs before this one in the queue. `ranks` and `hosts` are those of the
+    latest attempt. `attempts` describes the failed ones. `rates` has the time and the hourly price
+    in US dollars of each attempt. `messages` are the watchdog's. `cancel` is the first request to
+    end the job. `rebooted`: the head node was, since the job was submitted. `before` are the files
+    of an earlier job that the log folder had at the start, with what shows that they were written
+    since.
     """
 
     state: JobState = JobState.LOST
@@ -201,7 +200,6 @@ class JobStatus:
     has_ended: bool = False
     exit_status: Optional[int] = None
     reason: str = ""
-    phase: str = ""
     boot_id: str = ""
     waits_for: tuple[str, ...] = ()
     ranks: int = 0
@@ -235,7 +233,6 @@ class JobStatus:
             state=state,
             ended_at=heartbeat_at if self.started_at else None,
             reason=reason,
-            phase="",
             waits_for=(),
             rebooted=rebooted,
         )
@@ -275,11 +272,9 @@ def _after(status: JobStatus, event: JobEvent) -> JobStatus:
         ranks, hosts = int(data["ranks"]), tuple(map(str, data["hosts"]))
         rates = ((at, data["hourly_usd"]),) if "hourly_usd" in data else ()
         rates = (*status.rates, *rates)
-        return replace(status, phase="", ranks=ranks, hosts=hosts, rates=rates)
+        return replace(status, ranks=ranks, hosts=hosts, rates=rates)
     if kind == "failed":
         return replace(status, attempts=(*status.attempts, data))
-    if kind == "phase":
-        return replace(status, phase=str(data["phase"]))
     if kind == "cancel":
         return replace(status, cancel=status.cancel or data)
     if kind == "ended":
@@ -292,7 +287,6 @@ def _after(status: JobStatus, event: JobEvent) -> JobStatus:
             reason=str(data.get("reason", "")),
             cleanup=dict(data.get("cleanup") or {}),
             rebooted=bool(data.get("rebooted")),
-            phase="",
             waits_for=(),
         )
     return status
