@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from clusterctl.bootstrap.training import FOLDER, EnvRequest, EnvState, NodeEnv
 from clusterctl.domain.findings import Finding, folded
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.releases import NAMES, NEWEST_FROM, RUNS_ON
+from clusterctl.domain.releases import NAMES, NEWEST_FROM, RUNS_ON, dotted
 from clusterctl.domain.units import format_bytes
 
 # Bytes that an environment and its wheels need, by flavor.
@@ -64,9 +64,9 @@ def choice_line(request: EnvRequest, nodes: Sequence[NodeEnv]) -> str:
     if request.release or chosen.release == nodes[0].release:
         return ""
     low, high = chosen.capabilities[0], chosen.capabilities[-1]
-    least = f", the highest of the cluster; the lowest is {_dotted(low)}" if low != high else ""
+    least = f", the highest of the cluster; the lowest is {dotted(low)}" if low != high else ""
     return (
-        f"--tensorflow {NAMES[chosen.release]}, for compute capability {_dotted(high)} on "
+        f"--tensorflow {NAMES[chosen.release]}, for compute capability {dotted(high)} on "
         f"{_with(nodes, high)}{least}"
     )
 
@@ -81,14 +81,14 @@ def release_findings(nodes: Sequence[NodeEnv]) -> list[Finding]:
     if high > last:
         text = (
             "TensorFlow 2.15's CUDA 12.2 and cuDNN 8.9 have no code for compute capability "
-            f"{_dotted(high)}"
+            f"{dotted(high)}"
         )
         hint = f"--tensorflow {NAMES['newest']}"
         return [Finding.error("env.gpus", text, hint, _with(nodes, high))]
     if low < first:
         text = (
             f"the libraries of --tensorflow {NAMES[release]} begin with compute capability "
-            f"{_dotted(first)}, and these GPUs have {_dotted(low)}"
+            f"{dotted(first)}, and these GPUs have {dotted(low)}"
         )
         older = RUNS_ON["default"]
         runs = release != "default" and low >= older[0]
@@ -96,17 +96,13 @@ def release_findings(nodes: Sequence[NodeEnv]) -> list[Finding]:
         if runs and high <= older[1]:
             hint = f"--tensorflow {NAMES['default']}"
         elif runs:
-            hint = f"no environment runs on {_dotted(low)} and {_dotted(high)}: take one type"
+            hint = f"no environment runs on {dotted(low)} and {dotted(high)}: take one type"
         return [Finding.error("env.gpus", text, hint, _with(nodes, low))]
     return []
 
 
 def _with(nodes: Sequence[NodeEnv], capability: int) -> str:
     return fold_hosts([node.host for node in nodes if capability in node.capabilities])
-
-
-def _dotted(capability: int) -> str:
-    return f"{capability // 10}.{capability % 10}"
 
 
 def plan_install(nodes: Sequence[NodeEnv], given: Sequence[str] = ()) -> EnvPlan:
@@ -155,7 +151,7 @@ def _kernels(head: NodeEnv) -> str:
 
 def kernels_for(head: NodeEnv) -> str:
     """Return `compute capability 9.0`: those for which TensorFlow's wheels have no kernels."""
-    named = ", ".join(map(_dotted, head.without_kernels))
+    named = ", ".join(map(dotted, head.without_kernels))
     return f"compute capability {named}"
 
 

@@ -18,3 +18,8 @@ FIRST_WITHOUT_KERNELS = {"default": 90, "newest": 100}
 RUNS_ON = {"default": (50, 99), "newest": (60, 999)}
 # From this one on, `newest` is chosen: it is the first that has kernels for it.
 NEWEST_FROM = FIRST_WITHOUT_KERNELS["default"]
+
+
+def dotted(capability: int) -> str:
+    """Return a compute capability as NVIDIA writes it: 9.0 for 90."""
+    return f"{capability // 10}.{capability % 10}"

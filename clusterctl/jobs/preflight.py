@@ -14,7 +14,7 @@ from functools import partial
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, MissingTool, unquoted_home
 from clusterctl.domain.findings import Finding, Severity, errors, in_order
 from clusterctl.domain.ranges import fold_hosts, grouped
-from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, NAMES, RUNS_ON, SERIES
+from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, NAMES, RUNS_ON, SERIES, dotted
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.jobs.mpirun import parse_mpirun_version
 from clusterctl.jobs.plan import JobPlan
@@ -258,7 +258,7 @@ def _without_code(node: PreflightFacts) -> Iterable[str]:
     highest = max(node.capabilities, default=0)
     cuda = node.versions.get("cuda", "")
     if highest >= _BLACKWELL and cuda and _numbers(cuda) < _CUDA_OF_BLACKWELL:
-        yield f"the environment's CUDA {cuda} has no code for compute capability {_dotted(highest)}"
+        yield f"the environment's CUDA {cuda} has no code for compute capability {dotted(highest)}"
 
 
 def _too_old(node: PreflightFacts) -> Iterable[str]:
@@ -266,10 +266,10 @@ def _too_old(node: PreflightFacts) -> Iterable[str]:
     # Of an environment of the user's own, for which TensorFlow may have been built, no more is
     # known.
     if lowest and release and node.versions.get("cuda") and lowest < RUNS_ON[release][0]:
-        first = _dotted(RUNS_ON[release][0])
+        first = dotted(RUNS_ON[release][0])
         yield (
             f"TensorFlow {node.versions['tensorflow']} begins with compute capability {first}, "
-            f"and a GPU has {_dotted(lowest)}"
+            f"and a GPU has {dotted(lowest)}"
         )
 
 
@@ -278,16 +278,12 @@ def _without_kernels(node: PreflightFacts) -> Iterable[str]:
     if release and FIRST_WITHOUT_KERNELS[release] <= highest <= RUNS_ON[release][1]:
         yield (
             f"TensorFlow {node.versions['tensorflow']} has no kernels for compute capability "
-            f"{_dotted(highest)}: the driver compiles them at their first use"
+            f"{dotted(highest)}: the driver compiles them at their first use"
         )
 
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-
-
-def _dotted(capability: int) -> str:
-    return f"{capability // 10}.{capability % 10}"
 
 
 def script_findings(context: JobContext) -> list[Finding]:

@@ -310,7 +310,7 @@ def cost_report(
     if name is not None:
         check_account(ClusterFolder(home / name), next(iter(places.values())))
     regions_found = fan_out(
-        lambda place: _region_costs(place.clients, home, name),
+        lambda place: _region_costs(place.clients, name),
         [Region(region, places[region]) for region in places],
     ).outcomes
     if len(regions_found) == 1 and regions_found[0].error:
@@ -335,7 +335,7 @@ def cost_report(
 
 
 def _region_costs(
-    clients: Clients, home: Path, name: str | None
+    clients: Clients, name: str | None
 ) -> tuple[list[ClusterCosts], tuple[EndedCluster, ...]]:
     """Return the costs of one region's clusters, and those that a limit ended. Raises AwsError."""
     if name is None:

@@ -453,7 +453,7 @@ def node_cost(
     stopped = stopped_since(instance.transition_reason)
     if stopped and stopped < node.launched_at:
         stopped = None  # This is the time of an earlier stop.
-    begin, why = _counted_until(instance, stopped)
+    begin, why = _counted_until(instance)
     missing = [*unpriced, *why]
     if (begin - now).total_seconds() > BRIEF_S:
         missing.append("its cost tag has a date in the future")
@@ -485,7 +485,7 @@ def node_cost(
     return NodeCost(hourly if price or not billed else None, usd, ran_h, tuple(missing))
 
 
-def _counted_until(instance: Instance, stopped: datetime | None) -> tuple[datetime, list[str]]:
+def _counted_until(instance: Instance) -> tuple[datetime, list[str]]:
     """Return the time from which on the node's cost has to be counted, and what is missing before.
 
     This is the time in the node's tag; without a tag it is the first launch.

@@ -260,7 +260,7 @@ class Runner:
         stopped_before = self.stop
         child = start_supervised(act, self.spec.grace_s, output.fds, (self.folder.lock,))
         watchdog = self.spec.watchdog
-        watch = StepWatch(self, watchdog, output) if is_watched and watchdog else None
+        watch = StepWatch(self, watchdog) if is_watched and watchdog else None
         until, kill_at = time.monotonic() + timeout_s, 0.0
         rest = b""
         self.daemon_lost = self.ssh_lost = self.ssh_ended = False
@@ -328,7 +328,7 @@ class StepWatch:
     """Diagnoses the job when it makes no step for too long (`train --watchdog`), once for each
     stop. The diagnosis is a process next to the job's command, and ends with it at the latest."""
 
-    def __init__(self, runner: Runner, watchdog: Watchdog, output: CommandOutput) -> None:
+    def __init__(self, runner: Runner, watchdog: Watchdog) -> None:
         self.runner, self.watchdog = runner, watchdog
         log_dir = runner.spec.log_dir
         self.metrics = Path(runner.spec.workdir, log_dir, METRICS) if log_dir else None
