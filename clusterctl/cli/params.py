@@ -114,6 +114,8 @@ class Group(click.Group):
         command = super().get_command(ctx, cmd_name)
         if command and command.help:  # its examples
             command.help = output.named(command.help)
+        for one in command.params if command else ():
+            one.type = Text() if one.type is click.STRING else one.type
         if command and any(isinstance(one, AccountOption) for one in command.params):
             options = "--lab --region --profile --endpoint-url --config"
             command.epilog = f"Also {options}: see clusterctl config"
@@ -197,6 +199,16 @@ def refuse_blank(param_type: click.ParamType, value: Any, param: Any, ctx: Any) 
     """Refuse the empty word that an unset variable of a shell leaves. Raises BadParameter."""
     if isinstance(value, str) and not value.strip():
         param_type.fail(f"{value!r} is empty: is a variable of your shell unset?", param, ctx)
+
+
+class Text(click.types.StringParamType):
+    """Any text. An empty word is refused: it would count as one that was not typed."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        source = click.core.ParameterSource
+        if ctx.get_parameter_source(param.name) in (source.COMMANDLINE, source.ENVIRONMENT):
+            refuse_blank(self, value, param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class LocalPath(click.Path):

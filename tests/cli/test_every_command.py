@@ -191,6 +191,20 @@ def test_no_path_of_the_nodes_may_be_empty_either():
             assert one.type.convert("", one, None) == ""
 
 
+def test_no_text_of_an_option_may_be_empty():
+    """It would count as an option that was not typed: `gc --cluster "$NAME"` would look at all."""
+    texts = 0
+    for _, command in commands():
+        for one in command.params:
+            if isinstance(one.type, click.types.StringParamType) and one.opts[0].startswith("-"):
+                texts += 1
+                typed = click.Context(command)
+                typed.set_parameter_source(one.name, click.core.ParameterSource.COMMANDLINE)
+                with pytest.raises(click.BadParameter, match="is a variable of your shell unset"):
+                    one.type_cast_value(typed, [""] if one.multiple else "")
+    assert texts > 50
+
+
 def test_a_word_that_begins_as_a_job_id_and_is_none_is_no_folder():
     folder = Path("20261120-154501-3f2aa")
     for word in (str(folder), "20261120-154501-", "20261120-154501-run"):
