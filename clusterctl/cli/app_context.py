@@ -314,12 +314,15 @@ def _complete_suggestions(context: click.Context) -> Callable[[str], str]:
         needs = isinstance(command, ClusterCommand) or any(
             one.name == "name" and one.required for one in command.params
         )
+        # The rest of this suggestion: up to a backtick, `;`, a line's end or the next command.
+        rest = re.split(r"[`;\n]|clusterctl ", found.string[found.end() :])[0].split()
+        if isinstance(command, ClusterCommand) and command.instead:
+            of = [one for one in command.params if one.name in command.instead]
+            needs = not {*words, *rest} & {opt for one in of for opt in one.opts}
         if needs and given.get("name") and of_network == (words[0] == "network"):
             if words[at : at + 1] in ([], ["NAME"]):
                 words[at : at + 1] = [given["name"]]
             at += words[at] == given["name"]
-        # The rest of this suggestion: up to a backtick, `;`, a line's end or the next command.
-        rest = re.split(r"[`;\n]|clusterctl ", found.string[found.end() :])[0].split()
         for parameter in command.params:
             option = typed.get(parameter.name or "", [])
             if option and option[0] not in rest:

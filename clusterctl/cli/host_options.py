@@ -74,6 +74,9 @@ _options = {
         "--sudo", "as_root", is_flag=True, help="On these hosts: jobs of all users."
     ),
     "user": click.option("-u", "--user", help="Log in to these hosts as this user."),
+    "key": click.option(
+        "-i", "--key", type=LocalPath(), help="Log in to these hosts with this key file."
+    ),
 }
 
 
@@ -121,6 +124,7 @@ def host_source(
     is_local: bool,
     as_root: bool,
     user: str | None,
+    key: Path | None,
 ) -> HostSource | None:
     """Return the hosts that the options name; None if they name none. Raise UsageError."""
     texts = {"--hosts": str(hosts) if hosts else None, "-w": nodes, "--slurm": slurm}
@@ -129,14 +133,14 @@ def host_source(
     if len(given) > 1:
         raise UsageError(f"hosts are named twice: {', '.join(given)}", "give one of these options")
     if not given:
-        if as_root or user:
+        if as_root or user or key:
             raise UsageError(
-                "--sudo and --user are for hosts without a cluster",
+                "--sudo, --user and --key are for hosts without a cluster",
                 "name them with --hosts, -w or --local",
             )
         return None
-    if is_local and user:
-        raise UsageError("there is no login with --local", "leave out --user")
+    if is_local and (user or key):
+        raise UsageError("there is no login with --local", "leave out --user and --key")
     from clusterctl.config import home_folder
     from clusterctl.operations.diagnose import CONNECT_WITHIN_S
     from clusterctl.operations.hosts_access import (
@@ -157,11 +161,13 @@ def host_source(
         access = open_hosts(
             hosts or hosts_in(named or ""),
             user=user,
+            key=key,
             home=home_folder(),
             connect_timeout_s=CONNECT_WITHIN_S,
         )
         connections, targets = access.connections, access.targets
     words = [*given, *["--sudo"] * bool(as_root), *([f"-u {shlex.quote(user)}"] if user else [])]
+    words += [f"-i {shlex.quote(str(key))}"] if key else []
     return HostSource(
         " ".join(words),
         targets,

@@ -115,7 +115,7 @@ class Group(click.Group):
         if command and command.help:  # its examples
             command.help = output.named(command.help)
         for one in command.params if command else ():
-            one.type = Text() if one.type is click.STRING else one.type
+            one.type = NonBlank() if one.type is click.STRING else one.type
         if command and any(isinstance(one, AccountOption) for one in command.params):
             options = "--lab --region --profile --endpoint-url --config"
             command.epilog = f"Also {options}: see clusterctl config"
@@ -201,7 +201,7 @@ def refuse_blank(param_type: click.ParamType, value: Any, param: Any, ctx: Any) 
         param_type.fail(f"{value!r} is empty: is a variable of your shell unset?", param, ctx)
 
 
-class Text(click.types.StringParamType):
+class NonBlank(click.types.StringParamType):
     """Any text. An empty word is refused: it would count as one that was not typed."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:

@@ -57,9 +57,11 @@ class QuotedCommand(click.Command):
         parser.allow_interspersed_args = False
         try:
             given, words, _ = parser.parse_args([*args])
+            for _ in range(self.before_command(words, given) if words else 0):
+                words = parser.parse_args(words[1:])[1]
         except click.UsageError:
             return []
-        return words[self.before_command(words, given) :] if words else []
+        return words
 
     def before_command(self, words: list[str], given: Mapping[str, Any]) -> int:
         """Return how many of the words come before COMMAND, with these options given."""

@@ -19,6 +19,7 @@ from clusterctl.domain.errors import (
     ClusterctlError,
     CommandTimeout,
     HostError,
+    KeyRefused,
     MissingTool,
     UsageError,
 )
@@ -219,7 +220,11 @@ def open_hosts(
         raise old
 
     def explain(target: Target, error: HostError) -> HostError:
-        error.hint = f"{old.message}; {old.hint}" if old else error.hint
+        if old:
+            error.hint = f"{old.message}; {old.hint}"
+        elif isinstance(error, KeyRefused):
+            keys = "name the key and user that the host knows: --key FILE, --user NAME"
+            error.hint = "; or ".join(filter(None, [keys, error.hint]))
         return error
 
     connections = Connections(identity, host_keys, connect_timeout_s, explain)

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market, Node, NodeState
-from clusterctl.domain.errors import AwsError, HostError
+from clusterctl.domain.errors import AwsError, HostError, KeyRefused
 from clusterctl.domain.findings import Finding
 from clusterctl.ec2.gone import NOT_KNOWN, NOT_SHOWN, find_gone, newest, why_gone
 from clusterctl.ec2.health import impaired_checks
@@ -180,8 +180,9 @@ class Ec2Explanation:
 
     def __call__(self, target: Target, error: HostError) -> HostError:
         """Return the error with EC2's state of the node in its message."""
-        if isinstance(error.__cause__, HostError):
-            # The jump host is the reason. Its own error, the cause, is already explained.
+        if isinstance(error, KeyRefused) or isinstance(error.__cause__, HostError):
+            # The host has answered. Or the jump host is the reason: its own error, the cause, is
+            # already explained.
             return error
         with self._lock:
             self._refresh()

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import paramiko
 
-from clusterctl.domain.errors import ConnectionLost, HostError, HostUnreachable
+from clusterctl.domain.errors import ConnectionLost, HostError, HostUnreachable, KeyRefused
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.transport.dial import most_hosts
@@ -88,7 +88,7 @@ class Connections:
         try:
             try:
                 session = self.open_another(target, self.connect_timeout_s)
-            except HostUnreachable as error:
+            except (HostUnreachable, KeyRefused) as error:
                 explained = self.explain(target, error)
                 if not self.ask_again and isinstance(explained, HostUnreachable):
                     self._failed[target] = explained

@@ -40,11 +40,7 @@ def as_host_error(target: Target, error: Exception) -> ClusterctlError:
     through = f" through {target.jump.host}" if target.jump else ""
     where = target.known_hosts_name + through
     if isinstance(error, paramiko.AuthenticationException):
-        return KeyRefused(
-            target.host,
-            f"refused every key for user {target.user} at {where}",
-            "name the key and user that the host knows: --key FILE, --user NAME",
-        )
+        return KeyRefused(target.host, f"refused every key for user {target.user} at {where}")
     if isinstance(error, NoValidConnectionsError):
         error = next(iter(error.errors.values()))
     if isinstance(error, socket.gaierror):

@@ -184,7 +184,7 @@ def connect(
         raise KeyRefused(
             target.host,
             f"there is no key to offer to {target.user}@{target.address}",
-            "name one with --key FILE, or load one into an agent: ssh-add FILE",
+            "load one into an agent: ssh-add FILE",
         )
     if target.jump is None:
         return _log_in(target, identity, host_keys, connect_timeout_s)

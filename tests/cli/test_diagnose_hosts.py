@@ -72,6 +72,15 @@ def test_a_hosts_file(stuck, home, tmp_path):
     assert "ssh 127.0.0.1 'ls -l " in on_pipe["hint"]
 
 
+def test_a_host_that_knows_no_key_is_reached_with_the_option_of_the_hint(home, ssh_server):
+    config = home / ".ssh/config"
+    config.write_text(config.read_text().replace(f"IdentityFile {ssh_server.key}", ""))
+    done = call("clusterctl", "kill", "-w", "127.0.0.1", "--dry-run")
+    assert (done.returncode, "--key FILE" in done.stderr) == (255, True), done.stderr
+    done = call("clusterctl", "kill", "-w", "127.0.0.1", "--dry-run", "--key", str(ssh_server.key))
+    assert (done.returncode, "unreachable" in done.stderr) == (0, False), done.stderr
+
+
 def test_explain_reads_the_log_of_a_running_job(home, tmp_path):
     program, log, errors = (tmp_path / name for name in ("mpirun", "train.log", "train.err"))
     line = "echo starts; echo 'MemoryError: batch 7' >&2; while :; do sleep 600; done"
@@ -131,10 +140,10 @@ def test_a_job_that_does_not_run(home):
         (("--local", "-w", "n1"), "hosts are named twice: -w n1, --local"),
         (("--local", "demo"), "two are named: cluster demo and --local"),
         (("--local", "-u", "x"), "there is no login with --local"),
-        (("demo", "--sudo"), "--sudo and --user are for hosts without a cluster"),
+        (("demo", "-i", "id"), "--sudo, --user and --key are for hosts without a cluster"),
         (("demo", "--launcher", "7"), "--launcher is for hosts without a cluster"),
         (("-w", "n[1-"), "cannot read the hosts n[1-"),
-        (("-w", ""), "'' names no host"),
+        (("-w", ""), "'' is empty"),
     ],
 )
 def test_options_that_make_no_sense(home, options, message):

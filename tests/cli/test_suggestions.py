@@ -58,6 +58,13 @@ DOCS = PACKAGE.parent / "docs"
             "clusterctl network up --lab NAME, `clusterctl up demo --lab`",
         ),
         ("network status net", "clusterctl up NAME --nodes N", "clusterctl up NAME --nodes N"),
+        # With --from a diagnosis has no cluster.
+        (
+            "status demo --lab",
+            "clusterctl diagnose --from stuck.gz shows it: `clusterctl diagnose`",
+            "clusterctl diagnose --lab --from stuck.gz shows it: "
+            "`clusterctl diagnose demo --lab`",
+        ),
     ],
 )
 def test_what_was_typed_is_in_what_is_suggested(
@@ -147,6 +154,7 @@ def test_every_command_option_and_page_that_is_named_exists():
     [
         ("run demo echo 'it'\"'\"'s' -n /tmp", "run demo 'echo it'\"'\"'s -n /tmp'"),
         ("run --lab --nodes 1 demo ls -la", "run --lab --nodes 1 demo 'ls -la'"),
+        ("run demo --nodes 1 --lab ls -la /", "run demo --nodes 1 --lab 'ls -la /'"),
     ],
 )
 def test_a_command_without_quotes_is_quoted(capsys, typed, meant):
