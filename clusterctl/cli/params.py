@@ -206,7 +206,8 @@ class NonBlank(click.types.StringParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         source = click.core.ParameterSource
-        if ctx.get_parameter_source(param.name) in (source.COMMANDLINE, source.ENVIRONMENT):
+        typed = (source.COMMANDLINE, source.ENVIRONMENT)
+        if ctx is None or ctx.get_parameter_source(param.name) in typed:
             refuse_blank(self, value, param, ctx)
         return super().convert(value, param, ctx)
 
