@@ -72,7 +72,8 @@ def end_of(
     began = max(one.node.launched_at for one in nodes)
     ran = tuple(map(_as_it_ran, nodes))
     planned = spending(ran, prices, began)
-    if planned.ends_in_h is None:
+    # Nodes that may have had earlier limits have ended by those, or by these.
+    if planned.ends_in_h is None or any(one.earlier_limits for one in nodes):
         return None
     end = began + timedelta(hours=planned.ends_in_h)
     if end > now + timedelta(seconds=EARLY_S):
