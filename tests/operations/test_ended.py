@@ -41,6 +41,11 @@ SPENT = Spent(usd=20.17, ran_h=2.0, until=NOW - timedelta(hours=9), at_least=Fal
             [gone(9, "max-hours=3", spent=SPENT)],
             "ended 2026-11-21 04:00 UTC by --max-hours 3: $30.25",
         ),
+        # Recorded again six minutes after the start, with what its guard has counted.
+        (
+            [gone(9, "max-hours=3", spent=Spent(22.0, 2.1, NOW - timedelta(hours=8.9)))],
+            "ended 2026-11-21 04:00 UTC by --max-hours 3: $31.08",
+        ),
         # 8 h at 10.085 are more than 80.68, reached after 8 h.
         (
             [gone(9, "budget=80.68 max-hours=8.5")],

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import re
+from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import pytest
@@ -402,15 +403,16 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
         passed = clusterctl(*command, "--max-hours", "0.001")
         assert (passed.status, state()) == (1, "running")
         assert "--max-hours 0.001 has been reached already: the nodes have run for" in passed.err
-        # A limit that has passed can only come from elsewhere. `up` keeps it.
-        ec2.create_tags(
-            Resources=[id], Tags=[{"Key": "clusterctl:limits", "Value": "max-hours=0.001"}]
-        )
+        # A limit that has passed can only come from elsewhere. `up` keeps it. One that had passed
+        # at the start would leave the node a quarter of an hour.
+        ran_h = spending(instances.find_instances(ec2, name), {}, datetime.now(timezone.utc)).ran_h
+        limits = f"max-hours={ran_h:.4f}"
+        ec2.create_tags(Resources=[id], Tags=[{"Key": "clusterctl:limits", "Value": limits}])
         # The node may end before `up` has done all that it does there.
         clusterctl(*command)
         wait_until(lambda: state() in ("stopped", "terminated"), "the end of its time")
         assert state() == "terminated"
-        ended = r"there is no cluster .*: ended 20\S+ \d\d:\d\d UTC by --max-hours 0.001: "
+        ended = r"there is no cluster .*: ended 20\S+ \d\d:\d\d UTC by --max-hours \d\.\d+: "
         assert re.search(ended, clusterctl("status", name).err)
     finally:
         clusterctl("down", name, "--yes", "--discard-results")
