@@ -213,9 +213,8 @@ def guard_update_script(settings: GuardSettings, left_s: float | None = None) ->
 def guard_end_command(left_s: float, lifetime_s: float | None = None) -> str:
     """Return a command that has a node's guard end it in so many seconds of running time.
 
-    With `lifetime_s`, the node ends earlier if it has run for that long by its own count, but not
-    at once: it has the time of a node that was started after its end. Nothing else of its settings
-    changes. The command fails on a node without a guard.
+    With `lifetime_s`, the node ends earlier if it has run for that long by its own count. Nothing
+    else of its settings changes. The command fails on a node without a guard.
     """
     most = "" if lifetime_s is None else f" {lifetime_s:.0f}"
     return (

@@ -349,7 +349,7 @@ def up(
     with launcher_of(app, name, waiting, price_consent(app, yes)) as launcher:
         report = launch(launcher, request)
     show_report(app, report, as_json)
-    _show_end(app, name, report.instances)
+    _show_end(app, name)
 
 
 def _check_idle(draft: SpecDraft, lab: bool) -> None:
@@ -362,17 +362,22 @@ def _check_idle(draft: SpecDraft, lab: bool) -> None:
         )
 
 
-def _show_end(app: AppContext, name: str, instances: Sequence[Instance]) -> None:
+def _show_end(app: AppContext, name: str) -> None:
     """Print when and why a cluster ends; warn of what it costs a day if nothing ends it."""
+    from clusterctl.domain.cluster import AWAKE
+    from clusterctl.ec2.instances import find_instances
     from clusterctl.ec2.launch.capacity import block_end
     from clusterctl.operations.costs import spending_of
 
+    # Read again: the command has changed tags that the end follows from.
+    instances = find_instances(app.ec2, name)
+    if not any(one.node.state in AWAKE for one in instances):
+        return  # It has ended by now.
     money = spending_of(app.clients, instances)
     spot = any(one.market is Market.SPOT for one in instances)
     end = end_words(
         money,
         datetime.now(timezone.utc),
-        app.timeouts.least_left_s,
         kept=money.limits.at_power_off == "stop" and not spot,
         block_ends_at=block_end(app.ec2, instances),
     )
@@ -446,7 +451,7 @@ def add(
     with launcher_of(app, name, waiting, price_consent(app, yes)) as launcher:
         report = launch(launcher, name, number)
     show_report(app, report, as_json)
-    _show_end(app, name, report.instances)
+    _show_end(app, name)
 
 
 removal_force_option = click.option(
@@ -581,7 +586,7 @@ def start(
     with launcher_of(app, name, waiting, price_consent(app, yes)) as launcher:
         report = power_on(launcher, name)
     show_report(app, report, as_json)
-    _show_end(app, name, report.instances)
+    _show_end(app, name)
 
 
 @cluster_command(explicit=True)

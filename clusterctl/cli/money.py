@@ -70,22 +70,21 @@ def _end(money: Spending) -> str:
 def end_words(
     money: Spending,
     now: datetime,
-    least_left_s: float,
     kept: bool,
     block_ends_at: datetime | None = None,
 ) -> str:
     """Return when and why a running cluster ends, whose nodes were just notified; empty for never.
 
-    Nodes run for `least_left_s` even if their end has passed. `kept`: they are stopped and not
-    terminated. `block_ends_at` is the end of their Capacity Block.
+    `kept`: the nodes are stopped and not terminated. `block_ends_at` is the end of their Capacity
+    Block.
     """
     effect = "the nodes are terminated, with their disks"
     if kept:
         effect = "the nodes are stopped; their disks are kept, and cost"
     ends = []
     if money.ends_in_h is not None:
-        left = timedelta(seconds=max(money.ends_in_h * 3600, least_left_s))
-        ends.append((now + left, limit_text(money.limits, money.ended_by), effect))
+        ends_at = now + timedelta(hours=money.ends_in_h)
+        ends.append((ends_at, limit_text(money.limits, money.ended_by), effect))
     if block_ends_at:
         terminated = "EC2 terminates the nodes"
         ends.append((block_ends_at, "the end of its Capacity Block", terminated))

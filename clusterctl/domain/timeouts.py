@@ -100,9 +100,6 @@ class Timeouts:
     # For which a refused key is tried again: cloud-init may start sshd before it has written
     # authorized_keys.
     key_refused_s: float = 120.0
-    # That are left to a cluster whose end has passed, so that its owner can set a new one: GRACE_S
-    # of node/guard/decisions.py. Within them EC2 also gets what a power-off does then.
-    least_left_s: float = 900.0
 
     # The user
     at_risk_s: float = 10.0  # until `down` knows, or cannot say, what would be lost

@@ -41,6 +41,7 @@ class Instance:
     which may name the time of a stop (see `stopped_since`). `reservation_id` is set only for an
     instance that was launched into that reservation by id. `owner_id` is the account that pays.
     `earlier_limits` are the limits that the node may still have; empty if it has those of the tag.
+    `ends_at` is when the node ends if its last run began after the end by its limits.
     """
 
     node: Node
@@ -68,6 +69,7 @@ class Instance:
     limits_text: str = ""
     earlier_limits: str = ""
     spent: tags.Spent = field(default_factory=tags.Spent)
+    ends_at: datetime | None = None
     first_launched_at: datetime | None = None
     owner_id: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -344,6 +346,7 @@ def read_instance(described: Any) -> Instance:
         limits_text=tagged.get(tags.LIMITS, ""),
         earlier_limits=tagged.get(tags.EARLIER_LIMITS, ""),
         spent=tags.read_spent(tagged.get(tags.SPENT, "")),
+        ends_at=tags.read_time(tagged.get(tags.ENDS_AT, "")),
         first_launched_at=_first_launched_at(described),
         owner_id=described.get("OwnerId", ""),
         tags=tagged,

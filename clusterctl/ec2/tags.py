@@ -43,6 +43,8 @@ EARLIER_LIMITS = "clusterctl:earlier-limits"
 # What a node has cost up to some time. EC2 forgets the node's earlier runs when it starts again
 # (see Spent).
 SPENT = "clusterctl:spent-usd"
+# When a node ends that was started after its end, since `start` or `up` got it ready.
+ENDS_AT = "clusterctl:ends-at"
 # Set on a node whose replacement is under way.
 RETIRED = "clusterctl:retired"
 # Set on a node that commands leave out unless it is named; the value is since when, and why.
@@ -160,7 +162,7 @@ class Spent:
 def spent_text(spent: Spent) -> str:
     """Return the tag's value: `41.0000 for 4.0100 h until 2026-11-21T12:00:00Z at least`."""
     assert spent.until is not None
-    text = f"{spent.usd:.4f} for {spent.ran_h:.4f} h until {spent.until:%Y-%m-%dT%H:%M:%SZ}"
+    text = f"{spent.usd:.4f} for {spent.ran_h:.4f} h until {time_text(spent.until)}"
     return text + " at least" * spent.at_least
 
 
@@ -175,11 +177,21 @@ def read_spent(text: str) -> Spent:
     if not found:
         return Spent()
     usd, ran_h, until, at_least = found.groups()
+    when = read_time(until)
+    return Spent(float(usd), float(ran_h), when, bool(at_least)) if when else Spent()
+
+
+def time_text(at: datetime) -> str:
+    """Return a tag's value for a time in UTC: `2026-11-21T12:00:00Z`."""
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def read_time(text: str) -> datetime | None:
+    """Return the time in such a tag; None if it makes no sense."""
     try:
-        when = datetime.strptime(until, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
     except ValueError:
-        return Spent()
-    return Spent(float(usd), float(ran_h), when, bool(at_least))
+        return None
 
 
 def of_cluster(name: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -39,7 +39,8 @@ from clusterctl.ec2.money.costs import (
     spending,
 )
 from clusterctl.ec2.money.prices import find_prices
-from clusterctl.ec2.tags import SPENT, Spent, spent_text
+from clusterctl.ec2.tags import ENDS_AT, SPENT, Spent, spent_text, time_text
+from clusterctl.node.guard.settings import GRACE_S
 from clusterctl.node.record import Rows, read_rows, to_json
 from clusterctl.operations.ended import EndedCluster, ended_clusters, kept_end
 from clusterctl.operations.folder import ClusterFolder
@@ -293,6 +294,16 @@ def note_spent(
             ids.setdefault(spent_text(spent), []).append(id)
         for text, noted in ids.items():
             tag(clients.ec2, noted, {SPENT: text})
+
+
+def give_grace(clients: Clients, instances: Sequence[Instance]) -> list[Instance]:
+    """Record in tags that these nodes, which were started after their end, run GRACE_S from now.
+
+    Returns the nodes with that end. Raises AwsError.
+    """
+    ends_at = _now().replace(microsecond=0) + timedelta(seconds=GRACE_S)
+    tag(clients.ec2, [one.node.instance_id for one in instances], {ENDS_AT: time_text(ends_at)})
+    return [replace(one, ends_at=ends_at) for one in instances]
 
 
 def cost_report(

@@ -68,11 +68,12 @@ def end_of(
     nodes = [one for one in newest.values() if one.state_reason.startswith(BY_ITSELF)]
     if not nodes or not parse_limits(min(nodes, key=lambda one: one.node.index).limits_text).ends:
         return None
-    # At the start of the last run the end was still to come: it is calculated from there.
-    began = max(one.node.launched_at for one in nodes)
+    # At the start of the last run, or when its cost was recorded since, the end was still to come.
+    began = max(max(one.node.launched_at, one.spent.until or one.node.launched_at) for one in nodes)
     ran = tuple(map(_as_it_ran, nodes))
     planned = spending(ran, prices, began)
-    if planned.ends_in_h is None:
+    # Nodes that may have had earlier limits have ended by those, or by these.
+    if planned.ends_in_h is None or any(one.earlier_limits for one in nodes):
         return None
     end = began + timedelta(hours=planned.ends_in_h)
     if end > now + timedelta(seconds=EARLY_S):

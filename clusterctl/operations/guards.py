@@ -41,7 +41,7 @@ from clusterctl.ec2.launch.observe import Observed
 from clusterctl.ec2.money.costs import Spending, limit_text
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.operations.access import Access
-from clusterctl.operations.costs import note_spent, spending_of
+from clusterctl.operations.costs import give_grace, note_spent, spending_of
 from clusterctl.operations.ended import keep_end
 from clusterctl.operations.launcher import Launcher, check_all
 from clusterctl.transport.connections import Connections
@@ -104,6 +104,7 @@ def update_guards(
     instances = find_instances(launcher.clients.ec2, cluster.name)
     spending = spending_of(launcher.clients, instances)
     spot = any(found.market is Market.SPOT for found in instances)
+    used_h: dict[str, float] = {}
     if not spending.complete:
         # EC2 does not know how long earlier runs took; the guards count it.
         used_h = _used_h(instances, connections, targets)
@@ -113,6 +114,8 @@ def update_guards(
         for finding in spending.findings:
             if finding.check == "cost.incomplete" and spending.limits.ends:
                 launcher.progress.finding(replace(finding, severity=Severity.WARNING))
+    if spending.grace_due:
+        spending = spending_of(launcher.clients, give_grace(launcher.clients, instances), used_h)
     end = ClusterEnd(launcher, spending)
     first = first_settings(
         cluster.name,
@@ -179,8 +182,7 @@ class ClusterEnd:
         self._clock = launcher.timeouts.clock
         self._ends_at: float | None = None
         if spending.ends_in_h is not None:
-            left_s = max(spending.ends_in_h * 3600, launcher.timeouts.least_left_s)
-            self._ends_at = self._clock.monotonic() + left_s
+            self._ends_at = self._clock.monotonic() + spending.ends_in_h * 3600
 
     @property
     def left_s(self) -> float | None:
@@ -213,8 +215,6 @@ class EndMessage:
         left_s = self._end.left_s if self._end else None
         if left_s is None:
             return ""
-        # A node that boots for long has this time from its login on, as its user has.
-        left_s = max(left_s, self._launcher.timeouts.least_left_s)
         # The shell reads the rest of its script from stdin, which the command must not.
         return f"{guard_end_command(left_s, self._lifetime_s)} </dev/null >/dev/null 2>&1 || :\n"
 
@@ -225,6 +225,9 @@ class EndMessage:
         if not instances:
             return None
         found = spending_of(clients, instances)
+        if found.grace_due:
+            # Their guards leave them GRACE_S from boot, `update_guards` from when all are ready.
+            return ClusterEnd(self._launcher, replace(found, ends_in_h=None))
         if not found.complete:
             # EC2 does not know how long earlier runs took. Each guard knows it of its own node.
             self._lifetime_s = lifetime_s(found.limits, found.hourly_usd)

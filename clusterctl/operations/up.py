@@ -36,6 +36,7 @@ from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
 from clusterctl.ec2.launch.preflight import AWAITED
 from clusterctl.ec2.money.costs import format_limits, left_findings, passed_end
 from clusterctl.ec2.tags import Unfinished
+from clusterctl.node.guard.settings import GRACE_S
 from clusterctl.operations.costs import note_spent, record_removal_cost, running_cost, spending_of
 from clusterctl.operations.guards import with_complete_user_data
 from clusterctl.operations.launcher import Launcher, LaunchRefused
@@ -248,7 +249,7 @@ def ended_findings(launcher: Launcher, plan: LaunchPlan) -> Iterator[Finding]:
         return
     money = spending_of(launcher.clients, plan.observed.instances)
     passed = passed_end(plan.spec.limits, money.ran_h, money.spent_usd, money.hourly_usd)
-    left = count(round(launcher.timeouts.least_left_s / 60), "minute")
+    left = count(round(GRACE_S / 60), "minute")
     hint = f"a new end: clusterctl up {launcher.name}, with all limits that are to hold"
     if passed:
         yield Finding.warning(

@@ -434,8 +434,8 @@ def test_new_limits_that_would_end_a_cluster_at_once_are_refused(clusterctl, cli
         ),
         (
             Limits(max_hours=8, budget_usd=12345678, idle_minutes=30),
-            *(0.0, "--budget", True, None),
-            "2026-11-01 12:15 UTC, in 15 min 00 s, by --budget 12345678: the nodes are stopped; "
+            *(0.1, "--budget", True, None),
+            "2026-11-01 12:06 UTC, in 6 min 00 s, by --budget 12345678: the nodes are stopped; "
             "their disks are kept, and cost; before that, the nodes are stopped when they have "
             "been idle for 30 min",
         ),
@@ -457,7 +457,7 @@ def test_the_end_of_a_cluster_in_words(limits, ends_in_h, by, kept, block, words
     now = datetime(2026, 11, 1, 12, tzinfo=timezone.utc)
     money = Spending(1.0, 1.0, True, "", limits, now, ends_in_h=ends_in_h, ended_by=by)
     block_ends_at = now + timedelta(hours=block) if block else None
-    assert end_words(money, now, 900.0, kept, block_ends_at) == words
+    assert end_words(money, now, kept, block_ends_at) == words
 
 
 def test_a_cluster_that_a_limit_has_ended_is_remembered(clusterctl, client):

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from clusterctl.bootstrap.guard import UNCOUNTED_S, first_settings
 from clusterctl.domain.cluster import Limits
 from clusterctl.domain.errors import ClusterctlError, HostUnreachable
@@ -135,6 +137,12 @@ class Node:
         """The running time that is billed."""
         return self.ran_s + (self.boot_s if self.runs else 0.0)
 
+    @property
+    def ends_s(self) -> float | None:
+        """When its guard ends it, if it is not stopped before; None for never."""
+        left = decisions.left_s(self.guard, Moment(0.0, self.boot_s, self.used_s))
+        return None if left is None else self.world.now + left
+
     def boot(self) -> None:
         self.asked = Asked()
         files: Any = SimpleNamespace(polled=self.asked)
@@ -196,6 +204,8 @@ class World:
         self.now = 0.0
         self.failing: set[str] = set()
         self.announced: list[str] = []
+        # The longest that one node takes to answer.
+        self.login_s = 300.0
         self.at_work: Node
         self.may_terminate = limits.at_power_off == "terminate"
         self.whole = False
@@ -346,12 +356,13 @@ class World:
             self.may_terminate |= limits.at_power_off == "terminate"
 
     def _up(self, limits: Limits | None) -> None:
+        was_whole = self.whole and limits is None
         self._set_limits(limits)
         self.whole = False
         message = guards.EndMessage(self.launcher, "demo")
         running = [node for node in self.nodes if node.runs]
         for node in running:
-            self.now += self.chance.uniform(1, 300)
+            self.now += self.chance.uniform(1, self.login_s)
             if node.answers and f"ssh-{node.index}" not in self.failing:
                 told = re.search(r"guard\.json (\d+)(?: (\d+))? <", message.script())
                 if told:
@@ -368,8 +379,20 @@ class World:
             SimpleNamespace(name=one.name, private_ip=f"10.0.0.{one.index + 4}") for one in running
         ]
         connections: Any = self
+        before = [node.ends_s for node in running]
+        money = spending(self.seen(), self.prices(), at(self.now))
         guards.update_guards(self.launcher, cluster, connections, targets, members)
         self.whole = True
+        if was_whole and money.complete and not money.grace_due and not self.limits.budget_usd:
+            for node, end_s in zip(running, before):
+                later = "no command moves the end later, unless it raises a limit"
+                assert None in (end_s, node.ends_s) or node.ends_s < max(end_s, self.now) + 2, later
+        money = spending(self.seen(), self.prices(), at(self.now))
+        for node in running:
+            shown = "the end that is shown is the one that the nodes have"
+            assert (money.ends_in_s is None) == (node.ends_s is None), shown
+            if money.ends_in_s is not None:
+                assert node.ends_s == pytest.approx(self.now + money.ends_in_s, abs=2), shown
         for node in running:
             assert node.at_power_off == self.limits.at_power_off
 

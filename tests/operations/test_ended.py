@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from clusterctl.domain.cluster import Market
+from clusterctl.ec2.money.costs import spending
 from clusterctl.ec2.tags import Spent
 from clusterctl.operations.ended import end_of, keep_end, kept_end
 from clusterctl.operations.folder import ClusterFolder
@@ -39,6 +40,11 @@ SPENT = Spent(usd=20.17, ran_h=2.0, until=NOW - timedelta(hours=9), at_least=Fal
         (
             [gone(9, "max-hours=3", spent=SPENT)],
             "ended 2026-11-21 04:00 UTC by --max-hours 3: $30.25",
+        ),
+        # Recorded again six minutes after the start, with what its guard has counted.
+        (
+            [gone(9, "max-hours=3", spent=Spent(22.0, 2.1, NOW - timedelta(hours=8.9)))],
+            "ended 2026-11-21 04:00 UTC by --max-hours 3: $31.08",
         ),
         # 8 h at 10.085 are more than 80.68, reached after 8 h.
         (
@@ -72,6 +78,35 @@ def test_ec2_shows_how_a_limit_has_ended_a_cluster(nodes, words):
 )
 def test_no_other_end_is_called_that_of_a_limit(nodes):
     assert end_of("demo", nodes, PRICES, NOW) is None
+
+
+def test_by_which_of_two_limits_it_ended_is_not_known():
+    nodes = [gone(9, "max-hours=3", earlier_limits="max-hours=8"), gone(9, "max-hours=3", index=1)]
+    assert end_of("demo", nodes, PRICES, NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "more", "ran_h"),
+    [
+        ("max-hours=0.1", {}, 0.1),
+        ("budget=5 max-hours=8", {}, 5 / 10.085),
+        ("max-hours=2.5", {"spent": SPENT}, 0.5),
+        # Started after its end, and made ready 20 minutes later.
+        ("max-hours=1.5", {"spent": SPENT}, 0.25),
+        ("budget=20", {"spent": SPENT, "ends_at": NOW - timedelta(hours=9 - 35 / 60)}, 35 / 60),
+    ],
+)
+def test_the_end_and_the_sum_are_not_less_than_what_was_shown_before(limits, more, ran_h):
+    began = NOW - timedelta(hours=9)
+    ended = end_of("demo", [gone(9, limits, **more)], PRICES, NOW)
+    assert ended.ended_at == pytest.approx(began + timedelta(hours=ran_h), abs=timedelta(seconds=1))
+    node = machine(9, limits_text=limits, public_ip="198.51.100.7", **more)
+    for part in range(11):
+        now = began + timedelta(hours=ran_h * part / 10)
+        shown = spending([node], PRICES, now)
+        assert shown.spent_usd <= ended.spending.spent_usd
+        assert shown.ends_in_h == pytest.approx(ran_h * (10 - part) / 10, abs=1e-6)
+        assert shown.ended_by == ended.spending.ended_by
 
 
 def test_a_budget_without_a_price_has_no_known_end():

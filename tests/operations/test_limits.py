@@ -6,13 +6,13 @@ import itertools
 import json
 import random
 import re
+from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import pytest
 
 from clusterctl.cli.money import print_spending
 from clusterctl.domain.cluster import Limits
-from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import instances
 from clusterctl.ec2.money import prices
 from clusterctl.ec2.money.costs import Price, spending
@@ -242,6 +242,36 @@ def test_a_start_after_the_end_leaves_a_quarter_of_an_hour_and_says_so(world):
     assert not warned(one, Limits(idle_minutes=30))
 
 
+def test_an_end_in_less_than_a_quarter_of_an_hour_holds_whatever_is_run(world):
+    one = world(random.Random(1), Limits(max_hours=0.3))
+    one.login_s = 10.0
+    assert one.up(None)
+    for node in one.nodes:
+        node.busy = True
+    while one.now < 0.29 * HOUR:
+        assert [node.state for node in one.nodes] == ["running"] * 3
+        assert one.up(None)
+        one.pass_time(120)
+    one.pass_time(120)
+    assert [node.state for node in one.nodes] == ["terminated"] * 3
+
+
+def test_a_quarter_of_an_hour_after_a_start_is_given_once(world):
+    one = world(random.Random(1), Limits(max_hours=2, idle_minutes=30))
+    one.login_s = 10.0
+    assert one.up(None)
+    for node in one.nodes:
+        node.busy = True
+    one.pass_time(2.1 * HOUR)
+    assert one.start([], None)
+    for _ in range(4):
+        one.pass_time(180)
+        assert one.up(None)
+        assert [node.state for node in one.nodes] == ["running"] * 3
+    one.pass_time(5 * 60)
+    assert [node.state for node in one.nodes] == ["stopped"] * 3
+
+
 @pytest.mark.parametrize("by_itself", [False, True])
 def test_a_new_end_reaches_each_node_that_answers_though_another_does_not_boot(world, by_itself):
     one = world(random.Random(1), Limits(max_hours=2, idle_minutes=30))
@@ -313,7 +343,7 @@ names = (f"limits{number}" for number in itertools.count())
 @pytest.fixture
 def clusterctl(lab, monkeypatch, capsys):
     monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
-    return CommandLine(lab.home, capsys, ["--lab"], Timeouts(least_left_s=3.0))
+    return CommandLine(lab.home, capsys, ["--lab"])
 
 
 @pytest.mark.lab
@@ -373,15 +403,16 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
         passed = clusterctl(*command, "--max-hours", "0.001")
         assert (passed.status, state()) == (1, "running")
         assert "--max-hours 0.001 has been reached already: the nodes have run for" in passed.err
-        # A limit that has passed can only come from elsewhere. `up` keeps it.
-        ec2.create_tags(
-            Resources=[id], Tags=[{"Key": "clusterctl:limits", "Value": "max-hours=0.001"}]
-        )
+        # A limit that has passed can only come from elsewhere. `up` keeps it. One that had passed
+        # at the start would leave the node a quarter of an hour.
+        ran_h = spending(instances.find_instances(ec2, name), {}, datetime.now(timezone.utc)).ran_h
+        limits = f"max-hours={ran_h:.4f}"
+        ec2.create_tags(Resources=[id], Tags=[{"Key": "clusterctl:limits", "Value": limits}])
         # The node may end before `up` has done all that it does there.
         clusterctl(*command)
         wait_until(lambda: state() in ("stopped", "terminated"), "the end of its time")
         assert state() == "terminated"
-        ended = r"there is no cluster .*: ended 20\S+ \d\d:\d\d UTC by --max-hours 0.001: "
+        ended = r"there is no cluster .*: ended 20\S+ \d\d:\d\d UTC by --max-hours \d\.\d+: "
         assert re.search(ended, clusterctl("status", name).err)
     finally:
         clusterctl("down", name, "--yes", "--discard-results")

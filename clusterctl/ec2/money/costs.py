@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Optional
 
@@ -18,6 +18,7 @@ from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.instances import Instance, billing_reservations, stopped_since
+from clusterctl.node.guard.settings import GRACE_S
 
 # The keys in the tag of the limits -> fields of Limits.
 _FIELDS = {
@@ -392,7 +393,8 @@ class Spending:
     `spent_usd` is a lower bound, and exact if `complete`. `hourly_usd` is None if a price is
     unknown. `ran_h` are the hours of the node that has run longest. `ends_in_h` are the hours until
     the first limit ends the cluster, `ended_by` is that limit's option; None and empty if no limit
-    ends it.
+    ends it. `grace_due`: the nodes were started after that end, and no command has got them ready
+    since.
     """
 
     hourly_usd: Optional[float]
@@ -404,6 +406,7 @@ class Spending:
     ran_h: float = 0.0
     ends_in_h: Optional[float] = None
     ended_by: str = ""
+    grace_due: bool = False
     findings: tuple[Finding, ...] = ()
     json_names = (
         *("hourly_usd", "spent_usd", "complete", "price_source", "since", "limits"),
@@ -475,7 +478,7 @@ def node_cost(
     usd = spent.usd + ran_h * machine + _hours(begin, now) * held
     usd += address * (_hours(begin, now) if own else ran_h)
     ran_h += spent.ran_h
-    if used_h is not None and instance.first_launched_at:
+    if used_h is not None and instance.first_launched_at and missing != unpriced:
         # The guard has counted all runs, so only unknown prices are missing. Its count is up to ten
         # minutes a boot too high.
         ran_h, missing = max(ran_h, used_h), unpriced
@@ -520,7 +523,7 @@ def spending(
     limits = parse_limits(head.limits_text)
     spent = sum(cost.spent_usd for cost in costs)
     ran_h = max(cost.ran_h for cost in costs)
-    ends, by = _end(instances, costs, limits, total, spent)
+    ends, by, grace_due = _end(instances, costs, limits, total, spent, now)
     passed = passed_end(limits, ran_h, spent, total)
     overrun = any(overrun_s(one, passed, now) for one in instances)
     return Spending(
@@ -533,6 +536,7 @@ def spending(
         ran_h=ran_h,
         ends_in_h=ends,
         ended_by=by,
+        grace_due=grace_due,
         findings=(
             *_earlier(instances),
             *_endings(limits, total, spent, None if overrun else ends, by),
@@ -550,7 +554,14 @@ def _end(
     limits: Limits,
     hourly: float | None,
     spent: float,
-) -> tuple[float | None, str]:
+    now: datetime,
+) -> tuple[float | None, str, bool]:
+    """Return in how many hours which limit ends the nodes that run, and whether grace is due.
+
+    All that shows, sends or records this end takes it from here: it is the one that nodes have.
+    Nodes that were started after it run for GRACE_S from that start, and from when a command has
+    got them ready, which their tag has. That of an earlier run is too early to count.
+    """
     running = [(one, cost) for one, cost in zip(instances, costs) if one.node.state in AWAKE]
     ends: list[tuple[float, str]] = []
     if running and limits.max_hours is not None:
@@ -559,9 +570,14 @@ def _end(
     if running and limits.budget_usd is not None and hourly:
         ends.append(((limits.budget_usd - spent) / hourly, "--budget"))
     if not ends:
-        return None, ""
+        return None, "", False
     left, by = min(ends)
-    return max(0.0, left), by
+    started = max(one.node.launched_at for one, _ in running)
+    if left + _hours(started, now) > 0:
+        return max(0.0, left), by, False
+    by_itself = started + timedelta(seconds=GRACE_S)
+    until = max([by_itself, *(one.ends_at for one, _ in running if one.ends_at)])
+    return _hours(now, until), by, until == by_itself
 
 
 def _reserved(

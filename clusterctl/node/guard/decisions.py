@@ -6,38 +6,28 @@ from dataclasses import dataclass
 
 from clusterctl.node.guard.activity import NodeActivity
 from clusterctl.node.guard.clock import Moment
-from clusterctl.node.guard.settings import GuardSettings
+from clusterctl.node.guard.settings import GRACE_S, GuardSettings
 
-# A machine started after its time is up runs this long, so that its owner can set a new limit.
-GRACE_S = 15 * 60.0
 # Users are warned this long before the end.
 WARN_AT_S = (60.0, 5 * 60.0, 10 * 60.0, 30 * 60.0)
 
 
 def left_s(settings: GuardSettings, now: Moment) -> float | None:
-    """Return the seconds until the machine ends; None without a limit, or with one by a wall clock
-    that is not trusted."""
-    ends = []
-    if settings.lifetime_s is not None:
-        ends.append(settings.lifetime_s - now.used_s)
-    if settings.ends_at is not None and now.trusted:
-        ends.append(settings.ends_at - now.wall)
-    if not ends:
+    """Return the seconds until the machine ends; None without a limit."""
+    if settings.lifetime_s is None:
         return None
-    left = min(ends)
+    left = settings.lifetime_s - now.used_s
     was_over_at_boot = left + now.boot_s <= 0
     return GRACE_S - now.boot_s if was_over_at_boot else left
 
 
 def end(used_s: float, left_s: float, lifetime_s: float | None) -> float:
     """Return the lifetime of a machine that ends in `left_s`, and has run for `used_s`. With
-    `lifetime_s`, it ends earlier if it has run for so long, but has GRACE_S at least.
+    `lifetime_s`, it ends earlier if it has run for so long.
 
     It is running time, so it stays true while the machine is stopped, whatever its clock does.
     """
-    if lifetime_s is not None:
-        left_s = max(GRACE_S, min(left_s, lifetime_s - used_s))
-    return used_s + left_s
+    return used_s + left_s if lifetime_s is None else min(used_s + left_s, lifetime_s)
 
 
 def warning(left: float) -> float | None:

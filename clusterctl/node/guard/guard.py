@@ -394,7 +394,7 @@ def check(
     settings = parse_settings(read_text(file))
     if left_s is not None:
         end = decisions.end(BootClock(place).used_s(), left_s, lifetime_s)
-        if not put(file, replace(settings, lifetime_s=end, ends_at=None).text()):
+        if not put(file, replace(settings, lifetime_s=end).text()):
             raise OSError("it cannot be written")
 
 

@@ -11,6 +11,8 @@ from typing import Any
 from clusterctl.node.guard.clock import object_in
 
 IMDS = "http://169.254.169.254"
+# A machine started after its time is up runs this long, so that its owner can set a new limit.
+GRACE_S = 15 * 60.0
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,7 @@ class GuardSettings:
     does when the machine switches itself off: `stop` keeps the disks, `terminate` deletes them;
     empty if it is not known. `erases_store` is set if idleness may stop a node with data on its
     instance store, which that erases. `block_ends_at` is the Unix time at which EC2 begins to
-    terminate the machines of its Capacity Block. `ends_at` is a Unix time at which the machine
-    ends, in the files of earlier versions: it holds until `up` or `start` sets a lifetime.
+    terminate the machines of its Capacity Block.
     """
 
     cluster: str
@@ -48,11 +49,10 @@ class GuardSettings:
     at_power_off: str = ""
     block_ends_at: float | None = None
     erases_store: bool = False
-    ends_at: float | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError if a value is invalid."""
-        for name in ("lifetime_s", "idle_s", "block_ends_at", "ends_at"):
+        for name in ("lifetime_s", "idle_s", "block_ends_at"):
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and 0 < value < 1e12):
                 raise ValueError(f"{name} is not a time: {value!r}")
@@ -74,8 +74,7 @@ class GuardSettings:
     @property
     def guards(self) -> bool:
         """Whether any limit is set."""
-        ends = (self.lifetime_s, self.ends_at, self.block_ends_at)
-        return any((*ends, self.idle_s, self.spot))
+        return any((self.lifetime_s, self.block_ends_at, self.idle_s, self.spot))
 
     @property
     def power_off_effect(self) -> str:

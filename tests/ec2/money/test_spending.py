@@ -183,6 +183,21 @@ def test_spot_prices_are_their_zones():
         ("budget=100.8 max-hours=6", [machine(2)], 4.0, "--max-hours"),
         ("budget=100.8 max-hours=24", [machine(2)], 8.0, "--budget"),
         ("budget=5", [machine(2)], 0.0, "--budget"),
+        # Started after its end: a quarter of an hour, and the same again once it was ready.
+        ("max-hours=8", [machine(0.1, spent=noted(500.0, 0.1, ran_h=10))], 0.15, "--max-hours"),
+        ("budget=400", [machine(0.1, spent=noted(500.0, 0.1, ran_h=10))], 0.15, "--budget"),
+        ("max-hours=8", [machine(1, spent=noted(500.0, 1, ran_h=10))], 0.0, "--max-hours"),
+        (
+            "max-hours=8",
+            [machine(1, spent=noted(9.0, 1, ran_h=10), ends_at=NOW + timedelta(hours=0.2))],
+            *(0.2, "--max-hours"),
+        ),
+        # A new limit holds in its place.
+        (
+            "max-hours=11.1",
+            [machine(1, spent=noted(9.0, 1, ran_h=10), ends_at=NOW + timedelta(hours=0.2))],
+            *(0.1, "--max-hours"),
+        ),
         # A stopped machine needs no end.
         ("max-hours=8 budget=1000", [machine(3, "stopped")], None, ""),
         ("nonsense max-hours=x", [machine(3)], None, ""),

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from clusterctl.domain.timeouts import Timeouts
 from clusterctl.node.guard import guard
 from clusterctl.node.guard.activity import JobProcess, NodeActivity, jobs, logins, parse_activity
 from clusterctl.node.guard.clock import GuardFiles, Jumps, Moment
@@ -23,7 +20,7 @@ from clusterctl.node.guard.decisions import (
     reasons,
     warning,
 )
-from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
+from clusterctl.node.guard.settings import GuardSettings, Worker
 from clusterctl.node.guard.spot import is_rank_0
 from clusterctl.node.guard.workers import ssh_argv
 
@@ -54,19 +51,15 @@ def test_seconds_left(limits, now, expected):
     assert left_s(settings(**limits), now) == expected
 
 
-def test_a_command_leaves_as_long_as_a_guard_does_after_the_end():
-    assert Timeouts().least_left_s == GRACE_S
-
-
 @pytest.mark.parametrize(
     ("left_s", "lifetime_s", "expected"),
     [
         (60, None, 7060),
         (9000, 20_000, 16_000),
         (90_000, 20_000, 20_000),
-        # Its time is over by its own count: it has the time of a node started after its end.
-        (90_000, 7001, 7000 + GRACE_S),
-        (60, 20_000, 7000 + GRACE_S),
+        # Its time is over by its own count.
+        (90_000, 6000, 6000),
+        (60, 20_000, 7060),
     ],
 )
 def test_the_end_as_running_time_of_a_machine_that_has_run_for_7000_seconds(
@@ -274,15 +267,6 @@ def test_the_end_of_a_capacity_block_is_announced_in_time(left, due):
 )
 def test_which_rank_saves(environ, is_0):
     assert is_rank_0(environ) == is_0
-
-
-def test_an_end_that_an_earlier_version_told_holds_until_another_one_is_told():
-    old = parse_settings('{"cluster": "demo", "ends_at": 2000.0, "idle_s": 60}')
-    assert old.guards
-    assert parse_settings(replace(old, index=3).text()).ends_at == 2000.0
-    assert left_s(old, Moment(1400.0, 100.0, 100.0)) == 600.0
-    assert left_s(old, Moment(1400.0, 100.0, 100.0, trusted=False)) is None
-    assert left_s(replace(old, lifetime_s=200.0), Moment(1400.0, 100.0, 100.0)) == 100.0
 
 
 def test_gpus_that_do_not_say_whether_they_are_used_keep_no_cluster_for_ever(tmp_path, monkeypatch):
