@@ -121,6 +121,11 @@ def _check(
     """
     if not _fits(value, ast.parse(kind, mode="eval").body, names):
         raise UsageError(f"{where} is {kind}, not {value!r:.80}")
+    texts = value if isinstance(value, (list, tuple)) else (value,)
+    # What takes bytes is content. All other texts become a path, or a word of a command line.
+    is_path = "bytes" not in kind
+    if is_path and any(isinstance(one, (str, Path)) and "\0" in str(one) for one in texts):
+        raise UsageError(f"{where} has a zero byte: {value!r:.80}")
     parts = [(where, value, context)]
     if isinstance(value, tuple):
         parts = [(f"{where}[{at}]", one, None) for at, one in enumerate(value)]
@@ -142,7 +147,7 @@ def _check(
         is_one = isinstance(value, (str, int, float)) and not isinstance(value, bool)
         if option.name == name and is_one:
             try:
-                option.type.convert(value, None, context)
+                option.type.convert(value, option, context)
             except click.BadParameter as error:
                 raise UsageError(f"{where}: {error.message}") from None
 

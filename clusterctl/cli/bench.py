@@ -274,7 +274,8 @@ def _show_plan(plan: BenchPlan, options: _BenchOptions) -> None:
         rate = "" if hourly is None else f"; the nodes cost {format_usd(hourly)} an hour"
         output.note(f"{left}; how long they take is known after the first{rate}")
     else:
-        output.note(f"{left}: about {format_duration(seconds)}, {format_usd(usd)}")
+        price = "price unknown" if usd is None else format_usd(usd)
+        output.note(f"{left}: about {format_duration(seconds)}, {price}")
 
 
 def _watch(runs: int) -> RunWatch:

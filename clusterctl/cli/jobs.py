@@ -163,7 +163,7 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
         place = place or Path(job.job_id)
         with showing(CopyOptions()) as shown:
             fetched = fetching.fetch(access, job.job_id, place, shown.watch, confirm_size, verify)
-    names = fold_hosts(sorted(path.name for path in place.iterdir()))
+    names = output.one_line(fold_hosts(fetched.names))
     written = f"{count(fetched.files, 'file')}, {format_bytes(fetched.size_bytes)}"
     named = job.spec.output  # comes whole, whoever wrote into it
     by = f": what it wrote, and all of {named}" if named else " that it wrote"

@@ -139,7 +139,7 @@ def _start(
 
     def upload(request: CopyRequest, target: Target) -> TransferReport:
         urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
-        with showing(options) as shown:
+        with showing(options, goes_on=False) as shown:
             return copy_to_cluster(access, (target,), request, watch=shown.watch, urls=urls)
 
     one, ready = start_serving(

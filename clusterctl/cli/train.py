@@ -763,7 +763,7 @@ def _channel_copier(
     def copy_channel(name: str, request: CopyRequest) -> TransferReport:
         output.note(f"channel {name}: {request.sources[0]}")
         urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
-        with showing(options) as shown:
+        with showing(options, goes_on=False) as shown:
             return copy_to_cluster(access, access.targets, request, watch=shown.watch, urls=urls)
 
     return copy_channel

@@ -63,7 +63,7 @@ def push(clients: Clients, folder: ClusterFolder, found: Results, namespace: str
     """
     if found.job is None:
         raise UsageError(
-            "--cloudwatch is for a job, and none has run", "see `clusterctl jobs NAME`"
+            "--cloudwatch is for a job, and none is recorded", "see `clusterctl jobs NAME`"
         )
     path = folder.path / "jobs" / found.job.job_id / SENT
     hint = "delete it: what was sent is sent again, and counts twice"

@@ -84,13 +84,15 @@ class Fetched:
     """The number of files that the job wrote, their bytes, and the files, as paths below the
     folder here, that an earlier fetch has left and that are no longer on the nodes. `empty` is the
     folder of `train --output` if nothing is in it, or there is none. `lost` are the hosts of ranks
-    that are no nodes of the cluster any more: what they may have written cannot be had."""
+    that are no nodes of the cluster any more: what they may have written cannot be had. `names`
+    are the job's files and folders in the folder here."""
 
     files: int = 0
     size_bytes: int = 0
     gone: tuple[str, ...] = ()
     empty: str = ""
     lost: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 def fetch(
@@ -176,7 +178,9 @@ def fetch(
     paths = (f"{one.found.path}/{name}" for one in outputs for name in one.found.names)
     is_empty = not (record_only or any(path.startswith(f"{named}/") for path in paths))
     lost = () if record_only else _lost(access.cluster, job)
-    return Fetched(sum(one.found.files for one in outputs), size, gone, named * is_empty, lost)
+    files = sum(one.found.files for one in outputs)
+    named_here = tuple(sorted({*fetched, *kept, RECORD}))
+    return Fetched(files, size, gone, named * is_empty, lost, named_here)
 
 
 def _lost(cluster: Cluster, job: JobRecord) -> tuple[str, ...]:

@@ -325,8 +325,12 @@ def first_error(log: Path) -> list[str]:
     if found.exit_without_error:
         return [found.exit_without_error]
     if lead:
-        where = f", rank {min(lead.ranks)}" if lead.ranks else ""
-        where += f", {min(lead.hosts)}" if lead.hosts else ""
+        # Those of this line: `lead.ranks` and `lead.hosts` are of all lines of this kind.
+        where = "".join(
+            f", {word}{lead.values[name]}"
+            for name, word in (("rank", "rank "), ("host", ""))
+            if lead.values.get(name)
+        )
         texts = [f"first error, line {lead.line}{where}: {lead.text[:200]}", f"  {lead.cause}"]
         return [*texts, f"  hint: {lead.remedy.splitlines()[0]}"] if lead.remedy else texts
     return [f"first error, line {one.line}: {one.text[:200]}" for one in found.unknown[:1]]

@@ -149,7 +149,7 @@ def unreachable_hint(instance: Instance, impaired: bool, timed_out: bool) -> str
         return f"switch it on: clusterctl start {name}"
     if node.state is not NodeState.RUNNING:
         return f"launch another in its place: clusterctl up {name}"
-    again = f"a new machine in its place: clusterctl replace {name} {index}"
+    again = f"a new machine in its place, its disks are lost: clusterctl replace {name} {index}"
     if index == "0" and instance.market is not Market.SPOT:
         # A replacement would lose the jobs, logs and checkpoints on the head node's disk. EC2 stops
         # no spot instance of a one-time request, so such a head node can only be replaced.

@@ -60,6 +60,7 @@ from clusterctl.node.facts.gpus import capabilities
 from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.jobs.jobs import Submitted
 from clusterctl.node.jobs.spec import JobSpec, Watchdog
+from clusterctl.node.scripts.collect import no_upload_to
 from clusterctl.node.scripts.parameter_servers import are_in, tf_config
 from clusterctl.node.scripts.pipe import Channels, files_of, list_channels
 from clusterctl.operations.access import Access
@@ -251,19 +252,21 @@ def start_training(
         job = replace(job, contract=contract)
     spec = training_spec(replace(plan, job=job), nodes, retries, min_gpus)
     to = (access.connections, access.targets)
+    may_run = False
     try:
         if plan.code:
             _on_all(access, ship_code(*to, plan.code, job.job_id, job.contract))
         if plan.script_mode and plan.script_mode.model_url:
-            _check_tool(access, plan.script_mode.model_url)
+            _check_upload(access, plan.script_mode.model_url)
         for name, channel in plan.copies.items():
             _check_copied(name, copy_channel(name, channel))
         request = submission_of(job, spec, how)
+        may_run = True
         started = start_job(access.connections, access.head, request, access.cluster.name)
-    except (ConnectionLost, HostUnreachable):
-        raise  # the job may run
-    except ClusterctlError:
-        if plan.code:
+    except BaseException as error:
+        # A lost connection and Ctrl-C leave it open whether a requested start took place.
+        is_open = isinstance(error, (ConnectionLost, HostUnreachable, KeyboardInterrupt))
+        if plan.code and not (may_run and is_open):
             remove_code(*to, job.job_id)
         raise
     kept = grouped((name, one.host) for one in shipped for name in deployed_files(one).kept)
@@ -299,13 +302,28 @@ def _sum_of(nodes: Sequence[Mapping[str, Any]], name: str) -> float | None:
     return None if None in prices else sum(prices)
 
 
-def _check_tool(access: Access, url: str) -> None:
-    """Make sure that the head node has a tool to upload a model to S3. Raise ClusterctlError."""
+def _check_upload(access: Access, url: str) -> None:
+    """Make sure that the head node has a tool to upload a model to S3, and that credentials and
+    bucket are there. Raise ClusterctlError."""
     connections, request = access.connections, CopyRequest((url,), "~")
     urls = UrlAccess(access.folder.home / "cache")
     report = send_tools(connections, [access.head], request, urls, sender(connections))
     for error in filter(None, (node.error for node in report.nodes)):
         raise error
+    problem = call(
+        connections,
+        access.head,
+        no_upload_to,
+        url,
+        doing="listing the bucket",
+        timeout_s=LIST_TIMEOUT_S,
+    )
+    if problem:
+        raise ClusterctlError(
+            f"{access.head.host}: the model could not be uploaded to {url}: {problem}",
+            "give the nodes a role that may write there (clusterctl up NAME --instance-profile new "
+            "--checkpoint-prefix BUCKET/PREFIX), or --model-dir a folder of this machine",
+        )
 
 
 def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, dict[str, Any]]:

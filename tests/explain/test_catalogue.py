@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
+from pathlib import Path
 
 import pytest
 
+import clusterctl
 from clusterctl.cli.main import cli, run_command
 from clusterctl.explain.catalogue import catalogue
 from clusterctl.explain.signature import literals
@@ -106,3 +110,49 @@ def test_a_file_that_is_no_text_is_told(signatures, tmp_path, capsys):
     log.write_text("nothing\n")
     assert run_command(cli, ["explain", str(log)]) == 3
     assert str(signatures / "a.toml") in capsys.readouterr().err
+
+
+# What the programs of a job print that is no failure, or only a part of a line.
+NO_FAILURES = (
+    "clusterctl: collected 2 files",
+    "clusterctl: all of it is at s3://b/x",
+    "EC2 had given notice for demo-1: stop at 12:00",
+    "ended 2 processes that the job had left on demo-1",
+    "+ python train.py",
+    "draft: it is run by another process",  # before there is a log
+)
+
+
+def _printed():
+    """Patterns of the lines that a job's programs print by themselves, read from their source."""
+    node = Path(clusterctl.__file__).parent / "node"
+    jobs = [node / "jobs" / f"{name}.py" for name in ("runner", "recovery", "supervisor")]
+    for path in [*jobs, *(node / "scripts").glob("*.py")]:
+        for statement in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(statement, (ast.Call, ast.Raise, ast.Assign)):
+                continue
+            source = ast.unparse(statement)
+            prints = re.match(r".*(say|sys.exit)\(|raise OSError|(.*, )?why = ", source)
+            todo = [statement]
+            while todo:
+                one = todo.pop()
+                text = one.values if isinstance(one, ast.JoinedStr) else [one]
+                words = [getattr(part, "value", None) for part in text]
+                if isinstance(words[0], str) or isinstance(one, ast.JoinedStr):
+                    plain = [
+                        isinstance(word, str) and re.escape(word.strip("\n")) for word in words
+                    ]
+                    shape = "".join(word or ".+" for word in plain)
+                    if (prints or "clusterctl:" in shape) and re.search("[a-z]{2}", shape):
+                        yield path.name, shape
+                else:
+                    todo += ast.iter_child_nodes(one)
+
+
+def test_every_failure_that_a_jobs_own_programs_print_is_in_the_catalogue():
+    """Else a line that names the cause counts as nothing wrong, or a consequence as the first."""
+    samples = [text for one in catalogue() for text in one.samples]
+    shapes = set(_printed())
+    assert len(shapes) > 20
+    known = (*samples, *NO_FAILURES)
+    assert not [one for one in shapes if not any(re.search(one[1], text) for text in known)]

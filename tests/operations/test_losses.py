@@ -78,10 +78,12 @@ def test_down_refuses_while_something_would_be_lost(quiet, tmp_path, monkeypatch
     assert (said in err, err.count("save them")) == (True, 1), err
     assert f"save them: clusterctl fetch pair {job} runs/{job}" in err
     # What fetch has brought is not lost, until it changes.
-    for _ in range(2):
-        status, out, err = quiet.ctl("fetch", str(tmp_path / "home"), job)
-        assert (status, "(5 files, 2.0 MiB that it wrote)" in out) == (0, True), (out, err)
     home = tmp_path / "home"
+    for _ in range(2):
+        status, out, err = quiet.ctl("fetch", str(home), job)
+        assert (status, "(5 files, 2.0 MiB that it wrote)" in out) == (0, True), (out, err)
+        assert ("record.json" in out, "notes" in out) == (True, False), out
+        (home / "notes").write_text("the user's own")
     assert (home / "epochs" / "0.h5").stat().st_size == 1 << 20
     assert (home / "pair-1" / "epochs" / "1.h5").stat().st_size == 1 << 20
     assert (home / "pair-1" / "table.csv").read_text() == "written over"

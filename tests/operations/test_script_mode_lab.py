@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
+from clusterctl.cli.main import cli, run_command
 from clusterctl.domain.errors import UsageError
 from clusterctl.node.scripts.collect import PACK
 from clusterctl.node.scripts.pipe import order
@@ -104,6 +106,23 @@ def test_a_program_of_sagemakers_and_what_it_leaves(pair, s3, tmp_path):
     assert (status, "has its own file model" in err) == (2, True), err
     pair.ctl("clean-logs", "--jobs", "--force", "--yes")
     assert pair.on(1, "ls ~/.clusterctl/code") == ""
+
+
+def test_a_training_that_does_not_begin_leaves_nothing_on_the_nodes(pair, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("program.py").write_text("pass\n")
+    run = ("train", "2", "--script", "program.py", "--model-dir", "s3://none/x")
+    status, _, err = pair.ctl(*run)
+    assert (status, "no credentials for S3: no instance profile" in err) == (1, True), err
+    monkeypatch.setattr("clusterctl.operations.train._check_upload", _interrupt)
+    for name, value in pair.environ.items():
+        monkeypatch.setenv(name, value)
+    assert run_command(cli, ["train", pair.name, *run[1:]]) == 130
+    assert pair.on_all("ls ~/.clusterctl/code") == ["", ""]
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
 
 
 JOB = """\

@@ -27,6 +27,7 @@ RUNNING, STOPPED = NodeState.RUNNING, NodeState.STOPPED
 SINCE = "2026-11-01 00:00:00 UTC"
 # Minutes before TCP would give up, but long enough for a login on a busy machine.
 SOON_S = 200.0
+AGAIN = "a new machine in its place, its disks are lost: clusterctl replace demo"
 
 
 def instance(index: int = 1, state: NodeState = RUNNING, **fields) -> Instance:
@@ -73,8 +74,8 @@ def test_the_words(found, impaired, words):
         (1, STOPPED, False, True, "clusterctl start demo"),
         (1, NodeState.TERMINATED, False, True, "clusterctl up demo"),
         (1, RUNNING, False, True, "clusterctl up demo lets it in; else a new machine"),
-        (1, RUNNING, True, True, "a new machine in its place: clusterctl replace demo 1"),
-        (1, RUNNING, False, False, "a new machine in its place: clusterctl replace demo 1"),
+        (1, RUNNING, True, True, f"{AGAIN} 1"),
+        (1, RUNNING, False, False, f"{AGAIN} 1"),
         # The head node's disk has the jobs, so it is not replaced.
         (0, RUNNING, True, True, "clusterctl stop demo --force; clusterctl start demo"),
     ],
@@ -85,7 +86,7 @@ def test_what_helps(index, state, impaired, timed_out, command):
 
 def test_a_spot_head_node_which_cannot_be_stopped_is_replaced():
     hint = unreachable_hint(instance(0, market=Market.SPOT), True, True)
-    assert hint == "a new machine in its place: clusterctl replace demo 0"
+    assert hint == f"{AGAIN} 0"
 
 
 class Told:

@@ -190,14 +190,15 @@ class Events(CopyView):
 
 
 @contextmanager
-def showing(options: CopyOptions) -> Iterator[CopyView]:
-    """Yield what shows a copy; it is drawn until the block ends."""
+def showing(options: CopyOptions, goes_on: bool = True) -> Iterator[CopyView]:
+    """Yield what shows a copy; it is drawn until the block ends. `goes_on`: the same copy goes on
+    later where an interrupt has cut it off."""
     shown = _kind(options)(options)
     try:
         with shown.drawn():
             yield shown
     except KeyboardInterrupt:
-        if shown.has_started and not options.dry_run:
+        if goes_on and shown.has_started and not options.dry_run:
             output.note("what has arrived is kept")
         raise
     except ClusterctlError as error:

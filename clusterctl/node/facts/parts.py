@@ -1,7 +1,8 @@
 """Runs on a node: finds the staging folders that interrupted copies left next to their data, and
 removes those that no copy uses.
 
-Only local file systems are searched, in folders at most DEEPEST levels below /.
+Only local file systems are searched, in folders at most DEEPEST levels below /, or below
+clusterctl's own folder.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from clusterctl.node.facts.report import deadline
 # The same name as in relay/scan.py.
 STAGING = ".clusterctl-copy"
 DEEPEST = 5
+OWN = ".clusterctl"  # the data of jobs and served models, below a home folder
 # Folders that have many files and no user data.
 SYSTEM = {f"/{name}" for name in ("boot", "dev", "etc", "proc", "run", "snap", "sys", "usr")}
 
@@ -54,7 +56,7 @@ def stagings(top: str = "/") -> Iterator[str]:
                 if entry.name == STAGING:
                     yield entry.path
                 elif depth < DEEPEST:
-                    todo.append((entry.path, depth + 1))
+                    todo.append((entry.path, 0 if entry.name == OWN else depth + 1))
 
 
 # Five levels of folders on a large file system take seconds.

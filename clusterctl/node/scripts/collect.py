@@ -20,6 +20,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from clusterctl.node.framed import FramedCommand
 from clusterctl.node.jobs.folder import COLLECTED, MANIFEST, JobFolder
 from clusterctl.node.jobs.recovery import AT_ONCE, SSH
 from clusterctl.node.relay.base import Failure
-from clusterctl.node.relay.s3files import TOOLS, Tool, explained, tool_at
+from clusterctl.node.relay.s3files import NO_KEYS, TOOLS, Tool, explained, tool_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,7 +91,8 @@ def collect(folder: Path) -> str:
     new.write_text(json.dumps(manifest, indent=1))
     new.replace(folder / MANIFEST)
     amounts = {
-        name: f"{len(files)} files of {name} ({sum(one['bytes'] for one in files)} bytes)"
+        name: f"{len(files)} file{'s' * (len(files) != 1)} of {name} "
+        f"({sum(one['bytes'] for one in files)} bytes)"
         for name, files in manifest.items()
     }
     message = f"collected {amounts[MODEL]} and {amounts[OUTPUT]}"
@@ -168,13 +170,27 @@ def digest_of(path: Path) -> str:
     return content.hexdigest()
 
 
-def upload(folder: Path, url: str) -> str:
-    """Upload the files, then the manifest, to URL/JOB, which is returned. Raises NotCollected."""
+def no_upload_to(request: str) -> str:
+    """Return why an upload from this node to that URL in S3 will fail: no credentials, or no
+    bucket. Empty if it may succeed. `call` runs it before a job, whose end is too late for it."""
+    tool = upload_tool()
+    listed = tool.run(_line(tool, "ls", f"{request.rstrip('/')}/"))
+    text = listed.stderr.decode(errors="replace")
+    certain = listed.returncode and re.search(f"{NO_KEYS}|NoSuchBucket", text)
+    return str(explained(text, tool, request)) if certain else ""
+
+
+def upload_tool() -> Tool:
+    """Return the tool that uploads. Raises NotCollected."""
     try:
-        name = next(filter(tool_at, TOOLS), "s5cmd")
-        tool = Tool({"tool": name, "sources": []})
+        return Tool({"tool": next(filter(tool_at, TOOLS), "s5cmd"), "sources": []})
     except Failure as failure:
         raise NotCollected(str(failure)) from failure
+
+
+def upload(folder: Path, url: str) -> str:
+    """Upload the files, then the manifest, to URL/JOB, which is returned. Raises NotCollected."""
+    tool = upload_tool()
     place = f"{url}/{folder.name}"
     for name in COLLECTED:
         if (folder / name).is_dir():
@@ -184,8 +200,11 @@ def upload(folder: Path, url: str) -> str:
     return place
 
 
+def _line(tool: Tool, *words: str) -> list[str]:
+    return tool.line(*(["s3"] if tool.name == "aws" else []), *words)
+
+
 def _run(tool: Tool, words: list[str]) -> None:
-    line = tool.line(*(["s3"] if tool.name == "aws" else []), *words)
-    done = tool.run(line)
+    done = tool.run(_line(tool, *words))
     if done.returncode:
         raise NotCollected(str(explained(done.stderr.decode(errors="replace"), tool, words[-1])))

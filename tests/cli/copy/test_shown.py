@@ -414,10 +414,17 @@ def test_a_request_that_is_refused_has_a_report(capsys):
 
 
 @pytest.mark.parametrize(
-    ("dry_run", "story", "says"), [(False, STORY, True), (False, [], False), (True, STORY, False)]
+    ("dry_run", "story", "goes_on", "says"),
+    [
+        (False, STORY, True, True),
+        (False, STORY, False, False),
+        (False, [], True, False),
+        (True, STORY, True, False),
+    ],
 )
-def test_ctrl_c_says_that_it_can_go_on(dry_run, story, says, capsys):
-    with pytest.raises(KeyboardInterrupt), view.showing(CopyOptions(dry_run=dry_run)) as shown:
+def test_ctrl_c_says_that_it_can_go_on(dry_run, story, goes_on, says, capsys):
+    options = CopyOptions(dry_run=dry_run)
+    with pytest.raises(KeyboardInterrupt), view.showing(options, goes_on) as shown:
         for now in story:
             shown.watch(now)
         raise KeyboardInterrupt

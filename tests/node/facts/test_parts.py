@@ -40,3 +40,14 @@ def test_remote_mounts_are_not_searched(tmp_path, monkeypatch):
     )
     monkeypatch.setattr(disks, "MOUNTS", str(tmp_path / "mounts"))
     assert list(stagings(str(tmp_path))) == [f"{tmp_path}/own/.clusterctl-copy"]
+
+
+def test_what_clusterctl_copies_for_jobs_and_models_is_found_at_any_home_folder(tmp_path):
+    own = tmp_path / "home" / "ubuntu" / ".clusterctl"
+    channel = own / "code" / "20261128-022825-6c45" / "input" / "data" / "train"
+    model = own / "serving" / "models" / "cifar10" / "20261128-022825-6c45"
+    deep = tmp_path / "a/b/c/d/e/f"
+    for folder in (channel, model, deep):
+        (folder / ".clusterctl-copy").mkdir(parents=True)
+    found = {f"{one}/.clusterctl-copy" for one in (channel, model)}
+    assert set(stagings(str(tmp_path))) == found

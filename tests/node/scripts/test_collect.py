@@ -55,7 +55,7 @@ def test_two_collections_at_once_are_one(tmp_path):
     assert errors == ("", "", ""), "they are in the job's log"
     assert [one.returncode for one in running] == [0, 0, 0]
     [told] = filter(None, outputs)
-    assert told.startswith("clusterctl: collected 1 files of model (1048576 bytes)")
+    assert told.startswith("clusterctl: collected 1 file of model (1048576 bytes)")
     assert (folder / "model" / "weights").stat().st_size == 1 << 20
 
 
