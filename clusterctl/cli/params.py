@@ -206,7 +206,8 @@ class NonBlank(click.types.StringParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         source = click.core.ParameterSource
-        if ctx.get_parameter_source(param.name) in (source.COMMANDLINE, source.ENVIRONMENT):
+        typed = param and ctx.get_parameter_source(param.name)  # api.py has no parameter
+        if typed in (source.COMMANDLINE, source.ENVIRONMENT):
             refuse_blank(self, value, param, ctx)
         return super().convert(value, param, ctx)
 
