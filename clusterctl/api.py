@@ -121,11 +121,8 @@ def _check(
     """
     if not _fits(value, ast.parse(kind, mode="eval").body, names):
         raise UsageError(f"{where} is {kind}, not {value!r:.80}")
-    texts = value if isinstance(value, (list, tuple)) else (value,)
-    # What takes bytes is content. All other texts become a path, or a word of a command line.
-    is_path = "bytes" not in kind
-    if is_path and any(isinstance(one, (str, Path)) and "\0" in str(one) for one in texts):
-        raise UsageError(f"{where} has a zero byte: {value!r:.80}")
+    if "bytes" not in kind and _has_zero(value):
+        raise UsageError(f"{where} has a zero byte, which no command, path or name can have")
     parts = [(where, value, context)]
     if isinstance(value, tuple):
         parts = [(f"{where}[{at}]", one, None) for at, one in enumerate(value)]
@@ -147,9 +144,18 @@ def _check(
         is_one = isinstance(value, (str, int, float)) and not isinstance(value, bool)
         if option.name == name and is_one:
             try:
-                option.type.convert(value, option, context)
+                option.type.convert(value, None, context)
             except click.BadParameter as error:
                 raise UsageError(f"{where}: {error.message}") from None
+
+
+def _has_zero(value: object) -> bool:
+    """Return whether a text has a zero byte, or one in a list or mapping of texts."""
+    if isinstance(value, (str, Path)):
+        return "\0" in str(value)
+    if isinstance(value, Mapping):
+        return any(map(_has_zero, value.items()))
+    return isinstance(value, (list, tuple)) and any(map(_has_zero, value))
 
 
 def _fits(value: object, kind: ast.AST, names: Mapping[str, Any]) -> bool:

@@ -21,6 +21,7 @@ BROKEN = [
     ("defaults:\n  nodes 4\n  spot: true\n", ["3: not YAML: mapping values are not allowed here"]),
     ("defaults: *base\n", ["1: not YAML: found undefined alias 'base'"]),
     ("defaults:\n  user: \"a\x00b\"\n", ["2: a character that YAML forbids: U+0000"]),
+    ("defaults:\n  user: \"a\\0b\"\n", ["2: a zero byte, which no path, name or argument can have"]),
     (b"defaults:\n  user: \xff\n", ["2: not UTF-8: the byte 0xff"]),
     ("defaults: {}".encode("utf-16"), ["1: not UTF-8: the byte 0xff"]),
     ("defaults: !!python/object/apply:os.system [id]\n", ["1: a YAML tag that means nothing here: tag:yaml.org,2002:python/object/apply:os.system"]),

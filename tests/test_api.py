@@ -180,6 +180,26 @@ def test_an_empty_word_and_an_empty_selection_are_refused(monkeypatch, tmp_path)
     assert refusal(api.bench, api.BenchSettings("demo"), [0], "runs").startswith("not numbers of")
 
 
+def test_a_zero_byte_is_refused_wherever_a_text_may_be(monkeypatch, tmp_path):
+    """No command, path or name can have one: it would end what the nodes get, or a connection."""
+    from clusterctl import api
+
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
+    end = " has a zero byte, which no command, path or name can have"
+    assert refusal(api.run, "demo", "echo a\0b") == f"run: command{end}"
+    assert refusal(api.fetch, "demo", "a\0b") == f"fetch: folder{end}"
+    assert refusal(api.fetch, "demo", Path("a\0b")) == f"fetch: folder{end}"
+    assert refusal(api.copy, "demo", ["a", "b\0"], "~/") == f"copy: sources{end}"
+    assert refusal(api.up, "demo", {"user": "a\0b"}) == f"up: settings{end}"
+    assert refusal(api.jobs, "demo", region="eu\0") == f"jobs: region{end}"
+    request = api.JobRequest(ranks=2, script="f.py", arguments=("a\0b",))
+    assert refusal(api.train, "demo", request) == f"train: request.arguments{end}"
+    request = api.JobRequest(ranks=2, variables=(api.Variable("A", "\0"),))
+    assert refusal(api.train, "demo", request) == f"train: request.variables[0].value{end}"
+    # What a program reads may have one: the next argument is the one that is refused.
+    assert "zero" not in refusal(api.run, "demo", "cat", stdin="a\0b", nodes="other-1")
+
+
 # Options of a command that a function lacks.
 LACKING = {
     "run": {"fanout"},

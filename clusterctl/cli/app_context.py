@@ -299,6 +299,9 @@ def _complete_suggestions(context: click.Context) -> Callable[[str], str]:
     for option in ("region", "profile", "endpoint_url", "config"):
         value = given[option]
         typed[option] = [] if value is None else [f"--{option.replace('_', '-')}", str(value)]
+    own, cluster = context.command, given.get("name")
+    if isinstance(own, ClusterCommand) and any(given.get(one) for one in own.instead):
+        cluster = None  # the word is a file, a folder or a job
     of_network = context.parent is not None and context.parent.info_name == "network"
 
     def complete(found: re.Match[str]) -> str:
@@ -319,10 +322,10 @@ def _complete_suggestions(context: click.Context) -> Callable[[str], str]:
         if isinstance(command, ClusterCommand) and command.instead:
             of = [one for one in command.params if one.name in command.instead]
             needs = not {*words, *rest} & {opt for one in of for opt in one.opts}
-        if needs and given.get("name") and of_network == (words[0] == "network"):
+        if needs and cluster and of_network == (words[0] == "network"):
             if words[at : at + 1] in ([], ["NAME"]):
-                words[at : at + 1] = [given["name"]]
-            at += words[at] == given["name"]
+                words[at : at + 1] = [cluster]
+            at += words[at] == cluster
         for parameter in command.params:
             option = typed.get(parameter.name or "", [])
             if option and option[0] not in rest:

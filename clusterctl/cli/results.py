@@ -318,7 +318,7 @@ def _compare_logs(files: list[str], as_json: bool) -> int:
     from clusterctl.cli.bench import print_comparison
 
     if len(files) < 2:
-        raise UsageError("--compare is for two logs or more", "--log ONE OTHER --compare")
+        raise UsageError("--compare is for two different logs or more", "--log ONE OTHER --compare")
     base, *others = [(file, _of_files([file], []).runs) for file in files]
     if not as_json:
         output.table(

@@ -550,7 +550,7 @@ def _check_options(given: _TrainOptions) -> None:
 
 def _script_mode(given: _TrainOptions, job: JobFile | None) -> ScriptMode | None:
     """Return how a script-mode program runs; None for others. Raises UsageError."""
-    from clusterctl.jobs.script_mode import ScriptMode, parse_channel, parse_hyperparameter
+    from clusterctl.jobs.script_mode import ScriptMode, parse_channel, parse_hyperparameters
 
     model_url = "" if given.model_folder else given.model_dir or ""
     if job:
@@ -558,7 +558,7 @@ def _script_mode(given: _TrainOptions, job: JobFile | None) -> ScriptMode | None
     elif given.channels or given.hyperparameters or given.model_dir:
         mode = ScriptMode(
             tuple(parse_channel(text, given.input_mode) for text in given.channels),
-            dict(map(parse_hyperparameter, given.hyperparameters)),
+            parse_hyperparameters(given.hyperparameters),
             model_url,
             "pytorch" if given.launcher == "torchrun" else "tensorflow",
         )

@@ -154,7 +154,7 @@ def compose(text: str) -> Node | None:
 
 
 def _check_events(text: str) -> None:
-    """Raise Unreadable for a foreign tag, or for nesting deeper than MAX_DEPTH."""
+    """Raise Unreadable for a foreign tag, a zero byte, or nesting deeper than MAX_DEPTH."""
     # Checked before the composer runs: it recurses at each level, and the parser does not.
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
@@ -162,6 +162,8 @@ def _check_events(text: str) -> None:
         tag = getattr(event, "tag", None)
         if tag and tag not in _TAGS:
             raise Unreadable(line, f"a YAML tag that means nothing here: {tag}")
+        if "\0" in getattr(event, "value", ""):
+            raise Unreadable(line, "a zero byte, which no path, name or argument can have")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:

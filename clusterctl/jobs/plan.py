@@ -100,8 +100,8 @@ TORCH_VARIABLES = {
     "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
 }
 
-BEGINS_AS_ID = re.compile(r"\d{8}-\d")
 JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{4}")
+BEGINS_AS_ID = re.compile(r"\d{8}-(\d{1,6}$|\d{6}-|$)")
 
 
 def new_job_id() -> str:

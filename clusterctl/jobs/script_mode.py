@@ -187,6 +187,15 @@ def parse_channel(text: str, mode: str = "File") -> Channel:
     return Channel(name, source, mode)
 
 
+def parse_hyperparameters(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the values of hyperparameters by name. Raises UsageError, also for one given twice."""
+    found = dict(map(parse_hyperparameter, texts))
+    for name in found:
+        if sum(text.partition("=")[0] == name for text in texts) > 1:
+            raise UsageError(f"hyperparameter {name} is given twice", "leave one out")
+    return found
+
+
 def parse_hyperparameter(text: str) -> tuple[str, Any]:
     """Return name and value of a hyperparameter in a text such as `epochs=10`. Raises UsageError.
 

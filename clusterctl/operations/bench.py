@@ -102,7 +102,8 @@ def read_benchmark(folder: Path) -> Benchmark:
         raise UsageError(
             f"there is no benchmark in {folder}", "make one: clusterctl bench NAME --gpus 1,8"
         )
-    lines = read_file(folder / RUNS, partial(read_rows, MeasuredRun), "make it readable")
+    parse = partial(read_rows, MeasuredRun, is_whole=True)  # a line is one write
+    lines = read_file(folder / RUNS, parse, "make it readable")
     runs, name = lines or Rows[MeasuredRun](), folder.resolve().name
     again = "measure it again: clusterctl bench NAME --network --out DIR; or delete it"
     network = read_file(folder / NETWORK, partial(from_json, NetworkFigures), again)

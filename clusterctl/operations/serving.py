@@ -14,11 +14,13 @@ import http.client
 import io
 import itertools
 import json
+import math
 import os
 import posixpath
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
@@ -481,12 +483,17 @@ def list_of_npy(content: bytes) -> list[Any]:
         if header["fortran_order"] and len(shape) > 1:
             raise ValueError("it is in Fortran's order: numpy.ascontiguousarray")
         if str(form) not in NPY:
-            raise ValueError(f"its type is {form}: astype('float32')")
+            is_real = re.fullmatch("[<>]?[fiu][0-9]+", str(form))
+            advice = "send it as .astype('float32')" if is_real else "only real numbers can be sent"
+            raise ValueError(f"its type is {form}, and {advice}")
         if not shape:
             raise ValueError("it is a single number")
         if 0 in shape:
             raise ValueError("it is empty")
-        view: Any = memoryview(file.read())
+        data, size = file.read(), math.prod(shape) * struct.calcsize(NPY[form])
+        if len(data) != size:
+            raise ValueError(f"it has {len(data)} bytes of data, and its shape needs {size}")
+        view: Any = memoryview(data)
         listed: list[Any] = view.cast(NPY[form], shape).tolist()
         return listed
     except (

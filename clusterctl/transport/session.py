@@ -15,6 +15,7 @@ from paramiko.common import cMSG_GLOBAL_REQUEST
 
 from clusterctl.domain.errors import (
     ClusterctlError,
+    CommandFailed,
     ConnectionLost,
     HostError,
     HostUnreachable,
@@ -33,6 +34,9 @@ from clusterctl.transport.target import Target
 from clusterctl.transport.wire import TunedTransport, open_tunnel
 
 LOGIN_ATTEMPTS = 4
+# Bytes of a command's line: Linux starts no shell with a longer argument (MAX_ARG_STRLEN, of 32
+# pages), and at 256 KiB sshd closes the connection (PACKET_MAX_SIZE of OpenSSH's packet.c).
+LONGEST_LINE = (128 << 10) - 1
 # Intervals into which `silence_s` of Timeouts is divided for keep-alive requests to a silent host.
 KEEPALIVE_INTERVALS = 4
 # Seconds after which paramiko's reading thread of an idle connection wakes up. paramiko uses 0.1 s,
@@ -101,16 +105,21 @@ class Session:
         Output goes to `sink(stream, chunk)` as it arrives. Without a sink it is in the result (the
         first 16 MiB of each stream). `started` is called when the channel is open, before the
         command runs. `open_timeout_s` is the time in which the host must open the channel. Raises
-        CommandTimeout with the output so far, CommandNotRun, ConnectionLost, another HostError if
-        the channel cannot be opened, and the sink's OSError.
+        CommandTimeout with the output so far, CommandFailed for a command that is too long to send,
+        CommandNotRun, ConnectionLost, another HostError if the channel cannot be opened, and the
+        sink's OSError.
         """
         transport = self.client.get_transport()
         if transport is None:
             raise ConnectionLost(self.target.host, "the connection is closed")
+        frame = FramedCommand(command, as_user)
+        size = len(frame.line.encode(errors="surrogateescape"))
+        if size > LONGEST_LINE:
+            too_long = f"the command has {size:,} bytes, and a shell there takes {LONGEST_LINE:,}"
+            raise CommandFailed(self.target.host, too_long, "copy it there as a file, and run that")
         exchange: Exchange | None = None
         try:
             channel = transport.open_session(timeout=open_timeout_s)
-            frame = FramedCommand(command, as_user)
             exchange = Exchange(self.target.host, command, channel, frame, sink)
             if started:
                 started(exchange)

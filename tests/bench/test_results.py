@@ -680,11 +680,12 @@ def test_a_folder_goes_on_with_the_machines_as_they_are_now(tmp_path):
             open_benchmark(tmp_path, SETTINGS, 7, {**grown, **other})
 
 
-def test_a_report_of_a_folder_without_a_whole_run(tmp_path):
+def test_a_report_of_a_folder_whose_only_run_was_cut_short(tmp_path):
     write_benchmark(tmp_path, benchmark())
     (tmp_path / "runs.jsonl").write_text('{"gpus": 1, "da')
     assert "report.html" in write_report(tmp_path)
-    assert read_benchmark(tmp_path).damaged == ()
+    [lost] = read_benchmark(tmp_path).damaged
+    assert "runs.jsonl, line 1: " in lost
 
 
 def test_a_damaged_run_is_told_and_the_others_count(tmp_path, capsys):

@@ -207,13 +207,8 @@ def test_no_text_of_an_option_may_be_empty():
 
 def test_a_word_that_begins_as_a_job_id_and_is_none_is_no_folder():
     folder = Path("20261120-154501-3f2aa")
-    for word in (
-        str(folder),
-        "20261120-154501-",
-        "20261120-154501-run",
-        "20261120-1545",
-        "20261120-15",
-    ):
+    shortened = ("20261120-", "20261120-1", "20261120-154501", "20261120-154501-")
+    for word in (str(folder), *shortened, "20261120-154501-run"):
         with pytest.raises(UsageError, match="not the id of a job") as refused:
             job_and_folder([word])
         assert refused.value.hint == f"if it is a folder: ./{word}"

@@ -176,7 +176,7 @@ def test_files_beside_the_table(results, tmp_path):
         (("--log", "hvd_train.log", "--csv", "none/x"), 2, "cannot write none/x"),
         (("--log", "hvd_train.log", "--csv", "-", "--json"), 2, "both want standard output"),
         (("--log", "hvd_train.log", "--log-dir", "x"), 2, "give one"),
-        (("--log", "hvd_train.log", "--compare"), 2, "two logs or more"),
+        (("--log", "hvd_train.log", "--compare"), 2, "two different logs or more"),
         (("--log", "hvd_train.log", "--reference", "64"), 2, "'64' is not one of"),
         (("demo", "yesterday's"), 2, "yesterday's"),
         (("demo", "20261120-154501-3f2a", "more"), 2, "one cluster"),

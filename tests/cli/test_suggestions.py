@@ -57,6 +57,12 @@ DOCS = PACKAGE.parent / "docs"
             "clusterctl env install demo --lab --tensorflow NEWEST, "
             "clusterctl network up --lab NAME, `clusterctl up demo --lab`",
         ),
+        # Behind an option that takes the cluster's place, the word is a folder.
+        (
+            "bench --compare kept other",
+            "clusterctl bench NAME --gpus 1,8",
+            "clusterctl bench NAME --gpus 1,8",
+        ),
         ("network status net", "clusterctl up NAME --nodes N", "clusterctl up NAME --nodes N"),
         # With --from a diagnosis has no cluster.
         (

@@ -8,7 +8,13 @@ import pytest
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.jobs.plan import JobPlan
-from clusterctl.jobs.script_mode import Channel, ScriptMode, parse_channel, parse_hyperparameter
+from clusterctl.jobs.script_mode import (
+    Channel,
+    ScriptMode,
+    parse_channel,
+    parse_hyperparameter,
+    parse_hyperparameters,
+)
 from tests.cli.forks import run_one
 
 
@@ -63,6 +69,7 @@ def test_where_a_channels_data_are(source, where):
         lambda: Channel("train", "data", "Pope"),
         lambda: ScriptMode((Channel("a", "x"), Channel("a", "y"))),
         lambda: parse_hyperparameter("epochs"),
+        lambda: parse_hyperparameters(("epochs=1", "lr=2", "epochs=1")),
         lambda: ScriptMode(hyperparameters={"": 1}),
         lambda: ScriptMode(hyperparameters={"x": float("nan")}),
         lambda: ScriptMode(hyperparameters={"x": "a\0b"}),

@@ -18,6 +18,7 @@ import paramiko
 import pytest
 
 from clusterctl.domain.errors import (
+    CommandFailed,
     CommandTimeout,
     ConnectionLost,
     HostKeyChanged,
@@ -55,6 +56,15 @@ def test_a_command_and_how_it_ends(ssh_server, command, status, stdout, stderr):
         result = connections.run(ssh_server.target(), command)
     assert (result.exit_status, result.stdout, result.stderr) == (status, stdout, stderr)
     assert (result.host, result.command) == ("host1", command)
+
+
+def test_a_command_that_is_too_long_to_send_is_no_lost_connection(ssh_server):
+    with ssh_server.connections() as connections:
+        assert connections.run(ssh_server.target(), ": " + "x" * 130_000, as_user=True).ok
+        for size in (131_072, 3_000_000):
+            with pytest.raises(CommandFailed, match="bytes, and a shell there takes 131,071") as no:
+                connections.run(ssh_server.target(), ": " + "x" * size, as_user=True)
+            assert type(no.value) is CommandFailed
 
 
 def test_both_streams_at_once_and_more_than_the_window(ssh_server):
