@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterctl.bootstrap.inspection import MPI_KEY
-
-KNOWN_HOSTS = "clusterctl_known_hosts"
+from clusterctl.node.jobs.folder import KNOWN_HOSTS
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,8 @@ class AppContext:
         from clusterctl.operations.status import cluster_status
 
         found = cluster_status(self.clients, self.folder(name))
-        if follow_addresses(found.cluster, self.folder(name), self.proxy_command):
+        files = (self.folder(name), self.proxy_command, found.leaving)
+        if follow_addresses(found.cluster, *files):
             output.note(f"nodes of {name} have new addresses: ssh_config was written again")
         if follow_quarantine(found.cluster, self.folder(name)):
             output.note(f"other nodes of {name} are in quarantine now: hosts was written again")

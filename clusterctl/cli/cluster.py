@@ -740,19 +740,25 @@ def _losses(
     indices: tuple[int, ...] | None = None,
 ) -> Losses:
     """Return what would be lost with these nodes of the cluster; None are all. Raises AwsError."""
-    from clusterctl.ec2.instances import as_cluster, leaving_of
+    from clusterctl.ec2.instances import as_cluster
+    from clusterctl.operations.known_hosts import LearntHostKeys
     from clusterctl.operations.losses import Losses, find_losses, known_without_asking
 
-    cluster = as_cluster(app.ec2, name, instances)
+    folder = app.folder(name)
+    learnt = LearntHostKeys(folder.known_hosts)
+    # With a node goes the machine that it replaces, which may hold results. Of two head nodes, the
+    # one that has been ready has the records, and of two such the one that is replaced.
+    machines = sorted(
+        instances, key=lambda one: (one.node.index, not learnt.recall(one.node), not one.retired)
+    )
+    cluster = dataclasses.replace(
+        as_cluster(app.ec2, name, instances), nodes=tuple(one.node for one in machines)
+    )
     # What this folder knows is of its own nodes.
-    known = None if others else known_without_asking(cluster, app.folder(name))
+    known = None if others else known_without_asking(cluster, folder)
     if known:
         return known
     hosts = None if indices is None else [f"{name}-{index}" for index in indices]
-    if indices is not None:
-        # With a node goes the machine that it replaces, which may hold results.
-        going = (one.node for one in leaving_of(instances) if one.node.index in indices)
-        cluster = dataclasses.replace(cluster, nodes=(*cluster.nodes, *going))
     try:
         with app.access(cluster) as access:
             return find_losses(access, app.timeouts.at_risk_s, hosts)

@@ -505,7 +505,7 @@ def disk_findings(
     for short in fullness(system):
         hint = shm_hint if path == SHM else room_hint(path, knows_fills)
         yield Finding(short.check, short.severity, f"{path} {short.words}", host, hint)
-    if system.lost_writes and path != "/":
+    if system.lost_writes:
         message = f"{path} is read-only: a volume that fails becomes so"
         yield Finding("disk.readonly", ERROR, message, host, "see `dmesg` there")
 

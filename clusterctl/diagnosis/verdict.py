@@ -72,6 +72,7 @@ from clusterctl.node.record import to_data
 
 # Findings whose message says who waits for whom.
 NAMES_THE_WAIT = ("rank.skipped", "rank.missed", "rank.apart")
+BAD_DISK = ("disk.full", "shm.full", "mount.dead", "disk.readonly")
 # What PyTorch says at the end of a job whose collective has timed out.
 OF_WATCHDOG = re.compile(r"ProcessGroupNCCL|\b[Ww]atchdog|DistBackendError")
 # Findings that tell what a rank waits for, better than that it is elsewhere than the others.
@@ -227,11 +228,7 @@ def _whole(scene: Scene, lead: Cause, rest: list[Cause]) -> Cause:
         if one.check in REACHED and one.ranks == lead.ranks:
             message += f"; {one.message}"
         same = one.host and one.host == lead.host and not one.ranks
-        if (
-            same
-            and one.check in ("disk.full", "shm.full", "mount.dead", "disk.readonly")
-            and lead.check != one.check
-        ):
+        if same and one.check in BAD_DISK and lead.check != one.check:
             message += f"; {one.message}"
     absent = scene.stall.absent(scene.size) if scene.stall else {}
     for rank in lead.ranks:
@@ -451,7 +448,7 @@ def _clean(scene: Scene, found: list[Cause]) -> Iterator[str]:
     if scene.is_running and scene.job.log and not scene.stall:
         yield "no stall report of Horovod is open"
     facts = (
-        ("filesystems", ("disk.full", "shm.full", "mount.dead"), "disks, /dev/shm and mounts"),
+        ("filesystems", BAD_DISK, "disks, /dev/shm and mounts"),
         ("gpus", ("gpu.broken", "gpu.throttled"), "GPUs"),
         ("system", ("host.name",), "hostnames"),
     )

@@ -254,13 +254,17 @@ def delete_folder(folder: ClusterFolder) -> None:
 
 
 def follow_addresses(
-    cluster: Cluster, folder: ClusterFolder, proxy_command: tuple[str, ...] = ()
+    cluster: Cluster,
+    folder: ClusterFolder,
+    proxy_command: tuple[str, ...] = (),
+    leaving: Sequence[Node] = (),
 ) -> bool:
     """Write ssh_config and known_hosts again if a running node has another address than there.
 
     EC2 gives an instance a new public address at each start. The host keys that are known for the
-    same instance id stay valid. Returns whether the files were written: not if another command
-    has the folder's lock, which may be about to write them, or if the folder cannot be written.
+    same instance id stay valid, also those of nodes that are `leaving`. Returns whether the files
+    were written: not if another command has the folder's lock, which may be about to write them,
+    or if the folder cannot be written.
     """
     if not folder.ssh_config.exists():
         return False
@@ -274,7 +278,7 @@ def follow_addresses(
     try:
         with locked(folder):
             host_keys = LearntHostKeys(folder.known_hosts)
-            write_file(folder.known_hosts, host_keys.text(cluster.nodes))
+            write_file(folder.known_hosts, host_keys.text([*cluster.nodes, *leaving]))
             write_file(folder.ssh_config, ssh_config_text(cluster, folder, proxy_command))
     except (ClusterctlError, OSError):
         return False

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from clusterctl.domain.cluster import Cluster, Node, NodeState
+from clusterctl.domain.cluster import Cluster, NodeState
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, HostUnreachable
 from clusterctl.domain.files import append_line
 from clusterctl.domain.findings import Finding
@@ -165,20 +165,14 @@ def _hosts(written: Iterable[Written]) -> str:
     return fold_hosts(list(dict.fromkeys(one.host for one in written)))
 
 
-def never_ready(folder: ClusterFolder, head: Node) -> bool:
-    """Return whether the cluster was launched from this folder and its head node never became
-    ready: then no command has ever logged in to it, and no job has run."""
-    return folder.launched and not LearntHostKeys(folder.known_hosts).recall(head)
-
-
 def known_without_asking(cluster: Cluster | None, folder: ClusterFolder) -> Losses | None:
     """Return what is known without asking a node: nothing is there, or the head node cannot be
     queried. None if it has to be queried."""
     heads = [node for node in cluster.nodes if node.index == 0] if cluster else []
     if not heads:
         return Losses(unknown={f"{folder.path.name}-0": "there is no such instance any more"})
-    if never_ready(folder, heads[0]):
-        return Losses()
+    if folder.launched and not LearntHostKeys(folder.known_hosts).recall(heads[0]):
+        return Losses()  # it never became ready: no command has logged in to it, no job has run
     if heads[0].state is not NodeState.RUNNING:
         return Losses(unknown={heads[0].name: f"its instance is {heads[0].state.value}"})
     return None
@@ -190,7 +184,7 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
 
     `hosts` are the nodes whose disks go; None are all. Jobs count only for all. With the head
     node's disk go the records, so that everything written counts then. A node that does not say is
-    in `unknown`. Raises nothing of a node.
+    in `unknown`. A machine that never joined the cluster has nothing. Raises nothing of a node.
     """
     # A node that cannot be reached shows that before the time is over.
     access.connections.connect_timeout_s = within_s / 2
@@ -228,7 +222,14 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
     # Two machines may have one name: that of a node, and the one that it replaces.
     found = [(head.host, report.found)] if head.host in hosts else []
     trees = [tree for tree in report.trees if tree.hosts]
-    others = [one for one in access.all_targets if one.host in hosts and one != head]
+    learnt = LearntHostKeys(access.folder.known_hosts)
+    nodes = zip(access.all_targets, access.cluster.nodes)
+    ready = {
+        target
+        for target, node in nodes
+        if learnt.recall(node) or not report.joined or node.private_ip in report.joined
+    }
+    others = [one for one in access.all_targets if one.host in hosts and one in ready - {head}]
 
     def ask_other(target: Target) -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
         here = tuple(tree for tree in trees if target.host in tree.hosts)

@@ -415,18 +415,24 @@ READY_WITHIN_S, LARGE_READY_WITHIN_S = 600.0, 1800.0
 
 
 def make_ready(
-    launcher: Launcher, name: str, members: Sequence[Instance], had_limits: bool = False
+    launcher: Launcher,
+    name: str,
+    members: Sequence[Instance],
+    had_limits: bool = False,
+    leaving: Sequence[Instance] = (),
 ) -> tuple[Cluster, tuple[int, ...], bool]:
     """Wait until all nodes in service are ready, and join them to one cluster.
 
     `members` are the cluster's instances as EC2 has just shown them. `had_limits` is true if the
-    cluster had limits before, whose guards may have to be removed. Returns the cluster with the
+    cluster had limits before, whose guards may have to be removed. `leaving` are the machines that
+    go afterwards: until then their host keys stay known. Returns the cluster with the
     nodes that are ready or in quarantine, the GPUs counted on each node in service, and whether
     each of these has an environment for training. Writes the hosts file, known_hosts and
     ssh_config. Raises AwsError, and ClusterctlError naming every node that failed.
     """
     cluster = as_cluster(launcher.clients.ec2, name, members)
-    facts = _reach_and_join(launcher, cluster, members, had_limits)
+    going = [one.node for one in leaving]
+    facts = _reach_and_join(launcher, cluster, members, had_limits, going)
     ready = {fact.node.index: fact.node for fact in facts}
     gpus = gpus_of(facts)
     cluster = replace(cluster, nodes=tuple(ready.get(one.index, one) for one in cluster.nodes))
@@ -443,7 +449,11 @@ def ready_within_s(cluster: Cluster) -> float:
 
 
 def _reach_and_join(
-    launcher: Launcher, cluster: Cluster, instances: Sequence[Instance], had_limits: bool
+    launcher: Launcher,
+    cluster: Cluster,
+    instances: Sequence[Instance],
+    had_limits: bool,
+    leaving: Sequence[Node],
 ) -> list[ReadyNode]:
     """Wait for the nodes in service and join them. Return the facts of each, in order.
 
@@ -496,7 +506,7 @@ def _reach_and_join(
         finally:
             # Written even if a node failed, so that its owner can log in and see why.
             current = replace(cluster, nodes=tuple(map(watch.latest, cluster.nodes)))
-            _write_views(launcher, current, host_keys)
+            _write_views(launcher, current, host_keys, leaving)
         check_all(cluster, waited)
         facts = waited.values
         targets = [target_of(fact.node) for fact in facts]
@@ -525,15 +535,18 @@ def _reach_and_join(
     return facts
 
 
-def _write_views(launcher: Launcher, current: Cluster, host_keys: LearntHostKeys) -> None:
-    """Write known_hosts and ssh_config for the nodes, as EC2 has last shown them."""
+def _write_views(
+    launcher: Launcher, current: Cluster, host_keys: LearntHostKeys, leaving: Sequence[Node]
+) -> None:
+    """Write known_hosts and ssh_config for the nodes, as EC2 has last shown them, and keep the host
+    keys of those that are `leaving`: an interrupted command asks them what would be lost."""
     for node in current.nodes:
         if node not in current.in_service and (keys := host_keys.recall(node)):
             # A stop and start may have changed its address, so its old keys are recorded under the
             # new one.
             host_keys.learn(node, keys, host_keys.was_unverified(node))
     folder = launcher.folder
-    write_file(folder.known_hosts, host_keys.text(current.nodes))
+    write_file(folder.known_hosts, host_keys.text([*current.nodes, *leaving]))
     write_file(folder.ssh_config, ssh_config_text(current, folder, launcher.proxy_command))
 
 

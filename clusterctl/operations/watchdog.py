@@ -14,7 +14,6 @@ from pathlib import Path
 
 from clusterctl.bootstrap.head_programs import put_programs
 from clusterctl.bootstrap.inspection import MPI_KEY
-from clusterctl.bootstrap.trust import KNOWN_HOSTS
 from clusterctl.diagnosis.bundle import save
 from clusterctl.diagnosis.verdict import diagnose as conclude
 from clusterctl.domain.cluster import Cluster, Node
@@ -22,7 +21,7 @@ from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import format_duration
 from clusterctl.jobs.deploy import HOSTS_PATH
 from clusterctl.node.diagnosis.sampler import SamplerRequest
-from clusterctl.node.jobs.folder import JOBS, JobFolder, log_message
+from clusterctl.node.jobs.folder import JOBS, KNOWN_HOSTS, JobFolder, log_message
 from clusterctl.node.jobs.spec import Watchdog, WatchedHost
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import collect

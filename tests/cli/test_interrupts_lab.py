@@ -46,11 +46,11 @@ class Cut:
 LIFE = [
     Cut(UP, "-1: preparing", INT, (0, 1), new=2),
     Cut(f"add {NAME} 1", "-2: preparing", KILL, (0, 1, 2), new=1),
-    Cut(f"replace {NAME} 1 --yes", "-1: waiting for SSH", INT, (0, 1, 2), new=1),
+    Cut(f"replace {NAME} 1 --yes", "-1: starting", INT, (0, 1, 2), new=1),
     Cut(f"remove {NAME} 1 --yes", "-0: preparing", KILL, (0, 2)),
     Cut(f"stop {NAME}", "stopping", INT, (0, 2)),
     Cut(f"start {NAME}", "-0: preparing", INT, (0, 2)),
-    Cut(f"add {NAME} 1", "-1: preparing", INT, (0, 2), new=1, way="to do without them"),
+    Cut(f"add {NAME} 1", "-1: starting", INT, (0, 2), new=1, way="to do without them"),
     Cut(f"remove {NAME} 2 --yes", "terminating", INT, (0,), way=f"clusterctl up {NAME}"),
     Cut(f"down {NAME} --yes", "terminating", INT, ()),
 ]

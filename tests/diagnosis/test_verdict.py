@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.diagnosis.case import Scene
+from clusterctl.diagnosis.case import WARNING, Scene
 from clusterctl.diagnosis.evidence import (
     Frame,
     OpenFile,
@@ -789,6 +789,21 @@ def test_a_file_system_that_is_read_only_on_few_hosts_is_told_with_the_rank_ther
     assert mounted(2).check == "rank.busy"
     assert "; /data/scratch on demo-2 (10.0.0.7) is mounted read-only" in mounted(2).verdict
     assert "read-only" not in mounted(2, 3).verdict, "as it is meant to be"
+
+
+def test_a_local_file_system_that_is_read_only_is_told_wherever_it_is():
+    """Also on every host, and while the job makes steps: a disk that fails becomes so."""
+    disk = {**file_system("/data"), "readonly": True, "source": "/dev/nvme1n1", "kind": "xfs"}
+    evidence = RUNS
+    for at in range(4):
+        evidence = with_host(evidence, at, facts=facts(f"demo-{at}", filesystems=[disk]))
+    found = diagnose(evidence)
+    told = [one for one in found.findings if one.check == "disk.readonly"]
+    assert [(one.host, one.severity) for one in told] == [
+        (f"demo-{at}", WARNING) for at in range(4)
+    ]
+    assert found.exit_status == 1
+    assert not any("disks" in one for one in found.clean)
 
 
 def test_an_entry_of_a_thread_that_could_not_be_started_does_not_hide_the_main_thread():

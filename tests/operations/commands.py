@@ -31,7 +31,7 @@ Action = Callable[[Launcher], Any]
 
 
 def make_ready(
-    launcher: Launcher, name: str, members: Sequence[Instance], had_limits: bool = False
+    launcher: Launcher, name: str, members: Sequence[Instance], *_: object
 ) -> tuple[Cluster, tuple[int, ...], bool]:
     """Replaces the wait for ready hosts, since there are none: nodes run, or it is an error."""
     cluster = as_cluster(launcher.clients.ec2, name, members)

@@ -53,6 +53,9 @@ def test_findings(percent, found):
     ("source", "kind", "found"),
     [
         ("/dev/nvme1n1", "xfs", ["disk.readonly"]),
+        ("tmpfs", "tmpfs", ["disk.readonly"]),
+        ("tank/data", "zfs", ["disk.readonly"]),
+        ("", "", []),
         ("/dev/loop3", "squashfs", []),
         ("/dev/sr0", "iso9660", []),
         ("fs-1.fsx.us-east-1.amazonaws.com@tcp:/x", "lustre", []),

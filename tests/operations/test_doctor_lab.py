@@ -44,6 +44,16 @@ def test_the_same_hosts_without_a_cluster(pair):
     assert (status, "--fix is for nodes of a cluster" in err) == (3, True), err
 
 
+def test_a_volume_that_has_become_read_only(pair):
+    with pair.fault(1, "readonly", "writable"):
+        assert ("disk.readonly", "pair-1") in look(pair, status=2)[1]
+        status, out, err = pair.ctl("disk")
+        assert (status, "/data is read-only" in out + err) == (1, True), out + err
+        status, out, err = pair.ctl("diagnose")
+        assert "/data on pair-1" in out and "is mounted read-only" in out, out + err
+        assert status == 1, out
+
+
 # Volumes are made small before they are filled, because they use this machine's memory.
 BREAK = """
 sudo hostname {twin}; sudo ip link set eth0 mtu 1400; sed -i '1i ulimit -n 256' ~/.bashrc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -14,9 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.cli import cluster as commands
 from clusterctl.cli import disk
 from clusterctl.domain.errors import CommandFailed, CommandTimeout, HostUnreachable, UsageError
 from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.node.jobs import written
 from clusterctl.node.jobs.spec import JobSpec, JobStep
 from clusterctl.node.jobs.written import Going, OutputFiles, OutputFolder, Overview
@@ -34,6 +37,7 @@ from clusterctl.operations.losses import (
 )
 from clusterctl.transport.target import Target
 from tests.cli.running import CommandLine
+from tests.operations.clusters import ED25519, cluster, node
 from tests.pair import eventually
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -68,8 +72,8 @@ def test_down_refuses_while_something_would_be_lost(quiet, tmp_path, monkeypatch
     eventually(lambda: len(losses(quiet).written) == 2, "the files of both ranks")
     status, _, err = quiet.ctl("down", "--yes")
     assert (status, f"job {job} has not ended, and ends with the nodes" in err) == (1, True), err
-    for node in (0, 1):
-        quiet.on(node, "touch /data/go")
+    for index in (0, 1):
+        quiet.on(index, "touch /data/go")
     assert quiet.ctl("wait", job)[0] == 0
     status, _, err = quiet.ctl("down", "--yes")
     assert (status, "has not ended" in err) == (1, False), err
@@ -260,6 +264,7 @@ def made_up(tmp_path, nodes: int):
         connections=SimpleNamespace(),
         head=targets[0],
         all_targets=targets,
+        cluster=cluster(*map(node, range(nodes))),
         folder=ClusterFolder(tmp_path),
     )
 
@@ -312,6 +317,55 @@ def test_what_a_node_that_answers_does_not_say_in_time_is_at_risk(
     found = find_losses(made_up(tmp_path, 2), 10.0, ["demo-1"])
     assert found.unknown == {"demo-1": "no answer"}
     assert found.off == (frozenset() if is_reached else {"demo-1"})
+
+
+@pytest.mark.parametrize(
+    ("joined", "known", "is_asked"),
+    [(("10.0.0.4",), "", False), (("10.0.0.4", "10.0.0.5"), "", True), ((), "", True)]
+    + [(("10.0.0.4",), f"10.0.0.5,demo-1 {ED25519} i-1\n", True)],
+)
+def test_a_machine_that_never_joined_the_cluster_holds_nothing(
+    tmp_path, monkeypatch, joined, known, is_asked
+):
+    """As the new machine of a `replace` or an `add` that was interrupted while it started."""
+    (tmp_path / "known_hosts").write_text(known)
+
+    def look(connections, target, function, request, **_):
+        if target.host == "demo-1":
+            raise HostUnreachable("demo-1", "no answer")
+        return Overview((), (), (), {}, joined=joined)
+
+    monkeypatch.setattr(module, "call", look)
+    monkeypatch.setattr(module, "list_processes", lambda *_: FanoutResult(()))
+    found = find_losses(made_up(tmp_path, 2), 10.0, ["demo-1"])
+    assert list(found.unknown) == ["demo-1"] * is_asked
+
+
+@pytest.mark.parametrize("lines", ["i-0", "i-0 i-9"])
+def test_of_two_head_nodes_the_one_that_is_replaced_has_the_records(tmp_path, monkeypatch, lines):
+    """After an interrupted `replace NAME 0`, whether or not the new head node was ready."""
+    folder = ClusterFolder(tmp_path / "demo")
+    folder.path.mkdir()
+    folder.launch.touch()
+    folder.known_hosts.write_text("".join(f"demo-0 {ED25519} {one}\n" for one in lines.split()))
+    machines = [(node(0, instance_id="i-9"), False), (node(0), True), (node(1), False)]
+    instances = [
+        SimpleNamespace(node=one, retired=retired, wanted=(0, 1), ssh_user="ubuntu")
+        for one, retired in machines
+    ]
+    asked = []
+    app = SimpleNamespace(
+        ec2=SimpleNamespace(meta=SimpleNamespace(region_name="us-east-1")),
+        folder=lambda name: folder,
+        access=contextlib.nullcontext,
+        timeouts=Timeouts(),
+    )
+    monkeypatch.setattr(module, "find_losses", lambda there, *_: asked.append(there) or Losses())
+    for indices in (None, (0,), (1,)):
+        commands._losses(app, "demo", instances, indices=indices)
+    for there in asked:
+        assert [one.instance_id for one in there.nodes] == ["i-0", "i-9", "i-1"]
+    assert len(asked) == 3
 
 
 def test_two_machines_of_one_name_are_both_asked(tmp_path, monkeypatch):

@@ -200,7 +200,7 @@ def test_pins_of_nodes_that_are_gone_go(tmp_path):
 
 @pytest.mark.parametrize(
     ("state", "instance", "pins"),
-    [(NodeState.RUNNING, "i-0", 2), (NodeState.RUNNING, "i-9", 1), (NodeState.STOPPED, "i-0", 2)],
+    [(NodeState.RUNNING, "i-0", 3), (NodeState.RUNNING, "i-9", 2), (NodeState.STOPPED, "i-0", 3)],
 )
 def test_the_files_follow_an_instance_to_its_new_address(tmp_path, state, instance, pins):
     """Its host keys are those of before; another instance has to be learnt by `up`."""
@@ -210,13 +210,15 @@ def test_the_files_follow_an_instance_to_its_new_address(tmp_path, state, instan
     keys = LearntHostKeys(folder.known_hosts)
     keys.learn(were.nodes[0], [ED25519])
     keys.learn(were.nodes[1], [OTHER])
-    write_file(folder.known_hosts, keys.text(were.nodes))
+    leaving = node(1, instance_id="i-7", private_ip="10.0.0.77")
+    keys.learn(leaving, [OTHER])
+    write_file(folder.known_hosts, keys.text([*were.nodes, leaving]))
     write_file(folder.ssh_config, ssh_config_text(were, folder))
     assert not follow_addresses(were, folder)
     now = cluster(node(0, "203.0.113.9", state=state, instance_id=instance), node(1))
     with locked(folder):
         assert not follow_addresses(now, folder), "another command is about to write them"
-    assert follow_addresses(now, folder) is (state is NodeState.RUNNING)
+    assert follow_addresses(now, folder, leaving=[leaving]) is (state is NodeState.RUNNING)
     host = asked(folder.ssh_config, "demo-0")["hostname"]
     assert host == ("203.0.113.9" if state is NodeState.RUNNING else "203.0.113.7")
     assert len(folder.known_hosts.read_text().splitlines()) == pins

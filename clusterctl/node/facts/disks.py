@@ -132,9 +132,10 @@ class MountedFileSystem:
 
     @property
     def lost_writes(self) -> bool:
-        """Whether it is a local disk that cannot be written to, as one that fails becomes. Remote
-        file systems and images may be read-only on purpose."""
-        return self.readonly and self.source.startswith("/dev/") and self.kind not in IMAGES
+        """Whether it is a local file system that cannot be written to, as one whose disk fails
+        becomes. Remote ones, images and the root of a container may be read-only on purpose."""
+        is_local = bool(self.kind) and not is_remote(self.kind)
+        return self.readonly and is_local and self.kind not in IMAGES and self.path != "/"
 
     @property
     def used_share(self) -> float:

@@ -61,6 +61,7 @@ START_DAEMON_PATH = ".clusterctl/start_daemon.py"
 # Put into the folder of a shipped program once all of it is there: inode and time of change of each
 # file. What is not in this list is the job's. Times are not compared with it: the clock may be set.
 SHIPPED = ".clusterctl-shipped"
+KNOWN_HOSTS = "clusterctl_known_hosts"  # in ~/.ssh of the head node: those of all nodes that joined
 LIST_SHIPPED = f"find . -type f -printf '%i %C@\\n' >{SHIPPED}"
 JOB_IDS = "[0-9]" * 8 + "-" + "[0-9]" * 6 + "-" + "[0-9a-f]" * 4
 SPEC_FILE, EVENTS, METRICS = "spec.json", "events.jsonl", "metrics.jsonl"

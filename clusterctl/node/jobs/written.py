@@ -24,6 +24,7 @@ from clusterctl.node.jobs.folder import (
     COLLECTED,
     JOB_IDS,
     JOBS,
+    KNOWN_HOSTS,
     MANIFEST,
     SHIPPED,
     JobFolder,
@@ -108,13 +109,15 @@ class Going:
 class Overview:
     """On the head node: the jobs that have not ended, the folders that jobs write into, what is in
     those of the head node, and the digests of what was fetched, by job (each that has a record),
-    host and path. `unknown` is why, for each job whose folders are not known."""
+    host and path. `unknown` is why, for each job whose folders are not known. `joined` are the
+    names and addresses of the nodes that were given to the head node."""
 
     jobs: tuple[Going, ...]
     trees: tuple[OutputFolder, ...]
     found: tuple[OutputFiles, ...]
     fetched: dict[str, dict[str, dict[str, str]]]
     unknown: dict[str, str] = field(default_factory=dict)
+    joined: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -344,4 +347,6 @@ def overview(request: None) -> Overview:
             going.append(Going(job.job_id, job.spec.preset == SERVE))
     fetched = {one.job_id: fetched_of(one.path) for one in all_jobs()}
     found = find_output(Trees(tuple(listed), recorded=tuple(fetched)))
-    return Overview(tuple(going), (*listed, *earlier), found, fetched, unknown)
+    lines = text_in(Path.home() / ".ssh" / KNOWN_HOSTS).splitlines()
+    joined = tuple(name for line in lines for name in line.split(" ", 1)[0].split(","))
+    return Overview(tuple(going), (*listed, *earlier), found, fetched, unknown, joined)
