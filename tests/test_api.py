@@ -155,8 +155,8 @@ def test_a_field_of_a_wrong_type_is_refused_by_name(monkeypatch, tmp_path):
         kind = api.CopyOptions.__annotations__[name]
         assert message == f"copy: options.{name} is {kind}, not {value!r}"
     assert refusal(api.run, "demo", "cat", stdin="\ud800").startswith("run: stdin is ")
-    assert refusal(api.run, "demo", "a\0b") == "run: command has a zero byte: 'a\\x00b'"
-    assert of_job(arguments=("a\0b",)).startswith("train: request.arguments has a zero byte: ")
+    assert refusal(api.run, "demo", "a\0b").startswith("run: command has a zero byte")
+    assert of_job(arguments=("a\0b",)).startswith("train: request.arguments has a zero byte")
     assert "has a zero byte" in refusal(api.fetch, "demo", Path("a\0b"))
 
 

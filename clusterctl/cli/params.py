@@ -207,7 +207,8 @@ class NonBlank(click.types.StringParamType):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         source = click.core.ParameterSource
         typed = (source.COMMANDLINE, source.ENVIRONMENT)
-        if ctx is None or ctx.get_parameter_source(param.name) in typed:
+        # Without a parameter it is a value of api.py, whose default may be empty.
+        if param and ctx.get_parameter_source(param.name) in typed:
             refuse_blank(self, value, param, ctx)
         return super().convert(value, param, ctx)
 

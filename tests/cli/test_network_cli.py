@@ -42,7 +42,7 @@ def test_a_network_is_made_shown_and_made_only_once(network):
         (("up", "Training"), "not a network name"),
         (("up", "training", "--cidr", "10.0.0.0/8"), "a network cannot have 10.0.0.0/8"),
         (("up", "training", "--cidr", "banana"), "not an IPv4 network"),
-        (("up", "training", "--zones", ""), "2 different zones"),
+        (("up", "training", "--zones", "a,a"), "2 different zones"),
         (("up", "training", "--zones", "a,z", *FROM), "there is no zone us-east-1z"),
         (("up", "training", "--ssh-from", "0.0.0.0/0"), "whole internet"),
         (("up", "training", "--for-type", "p99.metal", *FROM), "offers that instance type"),

@@ -68,8 +68,7 @@ DOCS = PACKAGE.parent / "docs"
         (
             "status demo --lab",
             "clusterctl diagnose --from stuck.gz shows it: `clusterctl diagnose`",
-            "clusterctl diagnose --lab --from stuck.gz shows it: "
-            "`clusterctl diagnose demo --lab`",
+            "clusterctl diagnose --lab --from stuck.gz shows it: `clusterctl diagnose demo --lab`",
         ),
     ],
 )
