@@ -22,7 +22,6 @@ from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.files import write_file
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.timeouts import Clock
-from clusterctl.node.jobs.folder import text_in
 from clusterctl.operations.access import needs_jump
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.keys import load_key
@@ -290,6 +289,9 @@ def follow_quarantine(cluster: Cluster, folder: ClusterFolder) -> bool:
 
     Another machine may have done that. Returns whether the file was written, as follow_addresses.
     """
+    # Imported here because it asks for the home folder, which a user may lack.
+    from clusterctl.node.jobs.folder import text_in
+
     text = text_in(folder.hosts)
     resting = set(re.findall(r"^# ([\d.]+): .*, in quarantine since", text, re.MULTILINE))
     service = {node.private_ip for node in cluster.in_service}
