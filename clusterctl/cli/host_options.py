@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterctl.cli.params import LocalPath, together
+from clusterctl.cli.params import LocalPath, refuse_blank_texts, together
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ _hosts_arguments = together(
 
 class HostsCommand(click.Command):
     """A command with `hosts_argument`, whose first word is HOSTS unless there is -w."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        refuse_blank_texts(self)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         options = [one for one in self.params if not isinstance(one, click.Argument)]

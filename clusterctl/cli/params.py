@@ -114,8 +114,8 @@ class Group(click.Group):
         command = super().get_command(ctx, cmd_name)
         if command and command.help:  # its examples
             command.help = output.named(command.help)
-        for one in command.params if command else ():
-            one.type = NonBlank() if one.type is click.STRING else one.type
+        if command:
+            refuse_blank_texts(command)
         if command and any(isinstance(one, AccountOption) for one in command.params):
             options = "--lab --region --profile --endpoint-url --config"
             command.epilog = f"Also {options}: see clusterctl config"
@@ -211,6 +211,12 @@ class NonBlank(click.types.StringParamType):
         if param and ctx.get_parameter_source(param.name) in typed:
             refuse_blank(self, value, param, ctx)
         return super().convert(value, param, ctx)
+
+
+def refuse_blank_texts(command: click.Command) -> None:
+    """Let every text of the command's options and arguments be NonBlank."""
+    for one in command.params:
+        one.type = NonBlank() if one.type is click.STRING else one.type
 
 
 class LocalPath(click.Path):

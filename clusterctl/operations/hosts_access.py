@@ -198,6 +198,7 @@ def open_hosts(
             user=user,
             key=key,
             connect_timeout_s=connect_timeout_s,
+            explain=_name_a_key,
             at_once=at_once,
         )
     targets = tuple(config.target(host, user) for host in names)
@@ -222,10 +223,8 @@ def open_hosts(
     def explain(target: Target, error: HostError) -> HostError:
         if old:
             error.hint = f"{old.message}; {old.hint}"
-        elif isinstance(error, KeyRefused):
-            keys = "name the key and user that the host knows: --key FILE, --user NAME"
-            error.hint = "; or ".join(filter(None, [keys, error.hint]))
-        return error
+            return error
+        return _name_a_key(target, error) if target in targets else error
 
     connections = Connections(identity, host_keys, connect_timeout_s, explain)
     return HostsAccess(targets, connections)
@@ -258,6 +257,15 @@ def hosts_in(nodes: str) -> list[str]:
             f"{shlex.quote(nodes)} names no host", "write them as node[1-9,12] or @GROUP"
         )
     return found
+
+
+def _name_a_key(target: Target, error: HostError) -> HostError:
+    """Return the error of a host that refused every key with the options that name another."""
+    # With a cause it is the error of the jump host, for which these options are not.
+    if isinstance(error, KeyRefused) and not isinstance(error.__cause__, HostError):
+        keys = "name the key and user that the host knows: --key FILE, --user NAME"
+        error.hint = "; or ".join(filter(None, [keys, error.hint]))
+    return error
 
 
 def open_nodes(

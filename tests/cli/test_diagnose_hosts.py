@@ -76,9 +76,14 @@ def test_a_host_that_knows_no_key_is_reached_with_the_option_of_the_hint(home, s
     config = home / ".ssh/config"
     config.write_text(config.read_text().replace(f"IdentityFile {ssh_server.key}", ""))
     done = call("clusterctl", "kill", "-w", "127.0.0.1", "--dry-run")
-    assert (done.returncode, "--key FILE" in done.stderr) == (255, True), done.stderr
+    assert (done.returncode, done.stderr.count("--key FILE")) == (255, 1), done.stderr
     done = call("clusterctl", "kill", "-w", "127.0.0.1", "--dry-run", "--key", str(ssh_server.key))
     assert (done.returncode, "unreachable" in done.stderr) == (0, False), done.stderr
+    # The options are not for a jump host.
+    config.write_text(f"Host 127.0.0.2\n ProxyJump 127.0.0.1\n{config.read_text()}")
+    done = call("clusterctl", "kill", "-w", "127.0.0.2", "--dry-run", "--key", str(ssh_server.key))
+    assert done.returncode == 255
+    assert "ssh-add FILE" in done.stderr and "--key FILE" not in done.stderr
 
 
 def test_explain_reads_the_log_of_a_running_job(home, tmp_path):
