@@ -102,7 +102,8 @@ def measure_both_kinds(imagenet, out):
 
 def assert_parsed(results):
     [run] = results["runs"]
-    assert (run["gpus"], run["training_samples"]) == (2, 59)
+    facts = run["facts"]
+    assert (facts["gpus"], facts["training_samples"]) == (2, 59)
     assert [row["step"] for row in run["rows"]] == [0, 1, 2, 4]
     assert all(math.isfinite(row["loss"]) for row in run["rows"])
     [score] = run["evaluations"]

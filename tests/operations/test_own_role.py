@@ -216,8 +216,9 @@ def test_gc_finds_a_role_without_a_cluster_and_says_what_keeps_it(account, tmp_p
     made = account.iam.create_policy(PolicyName="theirs", PolicyDocument=account.policy())
     account.iam.attach_role_policy(RoleName=NAME, PolicyArn=made["Policy"]["Arn"])
     an_hour_later(monkeypatch)
-    found = [one for one in collector.sweep().orphans if one.resource.name == NAME]
-    assert [one.resource.kind.value for one in found] == ["instance profile", "role"]
+    swept = collector.sweep()
+    found = [one for one in swept.orphans if one.resource.name == NAME]
+    assert [one.resource.kind.value for one in found] == ["instance profile", "role"], swept
     assert {one.resource.cluster for one in found} == {"demo"}
     [left] = [one for one in collector.remove(found).left if one.resource.name == NAME]
     command, again = left.error.hint.split(" && ")
