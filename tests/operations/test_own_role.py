@@ -209,6 +209,8 @@ def test_gc_finds_a_role_without_a_cluster_and_says_what_keeps_it(account, tmp_p
     collector = GarbageCollector({REGION: account.clients}, tmp_path / "elsewhere", timeouts=SHORT)
     ids = [one.node.instance_id for one in account.nodes]
     account.clients.ec2.terminate_instances(InstanceIds=ids)
+    ended = account.clients.ec2.get_waiter("instance_terminated")
+    ended.wait(InstanceIds=ids, WaiterConfig={"Delay": 0.1})
     # The cluster of the same name in another region has another role.
     down.down(
         account.clients.in_region("us-west-2"), "demo", ClusterFolder(tmp_path / "x" / "demo")
@@ -216,9 +218,8 @@ def test_gc_finds_a_role_without_a_cluster_and_says_what_keeps_it(account, tmp_p
     made = account.iam.create_policy(PolicyName="theirs", PolicyDocument=account.policy())
     account.iam.attach_role_policy(RoleName=NAME, PolicyArn=made["Policy"]["Arn"])
     an_hour_later(monkeypatch)
-    swept = collector.sweep()
-    found = [one for one in swept.orphans if one.resource.name == NAME]
-    assert [one.resource.kind.value for one in found] == ["instance profile", "role"], swept
+    found = [one for one in collector.sweep().orphans if one.resource.name == NAME]
+    assert [one.resource.kind.value for one in found] == ["instance profile", "role"]
     assert {one.resource.cluster for one in found} == {"demo"}
     [left] = [one for one in collector.remove(found).left if one.resource.name == NAME]
     command, again = left.error.hint.split(" && ")
