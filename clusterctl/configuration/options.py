@@ -96,6 +96,7 @@ _KEY = TextForm(
     "alias/clusters",
 )
 
+# A table to read: a formatter would give each setting up to ten lines.
 # fmt: off
 # The settings of the account. Every command that calls AWS takes them.
 ACCOUNT = (

@@ -68,6 +68,11 @@ def test_a_file_system_that_is_read_only(source, kind, found):
     assert not has_no_room(system)
 
 
+def test_secrets_of_a_container_are_no_disk_that_failed():
+    system = MountedFileSystem("/secrets", 4096, 0, 4096, 9, 0, True, "tmpfs", "tmpfs")
+    assert "disk.readonly" not in [one.check for one in disk_findings("demo-0", system)]
+
+
 @pytest.mark.parametrize("path", ["/data", "/dev/shm"])
 @pytest.mark.parametrize("free", [0, 60 << 10, 60 << 20, 1 << 30, 3 << 30])
 def test_doctor_and_diagnose_have_one_rule(path, free):

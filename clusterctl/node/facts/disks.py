@@ -133,9 +133,11 @@ class MountedFileSystem:
     @property
     def lost_writes(self) -> bool:
         """Whether it is a local file system that cannot be written to, as one whose disk fails
-        becomes. Remote ones, images and the root of a container may be read-only on purpose."""
-        is_local = bool(self.kind) and not is_remote(self.kind)
-        return self.readonly and is_local and self.kind not in IMAGES and self.path != "/"
+        becomes. Remote ones, images and the root of a container may be read-only on purpose, and so
+        may one in memory, such as a container's secrets, unless jobs have their files there."""
+        is_local = bool(self.kind) and not is_remote(self.kind) and self.kind not in IMAGES
+        is_meant = self.path == "/" or (self.kind == "tmpfs" and self.path not in PATHS)
+        return self.readonly and is_local and not is_meant
 
     @property
     def used_share(self) -> float:
