@@ -283,3 +283,15 @@ def test_every_command_has_help_an_example_and_a_place_in_the_docs(name):
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"{name} {parameter.name}"
+
+
+def test_the_list_of_modules_is_as_they_are():
+    listed = subprocess.run(
+        [sys.executable, CHECKOUT / "scripts/lib/modules.py"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    assert (CHECKOUT / "docs/modules.md").read_text() == listed, (
+        "write it again: python scripts/lib/modules.py >docs/modules.md"
+    )

@@ -1,4 +1,5 @@
-"""The table of all settings of a launch and of its account, and the parsers of their values.
+"""The table of all settings of a launch and of its account, the parsers of their values, and
+variables of the environment that are misspelt.
 
 The options of `up`, the keys of `clusterctl.yaml`, the environment's variables and the rows of
 `clusterctl config show` are made from this table.

@@ -1,4 +1,5 @@
-"""A copy whose sources are URLs: each node downloads for itself, by a tool of its own.
+"""A copy whose sources are URLs: each node downloads for itself, by a tool of its own. What such a
+copy cannot do is refused here.
 
 The relays of fetch.py in node/relay download; the sessions with them are those of every copy.
 """

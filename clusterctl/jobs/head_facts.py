@@ -1,4 +1,5 @@
-"""The facts about the head node that a job's plan depends on, and the choice of its environment.
+"""The facts about the head node that a job's plan depends on, and the choice of its environment
+and of its ports.
 
 Python 3.8 and the standard library only: this module also runs on the nodes (jobs/train_sh).
 """

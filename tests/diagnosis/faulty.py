@@ -216,7 +216,7 @@ def main():
             while time.monotonic() < until:
                 pass
         value = steps[word if word in steps else ""](value)
-        if RANK == 0 and time.monotonic() > told + 1:
+        if RANK == 0 and time.monotonic() > told + 0.5:
             print(f"step {number} loss {float(value[0]):.1f}", flush=True)
             told = time.monotonic()
         time.sleep(0.02)

@@ -37,6 +37,7 @@ class SickCluster(LabCluster):
     """Three nodes with ranks 0 and 1, 2, and 3. Their job is shared until a fault ends it."""
 
     job = ""
+    step_s = 0.0
     kept: Access
 
     def join(self) -> None:
@@ -60,7 +61,7 @@ class SickCluster(LabCluster):
         return self.log().count("step ")
 
     def end(self) -> None:
-        self.job = ""
+        self.job, self.step_s = "", 0.0
         self.ctl("kill")
         for node in (0, 1, 2):
             self.on(node, "rm -f /data/order.* /data/pid.* /data/fifo && mkfifo /data/fifo")
@@ -85,9 +86,14 @@ class SickCluster(LabCluster):
             self.start_job()
             assert self.steps(), self.log()
             self.job = "steps"
+        began, before = time.monotonic(), self.count_steps()
+        wait_until(lambda: self.count_steps() >= before + 3, "three steps", 60)
+        self.step_s = (time.monotonic() - began) / 3
 
     def silent(self, seconds: float = 3) -> None:
-        """Wait until there is no step for so long. Horovod may report the stall repeatedly."""
+        """Wait until there is no step for so long, and for the time of six, before
+        which a job may just be slow. Horovod may report the stall repeatedly."""
+        seconds = max(seconds, 6 * self.step_s)
         last, since = -1, time.monotonic()
         while time.monotonic() < since + seconds:
             time.sleep(0.3)

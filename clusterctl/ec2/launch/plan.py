@@ -1,4 +1,5 @@
-"""The launch plan: the steps from the existing cluster to the requested one. Pure: no I/O."""
+"""The launch plan: the steps from the existing cluster to the requested one, and the places that
+could take its nodes, or why none can. Pure: no I/O."""
 
 from __future__ import annotations
 
