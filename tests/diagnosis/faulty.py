@@ -2,7 +2,8 @@
 
 An order is a word. `RANK:WORD` on the command line applies to the fourth step, and
 `RANK:early-WORD` before anything is imported. A file /data/order.RANK on the rank's host applies at
-once; most words last as long as the file is there.
+once, `WORD@N` at the next step whose number N divides, so that several ranks obey at the same step.
+Most words last as long as the file is there.
 """
 
 import collections
@@ -28,11 +29,12 @@ def held():
     return ORDER.exists()
 
 
-def order():
+def order(number):
     try:
-        return ORDER.read_text().strip()
+        word, _, every = ORDER.read_text().strip().partition("@")
     except OSError:
         return ""
+    return "" if every and number % int(every) else word
 
 
 def endless_python_loop():
@@ -207,7 +209,7 @@ def main():
     }
     value, told = tf.zeros([VALUES]), 0.0
     for number in itertools.count():
-        word = GIVEN if number == 3 and GIVEN else order()
+        word = GIVEN if number == 3 and GIVEN else order(number)
         if word in SPOILED:
             SPOILED[word]()
         elif word == "slow":

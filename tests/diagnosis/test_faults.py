@@ -214,8 +214,7 @@ def of_two(word: str) -> Inject:
     @contextlib.contextmanager
     def inject(sick: SickCluster) -> Iterator[None]:
         sick.stepping()
-        for rank in (0, 1):
-            sick.on(0, f"echo {word} >/data/order.{rank}")
+        sick.on(0, f"echo {word}@50 | tee /data/order.0 >/data/order.1")
         try:
             # Half of the ranks may be at work of their own for some seconds.
             sick.silent(12)
