@@ -104,7 +104,8 @@ def explain(pieces: Iterable[bytes | str], origin: str = "") -> Explanation:
         held = reader.take(whole)
     reader.take(held, last=True)
     found = reader.explanation()
-    if blocks > 1 or (found.lead and is_cause(found.lead)):
+    is_known = found.lead and is_cause(found.lead) and not found.lead.signature.generic
+    if blocks > 1 or is_known:
         return found
     return _unwrapped(whole, origin, found) or found
 
@@ -123,7 +124,7 @@ def _unwrapped(data: bytes, origin: str, found: Explanation) -> Explanation | No
         other = reader.explanation()
         says_nothing = found.lead is None and not found.unknown
         is_new = other.lead and other.lead.signature.id not in known
-        if other.lead and is_new and (says_nothing or is_cause(other.lead)):
+        if other.lead and is_new and (says_nothing or _is_better(other.lead, found.lead)):
             of_line = [0, *(number + 1 for number in numbers)]
             findings = (
                 replace(
@@ -134,6 +135,12 @@ def _unwrapped(data: bytes, origin: str, found: Explanation) -> Explanation | No
             failing = (replace(one, line=of_line[one.line]) for one in other.failing)
             return Explanation(tuple(findings), tuple(failing), found.lines)
     return None
+
+
+def _is_better(one: LogFinding, before: LogFinding | None) -> bool:
+    """Return whether a finding is a cause, and no generic one if there was a cause before."""
+    has_cause = before is not None and is_cause(before)
+    return is_cause(one) and not (has_cause and one.signature.generic)
 
 
 def _blocks(pieces: Iterable[bytes | str]) -> Iterator[bytes]:

@@ -147,10 +147,12 @@ def by_words(message: str, line: int = 0, text: str = "") -> LogFinding | None:
     """Return the kind of failure that the words of a message name, or None.
 
     Of a chain, `cannot start: mount failed: no such device`, the last part is the reason. What
-    comes after words that begin guesses is left out. If the reason is only the number of an error,
-    its text counts.
+    comes after words that begin guesses is left out. The number of an error of a library counts
+    before the words, which may mean something else there.
     """
     message = _GUESSES.split(message)[0] or message
+    if known := _by_code(message, line, text):
+        return known
     for part in dict.fromkeys((_innermost(message), message)):
         for one in wordings():
             match = compiled(one.pattern).search(part)
@@ -158,7 +160,7 @@ def by_words(message: str, line: int = 0, text: str = "") -> LogFinding | None:
             if match and values is not None:
                 at = max(message.rfind(part), 0) + match.start()
                 return LogFinding(one, line, text, {**object_of(message, at), **values})
-    return _by_code(message, line, text)
+    return None
 
 
 def _by_code(message: str, line: int, text: str) -> LogFinding | None:

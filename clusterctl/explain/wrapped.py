@@ -6,8 +6,12 @@ import re
 from collections.abc import Iterator
 from urllib.parse import unquote
 
+from clusterctl.explain.table import named
+
 # Widths at which lines are broken.
 _NARROWEST, _WIDEST = 60, 260
+# The least indentation of a column of a log in which a message is broken.
+_COLUMN = 8
 # The begin of a line of its own: a time stamp, a tag, a rule, a traceback.
 _BEGINS = re.compile(
     r"\s*$|\[|\d{4}-\d\d-\d\d|\w{3} +\d+ [\d:]{8}|[-=*]{3}|Traceback|\s+File \"|>>>|\$ |==> "
@@ -35,9 +39,13 @@ def joined(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
             full = len(before) == width
             word = line.strip().partition(" ")[0]
             short = words and 2 * len(before) > width and len(before) + 1 + len(word) > width
-            is_alike = _word(line) in map(_word, beside)
-            if text and (full or short) and not is_alike and not _BEGINS.match(line):
-                text[-1] += f" {line.lstrip()}" if short and not full else line
+            margin = len(line) - len(line.lstrip())
+            column = margin >= _COLUMN and before[:margin].isspace()
+            is_own = _BEGINS.match(line) or (not column and _word(line) in map(_word, beside))
+            if text and (full or short or column) and not is_own:
+                # What is indented was broken between words, as a log's column is.
+                is_word = margin or (short and not full)
+                text[-1] = f"{text[-1].rstrip()} {line.lstrip()}" if is_word else text[-1] + line
             else:
                 text.append(line)
                 numbers.append(number)
@@ -50,16 +58,42 @@ def _word(line: str) -> str:
     return re.sub(r"\d", "", line.split(maxsplit=1)[0]) if line.strip() else " "
 
 
+# An error of AWS as the clients in XML, Go (two of them) and Java print it.
+_OF_AWS = re.compile(
+    r"<Code>(?P<code>[\w.]+)</Code>\s*<Message>(?P<message>[^<]*)</Message>"
+    r"|\bapi error (?P<code2>[\w.]+): (?P<message2>[^\n]*)"
+    r"|(?P<message3>[^{}\n]{1,400}?) \(Service: \w+; Status Code: \d+; "
+    r"Error Code: (?P<code3>[\w.]+);"
+    r"|\b(?P<code4>[A-Z][a-z]\w+(?:\.\w+)?): (?P<message4>[^\n]+?)\s+status code: \d"
+)
+_CALL = re.compile(r"operation error [\w ]+: (\w+),")
+
+
+def _as_boto(line: str, after: str) -> str:
+    """Return a line with an error of AWS in the words of boto, which the catalogue knows.
+
+    `after` is the next line: Go's first client has the HTTP status there.
+    """
+    found = _OF_AWS.search(f"{line}\n{after}")
+    if not found or found.start() > len(line):
+        return line
+    part = named(found)
+    call = _CALL.search(line)
+    said = f"An error occurred ({part['code']}) when calling the {call[1] if call else 'request'}"
+    return f"{line[: found.start()]} {said} operation: {part.get('message', '').strip()}"
+
+
 def unescaped(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
     """Yield the log without the escapes of JSON and of addresses, as `joined` does.
 
-    A text within JSON has its line ends as `\\n`, and an address has `%20` for a space. Nothing is
-    yielded if the log has neither.
+    A text within JSON has its line ends as `\\n`, and an address has `%20` for a space. An error of
+    AWS is written as boto writes it. Nothing is yielded if the log has none of these.
     """
     text: list[str] = []
     numbers: list[int] = []
     for number, line in enumerate(lines):
         plain = unquote(line) if "%20" in line else line
+        plain = _as_boto(plain, lines[number + 1] if number + 1 < len(lines) else "")
         parts = re.split(r"\\+n", plain) if "\\n" in plain else [plain]
         text += [re.sub(r"\\+([\"'/])", r"\1", part.replace("\\t", "\t")) for part in parts]
         numbers += [number] * len(parts)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
 
 from clusterctl.cli.main import cli, run_command
 from clusterctl.domain.findings import Severity
-from clusterctl.explain.catalogue import libraries, wordings
+from clusterctl.explain.catalogue import catalogue, libraries, wordings
 from clusterctl.explain.engine import explain
 from clusterctl.explain.explanation import by_words
 from clusterctl.explain.message import object_of
@@ -489,6 +490,70 @@ def test_texts_within_json_and_addresses_are_read_as_they_were(log, line):
     lead = explain([log]).lead
     assert lead and (lead.signature.id, lead.line) == ("gpu.nccl-symbol", line)
     assert lead.values["symbol"] == "ncclFoo"
+
+
+def test_an_error_of_aws_is_known_whatever_client_prints_it():
+    """Each sample of boto's, as the clients of Go, Java and XML write it."""
+    boto = re.compile(r".*\((?P<code>[A-Z][\w.]+)\) when .* operation: (?P<text>.+)")
+    others = (
+        "<Response><Error><Code>{code}</Code><Message>{text}</Message></Error></Response>",
+        "Error launching source instance: {code}: {text}\n\tstatus code: 400, request id: 7",
+        "operation error EC2: Quux, https response error StatusCode: 400, api error {code}: {text}",
+        "com.amazonaws.Q: {text} (Service: AmazonEC2; Status Code: 400; Error Code: {code}; Id: 7)",
+    )
+    read = 0
+    for one in catalogue():
+        found = boto.match(one.samples[0]) if one.id.startswith(("ec2.", "iam.")) else None
+        lead = found and explain([found[0]]).lead
+        if found and lead and lead.signature.role is Role.ROOT:
+            read += 1
+            for other in others:
+                told = explain([other.format(**found.groupdict())]).lead
+                assert told and told.signature.id == lead.signature.id, (other, found[0])
+    assert read > 5
+
+
+def test_a_message_that_is_broken_in_a_column_is_read_whole():
+    log = (
+        "WARNING  quux.compute:325 Got       \n"
+        "                    quux.ClientError: An error occurred       \n"
+        "                    (InvalidParameterCombination) when calling the           \n"
+        "                    RunInstances operation: Cluster placement groups are not \n"
+        "                    supported by the 't3.xlarge' instance type. Specify a    \n"
+        "                    supported instance type.\n"
+    )
+    lead = explain([log]).lead
+    assert lead and lead.signature.id == "ec2.bad-parameter" and lead.line == 2
+    assert "groups are not supported by the 't3.xlarge' instance type" in lead.cause
+
+
+@pytest.mark.parametrize(
+    "form", ["NCCL WARN Cuda failure {code} '{text}'", "CUDA failure {code}: {text} ; GPU=0"]
+)
+@pytest.mark.parametrize(
+    ("code", "text", "signature"),
+    [
+        (802, "system not yet initialized", "gpu.fabric-manager"),
+        (214, "uncorrectable ECC error encountered", "gpu.ecc"),
+        (800, "operation not permitted", ""),
+    ],
+)
+def test_an_error_of_cuda_is_known_whatever_library_quotes_it(form, code, text, signature):
+    found = explain([form.format(code=code, text=text)])
+    assert found.lead is None or found.lead.signature.id in (signature, "nccl.cuda-failure")
+    assert not signature or (found.lead and found.lead.signature.id == signature)
+
+
+def test_the_line_of_a_source_file_is_no_number_of_an_error():
+    kind = by_words("Couldn't init CUDA: Error (quux.cpp:304): no handle")
+    assert kind is None or "number 304" not in kind.cause
+
+
+def test_a_condition_of_gloo_is_explained_by_the_part_that_it_is_of():
+    for file, word in (("allgather.cc", "shape and dtype"), ("rendezvous/file.cc", "new folder")):
+        lead = explain([f"RuntimeError: [enforce fail at ../gloo/{file}:88] a == b. 7 vs 9"]).lead
+        assert lead and lead.signature.id == "gloo.enforce"
+        assert "a == b. 7 vs 9" in lead.cause and word in lead.remedy
 
 
 def test_a_line_of_tail_begins_a_new_log():
