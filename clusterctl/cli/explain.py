@@ -290,6 +290,7 @@ def _show_unknown(title: str, rows: Sequence[UnknownError], is_answer: bool = Fa
         output.line(title)
         for one in rows[:SHOWN]:
             rank = f", rank {one.rank}" if one.rank else ""
+            rank += f", on {one.host}" if one.host else ""
             shown = one.text if one.message in one.text else one.message
             output.line(f"  {_where(one)}{rank}: {shown[:300]}")
             if one.raised_at:
@@ -325,7 +326,9 @@ def _show_firsts(found: Explanation) -> None:
 def _show_finding(one: LogFinding) -> None:
     several = "s" if len(one.ranks) > 1 else ""
     ranks = f", rank{several} {format_indices(one.ranks)}" if one.ranks else ""
-    hosts = f", {count(len(one.hosts), 'host')}" if len(one.hosts) > 1 else ""
+    several_hosts = count(len(one.hosts), "host")
+    hosts = f", on {next(iter(one.hosts))}" if len(one.hosts) == 1 else f", {several_hosts}"
+    hosts = hosts if one.hosts else ""
     times = f", {one.count} times" if one.count > 1 else ""
     known = one.signature
     output.line(f"{known.severity.value}: {known.id}, {_where(one)}{times}{ranks}{hosts}")
@@ -378,6 +381,7 @@ def _unknown_data(one: UnknownError) -> UnknownLine:
         "part": one.part,
         "line": one.line,
         "rank": one.rank,
+        "host": one.host,
         "text": one.text,
         "kind": one.kind.value,
         "time": one.time,

@@ -309,6 +309,7 @@ class UnknownLine(TypedDict):
     part: str
     line: int
     rank: str
+    host: str
     text: str
     kind: str
     time: str

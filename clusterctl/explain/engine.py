@@ -424,9 +424,10 @@ class _Reader:
         shape = f"{is_remark} {self._part} {said[:LONGEST_LINE].translate(_NO_DIGITS).strip()}"
         if shape in self._noted:
             return
-        rank = place_of(raw).get("rank", "")
+        place = place_of(raw)
+        rank, host = place.get("rank", ""), place.get("host", "")
         text = shown(said, first_text(said) if len(said) > SHOWN else 0)
-        one = UnknownError(line, text, rank, self._origin, kind, False, self._part)
+        one = UnknownError(line, text, rank, self._origin, kind, False, self._part, host=host)
         many = 1 if kind is LineKind.END else MOST_UNKNOWN
         if sum(other.kind is kind for other in self._unknown) < many:
             message, advice = _message(said, lines, number)

@@ -12,7 +12,13 @@ from clusterctl.domain.findings import Severity
 from clusterctl.explain.catalogue import libraries, wordings
 from clusterctl.explain.failing import LineKind
 from clusterctl.explain.lines import NEAR
-from clusterctl.explain.message import is_harmless, is_wrapper, object_of, reports_other
+from clusterctl.explain.message import (
+    is_harmless,
+    is_wrapper,
+    lost_peer,
+    object_of,
+    reports_other,
+)
 from clusterctl.explain.signature import Role, Signature
 from clusterctl.explain.table import Search, compiled, named, table, with_meanings
 
@@ -100,7 +106,8 @@ class LogFinding:
 class UnknownError:
     """A line that reports a failure and is not in the catalogue.
 
-    `ends_log` is set for a doubtful line at the end of its log, with no sign of progress after it.
+    `rank` and `host` are those that the line names, or empty. `ends_log` is set for a doubtful line
+    at the end of its log, with no sign of progress after it.
     `raised_at` is where Python raised the exception: `file:line, in function`, or empty. `message`
     is the line's message, with the lines after it that belong to it. `advice` is what the program
     says to do about it, or empty.
@@ -117,6 +124,7 @@ class UnknownError:
     raised_at: str = ""
     message: str = ""
     advice: str = ""
+    host: str = ""
 
     @property
     def fatal(self) -> bool:
@@ -274,6 +282,7 @@ class Explanation:
         """The lines of `failing` to look at: with a known cause only those that may precede it.
 
         Those that report only that something else failed come last, after those of a known kind.
+        So does a lost connection if another line fails before it: the other end may have ended.
         """
         cause = self._first if self._first and is_cause(self._first) else None
         found = [
@@ -285,7 +294,14 @@ class Explanation:
         if not found and self._first is None:
             ends = (one for one in self.failing if one.kind is LineKind.END)
             found = [one for one in ends if one.by_words]
-        return tuple(sorted(found, key=lambda one: (is_wrapper(one.message), one.is_vague)))
+        firsts = [one for one in found if not lost_peer(one.message)]
+        followers = [
+            one
+            for one in found
+            if is_wrapper(one.message)
+            or (one not in firsts and any(_is_before(first, one) for first in firsts))
+        ]
+        return tuple(sorted(found, key=lambda one: (one in followers, one.is_vague)))
 
     @property
     def unknown_before(self) -> tuple[UnknownError, ...]:
@@ -374,7 +390,7 @@ def is_cause(one: LogFinding) -> bool:
     return one.signature.role is Role.ROOT and one.signature.severity is Severity.ERROR
 
 
-def _is_before(one: UnknownError, finding: LogFinding) -> bool:
+def _is_before(one: UnknownError, finding: LogFinding | UnknownError) -> bool:
     if log_of(one) == log_of(finding):
         return one.line < finding.line
     return "" < one.time < finding.time

@@ -43,7 +43,9 @@ _PLACES = tuple(
         # [demo-1:03063] *** An error occurred in MPI_Init
         r"^\[(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+)\]",
         # Jun  1 12:00:00 demo-1 kernel: | 2026-11-22T10:07:44+00:00 demo-1 kernel:
-        r"^(?:\w{3} +\d+ [\d:]{8}|\d{4}-\d\d-\d\dT\S+) (?P<host>[\w.-]+) [\w.-]+(?:\[\d+\])?:",
+        r"^(?:\w{3} +\d+ [\d:]{8}|\d{4}-\d\d-\d\d[T ]\S+) (?P<host>[\w.-]+) [\w.-]+(?:\[\d+\])?:",
+        # (Worker pid=1890, ip=10.41.0.8), as Ray has it
+        r"^\((?:\S+ )?pid=(?P<pid>\d+), ip=(?P<host>[\d.]+)\)",
     )
 )
 # The last line of a traceback: `tensorflow.python.framework.errors_impl.NotFoundError: ...`

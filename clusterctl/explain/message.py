@@ -146,6 +146,18 @@ def reports_other(line: str) -> bool:
     return bool(_WRAPPER.search(line))
 
 
+# Words of a program whose connection another one closed.
+_PEER = re.compile(
+    r"(?i:\bconnection (?:was )?(?:reset|closed|aborted|lost)\b|\breset by (?:remote )?peer"
+    r"|\bbroken pipe\b|\bclosed by (?:the )?(?:remote|peer|foreign))"
+)
+
+
+def lost_peer(line: str) -> bool:
+    """Return whether a line reports that the other end of a connection is gone."""
+    return bool(_PEER.search(line))
+
+
 # An exception that says no more than its kind, and a key that is not there.
 _BARE = re.compile(
     r"(?:\w+\.)*(?:KeyError: \S+"

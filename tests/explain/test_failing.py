@@ -556,6 +556,37 @@ def test_a_condition_of_gloo_is_explained_by_the_part_that_it_is_of():
         assert "a == b. 7 vs 9" in lead.cause and word in lead.remedy
 
 
+def test_a_lost_connection_comes_after_the_unknown_line_that_fails_before_it(tmp_path, capsys):
+    """The answer names the host of the line: the first failure, not the peer that noticed it."""
+    log = tmp_path / "log"
+    log.write_text(
+        "2026-11-02 10:00:06 demo-9 quux[513]: error: could not make the widget\n"
+        "2026-11-02 10:00:08 demo-7 quux[512]: Read error: Connection reset by peer\n"
+    )
+    assert run_command(cli, ["explain", str(log)]) == 2
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[1].startswith("  line 1, on demo-9: ")
+    assert shown[2].startswith("  line 2, on demo-7: ")
+    # Without another failure it is where to look.
+    alone = explain(["quux[512]: Read error: Connection reset by peer\n"])
+    assert alone.unknown[0].line == 1
+
+
+def test_the_rank_and_host_that_a_launcher_saw_fail_first_are_named():
+    torchrun = (
+        "train.py FAILED\n" + "-" * 60 + "\nFailures:\n  <NO_OTHER_FAILURES>\n" + "-" * 60 + "\n"
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-02_10:00:00\n"
+        "  host      : demo-3\n  rank      : 5 (local_rank: 1)\n  exitcode  : 7 (pid: 145)\n"
+    )
+    for log, code in (
+        (torchrun, "code 7"),
+        ("srun: error: demo-3: task 5: Exited with exit code 7\n", "code 7"),
+    ):
+        causes = [one.cause for one in explain([log]).findings]
+        assert any("rank 5 on demo-3" in one and code in one for one in causes), causes
+        assert not explain([log]).unknown
+
+
 def test_a_line_of_tail_begins_a_new_log():
     def traceback(error):
         return f'Traceback (most recent call last):\n  File "a.py", line 7, in f\n{error}\n'

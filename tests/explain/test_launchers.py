@@ -65,7 +65,7 @@ def answer(log: str) -> str:
         ("srun: error: demo-0: task 4: Out Of Memory\n", "slurm.oom"),
         (
             "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2024-01-01T00:00:00 ***\n",
-            "slurm.exit",
+            "slurm.step-ended",
         ),
         # A name that does not resolve is no `host:slots`.
         ("ssh: Could not resolve hostname demo-1: Name or service not known\n", "ssh.resolve"),
