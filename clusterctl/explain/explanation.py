@@ -80,11 +80,10 @@ class LogFinding:
         A signature with its own table of reasons is such a one if the reason is not in it.
         """
         one, reason = self.signature, self.values.get("error", "")
-        is_unlisted = one.role is Role.SYMPTOM and any(
-            words.get("else") == self.values.get(f"{group}_meaning")
-            for group, words in one.meanings.items()
-        )
-        if not reason or not (one.generic or is_unlisted):
+        own = {group: words["else"] for group, words in one.meanings.items() if "else" in words}
+        has_table = one.role is Role.SYMPTOM and bool(own)
+        is_unlisted = any(self.values.get(f"{group}_meaning") == own[group] for group in own)
+        if not reason or not (is_unlisted if has_table else one.generic):
             return None
         return known_of(reason, (Role.ROOT,)) or by_words(reason)
 
@@ -189,10 +188,10 @@ def _by_code(message: str, line: int, text: str) -> LogFinding | None:
 def known_of(message: str, roles: Sequence[Role]) -> LogFinding | None:
     """Return the first finding of some roles that the catalogue has for a message, or None.
 
-    Signatures that know only how a message looks do not count.
+    Signatures that know only how a message looks, without a table of reasons, do not count.
     """
     for one in table().named(hit[0] for hit in table().hits(message.encode(), Search.ALL)):
-        is_specific = one.role in roles and not one.generic and not one.hook
+        is_specific = one.role in roles and not one.hook and (one.meanings or not one.generic)
         match = compiled(one.pattern).search(message) if is_specific else None
         values = match and with_meanings(one, named(match))
         if values is not None and one.severity is Severity.ERROR:

@@ -587,6 +587,22 @@ def test_the_rank_and_host_that_a_launcher_saw_fail_first_are_named():
         assert not explain([log]).unknown
 
 
+def test_what_a_command_prints_counts_as_such_behind_the_tag_of_cfn_init(tmp_path, capsys):
+    """cfn-init calls INFO all that its commands print, their errors too."""
+    log = tmp_path / "log"
+    tag = "2026-11-01 04:03:41,389 P5245 [INFO] \t"
+    log.write_text(f"{tag}Fetching quux\n{tag}Quux::WidgetError: no handle\n")
+    assert run_command(cli, ["explain", str(log)]) == 2
+    assert "line 2: Quux::WidgetError: no handle" in capsys.readouterr().out
+
+
+def test_a_reason_of_a_table_is_not_explained_by_its_words_too():
+    """Input/output error of UCX is no disk's."""
+    lead = explain(["[n1:7:0] x.c:161  UCX  ERROR quux_open() failed: Input/output error\n"]).lead
+    assert lead and lead.signature.id == "mpi.ucx"
+    assert "disk" not in lead.cause + lead.remedy and "ibstat" in lead.remedy
+
+
 def test_a_line_of_tail_begins_a_new_log():
     def traceback(error):
         return f'Traceback (most recent call last):\n  File "a.py", line 7, in f\n{error}\n'
