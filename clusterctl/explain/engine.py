@@ -615,6 +615,32 @@ _UNENDED = re.compile(
 _CONTINUED = re.compile(r"(?!\S+(?: [a-z]+)?:(?: |$))[a-z(]\S* (?!=)|\S+\.$")
 
 
+# A line below a message that begins its reason by a label or an arrow; what is indented may call it
+# an error, too. A reason below its label may be numbered, and the last one is the innermost.
+_REASON = re.compile(
+    r"\s*(?:(?:[-=+]+>|[└├│─→>+|]+)\s*)?(?i:(?:root )?cause|reason|caused by|details?|errno|because"
+    r"|stderr|(?<=\s)(?:error|exception|message))\s*[:=]\s*(?P<reason>.*)"
+    r"|\s*(?:[-=]+>|[└├│─→]+|\+)\s*(?P<pointed>\w.*)"
+)
+_NUMBERED = re.compile(r"\s+(?:\d+: )?(?P<reason>\w.*)")
+
+
+def _reason_in(below: Sequence[str]) -> str:
+    """Return the reason that the lines below a message give by a label or an arrow, or ""."""
+    reason, is_labelled = "", False
+    for text in below:
+        found = _REASON.match(text)
+        more = _NUMBERED.match(text)
+        if found:
+            is_labelled = True
+            reason = found["reason"] or found["pointed"] or reason
+        elif is_labelled and more:
+            reason = more["reason"]
+        elif text.strip() and not text[0].isspace():
+            break
+    return reason
+
+
 def _is_announced(text: str) -> bool:
     others = ("(most recent call last)", *CHAINED)
     return bool(text) and not is_python_frame(text) and not any(one in text for one in others)
@@ -623,7 +649,8 @@ def _is_announced(text: str) -> bool:
 def _message(said: str, lines: Sequence[bytes], number: int) -> tuple[str, str]:
     """Return the message of a line with the lines that belong to it, and what it advises.
 
-    These are the lines that it announces, or the rest of a sentence that goes on below.
+    These are the lines that it announces, or the rest of a sentence that goes on below, or a line
+    that gives its reason.
     """
     message = message_of(said.strip())[:MOST_READ]
     below = [text[:MOST_READ].rstrip() for _, text in following(lines, number, _BELOW)[1:]]
@@ -632,6 +659,10 @@ def _message(said: str, lines: Sequence[bytes], number: int) -> tuple[str, str]:
         announced = list(takewhile(_is_announced, below))[:_REST]
         message = " ".join([message, *map(str.strip, announced)])
         below = below[len(announced) :]
+    head = len(said) - len(message_of(said))
+    untagged = [text[0 if message_of(f"{text[:head]} ") else head :] for text in below]
+    if reason := _reason_in(untagged):
+        message += f": reason: {reason}"
     below = list(takewhile(lambda text: not _BEGINS.match(text), below))
     rest = 0
     while rest < min(_REST, len(below)) and _UNENDED.search(message):

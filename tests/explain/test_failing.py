@@ -115,6 +115,27 @@ def test_the_rest_of_a_sentence_is_on_the_next_line(log, message):
     assert explain([log]).unknown[0].message.endswith(message)
 
 
+@pytest.mark.parametrize(
+    "below",
+    [
+        "  reason: {}",
+        "Caused by: {}",
+        "\nCaused by:\n    0: no handle\n    1: {}",
+        "  -> {}",
+        "    └── {}",
+        "  Local host: n1\n  Error: {}",
+    ],
+)
+@pytest.mark.parametrize("tag", ["", "[n1:77] "])
+def test_the_reason_below_a_message_counts_before_its_own_words(below, tag):
+    """Each line has the tag of its program, or none has."""
+    log = f"error: quux did not start\n{below.format('permission denied')}\nnext\n"
+    found = explain(["".join(f"{tag}{line}\n" for line in log.splitlines())])
+    first = found.unknown[0]
+    assert first.by_words and first.by_words.signature.id == "words.denied"
+    assert first.message == "error: quux did not start: reason: permission denied"
+
+
 def test_what_a_message_names_is_what_stands_next_to_its_words():
     log = "Error in '/opt/lib/quux.cc:12' of 'quux': cannot open the file '/data/w-7'\n"
     kind = explain([log]).unknown[0].by_words
