@@ -84,7 +84,8 @@ _COMMON = frozenset(
 )
 
 
-def _is_rare(text: str) -> bool:
+def is_rare(text: str) -> bool:
+    """Return whether few lines of a log have this text."""
     return text.strip(" :()'").lower() not in _COMMON
 
 
@@ -97,7 +98,7 @@ def _texts(branch: str) -> tuple[str, ...]:
             of_groups.append(literals(group))
         except ValueError:
             pass
-    for suits in (_is_rare, bool):
+    for suits in (is_rare, bool):
         # Prefer the first run of 8 characters to the longest one: a pattern over several lines must
         # be found by a text in its first line.
         some = [run for run in runs if suits(run)]
