@@ -60,13 +60,14 @@ def _word(line: str) -> str:
 
 # An error of AWS as the clients in XML, Go (two of them) and Java print it.
 _OF_AWS = re.compile(
-    r"<Code>(?P<code>[\w.]+)</Code>\s*<Message>(?P<message>[^<]*)</Message>"
-    r"|\bapi error (?P<code2>[\w.]+): (?P<message2>[^\n]*)"
+    r"<Error><Code>(?P<code>[\w.]+)</Code>\s*<Message>(?P<message>[^<]*)</Message>"
+    r"(?=[^\n]*<Request[Ii][Dd]>)"
+    r"|\boperation error [\w .]+: (?P<call>\w+), [^\n]{0,300}?api error (?P<code2>[\w.]+): "
+    r"(?P<message2>[^\n]*)"
     r"|(?P<message3>[^{}\n]{1,400}?) \(Service: \w+; Status Code: \d+; "
     r"Error Code: (?P<code3>[\w.]+);"
-    r"|\b(?P<code4>[A-Z][a-z]\w+(?:\.\w+)?): (?P<message4>[^\n]+?)\s+status code: \d"
+    r"|\b(?P<code4>[A-Z][a-z]\w+(?:\.\w+)?): (?P<message4>[^\n]+?)\s+status code: \d+, request id: "
 )
-_CALL = re.compile(r"operation error [\w ]+: (\w+),")
 
 
 def _as_boto(line: str, after: str) -> str:
@@ -77,9 +78,8 @@ def _as_boto(line: str, after: str) -> str:
     found = _OF_AWS.search(f"{line}\n{after}")
     if not found or found.start() > len(line):
         return line
-    part = named(found)
-    call = _CALL.search(line)
-    said = f"An error occurred ({part['code']}) when calling the {call[1] if call else 'request'}"
+    part = {"call": "request", **named(found)}
+    said = f"An error occurred ({part['code']}) when calling the {part['call']}"
     return f"{line[: found.start()]} {said} operation: {part.get('message', '').strip()}"
 
 

@@ -517,7 +517,7 @@ def test_an_error_of_aws_is_known_whatever_client_prints_it():
     """Each sample of boto's, as the clients of Go, Java and XML write it."""
     boto = re.compile(r".*\((?P<code>[A-Z][\w.]+)\) when .* operation: (?P<text>.+)")
     others = (
-        "<Response><Error><Code>{code}</Code><Message>{text}</Message></Error></Response>",
+        "<Error><Code>{code}</Code><Message>{text}</Message></Error><RequestID>7</RequestID>",
         "Error launching source instance: {code}: {text}\n\tstatus code: 400, request id: 7",
         "operation error EC2: Quux, https response error StatusCode: 400, api error {code}: {text}",
         "com.amazonaws.Q: {text} (Service: AmazonEC2; Status Code: 400; Error Code: {code}; Id: 7)",
@@ -532,6 +532,17 @@ def test_an_error_of_aws_is_known_whatever_client_prints_it():
                 told = explain([other.format(**found.groupdict())]).lead
                 assert told and told.signature.id == lead.signature.id, (other, found[0])
     assert read > 5
+
+
+def test_an_error_of_another_service_is_none_of_aws():
+    for line in (
+        "Error: request to the registry failed with status code: 404",
+        "Forbidden: fetch of the model failed, status code: 403",
+        "<Error><Code>Widget</Code><Message>no handle</Message></Error>",
+        "quux: api error WidgetInvalid: no handle of quux",
+    ):
+        lead = explain([f"{line}\n"]).lead
+        assert lead is None or not lead.signature.id.startswith(("aws.", "ec2.")), line
 
 
 def test_a_message_that_is_broken_in_a_column_is_read_whole():
