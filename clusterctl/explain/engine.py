@@ -14,7 +14,13 @@ from dataclasses import dataclass, replace
 from itertools import chain, takewhile
 
 from clusterctl.domain.findings import Severity
-from clusterctl.explain.explanation import Explanation, LogFinding, UnknownError, is_cause
+from clusterctl.explain.explanation import (
+    Explanation,
+    LogFinding,
+    UnknownError,
+    by_words,
+    is_cause,
+)
 from clusterctl.explain.failing import (
     LineKind,
     does_without,
@@ -620,25 +626,28 @@ _CONTINUED = re.compile(r"(?!\S+(?: [a-z]+)?:(?: |$))[a-z(]\S* (?!=)|\S+\.$")
 _REASON = re.compile(
     r"\s*(?:(?:[-=+]+>|[└├│─→>+|]+)\s*)?(?i:(?:root )?cause|reason|caused by|details?|errno|because"
     r"|stderr|(?<=\s)(?:error|exception|message))\s*[:=]\s*(?P<reason>.*)"
-    r"|\s*(?:[-=]+>|[└├│─→]+|\+)\s*(?P<pointed>\w.*)"
+    r"|\s*(?:[-=]+>|[└├│─→]+)\s*(?P<pointed>\w.*)"
 )
 _NUMBERED = re.compile(r"\s+(?:\d+: )?(?P<reason>\w.*)")
 
 
 def _reason_in(below: Sequence[str]) -> str:
-    """Return the reason that the lines below a message give by a label or an arrow, or ""."""
-    reason, is_labelled = "", False
+    """Return the reason that the lines below a message give by a label or an arrow, or "".
+
+    Words that name no failure are no reason: labels stand before other texts, too.
+    """
+    given, is_labelled = [], False
     for text in below:
         found = _REASON.match(text)
-        more = _NUMBERED.match(text)
+        more = _NUMBERED.match(text) if is_labelled else None
         if found:
             is_labelled = True
-            reason = found["reason"] or found["pointed"] or reason
-        elif is_labelled and more:
-            reason = more["reason"]
+            given.append(found["reason"] or found["pointed"] or "")
+        elif more:
+            given.append(more["reason"])
         elif text.strip() and not text[0].isspace():
             break
-    return reason
+    return next((one for one in reversed(given) if by_words(one)), "")
 
 
 def _is_announced(text: str) -> bool:

@@ -19,13 +19,13 @@ FILE = re.compile(r"^==> (?P<name>.+) <==$")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 # Tags with the rank: mpirun's `[1,6]<stderr>:` and `[prterun-demo-0-17@1,6]<stderr>:`, horovodrun's
 # `[6]<stderr>:`, all with or without a time stamp; PyTorch's `[rank6]:`, torchrun's `[default6]:`.
-# cfn-init's tag has no rank: `2016-11-01 04:03:41,389 P5245 [INFO]` stands before all that its
-# commands print, errors too.
+# cfn-init's tag has no rank: `2016-11-01 04:03:41,389 P5245 [INFO]` and a tab stand before all that
+# its commands print, errors too.
 _TAG = re.compile(
     r"(?:\w{3} \w{3} +\d+ [\d:]{8} \d{4})?\[(?:[\w.@-]+,)?(?P<rank>\d+)\](?:\[[\w.:-]+\])?<std"
     r"(?:out|err|diag)>: ?"
     r"|\[(?:rank|default)(?P<torch>\d+)\]: ?"
-    r"|^\d{4}-\d\d-\d\d [\d:]{8},\d{3} P\d+ \[INFO\] \s*"
+    r"|^\d{4}-\d\d-\d\d [\d:]{8},\d{3} P\d+ \[INFO\] (?:\t|  )\s*"
 )
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 _MONTH = "[A-Z][a-z]{2}"
@@ -46,7 +46,10 @@ _PLACES = tuple(
         # [demo-1:03063] *** An error occurred in MPI_Init
         r"^\[(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+)\]",
         # Jun  1 12:00:00 demo-1 kernel: | 2026-11-22T10:07:44+00:00 demo-1 kernel:
-        r"^(?:\w{3} +\d+ [\d:]{8}|\d{4}-\d\d-\d\d[T ]\S+) (?P<host>[\w.-]+) [\w.-]+(?:\[\d+\])?:",
+        # A level or a zone there has capitals alone. Without the T it may be a logger's name.
+        r"^(?:\w{3} +\d+ [\d:]{8}|\d{4}-\d\d-\d\dT\S+) (?![A-Z]+ )(?P<host>[\w.-]+)"
+        r" (?![A-Z]+:)[\w.-]+(?:\[\d+\])?:",
+        r"^\d{4}-\d\d-\d\d \S+ (?![A-Z]+ )(?P<host>[\w.-]+) (?:[\w.-]+\[\d+\]|kernel):",
         # (Worker pid=1890, ip=10.41.0.8), as Ray has it
         r"^\((?:\S+ )?pid=(?P<pid>\d+), ip=(?P<host>[\d.]+)\)",
     )

@@ -136,6 +136,21 @@ def test_the_reason_below_a_message_counts_before_its_own_words(below, tag):
     assert first.message == "error: quux did not start: reason: permission denied"
 
 
+@pytest.mark.parametrize(
+    "below",
+    [
+        "+ cleanup\n+ rm /data/w-7: not found",
+        "  details: see /var/log/quux.log",
+        "  message: step 3 of 7",
+        "Reason: requested by the timer",
+        "  -> step 1",
+    ],
+)
+def test_a_label_below_a_message_before_words_of_no_failure_gives_no_reason(below):
+    found = explain([f"error: quux has no handle\n{below}\nnext\n"])
+    assert found.failing[0].message == "error: quux has no handle"
+
+
 def test_what_a_message_names_is_what_stands_next_to_its_words():
     log = "Error in '/opt/lib/quux.cc:12' of 'quux': cannot open the file '/data/w-7'\n"
     kind = explain([log]).unknown[0].by_words
@@ -579,6 +594,70 @@ def test_an_error_of_cuda_is_known_whatever_library_quotes_it(form, code, text, 
 def test_the_line_of_a_source_file_is_no_number_of_an_error():
     kind = by_words("Couldn't init CUDA: Error (quux.cpp:304): no handle")
     assert kind is None or "number 304" not in kind.cause
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "error: CUDA failure on rank 2: no handle",
+        "cudaMemcpyAsync failed on stream 700",
+        "cudaLaunchKernel failed at step 100",
+        "CUDA error: 2 graphs were lost",
+        "NCCL error on rank 5: no handle",
+        "NCCL failed: 3 of 8 ranks are gone",
+        "NCCL error 1/8: no handle",
+        "error: nvml lost gpu 15",
+        "libfabric: fi_recv failed on rank 265",
+        "libfabric: fi_cq_read failed after 260 s",
+        "quux returned -1",
+        "returned non-zero exit status -11",
+    ],
+)
+def test_the_number_of_a_rank_or_of_things_is_no_number_of_an_error(message):
+    kind = by_words(message)
+    assert kind is None or not kind.cause.startswith("number "), kind.cause
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("CUDA error code=100(no handle)", "100 of CUDA"),
+        ("quux: cuInit() returned 999", "999 of CUDA"),
+        ("NVML error (15): no handle", "15 of NVML"),
+        ("fi_recv returned error 265", "265 of libfabric"),
+        ("quux_open: ret=-110", "110 of errno"),
+    ],
+)
+def test_the_number_of_an_error_is_read_however_it_is_written(message, code):
+    kind = by_words(message)
+    assert kind and kind.cause.startswith(f"number {code} is "), message
+
+
+@pytest.mark.parametrize(
+    ("line", "host"),
+    [
+        ("2026-11-02 10:00:06 demo-9 quux[513]: error: no handle", "demo-9"),
+        ("2026-11-02T10:00:06Z demo-9 quux: error: no handle", "demo-9"),
+        ("2026-11-02 10:00:06 INFO: error: no handle", ""),
+        ("2026-11-02 10:00:06 ERROR quux: error: no handle", ""),
+        ("2026-11-02T10:00:06Z WARNING quux: error: no handle", ""),
+        ("2026-11-02 10:00:06 UTC quux[513]: error: no handle", ""),
+        ("2026-11-02 10:00:06.123 CEST quux: error: no handle", ""),
+        ("2026-11-02 10:00:06,123 quux.compute ERROR: no handle", ""),
+        ("2026-11-02 10:00:06,123 main quux: error: no handle", ""),
+    ],
+)
+def test_a_level_a_zone_or_a_logger_after_the_time_is_no_host(line, host):
+    assert [one.host for one in explain([line]).failing] == [host]
+
+
+def test_a_bad_address_is_a_name_or_memory():
+    name = explain(["ping: bad address 'demo-3'"]).lead
+    assert name and name.signature.id == "net.resolve" and name.values["host"] == "demo-3"
+    kind = by_words("quux: error: bad address 'demo-3'")
+    assert kind and kind.signature.id == "words.name"
+    memory = by_words("error: quux_reg failed: Bad address")
+    assert memory and "memory" in memory.cause
 
 
 def test_a_condition_of_gloo_is_explained_by_the_part_that_it_is_of():

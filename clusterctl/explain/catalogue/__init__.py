@@ -99,16 +99,14 @@ class Library:
 @functools.lru_cache(maxsize=1)
 def libraries() -> tuple[Library, ...]:
     """Return the libraries whose numbers of errors are known, in the order of trying."""
-    return tuple(
-        Library(
-            row["name"],
-            "|".join([row["pattern"]] if isinstance(row["pattern"], str) else row["pattern"]),
-            row["says"],
-            row["texts"],
-            row["samples"],
-        )
-        for row in read_toml(_CODES_FILE)["library"]
-    )
+    data = read_toml(_CODES_FILE)
+    found = []
+    for row in data["library"]:
+        pattern = "|".join([row["pattern"]] if isinstance(row["pattern"], str) else row["pattern"])
+        for name in ("between", "after"):
+            pattern = pattern.replace(f"{{{name}}}", data[name])
+        found.append(Library(row["name"], pattern, row["says"], row["texts"], row["samples"]))
+    return tuple(found)
 
 
 def own(folder: Path) -> list[Path]:
