@@ -133,6 +133,7 @@ _WRAPPER = re.compile(
     r"|Error walking|\b400 Bad Request|Unexpected error while running command|^\s*raise \w"
     r"|\"(?:level|severity|levelname)\": ?\"\w+\",?$|could not be loaded|^FAILED \("
     r"|Exception while |Error executing process|terminated with an error exit status"
+    r"|(?:UNREACHABLE|FAILED)! => \{$"
 )
 
 

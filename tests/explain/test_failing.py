@@ -611,6 +611,7 @@ def test_the_line_of_a_source_file_is_no_number_of_an_error():
         "libfabric: fi_cq_read failed after 260 s",
         "quux returned -1",
         "returned non-zero exit status -11",
+        "http://quux: [Errno -1] no handle",
     ],
 )
 def test_the_number_of_a_rank_or_of_things_is_no_number_of_an_error(message):
