@@ -79,6 +79,18 @@ NEAR = [
         "torch.extension-symbol",
         "ImportError: /usr/lib/x.so: undefined symbol: _ZNK9detection4callERKN2at6TensorE",
     ),
+    (
+        "torch.sharded-weights",
+        "Error(s) in loading state_dict for Quux:\n\tsize mismatch for a.bias: copying a param "
+        "with shape torch.Size([10]) from checkpoint, the shape in current model is "
+        "torch.Size([10, 5])",
+    ),
+    ("nccl.peer-silent", "NCCL WARN Call to recv failed : Connection reset by peer"),
+    ("slurm.node-reason", "quux: Not responding to slurm commands"),
+    ("slurm.node-reason", "Reason=Low RealMemory (reported:3897 < 100.00% of configured:3955)"),
+    ("s3.denied", "no (Service: Amazon S3; Status Code: 403; Error Code: SignatureDoesNotMatch;"),
+    ("ssm.not-connected", "(InvalidInstanceID.NotFound) when calling the StopInstances operation"),
+    ("dnf.checksum", "quux: Package does not match the checksum in quux.lock"),
     ("torch.fsdp-uniform", "FlatParameter of 3 tensors: uniform dtype torch.bfloat16"),
     ("torch.lcuda", "/usr/bin/ld: cannot find -lcudart"),
     ("torch.map-count", "unable to mmap 9 bytes from file <m.bin>: Cannot allocate memory"),
