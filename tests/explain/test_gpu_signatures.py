@@ -85,6 +85,7 @@ NEAR = [
         "with shape torch.Size([10]) from checkpoint, the shape in current model is "
         "torch.Size([10, 5])",
     ),
+    ("nccl.call-arguments", "quux : config argument is NULL"),
     ("nccl.peer-silent", "NCCL WARN Call to recv failed : Connection reset by peer"),
     ("slurm.node-reason", "quux: Not responding to slurm commands"),
     ("slurm.node-reason", "Reason=Low RealMemory (reported:3897 < 100.00% of configured:3955)"),
