@@ -24,7 +24,7 @@ from clusterctl.bootstrap.guard import (
 )
 from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.cluster import Cluster, Market
-from clusterctl.domain.errors import AwsError, CommandFailed
+from clusterctl.domain.errors import AwsError, ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.ec2 import tags
@@ -162,17 +162,18 @@ def update_guards(
         untag(launcher.clients.ec2, earlier, tags.EARLIER_LIMITS)
     for failure in outcomes[len(targets) :]:
         if failure.error and spending.limits.ends:
-            index = failure.host.rpartition("-")[2]
-            launcher.progress.finding(
-                Finding.warning(
-                    "cost.untold",
-                    "in quarantine, its limits could not be updated (earlier ones, "
-                    f"if any, hold): {failure.error.message}",
-                    f"when it answers: clusterctl up {cluster.name}; or: clusterctl remove "
-                    f"{cluster.name} {index}",
-                    failure.host,
-                )
-            )
+            launcher.progress.finding(_untold(cluster.name, failure.host, failure.error))
+
+
+def _untold(cluster: str, host: str, error: ClusterctlError) -> Finding:
+    return Finding.warning(
+        "cost.untold",
+        "in quarantine, its limits could not be updated (earlier ones, if any, hold): "
+        f"{error.message}",
+        f"when it answers: clusterctl up {cluster}; or: clusterctl remove {cluster} "
+        f"{host.rpartition('-')[2]}",
+        host,
+    )
 
 
 class ClusterEnd:

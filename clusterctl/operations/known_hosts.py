@@ -343,15 +343,7 @@ class HostKeySources:
         if not recorded or not keys or set(keys) <= set(recorded):
             return False
         self.known_keys.learn(node, keys)
-        self.notify(
-            Finding.warning(
-                "hostkey.renewed",
-                f"{node.instance_id} has other host keys than the known ones: {_listed(keys)}, "
-                f"not {_listed(recorded)}; EC2 confirms the new ones, which are known from now on",
-                "if you do not know why they are new, ask who else uses the node",
-                node.name,
-            )
-        )
+        self.notify(_renewed(node, keys, recorded))
         return True
 
     def _console(self, node: Node) -> tuple[str, ...]:
@@ -366,6 +358,16 @@ class HostKeySources:
             self.notify(_accepted(node, host_key))
             return (host_key,)
         return ()
+
+
+def _renewed(node: Node, keys: tuple[str, ...], recorded: tuple[str, ...]) -> Finding:
+    return Finding.warning(
+        "hostkey.renewed",
+        f"{node.instance_id} has other host keys than the known ones: {_listed(keys)}, "
+        f"not {_listed(recorded)}; EC2 confirms the new ones, which are known from now on",
+        "if you do not know why they are new, ask who else uses the node",
+        node.name,
+    )
 
 
 def _accepted(node: Node, host_key: str) -> Finding:

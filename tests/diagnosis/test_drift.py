@@ -120,41 +120,41 @@ def test_nodes_that_are_alike_have_no_findings():
     assert compare(nodes(4)).differing == ()
 
 
-@pytest.mark.parametrize(
-    ("changes", "checks", "words"),
-    [
-        (changed(gpus, driver="570.1"), ["drift.driver"], "driver: 570.1, most have 580.95.05"),
-        (changed(versions, horovod="0.27"), ["drift.horovod"], "horovod: 0.27, most have 0.28.1"),
-        ({scripts: {"train.sh": "aa", "train.py": "cc"}}, ["drift.scripts"],
-         "most nodes: train.py"),
-        ({interfaces: (replace(CARD_NAME, mtu=1500),)}, ["drift.mtu"], "MTU: 1500, most have 9001"),
-        (with_cards(CARD), ["gpu.count"], "nvidia-smi sees 1 GPU, its type has 2"),
-        (with_cards(CARD, replace(CARD, ecc=DRAM)), ["gpu.ecc"], "GPU 1 (00000000:17:00.0)"),
-        (with_cards(CARD, replace(CARD, remap_failed=True)), ["gpu.remap"],
-         "could not be remapped"),
-        (with_cards(replace(CARD, throttled=("hw_thermal_slowdown",)), CARD), ["gpu.throttled"],
-         "hw"),
-        ({nvlink: {"1": (3, 5)}}, ["gpu.nvlink"], "GPU 1: NVLink 3, 5 inactive"),
-        ({fabric_manager: "failed"}, ["drift.fabric", "gpu.fabric"], "NVSwitch carries nothing"),
-        ({dcgm: ("PCIe: slow",)}, ["gpu.dcgm"], "dcgmi diag -r 1: PCIe: slow"),
-        (xid(79), ["gpu.xid"], "Xid 79 of GPU 0000:17:00, 1 min 00 s ago: the GPU has fallen"),
-        (xid(13), ["gpu.xid"], "the program's own fault"),
-        (xid(999), ["gpu.xid"], "not in our list"),
-        (changed(limits, nofile=256), ["drift.nofile", "limits.nofile"], "256 of open files"),
-        (changed(mount, free_bytes=0), ["disk.full"], "/ is 100 % full, 0 B free"),
-        (changed(mount, inodes_free=1), ["disk.inodes.full"], "99 % of its inodes"),
-        ({mount: HANGS}, ["fact.hangs"], "/data: the file system gives no answer"),
-        # What could not be read is not also said to differ.
-        ({gpus: GPUS_HANG}, ["fact.hangs"], "gpus: no answer within 5 s"),
-        ({kernel_log: FAILS}, [NOT_CHECKED], "kernel_log: PermissionError: not permitted"),
-        (changed(versions, **NO_SYMBOL), ["env.mismatch"],
-         "cannot be loaded: mpi_lib.so: undefined symbol: _ZN"),
-        (changed(versions, python_variables="PYTHONHOME=/x"), ["env.variables"], "PYTHONHOME"),
-        ({unreached: {"10.0.0.4": "Permission denied"}}, ["ssh.mesh"], "to demo-0 (10.0.0.4)"),
-        ({unreached: {"10.0.0.4": NO_VERDICT}}, [NOT_CHECKED], "to demo-0 (10.0.0.4): its sshd"),
-        ({unreached: {"10.0.9.9": "a node that is silent itself"}}, [], ""),
-    ],
-)  # fmt: skip
+CHANGES = [
+    (changed(gpus, driver="570.1"), ["drift.driver"], "driver: 570.1, most have 580.95.05"),
+    (changed(versions, horovod="0.27"), ["drift.horovod"], "horovod: 0.27, most have 0.28.1"),
+    ({scripts: {"train.sh": "aa", "train.py": "cc"}}, ["drift.scripts"],
+     "most nodes: train.py"),
+    ({interfaces: (replace(CARD_NAME, mtu=1500),)}, ["drift.mtu"], "MTU: 1500, most have 9001"),
+    (with_cards(CARD), ["gpu.count"], "nvidia-smi sees 1 GPU, its type has 2"),
+    (with_cards(CARD, replace(CARD, ecc=DRAM)), ["gpu.ecc"], "GPU 1 (00000000:17:00.0)"),
+    (with_cards(CARD, replace(CARD, remap_failed=True)), ["gpu.remap"],
+     "could not be remapped"),
+    (with_cards(replace(CARD, throttled=("hw_thermal_slowdown",)), CARD), ["gpu.throttled"],
+     "hw"),
+    ({nvlink: {"1": (3, 5)}}, ["gpu.nvlink"], "GPU 1: NVLink 3, 5 inactive"),
+    ({fabric_manager: "failed"}, ["drift.fabric", "gpu.fabric"], "NVSwitch carries nothing"),
+    ({dcgm: ("PCIe: slow",)}, ["gpu.dcgm"], "dcgmi diag -r 1: PCIe: slow"),
+    (xid(79), ["gpu.xid"], "Xid 79 of GPU 0000:17:00, 1 min 00 s ago: the GPU has fallen"),
+    (xid(13), ["gpu.xid"], "the program's own fault"),
+    (xid(999), ["gpu.xid"], "not in our list"),
+    (changed(limits, nofile=256), ["drift.nofile", "limits.nofile"], "256 of open files"),
+    (changed(mount, free_bytes=0), ["disk.full"], "/ is 100 % full, 0 B free"),
+    (changed(mount, inodes_free=1), ["disk.inodes.full"], "99 % of its inodes"),
+    ({mount: HANGS}, ["fact.hangs"], "/data: the file system gives no answer"),
+    # What could not be read is not also said to differ.
+    ({gpus: GPUS_HANG}, ["fact.hangs"], "gpus: no answer within 5 s"),
+    ({kernel_log: FAILS}, [NOT_CHECKED], "kernel_log: PermissionError: not permitted"),
+    (changed(versions, **NO_SYMBOL), ["env.mismatch"],
+     "cannot be loaded: mpi_lib.so: undefined symbol: _ZN"),
+    (changed(versions, python_variables="PYTHONHOME=/x"), ["env.variables"], "PYTHONHOME"),
+    ({unreached: {"10.0.0.4": "Permission denied"}}, ["ssh.mesh"], "to demo-0 (10.0.0.4)"),
+    ({unreached: {"10.0.0.4": NO_VERDICT}}, [NOT_CHECKED], "to demo-0 (10.0.0.4): its sshd"),
+    ({unreached: {"10.0.9.9": "a node that is silent itself"}}, [], ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "checks", "words"), CHANGES)
 def test_one_node_of_four(changes, checks, words):
     found = check(nodes(4, n2=changes))
     assert sorted({one.check for one in found}) == checks

@@ -211,9 +211,8 @@ def test_a_limit_that_not_every_node_has_is_not_shown_as_the_end(world, capsys):
 
 def warned(world: World, limits: Limits | None = None):
     """Return what `start`, or with limits `up`, warns of before it starts the stopped nodes."""
-    spec = SimpleNamespace(limits=limits or world.limits)
-    plan = SimpleNamespace(spec=spec, observed=SimpleNamespace(instances=world.seen()))
-    return [*up.ended_findings(world.launcher, plan)]
+    money = spending(world.seen(), world.prices(), at(world.now))
+    return [*up.ended_findings("demo", limits or world.limits, money)]
 
 
 def test_a_start_after_the_end_leaves_a_quarter_of_an_hour_and_says_so(world):
