@@ -13,6 +13,8 @@ import clusterctl
 from clusterctl.cli import output
 from clusterctl.domain import findings
 from clusterctl.domain.findings import Finding
+from tests.cli.test_every_command import commands
+from tests.cli.test_suggestions import COMMAND, unknown_words
 from tests.every_finding import every_finding
 
 PACKAGE = Path(clusterctl.__file__).parent
@@ -79,3 +81,26 @@ def test_every_finding_as_it_is_printed(made, capsys, snapshot):
 def test_every_place_that_makes_a_finding_is_reached(made):
     missing = sorted(places() - made[1])
     assert not missing, "\n".join(f"{Path(path).name}:{line}" for path, line in missing)
+
+
+# Options of the trainer, and of utils/preprocess_imagenet.py.
+OF_PROGRAMS = {
+    *("--batch_size", "--epochs", "--eval_interval", "--help", "--log_dir", "--lr"),
+    *("--save_checkpoints_steps", "--train_shards"),
+}
+
+
+def test_every_command_and_option_that_a_finding_names_exists(made):
+    known = {
+        option
+        for _, command in commands()
+        for one in command.params
+        for option in (*one.opts, *one.secondary_opts)
+    }
+    for one in made[0]:
+        text = re.sub(r"\baws [^;`]+", "", f"{one.message}; {one.hint}")
+        assert {*re.findall(r"(?<![\w-])--[\w-]+", text)} <= known | OF_PROGRAMS, one
+        wrong = [
+            words for said in COMMAND.findall(f": {one.hint}") for words in unknown_words(said)
+        ]
+        assert not wrong, one

@@ -403,7 +403,8 @@ def _age(image: Image, today: date) -> list[Finding]:
             Finding.error(
                 "image.state",
                 f"image {_called(image)} is {image.state}",
-                "wait until it is available, or choose another with --image",
+                ("wait until it is available, or " if image.state == "pending" else "")
+                + "choose another with --image",
             )
         ]
     # Timestamps in ISO 8601 sort as text.

@@ -552,7 +552,7 @@ def _too_few_images(node: PreflightFacts, run: TrainerRun) -> Iterable[Finding]:
             "data.few_images",
             f"one step takes {count(run.batch_size, 'image')} for each of "
             f"{count(run.ranks, 'rank')}, and there {_are(images)} {images} in all",
-            "lower the batch: the trainer's --batch_size",
+            "lower the batch: -- --batch_size N",
         )
 
 
@@ -588,9 +588,11 @@ def log_findings(context: JobContext) -> list[Finding]:
     steps = run.steps(records) if run.trace_steps else None
     if run.trace_steps and steps is not None and run.trace_steps[0] >= steps:
         text = f"there is no step {run.trace_steps[0]} to trace: the last one is {steps - 1}"
-        found.append(Finding.error("trace.too_late", text, "--trace-steps 10:20"))
+        found.append(
+            Finding.error("trace.too_late", text, "name earlier steps, such as --trace-steps 10:20")
+        )
     if run.eval_interval and run.save_every is None and run.data_dir is not None:
-        text = "--eval_interval finds 6 checkpoints at most: they are saved by time"
+        text = "--eval_interval evaluates 6 checkpoints at most, since they are saved by time"
         hint = "save by steps, which keeps all: -- --save_checkpoints_steps 0 (once an epoch)"
         found.append(Finding.warning("log.few_checkpoints", text, hint))
     return found
@@ -611,7 +613,7 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
     if not (run.clears or context.head.checkpoints):
         # Rank 0 runs on the head node. It finds no checkpoint there, and would begin at step 0.
         hosts = fold_hosts([node.host for node in holders])
-        text = f"there is no checkpoint in {folder}, but on {hosts}: only rank 0's are gone on from"
+        text = f"there is no checkpoint in {folder}, but on {hosts}: a run resumes from rank 0's"
         hint = f"copy that folder to {context.head.host}, or start over: --clear"
         yield Finding.error("log.elsewhere", text, hint, context.head.host)
         return
@@ -624,7 +626,11 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
     is_final = steps is not None and last >= steps
     if run.clears:
         severity = Severity.WARNING if context.plan.clears_on_purpose else Severity.ERROR
-        hint = "" if context.plan.clears_on_purpose else _offer(is_final, run.data_dir is None)
+        hint = (
+            "--clear deletes it"
+            if context.plan.clears_on_purpose
+            else _offer(is_final, run.data_dir is None)
+        )
         check_id = "log.finished" if is_final else "log.unfinished"
         messages = [(node.host, _what_is_there(node, folder, steps)) for node in holders]
         yield from findings_by_message(check_id, messages, hint, severity)
@@ -635,7 +641,7 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
         yield Finding.warning("log.nothing_left", text, hint, context.head.host)
     else:
         of = f" of {steps}" if steps is not None else ""
-        text = f"training goes on from step {last}{of} in {folder}"
+        text = f"training resumes from step {last}{of} in {folder}"
         yield Finding.info("log.resumed", text, host=context.head.host)
 
 
@@ -645,10 +651,10 @@ def _other_batch(context: JobContext) -> Finding:
     each, left = divmod(there, run.ranks)
     text = (
         f"{context.plan.log_dir} holds a training with {there:,} images a step, and this one has "
-        f"{run.global_batch:,} ({run.ranks} x {run.batch_size}): the trainer does not go on from it"
+        f"{run.global_batch:,} ({run.ranks} x {run.batch_size}): the trainer does not resume it"
     )
     go_on = f"-- --batch_size {each}" if not left else f"a number of GPUs that divides {there:,}"
-    hint = f"go on with it: {go_on}; keep it: -- --log_dir NAME; delete it: --clear"
+    hint = f"to resume it: {go_on}; to keep it: -- --log_dir NAME; to delete it: --clear"
     return Finding.error("log.other_batch", text, hint, context.head.host)
 
 
@@ -700,8 +706,8 @@ def _disk(context: JobContext, records: int | None) -> list[Finding]:
             room = f"{format_bytes(wanted * each)}, {format_bytes(node.free_bytes)} are free for"
             messages.append((node.host, f"{text} {room} {context.plan.log_dir}"))
     hint = (
-        "remove old ones (clusterctl clean-logs NAME), write to a larger disk (--log_dir), or save "
-        "fewer with --save_checkpoints_steps"
+        "remove old ones (clusterctl clean-logs NAME), write to a larger disk (-- --log_dir "
+        "DIR), or save fewer (-- --save_checkpoints_steps N)"
     )
     return findings_by_message("disk.checkpoints", messages, hint)
 
@@ -752,7 +758,7 @@ def flags_findings(plan: JobPlan) -> list[Finding]:
         f"its flags: {TRAINER} --help; options of clusterctl come before --; "
         f"if the nodes' trainer is one of your own: {own}"
     )
-    message = f"the trainer: {plan.refused}"
+    message = f"the trainer refuses its flags: {plan.refused}"
     return [Finding.error("flags.refused", message, hint)] if plan.refused else []
 
 
@@ -812,7 +818,7 @@ def crowding_findings(nodes: Sequence[PreflightFacts], ranks: Mapping[str, int])
     if cpus and total > cpus:
         shared = count(cpus, "processor")
         text = f"{total} ranks share {shared}: all hosts of the lab run on this machine"
-        hint = f"expect a slow run, whose speed means nothing; or take {cpus}"
+        hint = f"the run will be slow, and its speed means nothing; or use {cpus} ranks"
         return [Finding.warning("cpus.crowded", text, hint)]
     messages = [
         (node.host, f"{ranks[node.host]} ranks share {count(node.cpus, 'processor')}")

@@ -38,7 +38,7 @@ from clusterctl.ec2.instances import (
 )
 from clusterctl.ec2.launch.capacity import block_end
 from clusterctl.ec2.launch.observe import Observed
-from clusterctl.ec2.money.costs import Spending, limit_text
+from clusterctl.ec2.money.costs import EARLIER, Spending, limit_text
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.operations.access import Access
 from clusterctl.operations.costs import give_grace, note_spent, spending_of
@@ -167,7 +167,7 @@ def update_guards(
 
 def _untold(cluster: str, host: str, error: ClusterctlError) -> Finding:
     return Finding.warning(
-        "cost.untold",
+        EARLIER,
         "in quarantine, its limits could not be updated (earlier ones, if any, hold): "
         f"{error.message}",
         f"when it answers: clusterctl up {cluster}; or: clusterctl remove {cluster} "

@@ -374,7 +374,7 @@ def _accepted(node: Node, host_key: str) -> Finding:
     return Finding.warning(
         "hostkey.unverified",
         f"its host key was ACCEPTED UNCHECKED, because of --accept-new-host-keys: "
-        f"{key_fingerprint(host_key)}. If someone is in between, they hold your session",
+        f"{key_fingerprint(host_key)}. Whoever is in between can read and change the session",
         "compare it with what the node has: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; "
         "a later `up` compares it with the console",
         node.name,

@@ -545,7 +545,7 @@ def _is_awaited(value: Any) -> bool:
 def _result_of(error: AwsError, is_new: bool) -> tuple[Finding, ...]:
     if error.code == "DryRunOperation":
         limits = "checked without key and groups, which do not exist yet; " if is_new else ""
-        text = f"EC2 permits RunInstances; {limits}capacity and quotas are not part of the question"
+        text = f"EC2 permits RunInstances; {limits}capacity and quotas were not checked"
         return (Finding.info("launch.permitted", text),)
     if error.code in NOT_PERMITTED:
         return (

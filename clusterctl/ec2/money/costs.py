@@ -235,8 +235,8 @@ def _budget(limits: Limits, budget: float, hourly: float, spent: float) -> list[
     lasts = format_duration(hours * 3600)
     if hours < 1:
         text = (
-            f"the budget of {format_usd(budget)} lasts {lasts} at {format_usd(hourly)} an hour; "
-            "an hour is the least"
+            f"the budget of {format_usd(budget)} lasts {lasts} at {format_usd(hourly)} an hour, "
+            "and has to last one hour"
         )
         return [Finding.error("cost.budget", text, hint)]
     if limits.max_hours is not None and limits.max_hours <= hours:
@@ -289,7 +289,7 @@ def _left(limit: str, left_s: float, because: str, hint: str) -> Iterator[Findin
         yield Finding.error("limits.passed", f"{limit} has been reached already{reason}", hint)
     elif left_s < LEAST_LEFT_S:
         text = f"{limit} would end the nodes in {format_duration(left_s)}{reason}"
-        yield Finding.error("limits.passed", text, f"five minutes are the least; {hint}")
+        yield Finding.error("limits.passed", text, f"at least five minutes have to be left; {hint}")
 
 
 def _unpriced(limits: Limits, estimate: CostEstimate) -> Finding:
@@ -304,7 +304,9 @@ def _unpriced(limits: Limits, estimate: CostEstimate) -> Finding:
     ]
     text = f"the price of {count(unknown.count, 'node')} ({unknown.what}) is not known"
     if not kept:
-        return Finding.warning("cost.price", text, "check it before you launch")
+        return Finding.warning(
+            "cost.price", text, "check it before you launch, or allow pricing:GetProducts"
+        )
     return Finding.error(
         "cost.price",
         f"{text}: {' and '.join(kept)} cannot be kept",
@@ -615,8 +617,9 @@ def _earlier(instances: Sequence[Instance]) -> Iterator[Finding]:
         if earlier:
             yield Finding.warning(
                 EARLIER,
-                f"{fold_hosts(names)}: may still have earlier limits: {earlier}",
-                "have all nodes get the new ones: clusterctl up",
+                f"may still have earlier limits: {earlier}",
+                "send the new ones to all nodes: clusterctl up",
+                fold_hosts(names),
             )
 
 
@@ -629,19 +632,21 @@ def _endings(
             f"it costs {format_usd(hourly)} an hour now, "
             f"more than --max-hourly {format_usd(limits.max_hourly_usd)}"
         )
-        found.append(Finding.warning("cost.hourly", text, "remove nodes, or the cluster"))
+        found.append(
+            Finding.warning(
+                "cost.hourly", text, "remove nodes: clusterctl remove; or all: clusterctl down"
+            )
+        )
     if limits.budget_usd is not None and spent >= limits.budget_usd:
         text = f"the budget of {format_usd(limits.budget_usd)} is spent: {format_usd(spent)}"
         found.append(Finding.warning("cost.budget", text, "remove the cluster: clusterctl down"))
     elif limits.budget_usd is not None and hourly is None:
-        text = "price unknown: so is how long the budget lasts"
+        text = "the price is not known, nor how long the budget lasts"
         found.append(Finding.warning("cost.price", text, "allow pricing:GetProducts"))
     if ends is not None and ends < WARN_BELOW_H:
         left = f"in {format_duration(ends * 3600)}" if ends else "any moment now"
         text = f"the nodes end {left} by {by}"
-        found.append(
-            Finding.warning("cost.ending", text, "let the last checkpoint be written by then")
-        )
+        found.append(Finding.warning("cost.ending", text, "write the last checkpoint by then"))
     return found
 
 
@@ -665,8 +670,9 @@ def _passed(
     if asleep:
         yield Finding.warning(
             "cost.ended",
-            f"{fold_hosts(asleep)}: the end by {end.option} has passed. Stopped, it costs its disk",
+            f"stopped, and its end by {end.option} has passed: its disk goes on costing",
             "remove the cluster: clusterctl down; to go on: a new limit with clusterctl up",
+            fold_hosts(asleep),
         )
 
 
@@ -678,7 +684,10 @@ def _overdue(instances: Sequence[Instance], limits: Limits, now: datetime) -> li
     days = max((_hours(stop, now) / 24 for stop in stops), default=0.0)
     if days < limits.stopped_days:
         return []
-    text = f"stopped for {days:.1f} days, {limits.stopped_days:g} were allowed: its disks cost"
+    text = (
+        f"the cluster has been stopped for {days:.1f} days, and --stopped-days allows "
+        f"{limits.stopped_days:g}: its disks go on costing"
+    )
     return [
         Finding.warning(
             "cost.stopped", text, "remove it: clusterctl down, or clusterctl gc --delete"
@@ -693,8 +702,9 @@ def _incomplete(instances: Sequence[Instance], costs: Sequence[NodeCost]) -> lis
     return [
         Finding.info(
             "cost.incomplete",
-            f"{fold_hosts(names)} cost more than that: {why}",
+            f"the cost is incomplete: {why}",
             "all of it is on AWS's bill: see Cost Explorer",
+            fold_hosts(names),
         )
         for why, names in nodes.items()
     ]
