@@ -111,7 +111,7 @@ def test_dollars(usd, text):
     ],
 )
 def test_what_the_limits_say(limits, hourly, spent, expected):
-    found = budget_findings(limits, costing(hourly), spent)
+    found = [*budget_findings(limits, costing(hourly), spent)]
     assert [(finding.check, finding.severity.value) for finding in found] == expected
     assert all(finding.hint for finding in found if finding.severity is Severity.ERROR)
 
