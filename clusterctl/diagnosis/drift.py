@@ -440,7 +440,8 @@ def _xids(one: Examined) -> Findings:
         when = "" if age_s is None else f", {format_duration(age_s)} ago"
         often = f" {times} times" if times > 1 else ""
         message = f"Xid {number} of GPU {bus}{often}{when}: {meaning}"
-        hint = _again(one) if severity is ERROR else ""
+        lines = f"clusterctl run NAME --nodes {one.index} 'sudo dmesg | grep Xid'"
+        hint = {ERROR: _again(one), WARNING: f"see the lines: {lines}", INFO: ""}[severity]
         yield Finding("gpu.xid", severity, message, one.host, hint)
 
 

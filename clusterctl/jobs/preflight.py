@@ -359,8 +359,18 @@ def data_findings(context: JobContext) -> list[Finding]:
     run = context.run
     if run.data_dir is None or is_remote(run.data_dir):
         return []
-    missing = [(node.host, text) for node in context.readers for text in _missing(node, run)]
-    without = {host for host, _ in missing}
+    unreadable = [
+        (node.host, f"cannot read the training data: {node.data_error}")
+        for node in context.readers
+        if node.data_error
+    ]
+    text = f"there is no training data in {run.data_dir} (no file named train-*)"
+    missing = [
+        (node.host, text)
+        for node in context.readers
+        if not (node.data_error or node.training or run.evaluates_only)
+    ]
+    without = {host for host, _ in (*unreadable, *missing)}
     # A run that only evaluates does not read the training files.
     readers = [
         node for node in context.readers if node.host not in without and not run.evaluates_only
@@ -374,6 +384,7 @@ def data_findings(context: JobContext) -> list[Finding]:
         f"compare the nodes: clusterctl data verify NAME {_quoted(context)}, and copy what differs"
     )
     return [
+        *findings_by_message("data.missing", unreadable, _quote_data_dir(context) or UNREADABLE),
         *findings_by_message("data.missing", missing, _missing_hint(context)),
         *findings_by_message("data.incomplete", incomplete, _copy_hint(context)),
         *findings_by_message("data.cut_short", cut, hint),
@@ -395,20 +406,19 @@ def records_of(sizes: Mapping[str, int], records: Mapping[str, int]) -> int | No
     return None if first < 0 or last < 0 else first * (len(names) - 1) + last
 
 
-def _missing(node: PreflightFacts, run: TrainerRun) -> Iterable[str]:
-    if node.data_error:
-        yield f"cannot read the training data: {node.data_error}"
-    elif not node.training and not run.evaluates_only:
-        yield f"there is no training data in {run.data_dir} (no file named train-*)"
+UNREADABLE = "make it readable there; or name another folder: --data-dir"
+
+
+def _quote_data_dir(context: JobContext) -> str:
+    return quote_hint(context, "--data-dir", context.run.data_dir or "")
 
 
 def _missing_hint(context: JobContext) -> str:
-    data_dir = context.run.data_dir or ""
-    quote = quote_hint(context, "--data-dir", data_dir)
+    quote = _quote_data_dir(context)
     if quote or _complete(context):
         return quote or _copy_hint(context)
     return (
-        f"put ImageNet's TFRecord files into {data_dir} on every node, train-* and "
+        f"put ImageNet's TFRecord files into {context.run.data_dir} on every node, train-* and "
         "validation-* in one folder; or train with synthetic data: --synthetic (train_synthetic.sh)"
     )
 

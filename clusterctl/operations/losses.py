@@ -99,7 +99,10 @@ class Losses:
         ]
         found += [
             Finding.warning(
-                "results.run", f"a run that was started by hand has not ended: {line}", host=host
+                "results.run",
+                f"a run that was started by hand has not ended, and ends with the node: {line}",
+                "wait until it ends",
+                host,
             )
             for host, line in self.runs
         ]

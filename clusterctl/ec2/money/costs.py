@@ -595,9 +595,9 @@ def _reserved(
         yield Finding.warning(
             "cost.reservation",
             f"{count(len(nodes), 'stopped node')} in {reservation}: its capacity goes on costing "
-            f"{dollars} an hour, unless it was cancelled; neither this nor --budget counts that",
-            f"aws ec2 cancel-capacity-reservation --capacity-reservation-id {reservation} --region "
-            + _region_of(nodes[0].node.availability_zone),
+            f"{dollars} an hour, unless it was cancelled; this sum and --budget leave that out",
+            "cancel it: aws ec2 cancel-capacity-reservation --capacity-reservation-id "
+            f"{reservation} --region " + _region_of(nodes[0].node.availability_zone),
         )
 
 
