@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, MissingTool, unquoted_home
-from clusterctl.domain.findings import Finding, Severity, errors, in_order
+from clusterctl.domain.findings import Finding, Severity, as_warning, errors, in_order
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, NAMES, RUNS_ON, SERIES, dotted
 from clusterctl.domain.units import count, format_bytes
@@ -747,10 +747,13 @@ def preflight(
     ]
     if plan.run is not None:
         found += [*data_findings(context), *log_findings(context), *recipe_findings(context)]
+    # Data that could not be restored: other options override these, --force does not.
     never = {"log.finished", "log.unfinished"} | (
         {"flags.refused"} if clears_unchecked_folder(plan) else set()
     )
-    return in_order(downgraded(one, never) for one in found) if force else in_order(found)
+    if force:
+        found = [one if one.check in never else as_warning(one) for one in found]
+    return in_order(found)
 
 
 def clears_unchecked_folder(plan: JobPlan) -> bool:
@@ -770,16 +773,6 @@ def flags_findings(plan: JobPlan) -> list[Finding]:
     )
     message = f"the trainer refuses its flags: {plan.refused}"
     return [Finding.error("flags.refused", message, hint)] if plan.refused else []
-
-
-def downgraded(finding: Finding, never: Collection[str]) -> Finding:
-    """Return the finding for `--force`: an error becomes a warning, unless its id is in `never`.
-
-    Those protect data that could not be restored: --force does not override them, other options do.
-    """
-    if finding.severity is not Severity.ERROR or finding.check in never:
-        return finding
-    return replace(finding, severity=Severity.WARNING)
 
 
 # Top-1 accuracy of ResNet-50 on ImageNet without LARC after 90 epochs, in percent, by the images of
@@ -812,7 +805,8 @@ def recipe_findings(context: JobContext) -> list[Finding]:
     most = recipe.largest_step if recipe else 0
     if recipe and most and run.global_batch > most and run.epochs is not None:
         text = f"{images} are more than the {most:,} of the recipe {recipe.name}"
-        hint = f"-- --batch_size {max(1, most // run.ranks)}, fewer GPUs, or --force"
+        size = max(1, most // run.ranks)
+        hint = f"lower the batch: -- --batch_size {size}; or use fewer GPUs, or --force"
         found.append(Finding.error("recipe.batch", text, hint))
     return found
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from clusterctl.domain.cluster import ClusterSpec, Limits, Market
 from clusterctl.domain.errors import ClusterctlError, UsageError
-from clusterctl.domain.findings import Finding, Severity, errors, in_order
+from clusterctl.domain.findings import Finding, Severity, as_warning, errors, in_order
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count
 from clusterctl.ec2.cluster_resources import anothers_key
@@ -684,7 +684,7 @@ def preflight(observed: Observed, missing: int) -> PreflightResult:
     by_type = {name: _of_type(context, name) for name in spec.types}
     usable = tuple(name for name, found in by_type.items() if not errors(found))
     for name, found in by_type.items():
-        common += [_not_tried(name, one) if usable and _is_error(one) else one for one in found]
+        common += [_not_tried(name, one) if usable else one for one in found]
     # Several types may give the same finding: show it once.
     return PreflightResult(in_order(dict.fromkeys(common)), usable)
 
@@ -693,14 +693,6 @@ def cluster_findings(observed: Observed) -> Iterator[Finding]:
     """Run the checks that also concern a cluster that lacks no node."""
     yield from limit_findings(observed)
     yield from ssh_findings(observed)
-
-
-def errors_as_warnings(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Turn errors into warnings, for a launch that was sent before and only its outcome is open."""
-    return tuple(
-        replace(finding, severity=Severity.WARNING) if _is_error(finding) else finding
-        for finding in findings
-    )
 
 
 def _of_type(context: LaunchContext, name: str) -> list[Finding]:
@@ -712,13 +704,10 @@ def _of_type(context: LaunchContext, name: str) -> list[Finding]:
     return [retired, *found] if retired else found
 
 
-def _is_error(finding: Finding) -> bool:
-    return finding.severity is Severity.ERROR
-
-
 def _not_tried(name: str, finding: Finding) -> Finding:
+    warning = as_warning(finding)
     text = f"{name} is not tried: {finding.message}"
-    return replace(finding, severity=Severity.WARNING, message=text)
+    return warning if warning is finding else replace(warning, message=text)
 
 
 def _unknown(context: LaunchContext, name: str) -> Finding:
