@@ -181,8 +181,8 @@ def _of_unknown_jobs(access: Access, processes: Sequence[NodeProcess]) -> list[F
     return [
         Finding.warning(
             NOT_CHECKED,
-            f"{count(number, 'process')} of a job, which may run or not: {head} did not report its "
-            "jobs",
+            f"{count(number, 'process')} of a job: whether it still runs is not known, since "
+            f"{head} did not report its jobs",
             f"once {head} answers: clusterctl doctor {access.cluster.name}",
             host,
         )
