@@ -246,11 +246,13 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
     behind = outliers(report)
     two = len({pair[0] for pair in report.many}) == 2
     found = [
-        Finding.error("bench.no-answer", why, f"clusterctl diagnose {cluster}", node)
+        Finding.error("bench.no-answer", why, f"see why: clusterctl doctor {cluster}", node)
         for node, why in report.failures.items()
     ]
     found += [
-        Finding.error("bench.not-measured", f"its way to {pair[1]}: {why}", host=pair[0])
+        Finding.error(
+            "bench.not-measured", f"its link to {pair[1]} was not measured: {why}", host=pair[0]
+        )
         for pair, why in report.broken.items()
     ]
     advice = {

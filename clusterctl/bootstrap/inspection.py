@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from clusterctl.bootstrap.training import FOLDER
 from clusterctl.domain.errors import CommandFailed
-from clusterctl.domain.findings import Finding
+from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count
 
 # Where Deep Learning AMIs mount the instance store, the service that does it, and its timeout.
@@ -142,14 +142,8 @@ def _nvswitch(host: str, found: Equipment) -> Iterator[Finding]:
         text = "whether NVIDIA's Fabric Manager runs is not known: systemctl does not say"
         yield Finding.info("gpu.fabric", text, host=host)
     elif found.fabric_manager not in ("", "active"):
-        yield Finding.warning(
-            "gpu.fabric",
-            f"NVIDIA's Fabric Manager is {found.fabric_manager}: until it is active, CUDA programs "
-            "fail with error 802, system not yet initialized",
-            "there: sudo systemctl start nvidia-fabricmanager; if it fails, its version differs "
-            "from the driver's: journalctl -u nvidia-fabricmanager",
-            host,
-        )
+        # It may still start.
+        yield fabric_finding(host, found.fabric_manager, Severity.WARNING)
     if found.inactive_links:
         cluster, _, index = host.rpartition("-")
         yield Finding.warning(
@@ -162,13 +156,27 @@ def _nvswitch(host: str, found: Equipment) -> Iterator[Finding]:
         )
 
 
+def fabric_finding(host: str, state: str, severity: Severity) -> Finding:
+    """Return the finding about NVIDIA's Fabric Manager in a state other than active."""
+    return Finding(
+        "gpu.fabric",
+        severity,
+        f"NVIDIA's Fabric Manager is {state}: until it is active, CUDA programs fail with error "
+        "802, system not yet initialized",
+        host,
+        f"clusterctl run NAME --nodes {host.rpartition('-')[2]} 'sudo systemctl restart "
+        "nvidia-fabricmanager'; if it fails, its version differs from the driver's: journalctl -u "
+        "nvidia-fabricmanager",
+    )
+
+
 def _store(host: str, found: Equipment) -> Iterator[Finding]:
     unit = found.store_unit
     if STORE in found.file_systems:
         message = f"instance store: {found.file_systems[STORE].size_gib:.0f} GiB at {STORE}"
         yield Finding.info("store.mount", message, host=host)
     elif unit.get("ActiveState") == "activating" or unit.get("Job", "0") != "0":
-        yield _not_mounted(host, f"{STORE_UNIT} is still at it after {STORE_WITHIN_S} s")
+        yield _not_mounted(host, f"{STORE_UNIT} has not finished after {STORE_WITHIN_S} s")
     elif unit.get("Result", "success") != "success":
         yield _not_mounted(host, f"{STORE_UNIT} has failed ({unit['Result']})")
     elif found.store_disks and unit:
@@ -198,7 +206,7 @@ def efa_findings(
         yield Finding.info(
             "efa.driver",
             "no EFA driver is loaded: ranks talk over TCP, slower than they could",
-            "Deep Learning AMIs have the driver: --image",
+            "Deep Learning AMIs have the driver: leave --image out",
             host,
         )
     elif devices < requested.efa:

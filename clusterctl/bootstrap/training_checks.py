@@ -83,7 +83,7 @@ def release_findings(nodes: Sequence[NodeEnv]) -> list[Finding]:
             "TensorFlow 2.15's CUDA 12.2 and cuDNN 8.9 have no code for compute capability "
             f"{dotted(high)}"
         )
-        hint = f"--tensorflow {NAMES['newest']}"
+        hint = f"clusterctl env install NAME --tensorflow {NAMES['newest']}"
         return [Finding.error("env.gpus", text, hint, _with(nodes, high))]
     if low < first:
         text = (
@@ -94,7 +94,7 @@ def release_findings(nodes: Sequence[NodeEnv]) -> list[Finding]:
         runs = release != "default" and low >= older[0]
         hint = "launch a newer instance type"
         if runs and high <= older[1]:
-            hint = f"--tensorflow {NAMES['default']}"
+            hint = f"clusterctl env install NAME --tensorflow {NAMES['default']}"
         elif runs:
             hint = f"no environment runs on {dotted(low)} and {dotted(high)}: take one type"
         return [Finding.error("env.gpus", text, hint, _with(nodes, low))]
@@ -166,7 +166,7 @@ def obstacles(nodes: Sequence[NodeEnv], folder: str, needs_build: bool = False) 
         found.append(_error(head, "env.toolkit", *_split(head.no_toolkit)))
     for node in nodes:
         if node.no_python:
-            found.append(_error(node, "env.python", node.no_python, "or see --python"))
+            found.append(_error(node, "env.python", node.no_python, "name another with --python"))
         elif node.key != head.key and head.python:
             found.append(
                 _error(
@@ -181,10 +181,14 @@ def obstacles(nodes: Sequence[NodeEnv], folder: str, needs_build: bool = False) 
             continue
         if node.state is EnvState.FOREIGN:
             message = f"{folder} holds something that clusterctl has not put there"
-            found.append(_error(node, "env.folder", message, "remove it, or see --prefix"))
+            found.append(
+                _error(
+                    node, "env.folder", message, "remove it, or name another folder with --prefix"
+                )
+            )
         if not node.writable:
             message = f"{folder} cannot be written to, and sudo needs a password"
-            found.append(_error(node, "env.folder", message, "see --prefix"))
+            found.append(_error(node, "env.folder", message, "name another folder with --prefix"))
         found += _room_findings(node)
     return folded(found)
 
@@ -202,17 +206,17 @@ def _room_findings(node: NodeEnv) -> list[Finding]:
     if node.gathered:
         wheels = 0
     (device, free), (home_device, home_free) = node.free, node.home_free
-    needs = [(free, env + (wheels if device == home_device else 0))]
+    needs = [(node.folder, free, env + (wheels if device == home_device else 0))]
     if device != home_device:
-        needs.append((home_free, wheels))
+        needs.append(("~/.cache/clusterctl", home_free, wheels))
     return [
         _error(
             node,
             "env.room",
-            f"{format_bytes(has)} are free, {format_bytes(need)} are needed",
+            f"{path}: {format_bytes(has)} are free, {format_bytes(need)} are needed",
             "see `clusterctl disk` and `clusterctl clean-logs`",
         )
-        for has, need in needs
+        for path, has, need in needs
         if has < need
     ]
 

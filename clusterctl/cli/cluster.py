@@ -386,11 +386,14 @@ def _show_end(app: AppContext, name: str) -> None:
     elif app.settings.lab:
         output.note(f"end:      nothing ends {name} by itself")
     else:
-        daily = None if money.hourly_usd is None else money.hourly_usd * 24
-        price = "a price that is not known" if daily is None else f"{format_usd(daily)} a day"
-        message = f"no limit is set: nothing ends {name}, at {price}, until it is removed"
-        hint = f"have its nodes end themselves: clusterctl up {name} --max-hours 24"
-        output.findings([Finding.warning("cost.unlimited", message, hint)])
+        output.findings([_unlimited(name, money.hourly_usd)])
+
+
+def _unlimited(name: str, hourly_usd: float | None) -> Finding:
+    price = "an unknown price" if hourly_usd is None else f"{format_usd(hourly_usd * 24)} a day"
+    message = f"no limit is set: nothing ends {name}, at {price}, until it is removed"
+    hint = f"have its nodes end themselves: clusterctl up {name} --max-hours 24"
+    return Finding.warning("cost.unlimited", message, hint)
 
 
 def launch_request(draft: SpecDraft, lab: bool) -> Request:
@@ -670,7 +673,7 @@ def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> No
     it cannot ask, click.Abort.
     """
     from clusterctl.operations.losses import Losses, ResultsAtRisk
-    from clusterctl.operations.ownership import others_text
+    from clusterctl.operations.ownership import others_finding
 
     if not (found.instances or found.others):
         return
@@ -678,7 +681,7 @@ def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> No
     question = f"Terminate the {nodes} of {name}?"
     if found.others:
         question = f"Remove {name}, with what was not made from here?"
-        output.findings([Finding.warning("down.elsewhere", others_text(name, found.others))])
+        output.findings([others_finding(name, found.others)])
     losses = _losses(app, name, found.instances, found.others) if found.instances else Losses()
     at_risk = losses.findings(app.folder(name))
     if yes and at_risk:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from zlib import crc32
 
-from clusterctl.bootstrap.inspection import RequestedEquipment, efa_findings
+from clusterctl.bootstrap.inspection import RequestedEquipment, efa_findings, fabric_finding
 from clusterctl.bootstrap.training import FOLDER
 from clusterctl.diagnosis.hostchecks import (
     CARD_TROUBLES,
@@ -117,7 +117,7 @@ class Column:
     shown. A node whose fact could not be read has an empty cell, which is compared with none, since
     another finding reports that.
 
-    `hint` may contain {interface} and {norm}.
+    `hint` may contain {index}, {interface} and {norm}.
     """
 
     fact: Callable[..., Any] | None
@@ -170,9 +170,11 @@ def _digest(hashes: Mapping[str, str]) -> str:
 
 
 TYPE_HINT = (
-    "the slowest node sets the pace of all; another machine in its place: clusterctl replace NAME"
+    "the slowest node sets the pace of all; another machine in its place: clusterctl replace NAME "
+    "{index}"
 )
-KERNEL_HINT = "an update came with a reboot, or is waiting for one: clusterctl reboot NAME"
+KERNEL_HINT = "an update came with a reboot, or is waiting for one: clusterctl reboot NAME {index}"
+DRIVER_HINT = "new nodes have the driver of the cluster's image: clusterctl replace NAME {index}"
 SCRIPTS_HINT = (
     "`train` ships the examples, and keeps what was changed there; the head node's "
     "everywhere: clusterctl copy NAME --from 0 '~/examples/horovod/' '~/examples/horovod/'"
@@ -185,11 +187,12 @@ MTU_HINT = (
 COLUMNS: Mapping[str, Column] = {
     "TYPE": Column(None, lambda one: one.node.instance_type, hint=TYPE_HINT),
     "KERNEL": _column(system, lambda found: found.kernel, hint=KERNEL_HINT),
-    "CPUS": _column(system, lambda found: found.cpus),
+    "CPUS": _column(system, lambda found: found.cpus, hint=TYPE_HINT),
     # gpu.count compares it with the type's.
     "GPUS": Column(gpus, lambda one: len(one.cards), INFO),
-    "DRIVER": _column(gpus, lambda found: found.driver),
-    "CUDA": _column(gpus, lambda found: found.cuda),
+    "DRIVER": _column(gpus, lambda found: found.driver, hint=DRIVER_HINT),
+    # The newest that the driver knows: it differs with the driver.
+    "CUDA": _column(gpus, lambda found: found.cuda, INFO),
     "NCCL": _version("nccl"),
     "MPIRUN": _column(versions, lambda found: _number(found.get("mpirun", "")), ERROR, INSTALL),
     "MPIRUN ON PATH": _column(mpirun_on_path, lambda found: f"{found[0]} {_number(found[1])}"),
@@ -203,9 +206,10 @@ COLUMNS: Mapping[str, Column] = {
     "MPI IF": Column(interfaces, lambda one: one.interface and one.interface.name, INFO),
     "NCCL IF": Column(interfaces, lambda one: one.nccl_interface, INFO),
     "EFA": Column(efa, lambda one: len(one.report.get(efa) or ()), INFO),
-    "NOFILE": _column(limits, lambda found: _limit(found, "nofile")),
-    "MEMLOCK": _column(limits, lambda found: _limit(found, "memlock_bytes")),
-    "FABRIC": _column(fabric_manager, str, ERROR),
+    # limits.* and gpu.fabric say where these are too low, and where it does not run.
+    "NOFILE": _column(limits, lambda found: _limit(found, "nofile"), INFO),
+    "MEMLOCK": _column(limits, lambda found: _limit(found, "memlock_bytes"), INFO),
+    "FABRIC": _column(fabric_manager, str, INFO),
 }
 
 
@@ -276,13 +280,16 @@ def _differences(nodes: Sequence[Examined]) -> Findings:
             if not table.is_odd(heading, row):
                 continue
             cell, norm = table.cells[heading][row], table.norms[heading]
-            what = heading if heading in ("NCCL", "MTU", "CUDA") else heading.lower()
+            # net.interface or env.missing reports it.
+            if not cell and (heading == "MTU" or (column.fact is versions and _lacks(one))):
+                continue
+            what = heading if heading in ("NCCL", "MTU") else heading.lower()
             others = f"most have {norm}" if len(nodes) > 2 else f"{nodes[0].host} has {norm}"
             message = f"{what}: {cell or 'none'}, {others if norm else 'the others have none'}"
             if heading == "SCRIPTS":
                 message = _changed_scripts(one, table)
             name = one.interface.name if one.interface else "eth0"
-            hint = column.hint.format(interface=name, norm=norm)
+            hint = column.hint.format(index=one.index, interface=name, norm=norm)
             check_id = f"drift.{heading.lower().replace(' ', '_')}"
             yield Finding(check_id, column.severity, message, one.host, hint)
 
@@ -337,13 +344,21 @@ def _unread(one: Examined) -> Findings:
     """Report the facts that could not be read."""
     for reading in one.report.failed():
         fact, _, path = reading.label.partition(" ")
-        message, hint = f"{reading.label}: {reading.error}", ""
         if fact == mount.__name__ and path and reading.timed_out:
-            hint = "what touches it hangs, too: see `mount` and `dmesg` there"
-            message = f"{path}: the file system gives no answer"
+            yield hanging_finding(one.host, path, reading.error)
+            continue
         is_broken = reading.timed_out and fact in (mount.__name__, gpus.__name__)
         check_id = HANGS if reading.timed_out else NOT_CHECKED
+        message = f"cannot read {reading.label}: {reading.error}"
+        hint = _again(one) if is_broken else ""
         yield Finding(check_id, ERROR if is_broken else WARNING, message, one.host, hint)
+
+
+def hanging_finding(host: str, path: str, error: str) -> Finding:
+    """Return the error about a file system that does not answer."""
+    message = f"{path}: the file system does not answer ({error})"
+    hint = "what touches it hangs, too: see `mount` and `dmesg` there"
+    return Finding(HANGS, ERROR, message, host, hint)
 
 
 def _again(one: Examined) -> str:
@@ -383,10 +398,7 @@ def _gpus(one: Examined) -> Findings:
         yield Finding("gpu.nvlink", ERROR, message, one.host, _again(one))
     manager = one.report.get(fabric_manager)
     if manager not in (None, "active"):
-        restart = "'sudo systemctl restart nvidia-fabricmanager'"
-        hint = f"clusterctl run NAME --nodes {one.index} {restart}"
-        message = f"nvidia-fabricmanager is {manager or 'not there'}: NVSwitch carries nothing"
-        yield Finding("gpu.fabric", ERROR, message, one.host, hint)
+        yield fabric_finding(one.host, manager or "not there", ERROR)
     for text in one.report.get(dcgm) or ():
         yield Finding("gpu.dcgm", ERROR, f"dcgmi diag -r 1: {text}", one.host, _again(one))
 
@@ -401,10 +413,10 @@ XIDS: Mapping[int, tuple[str, Severity]] = {
     74: ("an error of NVLink", ERROR),
     79: ("the GPU has fallen off the bus", ERROR),
     **dict.fromkeys((110, 119, 120), ("the GPU's own processor failed", ERROR)),
-    **dict.fromkeys((136, 140, 143, 155, 156), ("the GPU wants a reset", ERROR)),
+    **dict.fromkeys((136, 140, 143, 155, 156), ("the GPU needs a reset", ERROR)),
     **dict.fromkeys(range(144, 151), ("an error of NVLink 5", WARNING)),
     54: ("the auxiliary power is not connected", ERROR),
-    **dict.fromkeys((151, 168), ("the machine wants a restart", ERROR)),
+    **dict.fromkeys((151, 168), ("the machine needs a restart", ERROR)),
     154: ("the driver names what would help", WARNING),
 }
 XID = re.compile(r"NVRM: Xid \(((?:PCI:)?[0-9a-fA-F:.]+)\).*?: (\d+)")
@@ -428,7 +440,8 @@ def _xids(one: Examined) -> Findings:
         when = "" if age_s is None else f", {format_duration(age_s)} ago"
         often = f" {times} times" if times > 1 else ""
         message = f"Xid {number} of GPU {bus}{often}{when}: {meaning}"
-        hint = _again(one) if severity is ERROR else ""
+        lines = f"clusterctl run NAME --nodes {one.index} 'sudo dmesg | grep Xid'"
+        hint = {ERROR: _again(one), WARNING: f"see the lines: {lines}", INFO: ""}[severity]
         yield Finding("gpu.xid", severity, message, one.host, hint)
 
 
@@ -483,7 +496,7 @@ def _limits(one: Examined) -> Findings:
             yield Finding(
                 f"limits.{name.partition('_')[0]}",
                 WARNING,
-                f"a rank may have {shown} of {what}: fewer than {wanted}",
+                f"the limit of {what} is {shown}, and ranks need {wanted}",
                 one.host,
                 f"echo '* - {soft}' | sudo tee /etc/security/limits.d/clusterctl.conf, and log in "
                 "again",
@@ -499,7 +512,7 @@ def disk_findings(
     """
     path = system.path
     shm_hint = (
-        "see what is there (ls -l /dev/shm); what killed ranks left is theirs: clusterctl run NAME "
+        "see what is there (ls -l /dev/shm); remove what killed ranks left: clusterctl run NAME "
         f"--nodes {host.rpartition('-')[2]} 'rm -f /dev/shm/nccl-* /dev/shm/*_segment*'"
     )
     for short in fullness(system):
@@ -525,14 +538,19 @@ def _disks(one: Examined) -> Findings:
         yield from disk_findings(one.host, disk)
 
 
+def _lacks(one: Examined) -> str:
+    """Return what a node lacks to train; empty for nothing, and for a host of no cluster."""
+    names = {"mpirun": "Open MPI", "horovod": "Horovod"}
+    absent = [name for key, name in names.items() if key not in one.versions]
+    return absent[0] if absent and one.node.instance_id else ""
+
+
 def _software(one: Examined) -> Findings:
     if not one.report.has(versions):
         return
-    lacking = one.node.instance_id and not {"mpirun", "horovod"} <= {*one.versions}
-    if lacking:
-        lacks = "Horovod" if "mpirun" in one.versions else "Open MPI"
+    if _lacks(one):
         hint = "make it: clusterctl env install NAME"
-        message = f"no {lacks} to train with (clusterctl's own is in {FOLDER})"
+        message = f"no {_lacks(one)} to train with (clusterctl's own is in {FOLDER})"
         yield Finding("env.missing", WARNING, message, one.host, hint)
     if misled_python(one.versions):
         yield Finding("env.variables", ERROR, misled_python(one.versions), one.host, UNSET)
@@ -555,7 +573,7 @@ def _mesh(one: Examined, names: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(NOT_CHECKED, WARNING, message, one.host)
         elif address in names:
             message = f"cannot get through to {names[address]} ({address}): {reason}"
-            hint = "keys, host keys and names are put right by: clusterctl up NAME"
+            hint = "keys, host keys and names are set again by: clusterctl up NAME"
             if re.search(r"time|no answer|no route|unreachable|refused", reason, re.IGNORECASE):
                 ping = f"clusterctl run NAME --nodes {one.index} 'ping -c 3 {address}'"
                 hint = (

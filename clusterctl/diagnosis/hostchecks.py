@@ -61,7 +61,7 @@ def fullness(system: MountedFileSystem) -> Iterator[Fullness]:
             words = f"has {free} left: ranks of one node talk through it"
             yield Fullness("shm.full", Severity.ERROR, words)
         return
-    inodes = f"has {system.inodes_percent} % of its inodes used, {system.inodes_free} are free"
+    inodes = f"has {system.inodes_percent} % of its inodes used, {system.inodes_free} free"
     for kind, share, words in (
         ("disk.", system.used_share, f"is {system.used_percent} % full, {free} free"),
         ("disk.inodes.", system.inodes_share, inodes),

@@ -61,6 +61,12 @@ def errors(findings: Iterable[Finding]) -> list[Finding]:
     return [one for one in findings if one.severity is Severity.ERROR]
 
 
+def as_warning(finding: Finding) -> Finding:
+    """Return an error as a warning, and any other finding as it is."""
+    is_error = finding.severity is Severity.ERROR
+    return replace(finding, severity=Severity.WARNING) if is_error else finding
+
+
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Sort findings: errors, warnings, information."""
     return tuple(sorted(findings, key=lambda one: -STATUSES[one.severity]))

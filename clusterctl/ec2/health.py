@@ -15,7 +15,7 @@ from clusterctl.domain.errors import AwsError
 from clusterctl.domain.findings import Finding, Severity, folded
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import STATUS_IDS, Instance, batches
-from clusterctl.ec2.launch.capacity import block_end
+from clusterctl.ec2.launch.capacity import block_end, end_finding
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -79,7 +79,9 @@ def health_findings(client: EC2Client, instances: Sequence[Instance]) -> tuple[F
         found.append(_unknown("scheduled events and status checks", refused))
     try:
         ends = block_end(client, instances)
-        found += [_end(ends)] if ends else []
+        if ends:
+            is_soon = ends - datetime.now(timezone.utc) < SOON
+            found.append(end_finding(ends, Severity.WARNING if is_soon else Severity.INFO))
     except AwsError as refused:
         found.append(_unknown("when the Capacity Block ends", refused))
     return tuple(folded(found))
@@ -88,17 +90,6 @@ def health_findings(client: EC2Client, instances: Sequence[Instance]) -> tuple[F
 def _unknown(what: str, refused: AwsError) -> Finding:
     text = f"not known: {what}: {refused.message}"
     return Finding.info("node.health", text, refused.hint)
-
-
-def _end(ends: datetime) -> Finding:
-    return Finding(
-        "reservation.end",
-        Severity.WARNING if ends - datetime.now(timezone.utc) < SOON else Severity.INFO,
-        f"EC2 begins to terminate the nodes at {ends:%Y-%m-%d %H:%M %Z}, 30 minutes before their "
-        "Capacity Block ends",
-        "",
-        "let the last checkpoint be written by then",
-    )
 
 
 def _of_node(name: str, status: Any) -> Iterator[Finding]:

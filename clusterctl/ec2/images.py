@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -267,33 +267,28 @@ def image_findings(
     `image` is what `find_image` returned for `wanted`; None becomes an error.
     """
     today = today or datetime.now(timezone.utc).date()
-    findings = _machine_findings(machine)
+    findings = [*_machine_findings(machine)]
     if image is None:
         return [*findings, _no_image(machine, wanted)]
     of_software = [*_horovod(image, machine), *_kernels(machine)]
     return [*findings, *_fit(image, machine, wanted), *_age(image, today), *of_software]
 
 
-def _machine_findings(machine: MachineType) -> list[Finding]:
-    for pattern, what in _ACCELERATORS:
-        if not machine.gpus and re.match(pattern, machine.family):
-            return [
-                Finding.error(
-                    "type.accelerator",
-                    f"{machine.name} computes with {what}; Horovod needs NVIDIA GPUs",
-                    "choose another, for example --instance-type g5.12xlarge",
-                )
-            ]
-    if machine.gpu_name and not machine.gpus:
-        return [
-            Finding.warning(
-                "type.fractional",
-                f"{machine.name} has a part of one {machine.gpu_name} and no whole GPU: "
-                "it gets no slot for a rank, and its driver is not the Deep Learning AMI's",
-                "choose a whole GPU: --instance-type " + _whole(machine),
-            )
-        ]
-    return []
+def _machine_findings(machine: MachineType) -> Iterator[Finding]:
+    others = (what for pattern, what in _ACCELERATORS if re.match(pattern, machine.family))
+    if not machine.gpus and (accelerator := next(others, "")):
+        yield Finding.error(
+            "type.accelerator",
+            f"{machine.name} computes with {accelerator}; Horovod needs NVIDIA GPUs",
+            "choose another, for example --instance-type g5.12xlarge",
+        )
+    elif machine.gpu_name and not machine.gpus:
+        yield Finding.warning(
+            "type.fractional",
+            f"{machine.name} has a part of one {machine.gpu_name} and no whole GPU: "
+            "it gets no slot for a rank, and its driver is not the Deep Learning AMI's",
+            "choose a whole GPU: --instance-type " + _whole(machine),
+        )
 
 
 def _whole(machine: MachineType) -> str:
@@ -327,47 +322,42 @@ def _no_image(machine: MachineType, wanted: str | None) -> Finding:
     return Finding.error("image.none", message, hint)
 
 
-def _fit(image: Image, machine: MachineType, wanted: str | None) -> list[Finding]:
-    if image.platform.lower().startswith("windows"):
-        return [
-            Finding.error(
-                "image.platform", f"image {_called(image)} is Windows", "give a Linux --image"
-            )
-        ]
+def _fit(image: Image, machine: MachineType, wanted: str | None) -> Iterator[Finding]:
     known = machine.architectures
-    if known and image.architecture and image.architecture not in known:
-        return [
-            Finding.error(
-                "image.architecture",
-                f"image {_called(image)} is for {image.architecture}, "
-                f"{machine.name} is {' or '.join(known)}",
-                "leave --image out, or choose one that fits",
-            )
-        ]
-    return _driver(image, machine, wanted) if machine.gpus else []
+    if image.platform.lower().startswith("windows"):
+        yield Finding.error(
+            "image.platform", f"image {_called(image)} is Windows", "give a Linux --image"
+        )
+    elif known and image.architecture and image.architecture not in known:
+        yield Finding.error(
+            "image.architecture",
+            f"image {_called(image)} is for {image.architecture}, "
+            f"{machine.name} is {' or '.join(known)}",
+            "leave --image out, or choose one that fits",
+        )
+    elif machine.gpus:
+        yield from _driver(image, machine, wanted)
 
 
-def _driver(image: Image, machine: MachineType, wanted: str | None) -> list[Finding]:
+def _driver(image: Image, machine: MachineType, wanted: str | None) -> Iterator[Finding]:
     gpus = f"the {machine.gpu_name} of {machine.name}" if machine.gpu_name else machine.name
     blackwell = _BLACKWELL_FAMILY.match(machine.family)
     if needs_proprietary_driver(machine) and image.driver == "oss":
-        return [
-            Finding.error(
-                "image.driver",
-                f"image {_called(image)} has NVIDIA's open kernel modules, "
-                f"which do not know {gpus}: they need Turing or newer",
-                f"leave --image out, or give --image '{PROPRIETARY_DRIVER}'",
-            )
-        ]
+        yield Finding.error(
+            "image.driver",
+            f"image {_called(image)} has NVIDIA's open kernel modules, "
+            f"which do not know {gpus}: they need Turing or newer",
+            f"leave --image out, or give --image '{PROPRIETARY_DRIVER}'",
+        )
+        return
     if blackwell and image.driver == "proprietary":
-        return [
-            Finding.error(
-                "image.driver",
-                f"image {_called(image)} has NVIDIA's proprietary driver, "
-                f"which does not know {gpus}: Blackwell needs the open kernel modules",
-                f"leave --image out, or give --image '{default_pattern(machine)}'",
-            )
-        ]
+        yield Finding.error(
+            "image.driver",
+            f"image {_called(image)} has NVIDIA's proprietary driver, "
+            f"which does not know {gpus}: Blackwell needs the open kernel modules",
+            f"leave --image out, or give --image '{default_pattern(machine)}'",
+        )
+        return
     if _PLAIN_SYSTEM.match(image.name):
         message = f"image {_called(image)} is a plain system without NVIDIA's driver"
     elif blackwell and image.driver and image.created and image.created < _BLACKWELL_SINCE:
@@ -378,11 +368,11 @@ def _driver(image: Image, machine: MachineType, wanted: str | None) -> list[Find
     elif not _supports(image.description, machine.family):
         message = f"image {_called(image)} does not list {machine.family} among what it supports"
     else:
-        return []
+        return
     hint = "leave --image out for the Deep Learning AMI that fits"
     if wanted is None:
         hint = "choose a newer one whose description lists it: --image"
-    return [Finding.warning("image.driver", message, hint)]
+    yield Finding.warning("image.driver", message, hint)
 
 
 def _supports(description: str, family: str) -> bool:
@@ -397,62 +387,50 @@ def _supports(description: str, family: str) -> bool:
     return family in {one for name in names for one in (name, *_FAMILIES.get(name, ()))}
 
 
-def _age(image: Image, today: date) -> list[Finding]:
+def _age(image: Image, today: date) -> Iterator[Finding]:
     if image.state != "available":
-        return [
-            Finding.error(
-                "image.state",
-                f"image {_called(image)} is {image.state}",
-                "wait until it is available, or choose another with --image",
-            )
-        ]
+        wait = "wait until it is available, or " if image.state == "pending" else ""
+        yield Finding.error(
+            "image.state",
+            f"image {_called(image)} is {image.state}",
+            f"{wait}choose another with --image",
+        )
     # Timestamps in ISO 8601 sort as text.
-    if not image.deprecated or image.deprecated[:10] > today.isoformat():
-        return []
-    return [
-        Finding.info(
+    elif image.deprecated and image.deprecated[:10] <= today.isoformat():
+        yield Finding.info(
             "image.deprecated",
             f"image {_called(image)} is deprecated since {image.deprecated[:10]}",
             "its owner may withdraw it: copy it (aws ec2 copy-image), "
             "or choose another with --image",
         )
-    ]
 
 
-def _horovod(image: Image, machine: MachineType) -> list[Finding]:
+def _horovod(image: Image, machine: MachineType) -> Iterator[Finding]:
     if not machine.gpus:
-        return []
+        return
     if _BLACKWELL_FAMILY.match(machine.family):
-        return [
-            Finding.warning(
-                "image.horovod",
-                "no TensorFlow that Horovod works with has kernels for Blackwell GPUs",
-                "for Horovod choose an older GPU: --instance-type p4d.24xlarge or p5.48xlarge",
-            )
-        ]
-    if not image.name.startswith(_DLAMI) or _HAS_FRAMEWORK.search(image.name):
-        return []
-    return [
-        Finding.info(
+        yield Finding.warning(
+            "image.horovod",
+            "no TensorFlow that Horovod works with has kernels for Blackwell GPUs",
+            "for Horovod choose an older GPU: --instance-type p4d.24xlarge or p5.48xlarge",
+        )
+    elif image.name.startswith(_DLAMI) and not _HAS_FRAMEWORK.search(image.name):
+        yield Finding.info(
             "image.horovod",
             "no supported Deep Learning AMI has TensorFlow or Horovod on it",
             "put them on the nodes before you train: clusterctl env install NAME",
         )
-    ]
 
 
-def _kernels(machine: MachineType) -> list[Finding]:
+def _kernels(machine: MachineType) -> Iterator[Finding]:
     """Report Hopper GPUs: TensorFlow 2.15's wheels have no kernels for compute capability 9.0."""
-    if not machine.gpus or not _HOPPER_FAMILY.match(machine.family):
-        return []
-    return [
-        Finding.info(
+    if machine.gpus and _HOPPER_FAMILY.match(machine.family):
+        yield Finding.info(
             "type.kernels",
             f"TensorFlow 2.15 has no kernels for the {machine.gpu_name}: `env install` chooses the "
             "newest TensorFlow that Horovod can be built for",
             "see what it would do: clusterctl env install NAME --dry-run",
         )
-    ]
 
 
 def _called(image: Image) -> str:

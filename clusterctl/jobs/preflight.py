@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, MissingTool, unquoted_home
-from clusterctl.domain.findings import Finding, Severity, errors, in_order
+from clusterctl.domain.findings import Finding, Severity, as_warning, errors, in_order
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, NAMES, RUNS_ON, SERIES, dotted
 from clusterctl.domain.units import count, format_bytes
@@ -359,8 +359,18 @@ def data_findings(context: JobContext) -> list[Finding]:
     run = context.run
     if run.data_dir is None or is_remote(run.data_dir):
         return []
-    missing = [(node.host, text) for node in context.readers for text in _missing(node, run)]
-    without = {host for host, _ in missing}
+    unreadable = [
+        (node.host, f"cannot read the training data: {node.data_error}")
+        for node in context.readers
+        if node.data_error
+    ]
+    text = f"there is no training data in {run.data_dir} (no file named train-*)"
+    missing = [
+        (node.host, text)
+        for node in context.readers
+        if not (node.data_error or node.training or run.evaluates_only)
+    ]
+    without = {host for host, _ in (*unreadable, *missing)}
     # A run that only evaluates does not read the training files.
     readers = [
         node for node in context.readers if node.host not in without and not run.evaluates_only
@@ -374,6 +384,7 @@ def data_findings(context: JobContext) -> list[Finding]:
         f"compare the nodes: clusterctl data verify NAME {_quoted(context)}, and copy what differs"
     )
     return [
+        *findings_by_message("data.missing", unreadable, _quote_data_dir(context) or UNREADABLE),
         *findings_by_message("data.missing", missing, _missing_hint(context)),
         *findings_by_message("data.incomplete", incomplete, _copy_hint(context)),
         *findings_by_message("data.cut_short", cut, hint),
@@ -395,20 +406,19 @@ def records_of(sizes: Mapping[str, int], records: Mapping[str, int]) -> int | No
     return None if first < 0 or last < 0 else first * (len(names) - 1) + last
 
 
-def _missing(node: PreflightFacts, run: TrainerRun) -> Iterable[str]:
-    if node.data_error:
-        yield f"cannot read the training data: {node.data_error}"
-    elif not node.training and not run.evaluates_only:
-        yield f"there is no training data in {run.data_dir} (no file named train-*)"
+UNREADABLE = "make it readable there; or name another folder: --data-dir"
+
+
+def _quote_data_dir(context: JobContext) -> str:
+    return quote_hint(context, "--data-dir", context.run.data_dir or "")
 
 
 def _missing_hint(context: JobContext) -> str:
-    data_dir = context.run.data_dir or ""
-    quote = quote_hint(context, "--data-dir", data_dir)
+    quote = _quote_data_dir(context)
     if quote or _complete(context):
         return quote or _copy_hint(context)
     return (
-        f"put ImageNet's TFRecord files into {data_dir} on every node, train-* and "
+        f"put ImageNet's TFRecord files into {context.run.data_dir} on every node, train-* and "
         "validation-* in one folder; or train with synthetic data: --synthetic (train_synthetic.sh)"
     )
 
@@ -552,7 +562,7 @@ def _too_few_images(node: PreflightFacts, run: TrainerRun) -> Iterable[Finding]:
             "data.few_images",
             f"one step takes {count(run.batch_size, 'image')} for each of "
             f"{count(run.ranks, 'rank')}, and there {_are(images)} {images} in all",
-            "lower the batch: the trainer's --batch_size",
+            "lower the batch: -- --batch_size N",
         )
 
 
@@ -588,9 +598,11 @@ def log_findings(context: JobContext) -> list[Finding]:
     steps = run.steps(records) if run.trace_steps else None
     if run.trace_steps and steps is not None and run.trace_steps[0] >= steps:
         text = f"there is no step {run.trace_steps[0]} to trace: the last one is {steps - 1}"
-        found.append(Finding.error("trace.too_late", text, "--trace-steps 10:20"))
+        found.append(
+            Finding.error("trace.too_late", text, "name earlier steps, such as --trace-steps 10:20")
+        )
     if run.eval_interval and run.save_every is None and run.data_dir is not None:
-        text = "--eval_interval finds 6 checkpoints at most: they are saved by time"
+        text = "--eval_interval evaluates 6 checkpoints at most, since they are saved by time"
         hint = "save by steps, which keeps all: -- --save_checkpoints_steps 0 (once an epoch)"
         found.append(Finding.warning("log.few_checkpoints", text, hint))
     return found
@@ -611,7 +623,7 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
     if not (run.clears or context.head.checkpoints):
         # Rank 0 runs on the head node. It finds no checkpoint there, and would begin at step 0.
         hosts = fold_hosts([node.host for node in holders])
-        text = f"there is no checkpoint in {folder}, but on {hosts}: only rank 0's are gone on from"
+        text = f"there is no checkpoint in {folder}, but on {hosts}: a run resumes from rank 0's"
         hint = f"copy that folder to {context.head.host}, or start over: --clear"
         yield Finding.error("log.elsewhere", text, hint, context.head.host)
         return
@@ -624,7 +636,11 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
     is_final = steps is not None and last >= steps
     if run.clears:
         severity = Severity.WARNING if context.plan.clears_on_purpose else Severity.ERROR
-        hint = "" if context.plan.clears_on_purpose else _offer(is_final, run.data_dir is None)
+        hint = (
+            "--clear deletes it"
+            if context.plan.clears_on_purpose
+            else _offer(is_final, run.data_dir is None)
+        )
         check_id = "log.finished" if is_final else "log.unfinished"
         messages = [(node.host, _what_is_there(node, folder, steps)) for node in holders]
         yield from findings_by_message(check_id, messages, hint, severity)
@@ -635,7 +651,7 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
         yield Finding.warning("log.nothing_left", text, hint, context.head.host)
     else:
         of = f" of {steps}" if steps is not None else ""
-        text = f"training goes on from step {last}{of} in {folder}"
+        text = f"training resumes from step {last}{of} in {folder}"
         yield Finding.info("log.resumed", text, host=context.head.host)
 
 
@@ -645,10 +661,10 @@ def _other_batch(context: JobContext) -> Finding:
     each, left = divmod(there, run.ranks)
     text = (
         f"{context.plan.log_dir} holds a training with {there:,} images a step, and this one has "
-        f"{run.global_batch:,} ({run.ranks} x {run.batch_size}): the trainer does not go on from it"
+        f"{run.global_batch:,} ({run.ranks} x {run.batch_size}): the trainer does not resume it"
     )
     go_on = f"-- --batch_size {each}" if not left else f"a number of GPUs that divides {there:,}"
-    hint = f"go on with it: {go_on}; keep it: -- --log_dir NAME; delete it: --clear"
+    hint = f"to resume it: {go_on}; to keep it: -- --log_dir NAME; to delete it: --clear"
     return Finding.error("log.other_batch", text, hint, context.head.host)
 
 
@@ -700,8 +716,8 @@ def _disk(context: JobContext, records: int | None) -> list[Finding]:
             room = f"{format_bytes(wanted * each)}, {format_bytes(node.free_bytes)} are free for"
             messages.append((node.host, f"{text} {room} {context.plan.log_dir}"))
     hint = (
-        "remove old ones (clusterctl clean-logs NAME), write to a larger disk (--log_dir), or save "
-        "fewer with --save_checkpoints_steps"
+        "remove old ones (clusterctl clean-logs NAME), write to a larger disk (-- --log_dir "
+        "DIR), or save fewer (-- --save_checkpoints_steps N)"
     )
     return findings_by_message("disk.checkpoints", messages, hint)
 
@@ -731,10 +747,13 @@ def preflight(
     ]
     if plan.run is not None:
         found += [*data_findings(context), *log_findings(context), *recipe_findings(context)]
+    # Data that could not be restored: other options override these, --force does not.
     never = {"log.finished", "log.unfinished"} | (
         {"flags.refused"} if clears_unchecked_folder(plan) else set()
     )
-    return in_order(downgraded(one, never) for one in found) if force else in_order(found)
+    if force:
+        found = [one if one.check in never else as_warning(one) for one in found]
+    return in_order(found)
 
 
 def clears_unchecked_folder(plan: JobPlan) -> bool:
@@ -752,18 +771,8 @@ def flags_findings(plan: JobPlan) -> list[Finding]:
         f"its flags: {TRAINER} --help; options of clusterctl come before --; "
         f"if the nodes' trainer is one of your own: {own}"
     )
-    message = f"the trainer: {plan.refused}"
+    message = f"the trainer refuses its flags: {plan.refused}"
     return [Finding.error("flags.refused", message, hint)] if plan.refused else []
-
-
-def downgraded(finding: Finding, never: Collection[str]) -> Finding:
-    """Return the finding for `--force`: an error becomes a warning, unless its id is in `never`.
-
-    Those protect data that could not be restored: --force does not override them, other options do.
-    """
-    if finding.severity is not Severity.ERROR or finding.check in never:
-        return finding
-    return replace(finding, severity=Severity.WARNING)
 
 
 # Top-1 accuracy of ResNet-50 on ImageNet without LARC after 90 epochs, in percent, by the images of
@@ -796,7 +805,8 @@ def recipe_findings(context: JobContext) -> list[Finding]:
     most = recipe.largest_step if recipe else 0
     if recipe and most and run.global_batch > most and run.epochs is not None:
         text = f"{images} are more than the {most:,} of the recipe {recipe.name}"
-        hint = f"-- --batch_size {max(1, most // run.ranks)}, fewer GPUs, or --force"
+        size = max(1, most // run.ranks)
+        hint = f"lower the batch: -- --batch_size {size}; or use fewer GPUs, or --force"
         found.append(Finding.error("recipe.batch", text, hint))
     return found
 
@@ -812,7 +822,7 @@ def crowding_findings(nodes: Sequence[PreflightFacts], ranks: Mapping[str, int])
     if cpus and total > cpus:
         shared = count(cpus, "processor")
         text = f"{total} ranks share {shared}: all hosts of the lab run on this machine"
-        hint = f"expect a slow run, whose speed means nothing; or take {cpus}"
+        hint = f"the run will be slow, and its speed means nothing; or use {cpus} ranks"
         return [Finding.warning("cpus.crowded", text, hint)]
     messages = [
         (node.host, f"{ranks[node.host]} ranks share {count(node.cpus, 'processor')}")

@@ -245,7 +245,7 @@ def with_gone(money: Spending, cluster: str, gone: Mapping[int, Instance | None]
     found = [
         Finding.info(
             "cost.gone",
-            f"without the cost of {fold_hosts(nodes)}: {why}",
+            f"this leaves out the cost of {fold_hosts(nodes)}: {why}",
             "what it cost is on AWS's bill: see Cost Explorer",
         )
         for why, nodes in names.items()

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
 from clusterctl.bootstrap.inspection import STORE
-from clusterctl.diagnosis.drift import disk_findings
+from clusterctl.diagnosis.drift import disk_findings, hanging_finding
 from clusterctl.diagnosis.hostchecks import CROWDED
 from clusterctl.domain.errors import AwsError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, errors
@@ -91,19 +91,17 @@ def findings_of(report: FactReport) -> Iterator[Finding]:
     for one in report.all(mount):
         knows_fills = one.path in measured and one.used_share >= CROWDED
         yield from disk_findings(report.host, one, knows_fills)
-    hint = "what touches it hangs, too: see `mount` and `dmesg` there"
     read = {one.path for one in report.all(mount)}
     for reading in report.failed(mount, growth, largest_folders):
         kind, _, path = reading.label.partition(" ")
         if kind == mount.__name__ and reading.timed_out:
-            message = f"{path}: the file system: {reading.error}"
-            yield Finding.error("disk.hangs", message, hint, report.host)
+            yield hanging_finding(report.host, path, reading.error)
         elif kind == mount.__name__ or path in read:
             what = f"{path}: its {MEASURED[kind]}" if path else "the file systems"
             message = f"{what} could not be measured: {reading.error}"
             yield Finding.warning("disk.unknown", message, host=report.host)
     for reading in report.failed(copy_parts):
-        message = f"looking for parts of copies failed: {reading.error}"
+        message = f"the parts of interrupted copies could not be listed: {reading.error}"
         yield Finding.warning("disk.copies", message, host=report.host)
 
 

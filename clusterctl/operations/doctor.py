@@ -168,7 +168,7 @@ def _environment(access: Access) -> tuple[str, str]:
 
 def _unreachable(failures: Sequence[HostOutcome[Any]]) -> list[Finding]:
     return [
-        Finding.error("node.silent", one.error.message, one.error.hint, one.host)
+        Finding.error("node.unreachable", one.error.message, one.error.hint, one.host)
         for one in failures
         if one.error
     ]
@@ -181,8 +181,8 @@ def _of_unknown_jobs(access: Access, processes: Sequence[NodeProcess]) -> list[F
     return [
         Finding.warning(
             NOT_CHECKED,
-            f"{count(number, 'process')} of a job: whether it runs or has left them is not known, "
-            f"since {head} did not report its jobs",
+            f"{count(number, 'process')} of a job: whether it still runs is not known, since "
+            f"{head} did not report its jobs",
             f"once {head} answers: clusterctl doctor {access.cluster.name}",
             host,
         )

@@ -24,7 +24,7 @@ from clusterctl.bootstrap.guard import (
 )
 from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.cluster import Cluster, Market
-from clusterctl.domain.errors import AwsError, CommandFailed
+from clusterctl.domain.errors import AwsError, ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.ec2 import tags
@@ -38,7 +38,7 @@ from clusterctl.ec2.instances import (
 )
 from clusterctl.ec2.launch.capacity import block_end
 from clusterctl.ec2.launch.observe import Observed
-from clusterctl.ec2.money.costs import Spending, limit_text
+from clusterctl.ec2.money.costs import EARLIER, Spending, limit_text
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.operations.access import Access
 from clusterctl.operations.costs import give_grace, note_spent, spending_of
@@ -162,17 +162,18 @@ def update_guards(
         untag(launcher.clients.ec2, earlier, tags.EARLIER_LIMITS)
     for failure in outcomes[len(targets) :]:
         if failure.error and spending.limits.ends:
-            index = failure.host.rpartition("-")[2]
-            launcher.progress.finding(
-                Finding.warning(
-                    "cost.untold",
-                    "in quarantine, its limits could not be updated (earlier ones, "
-                    f"if any, hold): {failure.error.message}",
-                    f"when it answers: clusterctl up {cluster.name}; or: clusterctl remove "
-                    f"{cluster.name} {index}",
-                    failure.host,
-                )
-            )
+            launcher.progress.finding(_untold(cluster.name, failure.host, failure.error))
+
+
+def _untold(cluster: str, host: str, error: ClusterctlError) -> Finding:
+    return Finding.warning(
+        EARLIER,
+        "in quarantine, its limits could not be updated (earlier ones, if any, hold): "
+        f"{error.message}",
+        f"when it answers: clusterctl up {cluster}; or: clusterctl remove {cluster} "
+        f"{host.rpartition('-')[2]}",
+        host,
+    )
 
 
 class ClusterEnd:

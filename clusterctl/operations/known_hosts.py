@@ -343,15 +343,7 @@ class HostKeySources:
         if not recorded or not keys or set(keys) <= set(recorded):
             return False
         self.known_keys.learn(node, keys)
-        self.notify(
-            Finding.warning(
-                "hostkey.renewed",
-                f"{node.instance_id} has other host keys than the known ones: {_listed(keys)}, "
-                f"not {_listed(recorded)}; EC2 confirms the new ones, which are known from now on",
-                "if you do not know why they are new, ask who else uses the node",
-                node.name,
-            )
-        )
+        self.notify(_renewed(node, keys, recorded))
         return True
 
     def _console(self, node: Node) -> tuple[str, ...]:
@@ -368,11 +360,21 @@ class HostKeySources:
         return ()
 
 
+def _renewed(node: Node, keys: tuple[str, ...], recorded: tuple[str, ...]) -> Finding:
+    return Finding.warning(
+        "hostkey.renewed",
+        f"{node.instance_id} has other host keys than the known ones: {_listed(keys)}, "
+        f"not {_listed(recorded)}; EC2 confirms the new ones, which are known from now on",
+        "if you do not know why they are new, ask who else uses the node",
+        node.name,
+    )
+
+
 def _accepted(node: Node, host_key: str) -> Finding:
     return Finding.warning(
         "hostkey.unverified",
         f"its host key was ACCEPTED UNCHECKED, because of --accept-new-host-keys: "
-        f"{key_fingerprint(host_key)}. If someone is in between, they hold your session",
+        f"{key_fingerprint(host_key)}. Whoever is in between can read and change the session",
         "compare it with what the node has: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub; "
         "a later `up` compares it with the console",
         node.name,

@@ -99,7 +99,10 @@ class Losses:
         ]
         found += [
             Finding.warning(
-                "results.run", f"{host}: a run that was started by hand has not ended: {line}"
+                "results.run",
+                f"a run that was started by hand has not ended, and ends with the node: {line}",
+                "wait until it ends",
+                host,
             )
             for host, line in self.runs
         ]
@@ -112,8 +115,9 @@ class Losses:
         found += [
             Finding.warning(
                 "results.unknown",
-                f"{host}: not known what is left there: {reason}",
+                f"not known what is left there: {reason}",
                 f"if it can be started or reached again: clusterctl status {name}",
+                host,
             )
             for host, reason in self.unknown.items()
         ]
@@ -151,14 +155,15 @@ def _unsaved(written: Sequence[Written], folder: ClusterFolder) -> Iterator[Find
     if parts:
         lost = next((one.lost_copy for one in written if one.lost_copy), "")
         why = f"and the copy in {lost} is gone" if lost else "not fetched since they changed"
+        text = f"{by} left {'; '.join(parts)}, {why}"
         hosts = _hosts(one for one in written if one.files)
-        text = f"{hosts}: {by} left {'; '.join(parts)}, {why}"
-        yield Finding.warning("results.unsaved", text, f"{hint}: {save}")
+        yield Finding.warning("results.unsaved", text, f"{hint}: {save}", hosts)
     unread = [one for one in written if one.unread]
     if unread:
         reasons = "; ".join(dict.fromkeys(text for one in unread for text in one.unread))
-        text = f"{_hosts(unread)}: not known what {by} left there: {reasons}"
-        yield Finding.warning("results.unknown", text, f"make it readable there, then: {save}")
+        text = f"not known what {by} left there: {reasons}"
+        hint = f"make it readable there, then: {save}"
+        yield Finding.warning("results.unknown", text, hint, _hosts(unread))
 
 
 def _hosts(written: Iterable[Written]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.units import count
 from clusterctl.ec2.cluster_resources import anothers_key
 from clusterctl.ec2.creations import CREATIONS, Creations
@@ -44,6 +45,11 @@ def others_text(name: str, others: Sequence[str]) -> str:
     more = [f"{len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
     named = ", ".join([*others[:MOST_NAMED], *more])
     return f"cluster {name} has {count(len(others), 'resource')} not made from here: {named}"
+
+
+def others_finding(name: str, others: Sequence[str]) -> Finding:
+    """Return the warning before these resources are removed all the same."""
+    return Finding.warning("down.elsewhere", others_text(name, others))
 
 
 @dataclass(frozen=True)

@@ -591,14 +591,14 @@ def _join(
 def _untold(failure: ClusterctlError) -> Finding:
     text = f"the nodes did not get the end time of their Capacity Block: {failure.message}"
     hint = "give the login user `sudo -n`; `clusterctl status` shows the end, too"
-    return Finding.warning("reservation.untold", text, hint)
+    return Finding.warning("reservation.end", text, hint)
 
 
 def _no_programs(launcher: Launcher, head: str, reason: str) -> Finding:
     folder = launcher.folder
     return Finding.warning(
         "head.programs",
-        f"could not be given runclust and copyclust: {reason}",
+        f"runclust and copyclust could not be installed: {reason}",
         f"they work from here: runclust {folder.hosts} hostname; "
         f"once that is fixed, `clusterctl up {folder.path.name}` installs them",
         head,

@@ -468,12 +468,7 @@ def preflight_nodes(
     unsaid = () if force else running.silent
     failures = {one.host: one.error for one in (*unsaid, *facts_read.failures)}
     silent = [(host, error.message) for host, error in failures.items() if error]
-    name, index = access.cluster.name, ",".join(host.rpartition("-")[2] for host, _ in silent)
-    hint = (
-        f"mpirun needs all nodes in service: leave it out (clusterctl quarantine {name} {index}), "
-        f"or give it a new machine (clusterctl replace {name} {index})"
-    )
-    unreachable = findings_by_message("node.unreachable", silent, hint)
+    unreachable = unreachable_findings(access.cluster.name, silent)
     if not facts_read.values or facts_read.outcomes[0].error:
         return tuple(unreachable), {}
     per_host = zip(access.targets, hosts.fill(job.ranks, job.per_host))
@@ -485,6 +480,16 @@ def preflight_nodes(
     ]
     found = preflight(job, facts_read.values, with_ranks, force, home, besides)
     return in_order([*unreachable, *found]), {one.host: one.versions for one in facts_read.values}
+
+
+def unreachable_findings(cluster: str, silent: Sequence[tuple[str, str]]) -> list[Finding]:
+    """Return errors about nodes that did not answer. `silent` are pairs of host and reason."""
+    index = ",".join(host.rpartition("-")[2] for host, _ in silent)
+    hint = (
+        "mpirun needs all nodes in service: leave it out (clusterctl quarantine "
+        f"{cluster} {index}), or give it a new machine (clusterctl replace {cluster} {index})"
+    )
+    return findings_by_message("node.unreachable", silent, hint)
 
 
 def leftovers(cluster: str, running: RunningWork) -> list[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market
+from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Limits, Market
 from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster
 from clusterctl.domain.findings import Finding, Severity, errors
 from clusterctl.domain.ranges import fold_hosts
@@ -34,7 +34,7 @@ from clusterctl.ec2.launch.execution import (
 from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
 from clusterctl.ec2.launch.preflight import AWAITED
-from clusterctl.ec2.money.costs import format_limits, left_findings, passed_end
+from clusterctl.ec2.money.costs import Spending, format_limits, left_findings, passed_end
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.node.guard.settings import GRACE_S
 from clusterctl.operations.costs import note_spent, record_removal_cost, running_cost, spending_of
@@ -177,8 +177,9 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     for finding in plan.findings:
         if finding.severity is Severity.WARNING:
             progress.finding(finding)
-    if plan.stopped:
-        for finding in ended_findings(launcher, plan):
+    if plan.stopped and plan.spec.limits.ends:
+        money = spending_of(launcher.clients, plan.observed.instances)
+        for finding in ended_findings(name, plan.spec.limits, money):
             progress.finding(finding)
     if (plan.missing or plan.stopped or plan.grants) and launcher.approve(plan):
         check_plan_holds(client, plan, launcher.timeouts, is_tagged=False)
@@ -245,21 +246,18 @@ def prepare_start(launcher: Launcher) -> None:
     set_at_power_off(launcher.clients.ec2, kept, "stop")
 
 
-def ended_findings(launcher: Launcher, plan: LaunchPlan) -> Iterator[Finding]:
-    """Warn before stopped nodes are started though their end by the plan's limits has passed."""
-    if not plan.spec.limits.ends:
-        return
-    money = spending_of(launcher.clients, plan.observed.instances)
-    passed = passed_end(plan.spec.limits, money.ran_h, money.spent_usd, money.hourly_usd)
+def ended_findings(name: str, limits: Limits, money: Spending) -> Iterator[Finding]:
+    """Warn before stopped nodes are started though their end by these limits has passed."""
+    passed = passed_end(limits, money.ran_h, money.spent_usd, money.hourly_usd)
     left = count(round(GRACE_S / 60), "minute")
-    hint = f"a new end: clusterctl up {launcher.name}, with all limits that are to hold"
+    hint = f"a new end: clusterctl up {name}, with all limits that are to hold"
     if passed:
         yield Finding.warning(
             "limits.ended",
             f"the end by {passed.option} has passed: the nodes run {left} from when they are ready",
             hint,
         )
-    elif not money.complete:
+    elif limits.ends and not money.complete:
         yield Finding.warning(
             "limits.unknown",
             "EC2 does not know for how long the nodes have run. If their end has passed by their "

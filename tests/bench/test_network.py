@@ -235,11 +235,3 @@ def test_figures_of_mpi_that_count_for_nothing(text, status, error):
     [found] = findings(NetworkFigures(("a-0", "a-1"), 4, 1.0, allreduce=(table,)), "a")
     assert (found.check, found.severity) == ("bench.mpi", Severity.ERROR)
     assert found.message == f"osu_allreduce: {error}"
-
-
-def test_where_nccl_tests_are_to_be_had():
-    lacks = ("all_gather_perf", "alltoall_perf")
-    [found] = findings(NetworkFigures(("a-0", "a-1"), 4, 1.0, lacks_nccl_tests=lacks), "a")
-    assert "with all_gather_perf, alltoall_perf of nccl-tests: not on the head" in found.message
-    assert (found.check, found.severity) == ("bench.nccl-tests", Severity.INFO)
-    assert "github.com/NVIDIA/nccl-tests" in found.hint

@@ -152,67 +152,33 @@ def unit(**properties):
     return {"LoadState": "loaded", "ActiveState": "inactive", "Result": "success", **properties}
 
 
-@pytest.mark.parametrize(
-    ("found", "asked", "check_id", "message"),
-    [
-        (
-            Equipment(root(29.0)),
-            RequestedEquipment(0, 500),
-            "disk.size",
-            "29 GiB of 500 requested",
-        ),
-        (Equipment(efa=3), RequestedEquipment(4), "efa.count", "3 of 4 EFA devices there"),
-        (Equipment(efa=0), RequestedEquipment(1), "efa.count", "0 of 1 EFA device there"),
-        (Equipment(efa=None), RequestedEquipment(4), "efa.driver", "no EFA driver"),
-        (
-            Equipment(store_unit=unit(ActiveState="failed", Result="exit-code")),
-            RequestedEquipment(),
-            "store.mount",
-            "dlami-nvme has failed (exit-code)",
-        ),
-        (
-            Equipment(store_unit=unit(ActiveState="activating")),
-            RequestedEquipment(),
-            "store.mount",
-            "still at it after 60 s",
-        ),
-        (Equipment(store_unit=unit(Job="7")), RequestedEquipment(), "store.mount", "still at it"),
-        (
-            Equipment(store_unit=unit(ActiveState="active"), store_disks=True),
-            RequestedEquipment(),
-            "store.mount",
-            "dlami-nvme has done nothing",
-        ),
-        (
-            Equipment(store_disks=True),
-            RequestedEquipment(),
-            "store.mount",
-            "its image does not mount",
-        ),
-        (
-            Equipment(fabric_manager="failed", inactive_links=0),
-            RequestedEquipment(),
-            "gpu.fabric",
-            "Fabric Manager is failed: until it is active, CUDA programs fail with error 802",
-        ),
-        (
-            Equipment(fabric_manager="unknown"),
-            RequestedEquipment(),
-            "gpu.fabric",
-            "is not known: systemctl does not say",
-        ),
-        (
-            Equipment(fabric_manager="active", inactive_links=12),
-            RequestedEquipment(),
-            "gpu.nvlink",
-            "12 NVLinks of its GPUs are down",
-        ),
-    ],
-)
-def test_each_problem_of_the_equipment_is_a_finding(found, asked, check_id, message):
+NO_REQUEST = RequestedEquipment()
+PROBLEMS = [
+    (Equipment(root(29.0)), RequestedEquipment(0, 500), "disk.size"),
+    (Equipment(efa=3), RequestedEquipment(4), "efa.count"),
+    (Equipment(efa=0), RequestedEquipment(1), "efa.count"),
+    (Equipment(efa=None), RequestedEquipment(4), "efa.driver"),
+    *(
+        (Equipment(store_unit=unit(**properties), store_disks=disks), NO_REQUEST, "store.mount")
+        for properties, disks in (
+            ({"ActiveState": "failed", "Result": "exit-code"}, False),
+            ({"ActiveState": "activating"}, False),
+            ({"Job": "7"}, False),
+            ({"ActiveState": "active"}, True),
+        )
+    ),
+    (Equipment(store_disks=True), NO_REQUEST, "store.mount"),
+    (Equipment(fabric_manager="failed", inactive_links=0), NO_REQUEST, "gpu.fabric"),
+    (Equipment(fabric_manager="unknown"), NO_REQUEST, "gpu.fabric"),
+    (Equipment(fabric_manager="active", inactive_links=12), NO_REQUEST, "gpu.nvlink"),
+]
+
+
+@pytest.mark.parametrize(("found", "asked", "check_id"), PROBLEMS)
+def test_each_problem_of_the_equipment_is_a_finding(found, asked, check_id):
+    """tests/test_findings.py prints them."""
     [finding] = check_equipment("demo-3", found, asked)
     assert (finding.check, finding.host) == (check_id, "demo-3")
-    assert message in finding.message
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_node_that_was_not_launched_or_was_removed_is_not_gone(clusterctl, cli
     died = launch(client, "demo", 1, **{tags.FIRST_INDEX: "1"})
     client.terminate_instances(InstanceIds=died)
     [message] = told()
-    assert message.startswith("without the cost of demo-1: gone, ")
+    assert message.startswith("this leaves out the cost of demo-1: gone, ")
     there = [one.node.instance_id for one in find_instances(client, "demo")]
     client.terminate_instances(InstanceIds=there)
     launch(client, "other", 1, **{tags.NODES: "0-1"})

@@ -114,7 +114,11 @@ def _texts():
                 yield where, node.value
 
 
-def _unknown(said):
+# In backticks, after a colon, in brackets, or a line of help. Elsewhere it is prose.
+COMMAND = re.compile(r"(?:`|: |\(|^ +)clusterctl ((?:(?!clusterctl |, )[^`;\n)])+)", re.MULTILINE)
+
+
+def unknown_words(said):
     """Return the words of `clusterctl SAID` that do not exist: its first word, or options."""
     command, words = cli, re.sub("'[^']*'", "X", said).split()
     while isinstance(command, click.Group) and words and "X" not in words[0]:
@@ -134,10 +138,6 @@ def _unknown(said):
 
 
 def test_every_command_option_and_page_that_is_named_exists():
-    # In backticks, after a colon, in brackets, or a line of help. Elsewhere it is prose.
-    command = re.compile(
-        r"(?:`|: |\(|^ +)clusterctl ((?:(?!clusterctl |, )[^`;\n)])+)", re.MULTILINE
-    )
     texts = [(where, text) for where, text in _texts() if "clusterctl " in text or "docs/" in text]
     wrong = [
         f"{where}: docs/{page}"
@@ -148,8 +148,8 @@ def test_every_command_option_and_page_that_is_named_exists():
     wrong += [
         f"{where}: clusterctl {said}: {unknown}"
         for where, text in texts
-        for said in command.findall(re.sub("^#.*", "", text, flags=re.MULTILINE))
-        for unknown in _unknown(said)
+        for said in COMMAND.findall(re.sub("^#.*", "", text, flags=re.MULTILINE))
+        for unknown in unknown_words(said)
     ]
     assert not wrong, "\n".join(wrong)
 

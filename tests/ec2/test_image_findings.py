@@ -46,6 +46,7 @@ CASES = [
     (image(), machine("trn1.32xlarge", gpus=0), ["type.accelerator error"]),
     (image(), machine("g4ad.xlarge", gpus=0), ["type.accelerator error"]),
     (image(), machine("g6f.large", "L4", 0), ["type.fractional warning"]),
+    (image(), machine("gr6f.4xlarge", "L4", 0), ["type.fractional warning"]),
     # Image
     (None, P4D, ["image.none error"]),
     (None, machine("trn1.2xlarge", gpus=0), ["type.accelerator error", "image.none error"]),
@@ -113,23 +114,6 @@ def test_what_is_said_of_an_image_on_a_machine(chosen, on, said):
 def test_what_is_said_of_horovod(chosen, on, severity):
     found = [one for one in image_findings(chosen, on) if one.check == "image.horovod"]
     assert [one.severity for one in found] == ([severity] if severity else [])
-
-
-@pytest.mark.parametrize(
-    ("chosen", "on", "wanted", "hint"),
-    [
-        (image(), P3, None, "--image 'Deep Learning Base Proprietary Nvidia Driver *'"),
-        (image(PROPRIETARY), B200, None, "--image 'Deep Learning Base OSS Nvidia Driver GPU AMI"),
-        (image(), machine("trn1.2xlarge", gpus=0), None, "--instance-type g5.12xlarge"),
-        (image(), machine("g6f.large", "L4", 0), None, "--instance-type g6.xlarge"),
-        (image(), machine("gr6f.4xlarge", "L4", 0), None, "--instance-type gr6.4xlarge"),
-        (None, P3, None, "--image AMI"),
-        (None, P4D, "ami-2", "check --image and --region"),
-    ],
-)
-def test_the_hint_names_what_to_take(chosen, on, wanted, hint):
-    first = image_findings(chosen, on, wanted, TODAY)[0]
-    assert hint in first.hint
 
 
 def test_an_image_that_is_not_there_is_named():

@@ -95,7 +95,7 @@ LATE, REFUSED = "no answer within 5 s", "PermissionError: [Errno 13] /data"
     [
         (
             [(mount, "mount /data", None, LATE), (growth, "growth /data", None, LATE)],
-            [("disk.hangs", Severity.ERROR, f"/data: the file system: {LATE}")],
+            [("fact.hangs", Severity.ERROR, f"/data: the file system does not answer ({LATE})")],
         ),
         (
             [(mount, "mount /data", None, REFUSED), (growth, "growth /data", None, REFUSED)],

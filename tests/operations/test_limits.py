@@ -195,10 +195,10 @@ def test_a_limit_that_not_every_node_has_is_not_shown_as_the_end(world, capsys):
         money = spending(one.seen(), one.prices(), at(one.now))
         print_spending(money)
         limits = capsys.readouterr().out.splitlines()[1].split(";")[1]
-        return limits.split(" in ")[0], [found.message for found in money.findings]
+        return limits.split(" in ")[0], [(found.host, found.message) for found in money.findings]
 
     assert shown() == (" ends", [])
-    earlier = "demo-[0-2]: may still have earlier limits: max-hours=30"
+    earlier = ("demo-[0-2]", "may still have earlier limits: max-hours=30")
     # Not a node that hangs, nor a command that ends before the guards are set.
     assert not one.up(Limits(max_hours=2), "ssh-1")
     assert shown() == (" not yet on every node", [earlier])
@@ -206,14 +206,13 @@ def test_a_limit_that_not_every_node_has_is_not_shown_as_the_end(world, capsys):
     assert shown() == (" not yet on every node", [earlier])
     assert one.up(None)
     assert shown()[0] == " ends"
-    assert not any("earlier" in text for text in shown()[1])
+    assert not any("earlier" in text for _, text in shown()[1])
 
 
 def warned(world: World, limits: Limits | None = None):
     """Return what `start`, or with limits `up`, warns of before it starts the stopped nodes."""
-    spec = SimpleNamespace(limits=limits or world.limits)
-    plan = SimpleNamespace(spec=spec, observed=SimpleNamespace(instances=world.seen()))
-    return [*up.ended_findings(world.launcher, plan)]
+    money = spending(world.seen(), world.prices(), at(world.now))
+    return [*up.ended_findings("demo", limits or world.limits, money)]
 
 
 def test_a_start_after_the_end_leaves_a_quarter_of_an_hour_and_says_so(world):

@@ -218,21 +218,21 @@ def test_what_a_job_left_is_one_finding_whatever_the_number_of_nodes_and_folders
     left += [Written("demo-0", "J", "/home/u/resnet", "checkpoints", 1, 1024)]
     left += [Written(f"demo-{index}", "", "/home/u/hand", "files", 1, 1) for index in range(2)]
     found = Losses(written=tuple(left)).findings(ClusterFolder(tmp_path / "demo"))
-    assert [one.message for one in found] == [
-        "demo-[0-2]: job J left 6 files of 3.0 MiB in /code/J; checkpoints, 1 file of 1.0 KiB in "
-        "/home/u/resnet, not fetched since they changed",
-        "demo-0: a run that was started by hand left 1 file of 1 B in /home/u/hand, not fetched "
-        "since they changed",
-        "demo-1: a run that was started by hand left 1 file of 1 B in /home/u/hand, not fetched "
-        "since they changed",
-    ]
+    hand = "a run that was started by hand left 1 file of 1 B in /home/u/hand"
+    since = "not fetched since they changed"
+    assert [(one.host, one.message) for one in found] == [
+        ("demo-[0-2]", "job J left 6 files of 3.0 MiB in /code/J; checkpoints, 1 file of 1.0 KiB "
+         f"in /home/u/resnet, {since}"),
+        ("demo-0", f"{hand}, {since}"),
+        ("demo-1", f"{hand}, {since}"),
+    ]  # fmt: skip
     assert found[0].hint == "save them: clusterctl fetch demo J runs/J"
     assert f"{tmp_path}/demo/ssh_config demo-1:/home/u/hand ." in found[2].hint
     left = [Written("demo-0", "J", "/out", "files", 1, 1, ("/out/a: b",), "/here")]
     found = Losses(written=tuple(left)).findings(ClusterFolder(tmp_path / "demo"))
     assert [one.message for one in found] == [
-        "demo-0: job J left 1 file of 1 B in /out, and the copy in /here is gone",
-        "demo-0: not known what job J left there: /out/a: b",
+        "job J left 1 file of 1 B in /out, and the copy in /here is gone",
+        "not known what job J left there: /out/a: b",
     ]
 
 

@@ -139,7 +139,7 @@ def test_a_node_in_quarantine_is_told_when_to_end(lab):
         assert (status, "clusterctl remove limited 1" in err) == (0, True), err
         assert idle_judges() == ([], 1)
         status, _, err = limited.ctl("up", "--nodes", "2", "--max-hours", "5")
-        assert (status, "cost.untold" in err) == (0, False), err
+        assert (status, "limits.earlier" in err) == (0, False), err
         told = [json.loads(limited.on(node, GUARD)) for node in (0, 1)]
         assert "index" not in told[1] or told[1]["index"] is None, "it judges alone if it idles"
         # Each counts its own running time, up to five hours from now.

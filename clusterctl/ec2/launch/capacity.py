@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import Market
 from clusterctl.domain.errors import AwsError
+from clusterctl.domain.findings import Finding, Severity
 from clusterctl.ec2.errors import paged, translated
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.network.vpcs import Subnet
@@ -276,6 +277,17 @@ def find_reservation(client: EC2Client, reservation_id: str) -> Reservation | No
             tenancy=found.get("Tenancy") or "default",
         )
     return None
+
+
+def end_finding(at: datetime, severity: Severity) -> Finding:
+    """Return the finding about the end of a Capacity Block's nodes, for before and after `up`."""
+    return Finding(
+        "reservation.end",
+        severity,
+        f"EC2 begins to terminate the nodes at {at:%Y-%m-%d %H:%M %Z}, 30 minutes before their "
+        "Capacity Block ends",
+        hint="write the last checkpoint by then; each node is warned 40, 15 and 10 minutes before",
+    )
 
 
 def block_end(client: EC2Client, instances: Iterable[Instance]) -> datetime | None:

@@ -545,23 +545,18 @@ def _is_awaited(value: Any) -> bool:
 def _result_of(error: AwsError, is_new: bool) -> tuple[Finding, ...]:
     if error.code == "DryRunOperation":
         limits = "checked without key and groups, which do not exist yet; " if is_new else ""
-        text = f"EC2 permits RunInstances; {limits}capacity and quotas are not part of the question"
+        text = f"EC2 permits RunInstances; {limits}capacity and quotas were not checked"
         return (Finding.info("launch.permitted", text),)
+    text, hint = f"RunInstances is refused: {error.message}", error.hint
     if error.code in NOT_PERMITTED:
-        return (
-            Finding.error(
-                "launch.permitted",
-                f"RunInstances is refused: {error.message}",
-                error.hint or "see what it needs: clusterctl iam-policy operator",
-            ),
-        )
-    final = refusal_action(error.code) in (RefusalAction.ABORT, RefusalAction.FIX)
-    again = outcome_unknown(error) or throttled(error) or not_yet_known(error)
-    if not final or again or is_about_filling(error):
-        return ()
-    text = f"RunInstances is refused: {error.message}"
-    if is_new:
-        # The launch itself names a key and a group, and may be taken.
-        text = f"checked without key and groups, which do not exist yet: {text}"
-        return (Finding.warning("launch.permitted", text, error.hint),)
-    return (Finding.error("launch.permitted", text, error.hint),)
+        hint = hint or "see what it needs: clusterctl iam-policy operator"
+    else:
+        final = refusal_action(error.code) in (RefusalAction.ABORT, RefusalAction.FIX)
+        again = outcome_unknown(error) or throttled(error) or not_yet_known(error)
+        if not final or again or is_about_filling(error):
+            return ()
+        if is_new:
+            # The launch itself names a key and a group, and may be taken.
+            text = f"checked without key and groups, which do not exist yet: {text}"
+            return (Finding.warning("launch.permitted", text, hint),)
+    return (Finding.error("launch.permitted", text, hint),)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from clusterctl.domain.cluster import ASLEEP, ClusterSpec, Node
-from clusterctl.domain.findings import Finding, errors
+from clusterctl.domain.findings import Finding, as_warning, errors
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
@@ -27,7 +27,6 @@ from clusterctl.ec2.launch.preflight import (
     check_request,
     cluster_estimate,
     cluster_findings,
-    errors_as_warnings,
     estimate_of,
     kept,
     open_subnets,
@@ -605,9 +604,9 @@ def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
     resent = _resent(plan, groups)
     # Errors about a launch that was sent before become warnings: they may be caused by that very
     # launch, for example a used-up quota.
-    findings = (
-        errors_as_warnings(verdict.findings) if len(resent) == len(groups) else verdict.findings
-    )
+    findings = verdict.findings
+    if len(resent) == len(groups):
+        findings = tuple(map(as_warning, findings))
     # The other steps are planned for the first of these places, so those of resent launches come
     # first.
     first = [place for place, _, _ in resent.values()]

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 
 from clusterctl.domain.cluster import ClusterSpec, Limits, Market
 from clusterctl.domain.errors import ClusterctlError, UsageError
-from clusterctl.domain.findings import Finding, Severity, errors, in_order
+from clusterctl.domain.findings import Finding, Severity, as_warning, errors, in_order
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count
 from clusterctl.ec2.cluster_resources import anothers_key
 from clusterctl.ec2.images import Image, image_findings
 from clusterctl.ec2.instances import Instance, duplicate_nodes, members_or_all
-from clusterctl.ec2.launch.capacity import LINUX, Reservation
+from clusterctl.ec2.launch.capacity import LINUX, Reservation, end_finding
 from clusterctl.ec2.launch.observe import Catalogue, Observed
 from clusterctl.ec2.launch.quotas import quota_exceeded_finding, quota_finding
 from clusterctl.ec2.launch.request import (
@@ -219,12 +219,7 @@ def _block(context: LaunchContext) -> Iterator[Finding]:
             "leave --min-nodes out",
         )
     if found and found.machines_end_at:
-        yield Finding.warning(
-            "reservation.end",
-            f"EC2 begins to terminate the nodes at {found.machines_end_at:%Y-%m-%d %H:%M %Z}, 30 "
-            "minutes before the block ends",
-            "write the last checkpoint by then; each node is warned 40, 15 and 10 minutes before",
-        )
+        yield end_finding(found.machines_end_at, Severity.WARNING)
 
 
 def spot(context: LaunchContext) -> Iterator[Finding]:
@@ -251,13 +246,12 @@ def limit_findings(observed: Observed) -> Iterator[Finding]:
             "leave --idle-stop out, or limit the time with --max-hours",
         )
     elif spec.limits.ends:
-        after = f"{spec.limits.stopped_days:g} days" if spec.limits.stopped_days else "N days"
         yield Finding.warning(
             "limits.both",
-            "with --idle-stop the end of the time only stops the nodes, too: EC2 has one answer "
-            "for every power-off. The machines cost nothing from then on, their disks do",
-            f"clusterctl down {spec.name} ends that; so does, after --stopped-days "
-            f"({after}), clusterctl gc --delete; without --idle-stop the nodes are terminated",
+            "with --idle-stop nodes are only stopped at the end of their time, too, since EC2 has "
+            "one setting for every power-off: their disks go on costing",
+            f"remove them then: clusterctl down {spec.name}, or clusterctl gc --delete once "
+            "--stopped-days have passed; without --idle-stop they are terminated",
         )
 
 
@@ -295,9 +289,9 @@ def _dropped(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
         ends = before.at_power_off == "stop" and spec.limits.at_power_off == "terminate"
         yield Finding.warning(
             "limits.dropped",
-            f"the limits of this `up` replace the earlier ones: {', '.join(gone)} is gone"
-            + (", and at the end the nodes are terminated now, with their disks" if ends else ""),
-            f"give all that are to hold in one: clusterctl up {spec.name}, with each of them",
+            f"this `up` replaces the earlier limits, and drops {', '.join(gone)}"
+            + (": at their end the nodes are now terminated, with their disks" if ends else ""),
+            f"give every limit that is to hold in one command: clusterctl up {spec.name}",
         )
 
 
@@ -306,8 +300,8 @@ def sold(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
     if machine.usage_classes and context.spec.market.value not in machine.usage_classes:
         yield Finding.error(
             "type.market",
-            f"{machine.name} is not to be had as {context.spec.market.value}",
-            f"EC2 has it as {', '.join(machine.usage_classes)}",
+            f"EC2 does not sell {machine.name} as {context.spec.market.value}",
+            f"it sells it as {', '.join(machine.usage_classes)}",
         )
 
 
@@ -337,7 +331,8 @@ def _interfaces(context: LaunchContext, machine: MachineType) -> Finding | None:
         return None
     need = interfaces_needed(machine, context.missing, context.spec)
     wanted = (
-        f"{count(context.missing, 'more node')} ({machine.name}) with {need} network interfaces"
+        f"{count(context.missing, 'more node')} ({machine.name}) "
+        f"{'needs' if context.missing == 1 else 'need'} {need} network interfaces"
     )
     use, region = context.catalogue.interfaces, context.observed.region
     return quota_exceeded_finding("quota.interfaces", use, need, wanted, region)
@@ -375,8 +370,7 @@ def kept(observed: Observed) -> Iterator[Finding]:
     if requested:
         yield Finding.warning(
             "disk.kept",
-            f"{', '.join(requested)}: the nodes that are there keep their disks, new ones "
-            "are launched with it",
+            f"{', '.join(requested)}: for new nodes only, existing ones keep their disks",
             f"another disk for all of them takes a new cluster: clusterctl down {spec.name}",
         )
 
@@ -469,8 +463,8 @@ def addresses(context: LaunchContext) -> Iterator[Finding]:
         most = max(subnets, key=lambda subnet: subnet.free_addresses)
         yield Finding.error(
             "subnet.addresses",
-            f"{count(context.missing, 'node')} need as many addresses; the roomiest subnet, "
-            f"{most.subnet_id} in {most.zone}, has {most.free_addresses} left",
+            f"{count(context.missing, 'node')} need as many addresses; the subnet with the "
+            f"most, {most.subnet_id} in {most.zone}, has {most.free_addresses} left",
             "choose a larger subnet with --subnet, or make a network: clusterctl network up NAME",
         )
 
@@ -657,7 +651,7 @@ def single_node_growth(context: LaunchContext, machine: MachineType) -> Iterator
     if not there[0].efa and machine.efa_interfaces:
         lacking.append(("EFA", "--efa"))
     if lacking and not spec.capacity_reservation:
-        names = " and ".join(what for what, _ in lacking)
+        names = " or ".join(what for what, _ in lacking)
         options = " ".join(option for _, option in lacking)
         yield Finding.warning(
             "network.grown",
@@ -690,7 +684,7 @@ def preflight(observed: Observed, missing: int) -> PreflightResult:
     by_type = {name: _of_type(context, name) for name in spec.types}
     usable = tuple(name for name, found in by_type.items() if not errors(found))
     for name, found in by_type.items():
-        common += [_not_tried(name, one) if usable and _is_error(one) else one for one in found]
+        common += [_not_tried(name, one) if usable else one for one in found]
     # Several types may give the same finding: show it once.
     return PreflightResult(in_order(dict.fromkeys(common)), usable)
 
@@ -699,14 +693,6 @@ def cluster_findings(observed: Observed) -> Iterator[Finding]:
     """Run the checks that also concern a cluster that lacks no node."""
     yield from limit_findings(observed)
     yield from ssh_findings(observed)
-
-
-def errors_as_warnings(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """Turn errors into warnings, for a launch that was sent before and only its outcome is open."""
-    return tuple(
-        replace(finding, severity=Severity.WARNING) if _is_error(finding) else finding
-        for finding in findings
-    )
 
 
 def _of_type(context: LaunchContext, name: str) -> list[Finding]:
@@ -718,13 +704,10 @@ def _of_type(context: LaunchContext, name: str) -> list[Finding]:
     return [retired, *found] if retired else found
 
 
-def _is_error(finding: Finding) -> bool:
-    return finding.severity is Severity.ERROR
-
-
 def _not_tried(name: str, finding: Finding) -> Finding:
+    warning = as_warning(finding)
     text = f"{name} is not tried: {finding.message}"
-    return replace(finding, severity=Severity.WARNING, message=text)
+    return warning if warning is finding else replace(warning, message=text)
 
 
 def _unknown(context: LaunchContext, name: str) -> Finding:

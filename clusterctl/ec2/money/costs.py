@@ -201,49 +201,46 @@ def format_usd(usd: float | None) -> str:
 
 def budget_findings(
     limits: Limits, estimate: CostEstimate, spent_usd: float = 0.0
-) -> list[Finding]:
+) -> Iterator[Finding]:
     """Check an estimate against the limits, and report when the budget ends the cluster.
 
     `spent_usd` is what the cluster has cost so far.
     """
     hourly = estimate.hourly_usd
     if hourly is None:
-        return [_unpriced(limits, estimate)]
-    found = []
+        yield _unpriced(limits, estimate)
+        return
     if limits.max_hourly_usd is not None and hourly > limits.max_hourly_usd:
-        found.append(
-            Finding.error(
-                "cost.hourly",
-                f"this costs {format_usd(hourly)} an hour; "
-                f"--max-hourly allows {format_usd(limits.max_hourly_usd)}",
-                "ask for fewer nodes or a smaller type, or raise --max-hourly",
-            )
+        yield Finding.error(
+            "cost.hourly",
+            f"this costs {format_usd(hourly)} an hour; "
+            f"--max-hourly allows {format_usd(limits.max_hourly_usd)}",
+            "ask for fewer nodes or a smaller type, or raise --max-hourly",
         )
     if limits.budget_usd is not None:
-        found.extend(_budget(limits, limits.budget_usd, hourly, spent_usd))
-    return found
+        yield from _budget(limits, limits.budget_usd, hourly, spent_usd)
 
 
-def _budget(limits: Limits, budget: float, hourly: float, spent: float) -> list[Finding]:
+def _budget(limits: Limits, budget: float, hourly: float, spent: float) -> Iterator[Finding]:
     hint = "raise --budget, or ask for fewer nodes or a smaller type"
     if spent >= budget:
         text = f"the budget of {format_usd(budget)} is spent: {format_usd(spent)} so far"
-        return [Finding.error("cost.budget", text, hint)]
+        yield Finding.error("cost.budget", text, hint)
+        return
     if hourly <= 0:
-        return []
+        return
     hours = (budget - spent) / hourly
     lasts = format_duration(hours * 3600)
     if hours < 1:
         text = (
-            f"the budget of {format_usd(budget)} lasts {lasts} at {format_usd(hourly)} an hour; "
-            "an hour is the least"
+            f"the budget of {format_usd(budget)} lasts {lasts} at {format_usd(hourly)} an hour, "
+            "and has to last one hour"
         )
-        return [Finding.error("cost.budget", text, hint)]
-    if limits.max_hours is not None and limits.max_hours <= hours:
-        return []
-    before = "" if limits.max_hours is None else f", before --max-hours {limits.max_hours:g}"
-    text = f"the budget of {format_usd(budget)} ends the cluster after {lasts}{before}"
-    return [Finding.info("cost.budget", text)]
+        yield Finding.error("cost.budget", text, hint)
+    elif limits.max_hours is None or limits.max_hours > hours:
+        before = "" if limits.max_hours is None else f", before --max-hours {limits.max_hours:g}"
+        text = f"the budget of {format_usd(budget)} ends the cluster after {lasts}{before}"
+        yield Finding.info("cost.budget", text)
 
 
 # The check of a finding: a limit that is in the tags may not be in force.
@@ -289,7 +286,7 @@ def _left(limit: str, left_s: float, because: str, hint: str) -> Iterator[Findin
         yield Finding.error("limits.passed", f"{limit} has been reached already{reason}", hint)
     elif left_s < LEAST_LEFT_S:
         text = f"{limit} would end the nodes in {format_duration(left_s)}{reason}"
-        yield Finding.error("limits.passed", text, f"five minutes are the least; {hint}")
+        yield Finding.error("limits.passed", text, f"at least five minutes have to be left; {hint}")
 
 
 def _unpriced(limits: Limits, estimate: CostEstimate) -> Finding:
@@ -304,7 +301,9 @@ def _unpriced(limits: Limits, estimate: CostEstimate) -> Finding:
     ]
     text = f"the price of {count(unknown.count, 'node')} ({unknown.what}) is not known"
     if not kept:
-        return Finding.warning("cost.price", text, "check it before you launch")
+        return Finding.warning(
+            "cost.price", text, "check it before you launch, or allow pricing:GetProducts"
+        )
     return Finding.error(
         "cost.price",
         f"{text}: {' and '.join(kept)} cannot be kept",
@@ -596,9 +595,9 @@ def _reserved(
         yield Finding.warning(
             "cost.reservation",
             f"{count(len(nodes), 'stopped node')} in {reservation}: its capacity goes on costing "
-            f"{dollars} an hour, unless it was cancelled; neither this nor --budget counts that",
-            f"aws ec2 cancel-capacity-reservation --capacity-reservation-id {reservation} --region "
-            + _region_of(nodes[0].node.availability_zone),
+            f"{dollars} an hour, unless it was cancelled; this sum and --budget leave that out",
+            "cancel it: aws ec2 cancel-capacity-reservation --capacity-reservation-id "
+            f"{reservation} --region " + _region_of(nodes[0].node.availability_zone),
         )
 
 
@@ -615,34 +614,32 @@ def _earlier(instances: Sequence[Instance]) -> Iterator[Finding]:
         if earlier:
             yield Finding.warning(
                 EARLIER,
-                f"{fold_hosts(names)}: may still have earlier limits: {earlier}",
-                "have all nodes get the new ones: clusterctl up",
+                f"may still have earlier limits: {earlier}",
+                "send the new ones to all nodes: clusterctl up",
+                fold_hosts(names),
             )
 
 
 def _endings(
     limits: Limits, hourly: float | None, spent: float, ends: float | None, by: str
-) -> list[Finding]:
-    found = []
+) -> Iterator[Finding]:
     if limits.max_hourly_usd is not None and hourly is not None and hourly > limits.max_hourly_usd:
         text = (
             f"it costs {format_usd(hourly)} an hour now, "
             f"more than --max-hourly {format_usd(limits.max_hourly_usd)}"
         )
-        found.append(Finding.warning("cost.hourly", text, "remove nodes, or the cluster"))
+        hint = "remove nodes: clusterctl remove; or all: clusterctl down"
+        yield Finding.warning("cost.hourly", text, hint)
     if limits.budget_usd is not None and spent >= limits.budget_usd:
         text = f"the budget of {format_usd(limits.budget_usd)} is spent: {format_usd(spent)}"
-        found.append(Finding.warning("cost.budget", text, "remove the cluster: clusterctl down"))
+        yield Finding.warning("cost.budget", text, "remove the cluster: clusterctl down")
     elif limits.budget_usd is not None and hourly is None:
-        text = "price unknown: so is how long the budget lasts"
-        found.append(Finding.warning("cost.price", text, "allow pricing:GetProducts"))
+        text = "the price is not known, nor how long the budget lasts"
+        yield Finding.warning("cost.price", text, "allow pricing:GetProducts")
     if ends is not None and ends < WARN_BELOW_H:
         left = f"in {format_duration(ends * 3600)}" if ends else "any moment now"
         text = f"the nodes end {left} by {by}"
-        found.append(
-            Finding.warning("cost.ending", text, "let the last checkpoint be written by then")
-        )
-    return found
+        yield Finding.warning("cost.ending", text, "write the last checkpoint by then")
 
 
 def _passed(
@@ -665,39 +662,36 @@ def _passed(
     if asleep:
         yield Finding.warning(
             "cost.ended",
-            f"{fold_hosts(asleep)}: the end by {end.option} has passed. Stopped, it costs its disk",
+            f"stopped, and its end by {end.option} has passed: its disk goes on costing",
             "remove the cluster: clusterctl down; to go on: a new limit with clusterctl up",
+            fold_hosts(asleep),
         )
 
 
-def _overdue(instances: Sequence[Instance], limits: Limits, now: datetime) -> list[Finding]:
+def _overdue(instances: Sequence[Instance], limits: Limits, now: datetime) -> Iterator[Finding]:
     asleep = [one for one in instances if one.node.state is NodeState.STOPPED]
-    if limits.stopped_days is None or not asleep:
-        return []
     stops = [stop for one in asleep if (stop := stopped_since(one.transition_reason))]
     days = max((_hours(stop, now) / 24 for stop in stops), default=0.0)
-    if days < limits.stopped_days:
-        return []
-    text = f"stopped for {days:.1f} days, {limits.stopped_days:g} were allowed: its disks cost"
-    return [
-        Finding.warning(
-            "cost.stopped", text, "remove it: clusterctl down, or clusterctl gc --delete"
+    if limits.stopped_days is not None and asleep and days >= limits.stopped_days:
+        yield Finding.warning(
+            "cost.stopped",
+            f"the cluster has been stopped for {days:.1f} days, and --stopped-days allows "
+            f"{limits.stopped_days:g}: its disks go on costing",
+            "remove it: clusterctl down, or clusterctl gc --delete",
         )
-    ]
 
 
-def _incomplete(instances: Sequence[Instance], costs: Sequence[NodeCost]) -> list[Finding]:
+def _incomplete(instances: Sequence[Instance], costs: Sequence[NodeCost]) -> Iterator[Finding]:
     nodes = grouped(
         (why, one.node.name) for one, cost in zip(instances, costs) for why in cost.missing
     )
-    return [
-        Finding.info(
+    for why, names in nodes.items():
+        yield Finding.info(
             "cost.incomplete",
-            f"{fold_hosts(names)} cost more than that: {why}",
+            f"the cost is incomplete: {why}",
             "all of it is on AWS's bill: see Cost Explorer",
+            fold_hosts(names),
         )
-        for why, names in nodes.items()
-    ]
 
 
 def _sources(

@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
-from syrupy.extensions.amber import AmberSnapshotExtension
 
 from clusterctl.domain.cluster import ClusterSpec, Disk, Limits, Market
 from clusterctl.domain.findings import Severity
@@ -192,17 +191,14 @@ FOUND = {
 }
 
 
-def test_each_check(snapshot):
-    """Each finding is as in __snapshots__. With an error, the plan has no steps."""
-    told = []
+def test_each_check():
+    """With an error, the plan has no steps. tests/test_findings.py prints the findings."""
     for case, (observed, spec) in FOUND.items():
         check_id = case.partition(" ")[0].rstrip(",")
         made = plan(observed, spec)
         [found] = [one for one in made.findings if one.check == check_id]
-        told += [case, f"  {found.severity.value}: {found.message}", f"  hint: {found.hint}"]
         assert made.refused is (found.severity is ERROR), case
         assert bool(made.steps) is not made.refused, case
-    assert "\n".join(told) == snapshot(extension_class=AmberSnapshotExtension)
 
 
 @pytest.mark.parametrize("ssh_from", ["203.0.113.7/32", "10.0.0.0/8", "2001::/16", "::1/128"])
@@ -384,7 +380,7 @@ def single(**changes):
 @pytest.mark.parametrize(
     ("observed", "lacks"),
     [
-        (single(), "without a placement group and EFA"),
+        (single(), "without a placement group or EFA"),
         (single(efa_interfaces=4), "without a placement group,"),
         (with_nodes(0, 1), ""),
     ],

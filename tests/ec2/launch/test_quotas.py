@@ -191,12 +191,6 @@ def test_whether_it_fits(nodes, used, limit, severity):
     assert (found and found.severity) == severity
 
 
-def test_a_quota_that_aws_does_not_list_is_not_guessed():
-    found = quota_finding(QuotaUse("spot", "", 0, None), P4D, 3, "us-west-2")
-    assert found.severity is Severity.INFO
-    assert "AWS lists no quota for p4d.24xlarge as spot" in found.message
-
-
 def test_interfaces_are_counted_where_a_launch_takes_many(client, moto_url, tmp_path):
     """32 p5en take 544 of 5,000 interfaces, which is a quota of VPC."""
     clients = clients_of(moto_url)
@@ -218,7 +212,7 @@ def test_interfaces_are_counted_where_a_launch_takes_many(client, moto_url, tmp_
         one for one in plan_launch(many, "key", "id").findings if one.check == "quota.interfaces"
     ]
     assert found.message == (
-        "400 more nodes (p5en.48xlarge) with 6800 network interfaces, 3 are in use, and the quota "
+        "400 more nodes (p5en.48xlarge) need 6800 network interfaces, 3 are in use, and the quota "
         "Network interfaces per Region (L-DF5E4CA3) is 5000 in us-east-1"
     )
     assert "--service-code vpc --quota-code L-DF5E4CA3 --desired-value 6803" in found.hint

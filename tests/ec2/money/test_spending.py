@@ -149,9 +149,12 @@ def test_a_cluster_is_the_sum_of_its_nodes():
 def test_why_it_is_not_all_is_said_once_for_all_nodes():
     found = spent_by(machine(3, made=50), machine(3, made=50, index=1), machine(1, index=2))
     [finding] = found.findings
-    assert (finding.check, found.complete) == ("cost.incomplete", False)
+    assert (finding.check, finding.host, found.complete) == (
+        *("cost.incomplete", "demo-[0-1]"),
+        False,
+    )
     assert finding.message == (
-        "demo-[0-1] cost more than that: it was started 2026-11-21 09:00 UTC; for how long it ran "
+        "the cost is incomplete: it was started 2026-11-21 09:00 UTC; for how long it ran "
         "between 2026-11-19 10:00 and then is not known"
     )
 
