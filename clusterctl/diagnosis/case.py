@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar, NamedTuple
 
@@ -430,6 +430,37 @@ class Scene(StepSigns):
         if len(kinds) < 2:
             return next(iter(kinds), "a call that no stack shows")
         return " and ".join(f"{kind} ({format_ranks(at)})" for kind, at in kinds.items())
+
+
+def numbered(evidence: Evidence) -> Evidence:
+    """Return the evidence with numbers for the ranks whose environment could not be read.
+
+    A launcher starts the ranks of a host in their order, so they have the numbers of those that
+    are missing there, if these are as many. Otherwise their numbers stay unknown.
+    """
+    scene = Scene(evidence)
+    known = {one.number for one in (*scene.ranks, *scene.gone)}
+    hosts: list[HostEvidence] = []
+    for host in evidence.hosts:
+        found = host
+        blank = [one for one in host.ranks if one.rank is None]
+        blank = [one for one in blank if (one.job_id or "") in ("", scene.job.job_id)]
+        of_host = [one for one, at in scene.host_of.items() if at is host and one not in known]
+        if blank and len(blank) == len(of_host):
+            order = sorted(blank, key=lambda one: (-one.age_s, one.pid))
+            number = {one.pid: rank for one, rank in zip(order, sorted(of_host))}
+            named = (
+                replace(one, rank=number[one.pid], job_id=scene.job.job_id)
+                if one.pid in number
+                else one
+                for one in host.processes
+            )
+            note = f"the environment of {format_ranks(number.values())}: " + (
+                "it is overwritten or not readable; told apart by the order of their start"
+            )
+            found = replace(host, processes=tuple(named), problems=(*host.problems, note))
+        hosts.append(found)
+    return replace(evidence, hosts=tuple(hosts))
 
 
 def gdb_command(scene: Scene, rank: Rank) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import statistics
 from collections.abc import Sized
@@ -29,10 +30,14 @@ FEW_TIMES, USUAL_PART = 5, 0.9
 LONGEST_ALONE_S = 600.0
 # A job that printed steps and has been silent for so many of them is never healthy.
 SILENT_STEPS = 10
+# So many lines with the number of one step may be those of several ranks.
+FEW_OF_A_STEP = 2
 _STEP = re.compile(
     r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)s?\b\W*\d|(?:images?|img|samples?|it|tokens?)/s(?:ec)?\b"
     r"|\bs/(?:it|step)\b|^\s*\d+(?:/\d+)?\s+[\[\d.=>-]"
 )
+# Numbered steps, as in `step 120 loss 0.5` or `iteration 7`.
+NUMBERED = re.compile(r"(?i)\b(?:step|iter(?:ation)?|batch)s?\b\W{0,3}(\d+)")
 # Log lines that are no sign of progress.
 _COMPLAINT = re.compile(
     r"(?i)error|exception|traceback|warn|fail|stall|cannot|can't|unable|missing ranks|\bready ranks"
@@ -75,6 +80,15 @@ class StepSigns:
 
     job: JobEvidence
     is_running: bool
+
+    @functools.cached_property
+    def repeats_a_step(self) -> bool:
+        """Whether the log's last lines have the number of one step, more often than any step before
+        had: something tells again and again where the job is. Several ranks may print each step."""
+        numbered = (NUMBERED.search(line) for line in self.job.log if is_step(line))
+        numbers = (one[1] for one in numbered if one)
+        *before, last = [0, *(sum(1 for _ in run) for _, run in itertools.groupby(numbers))]
+        return last > max((FEW_OF_A_STEP, *before))
 
     @functools.cached_property
     def stall(self) -> Stall | None:
@@ -166,6 +180,7 @@ class StepSigns:
         silences = [self.job.metrics_silent_s] if self.rows else []
         last = next((line for line in reversed(self.job.log) if line.strip()), "")
         counts = is_step(last) if self.rows else not _complains(last)
+        counts = counts and not self.repeats_a_step
         if self.job.log_silent_s is not None and counts and not self.stall:
             silences.append(self.job.log_silent_s)
         known = [one for one in silences if one is not None]
@@ -232,7 +247,7 @@ class StepSigns:
         if not self.is_running:
             return ""
         added = [line for line in self.job.log_added if is_step(line)]
-        if added:
+        if added and not self.repeats_a_step:
             return f"{count(len(added), 'step')} {were(added)} printed during the diagnosis"
         # However slow its steps are, ten minutes without one are too long.
         within_s = max(ADVANCED_WITHIN_S, min(ADVANCED_WITHIN_STEPS * self.rhythm_s, 600.0))
@@ -243,7 +258,8 @@ class StepSigns:
             return f"{step} was recorded {format_duration(silent_s)} ago{self._often('rows')}"
         last_line = next((line for line in reversed(self.job.log) if line.strip()), "")
         silent_s = self.job.log_silent_s
-        if silent_s is not None and silent_s <= within_s and is_step(last_line) and not self.stall:
+        counts = is_step(last_line) and not self.stall and not self.repeats_a_step
+        if silent_s is not None and silent_s <= within_s and counts:
             return f"a step was printed {format_duration(silent_s)} ago{self._often('lines')}"
         return ""
 

@@ -263,6 +263,10 @@ def _in_large_messages(first: Socket, last: Socket) -> int:
     return max(sent, came)
 
 
+# What py-spy says of a process in which Python has ended, while libraries wait for other ranks.
+NO_INTERPRETER = "Failed to find a python interpreter"
+
+
 def _place(sample: Sample, is_python: bool) -> Activity:
     """Return what the main thread did in a sample, from its stack.
 
@@ -272,6 +276,8 @@ def _place(sample: Sample, is_python: bool) -> Activity:
     place = place_of(main_thread(sample))
     if not is_python:
         return place
+    if NO_INTERPRETER in sample.stack_error:
+        return Activity.ENDED
     sleeps = sample.state == "S" and sample.syscall.startswith(("futex", "epoll", "poll", "ppoll"))
     return Activity.GRAPH if place is Activity.UNKNOWN and sleeps else place
 

@@ -341,6 +341,11 @@ def not_seen(scene: Scene) -> Iterator[str]:
     """Yield what the diagnosis could not look at, in words."""
     for host in scene.silent:
         yield f"{called(host)}, which gave no evidence: {host.error}"
+    for host in scene.hosts:
+        blank = [one.pid for one in host.ranks if one.rank is None]
+        if blank:
+            pids = ", ".join(map(str, blank[:6]))
+            yield f"which ranks the processes {pids} on {called(host)} are: no variables of theirs"
     native = [one for one in scene.ranks if not one.is_python and not one.native.frames]
     if native:
         failed = {one.process.native.error for one in native if one.process.native} - {""}

@@ -18,6 +18,17 @@ def read_stat(folder: str | Path) -> tuple[str, list[str]]:
     return os.fsdecode(name), rest.decode().split()
 
 
+def living_thread(pid: int | str) -> str:
+    """Return the folder of a process, or of a thread of it that goes on after the main thread has
+    ended (pthread_exit(3)): then only such a one has the process's state, files and environment."""
+    folder = f"/proc/{pid}"
+    if read_stat(folder)[1][0] == "Z":
+        for task in os.listdir(f"{folder}/task"):  # noqa: PTH208
+            if task != str(pid) and read_stat(f"{folder}/task/{task}")[1][0] not in "ZX":
+                return f"{folder}/task/{task}"
+    return folder
+
+
 def environ_of(folder: str | Path) -> dict[bytes, bytes]:
     """Return a process's environment; empty if it is gone or another user's."""
     try:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clusterctl.diagnosis.case import numbered
 from clusterctl.diagnosis.evidence import OpenFile, Sample
 from clusterctl.diagnosis.verdict import diagnose
 from tests.diagnosis.made_up import (
@@ -323,3 +324,42 @@ def test_ranks_of_one_host_share_memory_and_their_host_shows_their_progress():
     assert diagnose(evidence).exit_status == 0
     assert diagnose(with_rank(evidence, 3, samples=samples(own("sleep")))).exit_status != 0
     assert diagnose(with_rank(evidence, 2, 3, samples=samples(STEP))).exit_status == 3
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        (["step 41", "step 42", *["step 42, 3.1 GB"] * 4], 2),
+        (["step 41", "step 42, 3.1 GB", "step 42, 3.2 GB", "step 42, 3.3 GB"], 2),
+        # Each of four ranks prints its steps.
+        ([f"step {number}, rank {rank}" for number in (41, 42) for rank in range(4)], 1),
+        (["step 41", "step 42", "step 43"], 1),
+        ([f"epoch {epoch} step {number}" for epoch in (1, 2) for number in (1, 2)], 1),
+    ],
+)
+def test_who_tells_again_and_again_at_which_step_the_job_is_shows_no_progress(lines, status):
+    evidence = job_of(log=tuple(lines), log_added=tuple(lines[-2:]), quiet_s=0.1)
+    assert diagnose(with_rank(evidence, 5, samples=samples(own("nap")))).exit_status == status
+
+
+def test_ranks_without_readable_variables_have_the_numbers_that_are_missing_on_their_host():
+    whole = job_of()
+    for hidden in ((2,), (2, 3), range(8)):
+        assert numbered(with_rank(whole, *hidden, rank=None)).hosts[1].ranks == whole.hosts[1].ranks
+    # Of the one that is left of two it is not known which it is.
+    gone = with_processes(whole, lambda one: None if one.rank == 3 else one)
+    gone = numbered(with_rank(gone, 2, rank=None))
+    assert [one.rank for one in gone.hosts[1].ranks] == [None]
+    assert diagnose(gone).check != "rank.missing"
+    assert any("which ranks the processes 1002 on demo-1" in one for one in diagnose(gone).unseen)
+
+
+def test_a_rank_whose_python_has_ended_by_an_exception_is_named():
+    """mpi4py: MPI_Finalize waits for the others, which wait for this rank."""
+    error = "Error: Failed to find a python interpreter in the .data section"
+    ended = samples((), state="S", syscall="clock_nanosleep", stack_error=error)
+    evidence = job_of(stack=own("reduce"), log=(*STEPS, "ValueError: bad batch"))
+    found = diagnose(with_rank(evidence, 5, samples=ended, argv=("python",)))
+    assert (found.check, found.findings[0].ranks) == ("rank.exception", (5,))
+    assert "rank 5 on demo-2 (10.0.0.7) has left the program" in found.verdict
+    assert "ValueError: bad batch" in found.verdict

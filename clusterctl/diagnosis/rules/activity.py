@@ -59,7 +59,7 @@ def ended_ranks(scene: Scene) -> Iterator[Cause]:
         return
     found = []
     for rank in ended:
-        at = main_thread(rank.last)[0].function
+        at = next((one.function for one in main_thread(rank.last)), "")
         threads = [one.thread for one in others(rank.last)][:3]
         kept = f" and is kept by its thread {threads[0]}" if threads and at == "_shutdown" else ""
         kept = "{has} left the program" + kept + ", while the others go on"

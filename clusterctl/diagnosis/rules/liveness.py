@@ -472,6 +472,8 @@ def _unseen(scene: Scene) -> list[int]:
     """Return the ranks that were not seen, unless they may be where nothing could be seen."""
     silent = {host.host for host in scene.silent}
     blind = {host.host for host in scene.hosts if not host.error and sees_nothing(host)}
+    # A process whose environment could not be read may be any rank of its host.
+    blind |= {host.host for host in scene.hosts if any(one.rank is None for one in host.ranks)}
     unseen = [
         rank
         for rank in range(scene.size)
@@ -508,7 +510,7 @@ def _gone(scene: Scene, ranks: list[int], where: str) -> Cause:
     place = f" on {where}" if where else ""
     return Cause(
         "rank.missing",
-        ERROR,
+        WARNING if scene.advances else ERROR,
         f"{format_ranks(ranks)}{place} {_are(ranks)} gone: of the job's {scene.size} ranks "
         f"{len(scene.ranks)} run",
         first.host if first else None,
