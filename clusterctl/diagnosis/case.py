@@ -368,7 +368,10 @@ class Scene(StepSigns):
         idle = [one for one in self.ranks if one not in working]
         # At a program's end, the others wait for the one that evaluates or saves.
         ends = any(map(works_alone, working))
-        if not working or not all(x.waits or (ends and x.place is Activity.ENDED) for x in idle):
+        # Ranks of one host share memory: one in a collective waits for one that was seen to work.
+        shared = {one.host.host for one in working}
+        held = [x for x in idle if not (x.native.in_collective and x.host.host in shared)]
+        if not working or not all(x.waits or (ends and x.place is Activity.ENDED) for x in held):
             return ""
         is_long = self.since_step_s > LONGEST_ALONE_S
         if self.has_made_steps and self.silent_for_steps >= SILENT_STEPS:
@@ -456,7 +459,7 @@ def numbered(evidence: Evidence) -> Evidence:
                 for one in host.processes
             )
             note = f"the environment of {format_ranks(number.values())}: " + (
-                "it is overwritten or not readable; told apart by the order of their start"
+                "it is overwritten or not readable; they are numbered by the order of their start"
             )
             found = replace(host, processes=tuple(named), problems=(*host.problems, note))
         hosts.append(found)

@@ -9,8 +9,7 @@ import pytest
 from clusterctl.diagnosis.bundle import load, save
 from clusterctl.diagnosis.case import Scene
 from clusterctl.diagnosis.evidence import Evidence, Socket
-from clusterctl.diagnosis.native import MOST
-from clusterctl.diagnosis.rules.native import COLLECTIVE
+from clusterctl.diagnosis.native import COLLECTIVE, MOST
 from clusterctl.diagnosis.selection import to_read
 from clusterctl.diagnosis.tree import merge, tree_lines
 from clusterctl.diagnosis.verdict import diagnose, not_seen
@@ -96,6 +95,45 @@ def test_a_long_exchange_is_no_circle():
         evidence = with_rank(evidence, rank, samples=shown)
     # The other ranks move nothing, so that the job as a whole is not known to work.
     assert diagnose(evidence).check not in ("mpi.cycle", "healthy")
+
+
+def exchanging(*ranks: int, per_host: int = 1, log: tuple[str, ...] = (), **native) -> Evidence:
+    """Return a job in C in which these ranks exchange data over TCP."""
+    evidence = with_job(in_c(4 // per_host, per_host, **native), log=log)
+    for rank, peer in zip(ranks, (*ranks[1:], *ranks[:1])):
+        over = [Socket(f"10.0.9.{a}:7", f"10.0.9.{b}:7", "ESTAB") for a, b in ((rank, peer),)]
+        over += [Socket(one.peer, one.local, "ESTAB") for one in over]
+        looks = tuple(
+            replace(one, sockets=tuple(replace(end, acked_bytes=at << 20) for end in over))
+            for at, one in enumerate(samples((), state="R"))
+        )
+        evidence = with_rank(evidence, rank, samples=looks)
+    return evidence
+
+
+@pytest.mark.parametrize(("working", "status"), [((), 2), ((0, 1), 3)])
+def test_a_rank_that_is_read_in_its_own_work_while_data_go_on_keeps_nobody_waiting(working, status):
+    """Its log is silent, since what reads its output is stopped."""
+    log = tuple(f"step {number}" for number in range(90))
+    read = {"r0": calls(""), "r1": calls(""), "r2": calls("MPI_Allreduce")}
+    evidence = exchanging(*working, log=log, r3=calls("MPI_Allreduce"), **read)
+    assert diagnose(evidence).exit_status == status
+
+
+@pytest.mark.parametrize(
+    ("per_host", "mpi", "status"),
+    [(2, "MPI_Allreduce", 0), (1, "MPI_Allreduce", 3), (2, "MPI_Recv", 3), (2, "", 3)],
+)
+def test_a_rank_in_a_collective_waits_for_one_of_its_host_that_works(per_host, mpi, status):
+    """Ranks of one host exchange data in their memory, which no counter shows."""
+    evidence = exchanging(0, 2, 3, per_host=per_host, r1=calls(mpi))
+    assert diagnose(evidence).exit_status == status
+
+
+def test_a_rank_that_has_replaced_its_program():
+    asleep = samples((), syscall="clock_nanosleep")
+    found = diagnose(with_rank(in_c(), 2, samples=asleep, argv=("sleep", "1000")))
+    assert "is alone in clock_nanosleep, and runs `sleep 1000` instead of ./ring" in found.verdict
 
 
 def test_a_send_and_its_receive_are_no_circle():

@@ -446,7 +446,7 @@ def apart(scene: Scene) -> Iterator[Cause]:
         # Only a few ranks of a group are read. Where one of them is need not be where all are.
         read = all(one.native.where for one in groups[places[rank.number]])
         at = f" ({rank.native.where})" if read else ""
-        at += waits_for(scene, rank)
+        at += waits_for(scene, rank) + _other_program(rank, groups[most])
         what = f"{{is}} {alone}{places[rank.number]}{at}{scene.since}{others}"
         hint = f"{scene.hints.look} --tree shows its calls"
         if not rank.is_python and not rank.native.frames:
@@ -461,6 +461,15 @@ def apart(scene: Scene) -> Iterator[Cause]:
         shown = (*rank_lines(rank), *inner_lines(rank))
         found.append(RankFinding("rank.apart", severity, rank, what, shown, hint))
     yield from combine(found)
+
+
+def _other_program(rank: Rank, others: list[Rank]) -> str:
+    """Return which program a rank runs, if all others run another one: it may have replaced its own
+    by exec(3)."""
+    own, theirs = rank.process.argv, {one.process.argv[:1] for one in others}
+    if len(theirs) != 1 or own[:1] in theirs or rank.is_python:
+        return ""
+    return f", and runs `{' '.join(own)[:60]}` instead of {' '.join(*theirs)[:60]},"
 
 
 def _works_at_times(rank: Rank) -> bool:

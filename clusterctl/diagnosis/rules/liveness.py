@@ -241,6 +241,10 @@ def _why_silent(host: HostEvidence, loses: bool, is_closed: bool) -> str:
     return f"gives no answer: {host.error}"
 
 
+# Who would read a launcher's output, and is stopped.
+READER = ("reads", "T")
+
+
 def daemons(scene: Scene) -> Iterator[Cause]:
     """Processes of mpirun, and of its daemons on the nodes, that are stopped or have ended."""
     if not scene.is_running:
@@ -262,6 +266,18 @@ def daemons(scene: Scene) -> Iterator[Cause]:
             shown = tuple(process_line(one) for one in family if _is_stopped(one))
             states = {"T"} if pids else states
             name = process.launcher_name or "mpirun's daemon (prted)"
+            stopped = [one for one in process.partners if (one.relation, one.state) == READER]
+            for one in stopped if process.role == "launcher" else ():
+                yield Cause(
+                    "launcher.stopped",
+                    WARNING if scene.advances else ERROR,
+                    f"what reads the output of {name} on {called(host)}, pid {one.pid} "
+                    f"({' '.join(one.argv)[:60]}), is stopped (state T): its log ends "
+                    "there, and ranks that print will wait",
+                    host.host,
+                    scene.hints.on(host, f"kill -CONT {one.pid}"),
+                    evidence=(process_line(process),),
+                )
             if states == {"T"}:
                 what, hint = _stopped(scene, host, process, pids)
                 what = f"{name} on {called(host)} is {what}: ranks' output and the job's end stay "

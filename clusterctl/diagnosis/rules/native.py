@@ -20,11 +20,6 @@ from clusterctl.diagnosis.ranks import (
 )
 from clusterctl.diagnosis.rules.activity import POLLING, different_calls, signature
 
-# Calls of MPI in which all ranks of a communicator wait for each other.
-COLLECTIVE = re.compile(
-    r"(?i)MPI_I?(barrier|bcast|(ex)?scan|alltoall[vw]?|(all)?gatherv?|scatterv?|(all)?reduce"
-    r"|reduce_scatter(_block)?)_?"
-)
 # Those that a rank may leave before the others have come.
 LEAVES_EARLY = re.compile(r"(?i)MPI_I?(bcast|scan|exscan|gather|scatter|reduce_?(\W|$))")
 AHEAD = "one may be a call ahead: not every collective waits for all ranks"
@@ -109,7 +104,7 @@ def collectives(scene: Scene) -> Iterator[Cause]:
     for one in read:
         if one.native.mpi:
             groups.setdefault(one.native.where.removeprefix("in "), []).append(one)
-    is_one = any(COLLECTIVE.fullmatch(several[0].native.mpi) for several in groups.values())
+    is_one = any(several[0].native.in_collective for several in groups.values())
     if not scene.stands_still or scene.moves or not is_one or len(read) < len(scene.ranks[:MOST]):
         return
     outside = [one for one in read if not one.native.mpi]
@@ -121,6 +116,8 @@ def collectives(scene: Scene) -> Iterator[Cause]:
     apart = any(signature(one) != POLLING or one in scene.computing for one in outside)
     if not outside or (apart and len(scene.ranks) > 2) or any(map(is_saving, outside)):
         return
+    if any(map(scene.works, outside)):
+        return  # it is in its own work for a moment: data between the ranks go on
     where = " or ".join(sorted({one.native.where for one in outside}))
     does = (
         f"{'is' if len(outside) == 1 else 'are'} {where}{waits_for(scene, outside[0])}, not in MPI"
