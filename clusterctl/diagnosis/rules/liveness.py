@@ -369,7 +369,9 @@ def _stopped(
     """Return, in words, that a process is stopped, and what lets it go on."""
     goes_on = scene.hints.on(host, f"kill -CONT {pids}")
     if not asks_user(process.last.syscall):
-        return "stopped (state T)", goes_on
+        again = "if it stops again, it writes to its terminal from the background (stty tostop): fg"
+        by_hand = process.role == "launcher" and scene.evidence.source
+        return "stopped (state T)", scene.hints.steps(goes_on, again) if by_hand else goes_on
     return (
         "stopped (state T) in reading its terminal, as a job in the background is (SIGTTIN)",
         f"start it with < /dev/null, or run it in the foreground (fg) and answer; {goes_on} "
