@@ -50,12 +50,14 @@ _WAITS = re.compile(
 )
 # What announces the first epoch is no step.
 _BEGINS = re.compile(r"(?i)\bepoch\W*[01](?:\s*(?:/|of)\s*\d+)?[\s.:]*$")
+# A monitor measures that speed while a job hangs.
+_STANDS = re.compile(r"(?i)(?<![\d.])0(?:\.0*)?\s*(?:images?|img|samples?|it|tokens?)/s")
 _MEASURES = re.compile(r"(?i)loss|acc|/s\b")
 
 
 def _complains(line: str) -> bool:
     """Return whether a log line says that something is wrong, or that a program waits."""
-    return waits(line) or bool(_COMPLAINT.search(line))
+    return waits(line) or bool(_COMPLAINT.search(line) or _STANDS.search(line))
 
 
 def waits(line: str) -> bool:
@@ -68,6 +70,14 @@ def waits(line: str) -> bool:
 def is_step(line: str) -> bool:
     """Return whether a log line is about a step of a training."""
     return bool(_STEP.search(line)) and not _complains(line) and not _BEGINS.search(line)
+
+
+def _step_of(line: str, at: int) -> str:
+    """Return what is the same for lines about one step: its number, if they have one."""
+    numbered = NUMBERED.search(line)
+    if numbered:
+        return numbered[1]
+    return f"line {at}" if _MEASURES.search(line) else line
 
 
 def were(things: Sized) -> str:
@@ -84,10 +94,11 @@ class StepSigns:
     @functools.cached_property
     def repeats_a_step(self) -> bool:
         """Whether the log's last lines have the number of one step, more often than any step before
-        had: something tells again and again where the job is. Several ranks may print each step."""
-        numbered = (NUMBERED.search(line) for line in self.job.log if is_step(line))
-        numbers = (one[1] for one in numbered if one)
-        *before, last = [0, *(sum(1 for _ in run) for _, run in itertools.groupby(numbers))]
+        had: something tells again and again where the job is. Several ranks may print each step.
+        Lines without such a number are those of one step if they are the same and measure nothing.
+        """
+        steps = [_step_of(line, at) for at, line in enumerate(self.job.log) if is_step(line)]
+        *before, last = [0, *(sum(1 for _ in run) for _, run in itertools.groupby(steps))]
         return last > max((FEW_OF_A_STEP, *before))
 
     @functools.cached_property

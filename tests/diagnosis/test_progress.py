@@ -331,9 +331,12 @@ def test_ranks_of_one_host_share_memory_and_their_host_shows_their_progress():
     [
         (["step 41", "step 42", *["step 42, 3.1 GB"] * 4], 2),
         (["step 41", "step 42, 3.1 GB", "step 42, 3.2 GB", "step 42, 3.3 GB"], 2),
+        (["step 41", "step 42", *["epoch 3, GPU 0 %"] * 4], 2),
+        (["step 41", *["throughput 0.0 samples/s"] * 4], 2),
         # Each of four ranks prints its steps.
         ([f"step {number}, rank {rank}" for number in (41, 42) for rank in range(4)], 1),
         (["step 41", "step 42", "step 43"], 1),
+        (["epoch 1 10.0 images/s"] * 5, 1),
         ([f"epoch {epoch} step {number}" for epoch in (1, 2) for number in (1, 2)], 1),
     ],
 )
