@@ -199,6 +199,28 @@ class Scene(StepSigns):
         """The ranks that waited for others at every sample, in the same place."""
         return [one for one in self.ranks if one.waits and not one.moved]
 
+    def unnumbered(self, host: HostEvidence) -> list[ProcessEvidence]:
+        """Return the ranks on a host, perhaps of this job, whose numbers are not known."""
+        jobs = ("", self.job.job_id)
+        return [one for one in host.ranks if one.rank is None and (one.job_id or "") in jobs]
+
+    @functools.cached_property
+    def left(self) -> list[Rank]:
+        """The ranks that have left their program, by their calls, or since Python has ended in them
+        while libraries wait for other ranks. One whose Python has not begun yet has no interpreter
+        either: so it has to be of the program that others run, and the job to be beyond its start.
+        """
+        run = {one.process.argv[:1] for one in self.ranks if one.last.stacks}
+        begun = self.has_made_steps or any(one.fatal for one in self.explained.unknown)
+        return [
+            one
+            for one in self.ranks
+            if one.place is Activity.ENDED
+            or (begun and one.has_no_interpreter)
+            and one.process.age_s >= STARTING_S
+            and one.process.argv[:1] in run
+        ]
+
     @functools.cached_property
     def computing(self) -> list[Rank]:
         """The few ranks of a program in C that compute while all others ask for messages."""
@@ -368,10 +390,7 @@ class Scene(StepSigns):
         idle = [one for one in self.ranks if one not in working]
         # At a program's end, the others wait for the one that evaluates or saves.
         ends = any(map(works_alone, working))
-        # Ranks of one host share memory: one in a collective waits for one that was seen to work.
-        shared = {one.host.host for one in working}
-        held = [x for x in idle if not (x.native.in_collective and x.host.host in shared)]
-        if not working or not all(x.waits or (ends and x.place is Activity.ENDED) for x in held):
+        if not working or not all(x.waits or (ends and x in self.left) for x in idle):
             return ""
         is_long = self.since_step_s > LONGEST_ALONE_S
         if self.has_made_steps and self.silent_for_steps >= SILENT_STEPS:
@@ -446,8 +465,7 @@ def numbered(evidence: Evidence) -> Evidence:
     hosts: list[HostEvidence] = []
     for host in evidence.hosts:
         found = host
-        blank = [one for one in host.ranks if one.rank is None]
-        blank = [one for one in blank if (one.job_id or "") in ("", scene.job.job_id)]
+        blank = scene.unnumbered(host)
         of_host = [one for one, at in scene.host_of.items() if at is host and one not in known]
         if blank and len(blank) == len(of_host):
             order = sorted(blank, key=lambda one: (-one.age_s, one.pid))

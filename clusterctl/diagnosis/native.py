@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass
 
 from clusterctl.diagnosis.evidence import Frame, ProcessEvidence
@@ -17,11 +16,6 @@ PEERS = {
     "MPI_Probe": (0, 2),
 }
 WORLD = "MPI_COMM_WORLD"
-# Calls of MPI in which all ranks of a communicator wait for each other.
-COLLECTIVE = re.compile(
-    r"(?i)MPI_I?(barrier|bcast|(ex)?scan|alltoall[vw]?|(all)?gatherv?|scatterv?|(all)?reduce"
-    r"|reduce_scatter(_block)?)_?"
-)
 # Of so many ranks of a job the calls are read.
 MOST = 8
 
@@ -39,11 +33,6 @@ class Native:
     def mpi(self) -> str:
         last = self.frames[-1].function if self.frames else ""
         return last.lstrip("P") if MPI_CALL.fullmatch(last) else ""
-
-    @property
-    def in_collective(self) -> bool:
-        """Whether it is in one of those calls in which all ranks of a communicator meet."""
-        return bool(COLLECTIVE.fullmatch(self.mpi))
 
     @property
     def caller(self) -> Frame | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 import statistics
 from collections.abc import Sized
 from typing import Any
 
 from clusterctl.diagnosis.evidence import JobEvidence
+from clusterctl.diagnosis.repeats import Sign, signs
 from clusterctl.domain.units import count, format_duration
 from clusterctl.explain.stalls import Stall, stalls
 
@@ -30,14 +30,12 @@ FEW_TIMES, USUAL_PART = 5, 0.9
 LONGEST_ALONE_S = 600.0
 # A job that printed steps and has been silent for so many of them is never healthy.
 SILENT_STEPS = 10
-# So many lines with the number of one step may be those of several ranks.
-FEW_OF_A_STEP = 2
+# A step is surely repeated if it was printed so many times as often as each of so many before.
+OFTEN, FEW_STEPS = 3, 3
 _STEP = re.compile(
     r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)s?\b\W*\d|(?:images?|img|samples?|it|tokens?)/s(?:ec)?\b"
     r"|\bs/(?:it|step)\b|^\s*\d+(?:/\d+)?\s+[\[\d.=>-]"
 )
-# Numbered steps, as in `step 120 loss 0.5` or `iteration 7`.
-NUMBERED = re.compile(r"(?i)\b(?:step|iter(?:ation)?|batch)s?\b\W{0,3}(\d+)")
 # Log lines that are no sign of progress.
 _COMPLAINT = re.compile(
     r"(?i)error|exception|traceback|warn|fail|stall|cannot|can't|unable|missing ranks|\bready ranks"
@@ -50,14 +48,12 @@ _WAITS = re.compile(
 )
 # What announces the first epoch is no step.
 _BEGINS = re.compile(r"(?i)\bepoch\W*[01](?:\s*(?:/|of)\s*\d+)?[\s.:]*$")
-# A monitor measures that speed while a job hangs.
-_STANDS = re.compile(r"(?i)(?<![\d.])0(?:\.0*)?\s*(?:images?|img|samples?|it|tokens?)/s")
 _MEASURES = re.compile(r"(?i)loss|acc|/s\b")
 
 
 def _complains(line: str) -> bool:
     """Return whether a log line says that something is wrong, or that a program waits."""
-    return waits(line) or bool(_COMPLAINT.search(line) or _STANDS.search(line))
+    return waits(line) or bool(_COMPLAINT.search(line))
 
 
 def waits(line: str) -> bool:
@@ -72,14 +68,6 @@ def is_step(line: str) -> bool:
     return bool(_STEP.search(line)) and not _complains(line) and not _BEGINS.search(line)
 
 
-def _step_of(line: str, at: int) -> str:
-    """Return what is the same for lines about one step: its number, if they have one."""
-    numbered = NUMBERED.search(line)
-    if numbered:
-        return numbered[1]
-    return f"line {at}" if _MEASURES.search(line) else line
-
-
 def were(things: Sized) -> str:
     """Return `was` or `were`."""
     return "was" if len(things) == 1 else "were"
@@ -92,14 +80,59 @@ class StepSigns:
     is_running: bool
 
     @functools.cached_property
-    def repeats_a_step(self) -> bool:
-        """Whether the log's last lines have the number of one step, more often than any step before
-        had: something tells again and again where the job is. Several ranks may print each step.
-        Lines without such a number are those of one step if they are the same and measure nothing.
-        """
-        steps = [_step_of(line, at) for at, line in enumerate(self.job.log) if is_step(line)]
-        *before, last = [0, *(sum(1 for _ in run) for _, run in itertools.groupby(steps))]
-        return last > max((FEW_OF_A_STEP, *before))
+    def size(self) -> int:
+        """The number of ranks that the job should have; 0 if unknown."""
+        return self.job.size
+
+    @functools.cached_property
+    def signs(self) -> dict[int, Sign]:
+        """What each line about a step in the log shows, by its place there."""
+        at = [number for number, line in enumerate(self.job.log) if is_step(line)]
+        first = filter(is_step, self.job.log_first)
+        return dict(zip(at, signs([self.job.log[number] for number in at], first)))
+
+    @functools.cached_property
+    def since_new_step_s(self) -> float | None:
+        """Seconds since the log's last line that is surely a step; None if that is not known."""
+        steps = [at for at, sign in self.signs.items() if sign is Sign.STEP]
+        end = len(self.job.log)
+        for at_s, lines in reversed(self.job.log_writes):
+            end -= lines
+            if steps and end <= steps[-1]:
+                return at_s
+        return None
+
+    @functools.cached_property
+    def repeats(self) -> Sign:
+        """What the last lines about steps show. They are REPEATED only if all are the same line,
+        speeds aside, for ten of the job's steps, or more often than its steps and ranks explain."""
+        runs = [0]  # how many lines that are no new step follow each one that is
+        for sign in self.signs.values():
+            if sign is Sign.STEP:
+                runs.append(0)
+            else:
+                runs[-1] += 1
+        *before, last = runs
+        usual = sorted(before)[int(USUAL_PART * (len(before) - 1))] if before else 0
+        added = sum(map(is_step, self.job.log_added))
+        since_s = self.since_new_step_s
+        is_new = since_s is not None and since_s <= self._within_s
+        if last <= usual or added > last or is_new:
+            return Sign.STEP
+        if {*[*self.signs.values()][-last:]} != {Sign.REPEATED}:
+            return Sign.UNCLEAR
+        if since_s is not None and self.rhythm_s:
+            is_long = since_s >= max(STUCK_AFTER_S, SILENT_STEPS * self.rhythm_s)
+        else:
+            whole = before[2:]  # the first lines may be cut off
+            often = max(SILENT_STEPS, 2 * self.size, *(OFTEN * one for one in whole))
+            is_long = len(whole) >= FEW_STEPS and last > often
+        return Sign.REPEATED if is_long else Sign.UNCLEAR
+
+    @functools.cached_property
+    def is_unclear(self) -> bool:
+        """Whether only lines that may repeat a step show progress: nothing follows from them."""
+        return bool(self.advances) and self.repeats is Sign.UNCLEAR and not self._last_row
 
     @functools.cached_property
     def stall(self) -> Stall | None:
@@ -149,10 +182,12 @@ class StepSigns:
         last of the lines that were written together. Empty if that is not known."""
         found, end = [], len(self.job.log)
         for at_s, lines in reversed(self.job.log_writes):
-            steps = [line for line in self.job.log[max(0, end - lines) : end] if is_step(line)]
+            steps = [
+                at for at in range(max(0, end - lines), end) if self.signs.get(at) is Sign.STEP
+            ]
             end -= lines
             if steps:
-                found.append((at_s, steps[-1]))
+                found.append((at_s, self.job.log[steps[-1]]))
             if end <= 0:
                 break
         return found[::-1]
@@ -191,9 +226,10 @@ class StepSigns:
         silences = [self.job.metrics_silent_s] if self.rows else []
         last = next((line for line in reversed(self.job.log) if line.strip()), "")
         counts = is_step(last) if self.rows else not _complains(last)
-        counts = counts and not self.repeats_a_step
-        if self.job.log_silent_s is not None and counts and not self.stall:
-            silences.append(self.job.log_silent_s)
+        repeats = self.repeats is Sign.REPEATED
+        silent_s = self.since_new_step_s if repeats else self.job.log_silent_s
+        if silent_s is not None and counts and not self.stall:
+            silences.append(silent_s)
         known = [one for one in silences if one is not None]
         return min(known) if known else None
 
@@ -258,21 +294,31 @@ class StepSigns:
         if not self.is_running:
             return ""
         added = [line for line in self.job.log_added if is_step(line)]
-        if added and not self.repeats_a_step:
+        if added and self.repeats is not Sign.REPEATED:
             return f"{count(len(added), 'step')} {were(added)} printed during the diagnosis"
-        # However slow its steps are, ten minutes without one are too long.
-        within_s = max(ADVANCED_WITHIN_S, min(ADVANCED_WITHIN_STEPS * self.rhythm_s, 600.0))
-        silent_s = self.job.metrics_silent_s
-        if self.rows and silent_s is not None and silent_s <= within_s:
-            last = self.rows[-1]
-            step = f"step {last['step']}" if "step" in last else "a row of metrics"
-            return f"{step} was recorded {format_duration(silent_s)} ago{self._often('rows')}"
+        if self._last_row:
+            return self._last_row
         last_line = next((line for line in reversed(self.job.log) if line.strip()), "")
         silent_s = self.job.log_silent_s
-        counts = is_step(last_line) and not self.stall and not self.repeats_a_step
-        if silent_s is not None and silent_s <= within_s and counts:
+        counts = is_step(last_line) and not self.stall and self.repeats is not Sign.REPEATED
+        if silent_s is not None and silent_s <= self._within_s and counts:
             return f"a step was printed {format_duration(silent_s)} ago{self._often('lines')}"
         return ""
+
+    @property
+    def _within_s(self) -> float:
+        # However slow its steps are, ten minutes without one are too long.
+        return max(ADVANCED_WITHIN_S, min(ADVANCED_WITHIN_STEPS * self.rhythm_s, 600.0))
+
+    @property
+    def _last_row(self) -> str:
+        """The last row of metrics in words; empty if none came lately."""
+        silent_s = self.job.metrics_silent_s
+        if not self.rows or silent_s is None or silent_s > self._within_s:
+            return ""
+        last = self.rows[-1]
+        step = f"step {last['step']}" if "step" in last else "a row of metrics"
+        return f"{step} was recorded {format_duration(silent_s)} ago{self._often('rows')}"
 
     def _often(self, what: str) -> str:
         return f", {what} come every {format_duration(self.rhythm_s)}" if self.rhythm_s else ""
@@ -283,7 +329,7 @@ class StepSigns:
         if not self.is_running:
             return None
         if self.advances:
-            return False
+            return None if self.is_unclear else False
         is_silent = self.silent_for_steps >= SILENT_STEPS and self.is_quiet
         return True if self.stall or (self.has_made_steps and is_silent) else None
 

@@ -106,7 +106,8 @@ def launchers_by_group(hosts: Iterable[Sequence[GroupedProcess]]) -> dict[str, i
     idle = [one for one in launchers if not one.group]
     oldest_s = max((one.age_s for one in idle), default=0.0)
     every = [one for host in outside for one in host if one.role == "rank"]
-    without = {one.group for one in every if one.age_s <= oldest_s + BEFORE_S} - found.keys()
+    older = {one.group for one in every if one.age_s > oldest_s + BEFORE_S}
+    without = {one.group for one in every} - older - found.keys()
     if len(idle) == 1 and len(without) == 1:
         found[without.pop()] = idle[0].pid
     return found

@@ -9,7 +9,8 @@ import pytest
 from clusterctl.diagnosis.bundle import load, save
 from clusterctl.diagnosis.case import Scene
 from clusterctl.diagnosis.evidence import Evidence, Socket
-from clusterctl.diagnosis.native import COLLECTIVE, MOST
+from clusterctl.diagnosis.native import MOST
+from clusterctl.diagnosis.rules.native import COLLECTIVE
 from clusterctl.diagnosis.selection import to_read
 from clusterctl.diagnosis.tree import merge, tree_lines
 from clusterctl.diagnosis.verdict import diagnose, not_seen
@@ -17,7 +18,7 @@ from clusterctl.domain.errors import HostError
 from clusterctl.node.facts.native import MISSING, NativeCalls, NativeFrame
 from clusterctl.operations.native_frames import with_native_frames
 from clusterctl.transport.target import Target
-from tests.diagnosis.made_up import job_of, samples, with_job, with_rank
+from tests.diagnosis.made_up import job_of, samples, used, with_host, with_job, with_rank
 
 RECV = "MPI_Recv(&x, 1, MPI_INT, peer, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE)"
 LIBC, MPI = "/lib/libc.so.6", "/mpi/libmpi.so.40"
@@ -111,29 +112,53 @@ def exchanging(*ranks: int, per_host: int = 1, log: tuple[str, ...] = (), **nati
     return evidence
 
 
-@pytest.mark.parametrize(("working", "status"), [((), 2), ((0, 1), 3)])
-def test_a_rank_that_is_read_in_its_own_work_while_data_go_on_keeps_nobody_waiting(working, status):
-    """Its log is silent, since what reads its output is stopped."""
+@pytest.mark.parametrize(
+    ("working", "asleep", "status", "named"),
+    [
+        ((), (), 2, (0, 1)),
+        ((0, 1), (), 3, ()),
+        ((0, 2), (), 3, ()),
+        ((0, 2), (1,), 1, (1,)),
+    ],
+)
+def test_a_rank_that_is_read_in_its_own_work_while_data_go_on_keeps_nobody_waiting(
+    working, asleep, status, named
+):
+    """Its log is silent, since what reads its output is stopped. One that sleeps is another."""
     log = tuple(f"step {number}" for number in range(90))
     read = {"r0": calls(""), "r1": calls(""), "r2": calls("MPI_Allreduce")}
     evidence = exchanging(*working, log=log, r3=calls("MPI_Allreduce"), **read)
-    assert diagnose(evidence).exit_status == status
+    nap = used(samples((), syscall="clock_nanosleep"), 0.0)
+    found = diagnose(with_rank(evidence, *asleep, samples=nap))
+    assert found.exit_status == status
+    assert (found.findings[0].ranks if found.findings else ()) == named
 
 
-@pytest.mark.parametrize(
-    ("per_host", "mpi", "status"),
-    [(2, "MPI_Allreduce", 0), (1, "MPI_Allreduce", 3), (2, "MPI_Recv", 3), (2, "", 3)],
-)
-def test_a_rank_in_a_collective_waits_for_one_of_its_host_that_works(per_host, mpi, status):
-    """Ranks of one host exchange data in their memory, which no counter shows."""
-    evidence = exchanging(0, 2, 3, per_host=per_host, r1=calls(mpi))
-    assert diagnose(evidence).exit_status == status
+@pytest.mark.parametrize("mpi", ["MPI_Allreduce", "MPI_Barrier", "MPI_Recv", ""])
+def test_a_rank_in_a_collective_need_not_wait_for_one_of_its_host_that_works(mpi):
+    """It may wait in another communicator for one that does not."""
+    evidence = exchanging(0, 2, 3, per_host=2, r1=calls(mpi), r0=calls("MPI_Barrier"))
+    assert diagnose(evidence).exit_status == 3
 
 
 def test_a_rank_that_has_replaced_its_program():
     asleep = samples((), syscall="clock_nanosleep")
     found = diagnose(with_rank(in_c(), 2, samples=asleep, argv=("sleep", "1000")))
-    assert "is alone in clock_nanosleep, and runs `sleep 1000` instead of ./ring" in found.verdict
+    runs = "is alone in clock_nanosleep, and runs `sleep 1000`, where the others run ring"
+    assert runs in found.verdict
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [("/opt/new/ring",), ("bash", "-c", "./ring; date"), ("numactl", "-N0", "./ring")],
+)
+def test_a_wrapper_is_no_other_program(argv):
+    asleep = samples((), syscall="clock_nanosleep")
+    evidence = with_rank(in_c(), 2, samples=asleep, argv=argv)
+    [at] = [host for host in evidence.hosts if host.ranks[0].rank == 2]
+    child = replace(at.ranks[0], pid=77, parent=at.ranks[0].pid, role="child", rank=None)
+    evidence = with_host(evidence, at.index, processes=(*at.processes, child))
+    assert "and runs" not in diagnose(evidence).verdict
 
 
 def test_a_send_and_its_receive_are_no_circle():

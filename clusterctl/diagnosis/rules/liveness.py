@@ -421,7 +421,7 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
     unseen = _unseen(scene) if scene.is_running else []
     if not unseen or scene.is_ending:
         return
-    if any(one.place is Activity.ENDED for one in scene.ranks) and scene.advances:
+    if scene.left and scene.advances:
         return
     # At a program's end ranks leave one by one, and the last one evaluates or saves.
     python = scene.ranks and all(one.is_python or not one.places for one in scene.ranks)
@@ -491,7 +491,7 @@ def _unseen(scene: Scene) -> list[int]:
     silent = {host.host for host in scene.silent}
     blind = {host.host for host in scene.hosts if not host.error and sees_nothing(host)}
     # A process whose environment could not be read may be any rank of its host.
-    blind |= {host.host for host in scene.hosts if any(one.rank is None for one in host.ranks)}
+    blind |= {host.host for host in scene.hosts if scene.unnumbered(host)}
     unseen = [
         rank
         for rank in range(scene.size)
@@ -528,7 +528,7 @@ def _gone(scene: Scene, ranks: list[int], where: str) -> Cause:
     place = f" on {where}" if where else ""
     return Cause(
         "rank.missing",
-        WARNING if scene.advances else ERROR,
+        ERROR,
         f"{format_ranks(ranks)}{place} {_are(ranks)} gone: of the job's {scene.size} ranks "
         f"{len(scene.ranks)} run",
         first.host if first else None,

@@ -18,8 +18,13 @@ from clusterctl.diagnosis.ranks import (
     rank_lines,
     ranks_in_words,
 )
-from clusterctl.diagnosis.rules.activity import POLLING, different_calls, signature
+from clusterctl.diagnosis.rules.activity import POLLING, different_calls, rests, signature
 
+# Calls of MPI in which all ranks of a communicator wait for each other.
+COLLECTIVE = re.compile(
+    r"(?i)MPI_I?(barrier|bcast|(ex)?scan|alltoall[vw]?|(all)?gatherv?|scatterv?|(all)?reduce"
+    r"|reduce_scatter(_block)?)_?"
+)
 # Those that a rank may leave before the others have come.
 LEAVES_EARLY = re.compile(r"(?i)MPI_I?(bcast|scan|exscan|gather|scatter|reduce_?(\W|$))")
 AHEAD = "one may be a call ahead: not every collective waits for all ranks"
@@ -104,7 +109,7 @@ def collectives(scene: Scene) -> Iterator[Cause]:
     for one in read:
         if one.native.mpi:
             groups.setdefault(one.native.where.removeprefix("in "), []).append(one)
-    is_one = any(several[0].native.in_collective for several in groups.values())
+    is_one = any(COLLECTIVE.fullmatch(several[0].native.mpi) for several in groups.values())
     if not scene.stands_still or scene.moves or not is_one or len(read) < len(scene.ranks[:MOST]):
         return
     outside = [one for one in read if not one.native.mpi]
@@ -112,12 +117,14 @@ def collectives(scene: Scene) -> Iterator[Cause]:
         found = different_calls(scene, groups)
         ahead = any(map(LEAVES_EARLY.match, groups))
         yield replace(found, hint=f"{found.hint}; {AHEAD}") if ahead else found
+    # While data between ranks go on, who computes may be in its own work for a moment.
+    busy = any(map(scene.works, outside))
+    if busy:
+        outside = [one for one in outside if rests(one) and not scene.works(one)]
     # If a system call or the processor tells them apart, of three ranks, another rule names them.
     apart = any(signature(one) != POLLING or one in scene.computing for one in outside)
-    if not outside or (apart and len(scene.ranks) > 2) or any(map(is_saving, outside)):
+    if not outside or (apart and len(scene.ranks) > 2 and not busy) or any(map(is_saving, outside)):
         return
-    if any(map(scene.works, outside)):
-        return  # it is in its own work for a moment: data between the ranks go on
     where = " or ".join(sorted({one.native.where for one in outside}))
     does = (
         f"{'is' if len(outside) == 1 else 'are'} {where}{waits_for(scene, outside[0])}, not in MPI"
@@ -126,10 +133,10 @@ def collectives(scene: Scene) -> Iterator[Cause]:
     wait = "waits" if len(inside) == 1 else "wait"
     rest = f"{format_ranks([one.number for one in inside])} {wait} in {' and '.join(groups)}"
     # By the mean since the start alone, who computes may evaluate.
-    rests = all(one.was("S") for one in outside)
+    sleep = all(one.was("S") for one in outside)
     yield Cause(
         "mpi.awaited",
-        ERROR if scene.is_stuck or rests else WARNING,
+        ERROR if (scene.is_stuck or sleep) and not busy else WARNING,
         f"{ranks_in_words(outside)} {does}{scene.since}: {rest}",
         only({one.host.host for one in outside}),
         f"{scene.hints.look} --tree shows the calls",

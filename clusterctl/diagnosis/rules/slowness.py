@@ -11,8 +11,9 @@ from clusterctl.diagnosis.case import WARNING, Cause, RankFinding, Scene, combin
 from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.diagnosis.frames import Activity
 from clusterctl.diagnosis.hostchecks import card_errors_in_words, idle_among
-from clusterctl.diagnosis.progress import FEW_TIMES, NUMBERED
+from clusterctl.diagnosis.progress import FEW_TIMES
 from clusterctl.diagnosis.ranks import Rank, called, is_saving, rank_lines, syscall_path
+from clusterctl.diagnosis.repeats import NUMBERED
 from clusterctl.diagnosis.tree import label
 from clusterctl.domain.units import format_bytes, format_duration
 from clusterctl.node.facts.network import IMPAIRED, RETRANSMITTED, SENT, UNRESPONSIVE
@@ -41,7 +42,8 @@ SLOWED_ROWS = 4.0
 
 def stragglers(scene: Scene) -> Iterator[Cause]:
     """Slow ranks in a job that makes steps: they are at their own work while the others wait."""
-    if not (scene.advances or scene.exchanges) or len(scene.ranks) < 2:
+    goes_on = scene.exchanges or (scene.advances and not scene.is_unclear)
+    if not goes_on or len(scene.ranks) < 2:
         return
     own = {one.number: _own_share(one) for one in scene.ranks if len(one.samples) > 1}
     # In C, who runs may be asking for a message.
@@ -334,8 +336,8 @@ def _steps_fell(scene: Scene) -> Cause | None:
     if len(speeds) >= FEW_TIMES:
         # A hang that has passed makes the mean too low, and a job that is slow for long the median.
         before = max(before, statistics.median(speeds))
-    if now * SLOWED_ROWS > before:
-        return None
+    if not now or now * SLOWED_ROWS > before:
+        return None  # lines of one step, or with a number that counts no steps, show no speed
     return Cause(
         "job.slower",
         WARNING,

@@ -346,6 +346,8 @@ def mark_ranks(found: list[processes.Process]) -> None:
     """
     by_pid = {one.pid: one for one in found}
     for one in (one for one in found if one.role == "child" and one.is_unreadable):
+        if {one.name, one.program} & launchers.REMOTE_SHELLS:
+            continue
         above = by_pid.get(one.ppid)
         if above and above.role in ("launcher", "daemon"):
             one.role = "rank"  # its number is not known
@@ -446,8 +448,6 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
     """Return one sample of a process, without stacks. Raises OSError if it has ended."""
     folder = f"/proc/{one.pid}"
     fields = read_stat(folder)[1]
-    if fields[0] == "Z":
-        fields[0] = state_of(living_thread(one.pid))
     paths = descriptors(one.pid)
     tasks = tasks_of(one.pid)
     telling = most_relevant_thread(one.pid, tasks, paths)
@@ -569,17 +569,17 @@ def tasks_of(pid: int) -> list[int]:
     """Return the IDs of a process's threads, the main thread first unless it has ended."""
     try:
         found = sorted(map(int, os.listdir(f"/proc/{pid}/task")))  # noqa: PTH208
-    except OSError:
+        has_main = living_thread(f"/proc/{pid}") == f"/proc/{pid}"
+    except (OSError, IndexError):
         return []
-    has_ended = len(found) > 1 and state_of(f"/proc/{pid}") == "Z"
-    return found[has_ended:MOST_THREADS]
+    return found[0 if has_main else 1 : MOST_THREADS]
 
 
 def descriptors(pid: int) -> dict[int, str]:
     """Return what each descriptor is open on; empty if that is not permitted."""
     found = {}
     with contextlib.suppress(OSError, IndexError):
-        folder = living_thread(pid)
+        folder = living_thread(f"/proc/{pid}")
         for name in os.listdir(f"{folder}/fd"):  # noqa: PTH208
             with contextlib.suppress(OSError):
                 found[int(name)] = os.fsencode(

@@ -102,6 +102,9 @@ _CONTROL = re.compile(
     r"--control-port[ =](\S+)|--upstream-host[ =](\S+) .*--upstream-port[ =](\d+)"
 )
 
+# What starts daemons on other hosts.
+REMOTE_SHELLS = {"ssh", "rsh", "srun", "qrsh", "blaunch"}
+
 # The daemons of Open MPI 5 have the namespace 0 of their mpirun, its ranks the namespace 1.
 _NAMESPACE = re.compile(r"ess_base_nspace (\S+)@0")
 

@@ -190,9 +190,8 @@ def read_process(pid: int, everyone: bool = False) -> Process:
     if not everyone and not _is_own(folder):
         raise PermissionError
     name, fields = read_stat(folder)
-    if fields[0] == "Z":
-        folder = Path(living_thread(pid))
-        fields[0] = read_stat(folder)[1][0]
+    if int(fields[17]) > 1:
+        folder = Path(living_thread(folder))
     argv = [text(word) for word in (folder / "cmdline").read_bytes().split(b"\0")[:-1]]
     try:
         program = os.path.basename(os.readlink(folder / "exe"))  # noqa: PTH115, PTH119
@@ -497,7 +496,7 @@ def session_of(process: Process) -> JobSession:
 
 
 def lives(pid: int) -> bool:
-    """Return whether the process exists and is no zombie."""
+    """Return whether the process exists and is no zombie, of which no thread goes on."""
     try:
         return read_stat(f"/proc/{pid}")[1][0] not in "ZX"
     except OSError:
