@@ -141,6 +141,16 @@ def test_a_rank_in_a_collective_need_not_wait_for_one_of_its_host_that_works(mpi
     assert diagnose(evidence).exit_status == 3
 
 
+def test_a_rank_that_sleeps_while_a_monitor_repeats_the_step_is_an_error():
+    asleep = samples((), syscall="pause")
+    for lines, status in ((["step 42"] * 20, 2), ([f"step 42, 3.{one} GB" for one in range(9)], 3)):
+        log = (*(f"step {step}" for step in range(43)), *lines)
+        evidence = with_job(in_c(), log=log, log_added=log[-2:], log_silent_s=0.1)
+        found = diagnose(with_rank(evidence, 2, samples=asleep))
+        assert found.exit_status == status
+        assert [one.ranks for one in found.findings] == ([(2,)] if status == 2 else [])
+
+
 def test_a_rank_that_has_replaced_its_program():
     asleep = samples((), syscall="clock_nanosleep")
     found = diagnose(with_rank(in_c(), 2, samples=asleep, argv=("sleep", "1000")))

@@ -36,6 +36,7 @@ from clusterctl.diagnosis.ranks import (
     syscall_path,
     works_alone,
 )
+from clusterctl.diagnosis.repeats import Sign
 from clusterctl.diagnosis.rules.logs import NO_ROOM, first_error, root_error
 from clusterctl.diagnosis.tree import label, main_thread, others
 from clusterctl.domain.findings import Severity
@@ -456,7 +457,7 @@ def apart(scene: Scene) -> Iterator[Cause]:
         severity = _severity(scene, any("R" in one.states for one in may_work))
         if not rank.is_python and severity is INFO:
             severity = WARNING  # its calls are not known
-        if scene.quiet_s is None and severity is ERROR:
+        if scene.quiet_s is None and scene.repeats is not Sign.REPEATED and severity is ERROR:
             severity = WARNING
         shown = (*rank_lines(rank), *inner_lines(rank))
         found.append(RankFinding("rank.apart", severity, rank, what, shown, hint))
