@@ -94,13 +94,7 @@ class StepSigns:
     @functools.cached_property
     def since_new_step_s(self) -> float | None:
         """Seconds since the log's last line that is surely a step; None if that is not known."""
-        steps = [at for at, sign in self.signs.items() if sign is Sign.STEP]
-        end = len(self.job.log)
-        for at_s, lines in reversed(self.job.log_writes):
-            end -= lines
-            if steps and end <= steps[-1]:
-                return at_s
-        return None
+        return self.step_times[-1][0] if self.step_times else None
 
     @functools.cached_property
     def repeats(self) -> Sign:
@@ -178,8 +172,8 @@ class StepSigns:
 
     @functools.cached_property
     def step_times(self) -> list[tuple[float, str]]:
-        """How many seconds ago the last lines about steps were written, the oldest first, with the
-        last of the lines that were written together. Empty if that is not known."""
+        """How many seconds ago the last lines that are surely steps were written, the oldest first,
+        with the last of the lines that were written together. Empty if that is not known."""
         found, end = [], len(self.job.log)
         for at_s, lines in reversed(self.job.log_writes):
             steps = [

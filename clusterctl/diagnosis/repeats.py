@@ -28,7 +28,7 @@ _SPEED = re.compile(
 )
 # Which rank or host has printed a line.
 _WHOSE = re.compile(
-    r"(?i)^\s*(?:\[[^\]]*\]|\d+\s*:)|\b(?:rank|worker|node|host|process|gpu)\W{0,2}\d+"
+    r"(?i)^\s*(?:\[[^\]]*\]|\d+\s*:)|\b(?:rank|worker|node|host|process|gpu)\W{0,3}\d+"
 )
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _RESULT = re.compile(r"(?i)(?:loss|acc)\w*\W{0,3}([\d.e+-]+|nan)")
