@@ -28,11 +28,10 @@ _SPEED = re.compile(
 )
 # Which rank or host has printed a line.
 _WHOSE = re.compile(
-    r"(?i)^\s*(?:\[[^\]]*\]|\d+\s*:)|\b(?:rank|worker|node|host|process|gpu)\W{0,3}\d+"
+    r"(?i)^\s*(?:\[(?:[\w.-]+[:,])?\d+\]|\d+\s*:)|\b(?:rank|worker|node|host|process|gpu)\W{0,3}\d+"
 )
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _RESULT = re.compile(r"(?i)(?:loss|acc)\w*\W{0,3}([\d.e+-]+|nan)")
-_MEASURES = re.compile(r"(?i)loss|acc|/s\b")
 # A monitor measures that speed while a job hangs, but a slow job may be rounded to it.
 _NO_SPEED = re.compile(r"(?i)(?<![\d.])0(?:\.0*)?\s*(?:images?|img|samples?|it|tokens?)/s")
 # Several ranks print steps that are not far apart.
@@ -69,6 +68,7 @@ def signs(lines: Sequence[str], more: Iterable[str] = ()) -> list[Sign]:
         for name, value in _counters(line):
             values.setdefault(name, set()).add(value)
     last: dict[str, _Line] = {}
+    since: dict[str, set[tuple[tuple[str, str], ...]]] = {}
     recent: dict[str, deque[tuple[tuple[str, str], ...]]] = {}
     found = []
     for line in lines:
@@ -78,9 +78,14 @@ def signs(lines: Sequence[str], more: Iterable[str] = ()) -> list[Sign]:
         now = _Line(text, _SPEED.sub("", text), counters, tuple(_RESULT.findall(text)))
         form = whose + _NUMBER.sub("#", text)
         known = recent.setdefault(form, deque(maxlen=_RECENT))
-        found.append(_sign(now, last.get(form), known))
-        last[form] = now
+        sign = _sign(now, last.get(form), known)
+        # Where others have counted meanwhile, it is not the job that repeats a step.
+        others = since.get(form, set()) - {counters}
+        found.append(Sign.UNCLEAR if sign is Sign.REPEATED and others else sign)
+        last[form], since[form] = now, set()
         known.append(counters)
+        for its in since.values():
+            its.add(counters)
     return found
 
 
@@ -88,7 +93,7 @@ def _sign(now: _Line, before: _Line | None, recent: Iterable[tuple[tuple[str, st
     """Return what a line shows. `before` is the last one of the same form, of the same rank."""
     if not now.counters:
         # What is the same on all lines, as `batch=32`, does not count steps.
-        is_same = before and before.text == now.text and not _MEASURES.search(now.text)
+        is_same = before and before.text == now.text
         return Sign.UNCLEAR if is_same or _NO_SPEED.search(now.text) else Sign.STEP
     if before is None or before.results != now.results:
         return Sign.STEP

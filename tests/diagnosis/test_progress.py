@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterctl.diagnosis.case import numbered
+from clusterctl.diagnosis.case import Scene, numbered
 from clusterctl.diagnosis.evidence import OpenFile, Sample
+from clusterctl.diagnosis.repeats import Sign
 from clusterctl.diagnosis.verdict import diagnose
 from tests.diagnosis.made_up import (
     ALLREDUCE,
@@ -398,6 +399,29 @@ def test_whoever_repeats_a_step_is_not_accused_of_it(lines):
     assert diagnose(evidence).exit_status in (0, 3)
     works = used(samples(own("augment"), STEP, own("augment", 31)))
     assert diagnose(with_rank(evidence, *range(8), samples=works)).exit_status == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(("", "[1,{rank}]<stdout>:", "rank {rank} ", "[{step}/90] ", "{rank}: ")),
+    st.sampled_from(("step {step}", "step {step} loss 0.5", "iteration {step}: 1.5 s", "batch=32")),
+    st.sampled_from((1, 2, 8)),
+    st.sampled_from((1, 4)),
+    st.sampled_from((0, 2, 3, 10)),
+    st.integers(3, 60),
+    st.randoms(),
+)
+def test_no_healthy_log_surely_repeats_a_step(tag, text, ranks, parts, epoch, steps, random):
+    """Ranks print in any order, some are a step behind, and steps may begin again with an epoch."""
+    lines = []
+    for step in range(steps):
+        for _ in range(parts):
+            for rank in random.sample(range(ranks), ranks):
+                late = max(0, step - random.randint(0, ranks > 1))
+                number = late % epoch if epoch else late
+                lines.append((tag + text).format(rank=rank, step=number + 1))
+    del lines[len(lines) - random.randint(0, ranks * parts - 1) :]
+    assert Scene(job_of(log=tuple(lines[-400:]), quiet_s=0.5)).repeats is not Sign.REPEATED
 
 
 @pytest.mark.parametrize(("of_a_step_s", "status"), [(1.0, 2), (4.0, 2), (30.0, 0)])
