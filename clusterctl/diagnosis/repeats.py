@@ -68,7 +68,8 @@ def signs(lines: Sequence[str], more: Iterable[str] = ()) -> list[Sign]:
         for name, value in _counters(line):
             values.setdefault(name, set()).add(value)
     last: dict[str, _Line] = {}
-    since: dict[str, set[tuple[tuple[str, str], ...]]] = {}
+    last_at: dict[str, int] = {}
+    counted: list[tuple[tuple[str, str], ...]] = []
     recent: dict[str, deque[tuple[tuple[str, str], ...]]] = {}
     found = []
     for line in lines:
@@ -80,12 +81,11 @@ def signs(lines: Sequence[str], more: Iterable[str] = ()) -> list[Sign]:
         known = recent.setdefault(form, deque(maxlen=_RECENT))
         sign = _sign(now, last.get(form), known)
         # Where others have counted meanwhile, it is not the job that repeats a step.
-        others = since.get(form, set()) - {counters}
+        others = {*counted[last_at.get(form, len(counted)) :]} - {counters}
         found.append(Sign.UNCLEAR if sign is Sign.REPEATED and others else sign)
-        last[form], since[form] = now, set()
+        last[form], last_at[form] = now, len(counted)
         known.append(counters)
-        for its in since.values():
-            its.add(counters)
+        counted.append(counters)
     return found
 
 
