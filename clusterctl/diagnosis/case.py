@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import ClassVar, NamedTuple
 
@@ -199,6 +199,28 @@ class Scene(StepSigns):
         """The ranks that waited for others at every sample, in the same place."""
         return [one for one in self.ranks if one.waits and not one.moved]
 
+    def unnumbered(self, host: HostEvidence) -> list[ProcessEvidence]:
+        """Return the ranks on a host, perhaps of this job, whose numbers are not known."""
+        jobs = ("", self.job.job_id)
+        return [one for one in host.ranks if one.rank is None and (one.job_id or "") in jobs]
+
+    @functools.cached_property
+    def left(self) -> list[Rank]:
+        """The ranks that have left their program, by their calls, or since Python has ended in them
+        while libraries wait for other ranks. One whose Python has not begun yet has no interpreter
+        either: so it has to be of the program that others run, and the job to be beyond its start.
+        """
+        run = {one.process.argv[:1] for one in self.ranks if one.last.stacks}
+        begun = self.has_made_steps or any(one.fatal for one in self.explained.unknown)
+        return [
+            one
+            for one in self.ranks
+            if one.place is Activity.ENDED
+            or (begun and one.has_no_interpreter)
+            and one.process.age_s >= STARTING_S
+            and one.process.argv[:1] in run
+        ]
+
     @functools.cached_property
     def computing(self) -> list[Rank]:
         """The few ranks of a program in C that compute while all others ask for messages."""
@@ -368,7 +390,7 @@ class Scene(StepSigns):
         idle = [one for one in self.ranks if one not in working]
         # At a program's end, the others wait for the one that evaluates or saves.
         ends = any(map(works_alone, working))
-        if not working or not all(x.waits or (ends and x.place is Activity.ENDED) for x in idle):
+        if not working or not all(x.waits or (ends and x in self.left) for x in idle):
             return ""
         is_long = self.since_step_s > LONGEST_ALONE_S
         if self.has_made_steps and self.silent_for_steps >= SILENT_STEPS:
@@ -430,6 +452,36 @@ class Scene(StepSigns):
         if len(kinds) < 2:
             return next(iter(kinds), "a call that no stack shows")
         return " and ".join(f"{kind} ({format_ranks(at)})" for kind, at in kinds.items())
+
+
+def numbered(evidence: Evidence) -> Evidence:
+    """Return the evidence with numbers for the ranks whose environment could not be read.
+
+    A launcher starts the ranks of a host in their order, so they have the numbers of those that
+    are missing there, if these are as many. Otherwise their numbers stay unknown.
+    """
+    scene = Scene(evidence)
+    known = {one.number for one in (*scene.ranks, *scene.gone)}
+    hosts: list[HostEvidence] = []
+    for host in evidence.hosts:
+        found = host
+        blank = scene.unnumbered(host)
+        of_host = [one for one, at in scene.host_of.items() if at is host and one not in known]
+        if blank and len(blank) == len(of_host):
+            order = sorted(blank, key=lambda one: (-one.age_s, one.pid))
+            number = {one.pid: rank for one, rank in zip(order, sorted(of_host))}
+            named = (
+                replace(one, rank=number[one.pid], job_id=scene.job.job_id)
+                if one.pid in number
+                else one
+                for one in host.processes
+            )
+            note = f"the environment of {format_ranks(number.values())}: " + (
+                "it is overwritten or not readable; they are numbered by the order of their start"
+            )
+            found = replace(host, processes=tuple(named), problems=(*host.problems, note))
+        hosts.append(found)
+    return replace(evidence, hosts=tuple(hosts))
 
 
 def gdb_command(scene: Scene, rank: Rank) -> str:

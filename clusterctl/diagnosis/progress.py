@@ -9,6 +9,7 @@ from collections.abc import Sized
 from typing import Any
 
 from clusterctl.diagnosis.evidence import JobEvidence
+from clusterctl.diagnosis.repeats import Sign, signs
 from clusterctl.domain.units import count, format_duration
 from clusterctl.explain.stalls import Stall, stalls
 
@@ -29,6 +30,8 @@ FEW_TIMES, USUAL_PART = 5, 0.9
 LONGEST_ALONE_S = 600.0
 # A job that printed steps and has been silent for so many of them is never healthy.
 SILENT_STEPS = 10
+# A step is surely repeated if it was printed so many times as often as each of so many before.
+OFTEN, FEW_STEPS = 3, 3
 _STEP = re.compile(
     r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)s?\b\W*\d|(?:images?|img|samples?|it|tokens?)/s(?:ec)?\b"
     r"|\bs/(?:it|step)\b|^\s*\d+(?:/\d+)?\s+[\[\d.=>-]"
@@ -77,6 +80,55 @@ class StepSigns:
     is_running: bool
 
     @functools.cached_property
+    def size(self) -> int:
+        """The number of ranks that the job should have; 0 if unknown."""
+        return self.job.size
+
+    @functools.cached_property
+    def signs(self) -> dict[int, Sign]:
+        """What each line about a step in the log shows, by its place there."""
+        at = [number for number, line in enumerate(self.job.log) if is_step(line)]
+        first = filter(is_step, self.job.log_first)
+        return dict(zip(at, signs([self.job.log[number] for number in at], first)))
+
+    @functools.cached_property
+    def since_new_step_s(self) -> float | None:
+        """Seconds since the log's last line that is surely a step; None if that is not known."""
+        return self.step_times[-1][0] if self.step_times else None
+
+    @functools.cached_property
+    def repeats(self) -> Sign:
+        """What the last lines about steps show. They are REPEATED only if all are the same line,
+        speeds aside, for ten of the job's steps, or more often than its steps and ranks explain."""
+        runs = [0]  # how many lines that are no new step follow each one that is
+        for sign in self.signs.values():
+            if sign is Sign.STEP:
+                runs.append(0)
+            else:
+                runs[-1] += 1
+        *before, last = runs
+        usual = sorted(before)[int(USUAL_PART * (len(before) - 1))] if before else 0
+        added = sum(map(is_step, self.job.log_added))
+        since_s = self.since_new_step_s
+        is_new = since_s is not None and since_s <= self._within_s
+        if last <= usual or added > last or is_new:
+            return Sign.STEP
+        if {*[*self.signs.values()][-last:]} != {Sign.REPEATED}:
+            return Sign.UNCLEAR
+        if since_s is not None and self.rhythm_s:
+            is_long = since_s >= max(STUCK_AFTER_S, SILENT_STEPS * self.rhythm_s)
+        else:
+            whole = before[2:]  # the first lines may be cut off
+            often = max(SILENT_STEPS, 2 * self.size, *(OFTEN * one for one in whole))
+            is_long = len(whole) >= FEW_STEPS and last > often
+        return Sign.REPEATED if is_long else Sign.UNCLEAR
+
+    @functools.cached_property
+    def is_unclear(self) -> bool:
+        """Whether only lines that may repeat a step show progress: nothing follows from them."""
+        return bool(self.advances) and self.repeats is Sign.UNCLEAR and not self._last_row
+
+    @functools.cached_property
     def stall(self) -> Stall | None:
         """Horovod's last stall report; None without one, or if the job went on after it."""
         reports = stalls(self.job.log)
@@ -120,14 +172,16 @@ class StepSigns:
 
     @functools.cached_property
     def step_times(self) -> list[tuple[float, str]]:
-        """How many seconds ago the last lines about steps were written, the oldest first, with the
-        last of the lines that were written together. Empty if that is not known."""
+        """How many seconds ago the last lines that are surely steps were written, the oldest first,
+        with the last of the lines that were written together. Empty if that is not known."""
         found, end = [], len(self.job.log)
         for at_s, lines in reversed(self.job.log_writes):
-            steps = [line for line in self.job.log[max(0, end - lines) : end] if is_step(line)]
+            steps = [
+                at for at in range(max(0, end - lines), end) if self.signs.get(at) is Sign.STEP
+            ]
             end -= lines
             if steps:
-                found.append((at_s, steps[-1]))
+                found.append((at_s, self.job.log[steps[-1]]))
             if end <= 0:
                 break
         return found[::-1]
@@ -166,8 +220,10 @@ class StepSigns:
         silences = [self.job.metrics_silent_s] if self.rows else []
         last = next((line for line in reversed(self.job.log) if line.strip()), "")
         counts = is_step(last) if self.rows else not _complains(last)
-        if self.job.log_silent_s is not None and counts and not self.stall:
-            silences.append(self.job.log_silent_s)
+        repeats = self.repeats is Sign.REPEATED
+        silent_s = self.since_new_step_s if repeats else self.job.log_silent_s
+        if silent_s is not None and counts and not self.stall:
+            silences.append(silent_s)
         known = [one for one in silences if one is not None]
         return min(known) if known else None
 
@@ -232,20 +288,31 @@ class StepSigns:
         if not self.is_running:
             return ""
         added = [line for line in self.job.log_added if is_step(line)]
-        if added:
+        if added and self.repeats is not Sign.REPEATED:
             return f"{count(len(added), 'step')} {were(added)} printed during the diagnosis"
-        # However slow its steps are, ten minutes without one are too long.
-        within_s = max(ADVANCED_WITHIN_S, min(ADVANCED_WITHIN_STEPS * self.rhythm_s, 600.0))
-        silent_s = self.job.metrics_silent_s
-        if self.rows and silent_s is not None and silent_s <= within_s:
-            last = self.rows[-1]
-            step = f"step {last['step']}" if "step" in last else "a row of metrics"
-            return f"{step} was recorded {format_duration(silent_s)} ago{self._often('rows')}"
+        if self._last_row:
+            return self._last_row
         last_line = next((line for line in reversed(self.job.log) if line.strip()), "")
         silent_s = self.job.log_silent_s
-        if silent_s is not None and silent_s <= within_s and is_step(last_line) and not self.stall:
+        counts = is_step(last_line) and not self.stall and self.repeats is not Sign.REPEATED
+        if silent_s is not None and silent_s <= self._within_s and counts:
             return f"a step was printed {format_duration(silent_s)} ago{self._often('lines')}"
         return ""
+
+    @property
+    def _within_s(self) -> float:
+        # However slow its steps are, ten minutes without one are too long.
+        return max(ADVANCED_WITHIN_S, min(ADVANCED_WITHIN_STEPS * self.rhythm_s, 600.0))
+
+    @property
+    def _last_row(self) -> str:
+        """The last row of metrics in words; empty if none came lately."""
+        silent_s = self.job.metrics_silent_s
+        if not self.rows or silent_s is None or silent_s > self._within_s:
+            return ""
+        last = self.rows[-1]
+        step = f"step {last['step']}" if "step" in last else "a row of metrics"
+        return f"{step} was recorded {format_duration(silent_s)} ago{self._often('rows')}"
 
     def _often(self, what: str) -> str:
         return f", {what} come every {format_duration(self.rhythm_s)}" if self.rhythm_s else ""
@@ -256,7 +323,7 @@ class StepSigns:
         if not self.is_running:
             return None
         if self.advances:
-            return False
+            return None if self.is_unclear else False
         is_silent = self.silent_for_steps >= SILENT_STEPS and self.is_quiet
         return True if self.stall or (self.has_made_steps and is_silent) else None
 

@@ -42,6 +42,9 @@ READY_SHARE = 0.8
 MOST_NAMED = 3
 
 
+# What py-spy prints about a process without Python: it has ended there, or has not begun.
+NO_INTERPRETER = "Failed to find a python interpreter"
+
 # The two ends of a TCP connection: the local address with its port, and the peer's.
 Ends = tuple[str, str]
 
@@ -115,6 +118,12 @@ class Rank:
         return any(one.stacks for one in self.samples) or "python" in " ".join(
             self.process.argv[:1]
         )
+
+    @property
+    def has_no_interpreter(self) -> bool:
+        """Whether no Python was found in it at any sample, although it is started as one."""
+        found = [NO_INTERPRETER in one.stack_error for one in self.samples]
+        return bool(found) and self.is_python and all(found)
 
     @property
     def shell_script(self) -> str:

@@ -164,7 +164,7 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
         blockers = [one for one in found if one.severity is not INFO]
     lead = min(blockers, key=lambda one: -STATUSES[one.severity], default=None)
     holes = scene.evidence.holes
-    if lead and holes and lead.severity is not ERROR:
+    if lead and (holes or scene.is_unclear) and lead.severity is not ERROR:
         lead = None  # a warning beside what was not seen does not say what the job does
     rest = [one for one in found if one is not lead]
     rest.sort(key=lambda one: -STATUSES[one.severity])
@@ -266,7 +266,7 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
             return "ended", f"{name} was cancelled{age}{addition}"
         return UNKNOWN, f"{name} {job.state}{age}, and nothing observed explains it{addition}"
     whole = _seen(scene)
-    if scene.advances:
+    if scene.advances and not scene.is_unclear:
         return HEALTHY, f"{name} is healthy: {scene.advances}; {whole}{addition}"
     if scene.moves:
         check = "starting" if _is_starting(scene) else HEALTHY
@@ -300,7 +300,9 @@ def _seen(scene: Scene) -> str:
 def _open(scene: Scene) -> str:
     """Return what was seen of a job of which neither a step nor a cause was seen."""
     silence = "no step was observed"
-    if scene.silent_for_steps >= SILENT_STEPS:
+    if scene.is_unclear:
+        silence = "its log may repeat one step"
+    elif scene.silent_for_steps >= SILENT_STEPS:
         silence = (
             f"it has shown no step{scene.since}, and one came every "
             f"{format_duration(scene.rhythm_s)} before"
@@ -341,6 +343,10 @@ def not_seen(scene: Scene) -> Iterator[str]:
     """Yield what the diagnosis could not look at, in words."""
     for host in scene.silent:
         yield f"{called(host)}, which gave no evidence: {host.error}"
+    for host in scene.hosts:
+        pids = ", ".join(str(one.pid) for one in scene.unnumbered(host)[:6])
+        if pids:
+            yield f"which ranks processes {pids} on {called(host)} are: their environment is blank"
     native = [one for one in scene.ranks if not one.is_python and not one.native.frames]
     if native:
         failed = {one.process.native.error for one in native if one.process.native} - {""}

@@ -80,6 +80,12 @@ class GroupedProcess(Protocol):
     def group(self) -> str: ...
     @property
     def rank(self) -> int | None: ...
+    @property
+    def age_s(self) -> float: ...
+
+
+# Hosts read the ages of their processes at slightly different times.
+BEFORE_S = 10.0
 
 
 def launchers_by_group(hosts: Iterable[Sequence[GroupedProcess]]) -> dict[str, int]:
@@ -87,7 +93,7 @@ def launchers_by_group(hosts: Iterable[Sequence[GroupedProcess]]) -> dict[str, i
     group, from the processes on each host.
 
     A launcher that knows none of its ranks has started those that have no other launcher, if it is
-    the only one.
+    the only one and older than they are.
     """
     outside = [[one for one in host if one.job_id is None] for host in hosts]
     launchers = [
@@ -97,8 +103,11 @@ def launchers_by_group(hosts: Iterable[Sequence[GroupedProcess]]) -> dict[str, i
         if one.role == "launcher" and not _has_launcher_above(one, host)
     ]
     found = {one.group: one.pid for one in launchers if one.group}
-    without = {one.group for host in outside for one in host if one.role == "rank"} - found.keys()
     idle = [one for one in launchers if not one.group]
+    oldest_s = max((one.age_s for one in idle), default=0.0)
+    every = [one for host in outside for one in host if one.role == "rank"]
+    older = {one.group for one in every if one.age_s > oldest_s + BEFORE_S}
+    without = {one.group for one in every} - older - found.keys()
     if len(idle) == 1 and len(without) == 1:
         found[without.pop()] = idle[0].pid
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -10,12 +11,32 @@ TICKS = os.sysconf("SC_CLK_TCK")  # of processor time and start times, per secon
 
 def read_stat(folder: str | Path) -> tuple[str, list[str]]:
     """Return the name of a process or thread, and the fields of its `stat` after the name: state,
-    parent and so on (proc(5)). Raises OSError."""
+    parent and so on (proc(5)). The state of a process is that of a thread that goes on, if its main
+    thread has ended. Raises OSError."""
+    name, fields = _read_stat(folder)
+    if fields[0] == "Z" and int(fields[17]) > 1:
+        fields[0] = _read_stat(living_thread(folder))[1][0]
+    return name, fields
+
+
+def _read_stat(folder: str | Path) -> tuple[str, list[str]]:
     # The name is in parentheses, and may have spaces and parentheses itself. A Path would double
     # what this costs, and `diagnose` reads thousands.
     with open(f"{folder}/stat", "rb", 0) as file:  # noqa: PTH123
         name, _, rest = file.read().partition(b"(")[2].rpartition(b")")
     return os.fsdecode(name), rest.decode().split()
+
+
+def living_thread(folder: str | Path) -> str:
+    """Return the folder of a process, or that of a thread of it that goes on after the main thread
+    has ended (pthread_exit(3)): only there are its state, its files and its environment then.
+    Raises OSError."""
+    if _read_stat(folder)[1][0] == "Z":
+        with contextlib.suppress(OSError):  # a thread has no folder of threads
+            for task in os.listdir(f"{folder}/task"):  # noqa: PTH208
+                if _read_stat(f"{folder}/task/{task}")[1][0] not in "ZX":
+                    return f"{folder}/task/{task}"
+    return str(folder)
 
 
 def environ_of(folder: str | Path) -> dict[bytes, bytes]:

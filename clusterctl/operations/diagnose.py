@@ -28,6 +28,7 @@ from typing import Any
 
 import clusterctl
 from clusterctl.bootstrap.wheels import program_in_wheel
+from clusterctl.diagnosis.case import numbered
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence
 from clusterctl.diagnosis.ranks import sees_nothing
 from clusterctl.domain.errors import (
@@ -205,12 +206,14 @@ def collect(
         raise UsageError(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
     job = job_of(on_head, hosts, job_id)
     hosts = relevant_hosts(job, hosts)
-    evidence = Evidence(
-        cluster=access.cluster.name,
-        taken_at=taken_at.isoformat(timespec="seconds"),
-        version=clusterctl.__version__,
-        job=job,
-        hosts=tuple(hosts),
+    evidence = numbered(
+        Evidence(
+            cluster=access.cluster.name,
+            taken_at=taken_at.isoformat(timespec="seconds"),
+            version=clusterctl.__version__,
+            job=job,
+            hosts=tuple(hosts),
+        )
     )
     if looking.samples > 1:
         evidence = with_closer_reads(access.connections, access.all_targets, evidence)

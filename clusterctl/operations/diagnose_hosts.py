@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import clusterctl
+from clusterctl.diagnosis.case import numbered
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence
 from clusterctl.diagnosis.ranks import says_nothing
 from clusterctl.diagnosis.rules.liveness import ENDED_NOTHING
@@ -75,7 +76,7 @@ def collect_from(source: HostSource, job_name: str | None, cache: Path) -> Evide
         job=job,
         hosts=tuple(hosts),
     )
-    evidence = with_closer_reads(source.connections, source.targets, evidence)
+    evidence = with_closer_reads(source.connections, source.targets, numbered(evidence))
     return replace(evidence, took_s=round(time.monotonic() - began, 2))
 
 

@@ -61,7 +61,8 @@ read_stat() {
     set -- ${line##*) }
     set +f
     state=$1 parent=$2 its_session=$4 start=${20}
-    case $state in Z | X) return 1 ;; esac
+    # A process goes on without its main thread as long as it has others.
+    case $state in Z | X) [ "${18}" -gt 1 ] || return 1 ;; esac
 }
 
 pause() { sleep 0.1 2>/dev/null || sleep 1; }

@@ -18,7 +18,7 @@ from clusterctl.domain.errors import HostError
 from clusterctl.node.facts.native import MISSING, NativeCalls, NativeFrame
 from clusterctl.operations.native_frames import with_native_frames
 from clusterctl.transport.target import Target
-from tests.diagnosis.made_up import job_of, samples, with_job, with_rank
+from tests.diagnosis.made_up import job_of, samples, used, with_host, with_job, with_rank
 
 RECV = "MPI_Recv(&x, 1, MPI_INT, peer, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE)"
 LIBC, MPI = "/lib/libc.so.6", "/mpi/libmpi.so.40"
@@ -96,6 +96,79 @@ def test_a_long_exchange_is_no_circle():
         evidence = with_rank(evidence, rank, samples=shown)
     # The other ranks move nothing, so that the job as a whole is not known to work.
     assert diagnose(evidence).check not in ("mpi.cycle", "healthy")
+
+
+def exchanging(*ranks: int, per_host: int = 1, log: tuple[str, ...] = (), **native) -> Evidence:
+    """Return a job in C in which these ranks exchange data over TCP."""
+    evidence = with_job(in_c(4 // per_host, per_host, **native), log=log)
+    for rank, peer in zip(ranks, (*ranks[1:], *ranks[:1])):
+        over = [Socket(f"10.0.9.{a}:7", f"10.0.9.{b}:7", "ESTAB") for a, b in ((rank, peer),)]
+        over += [Socket(one.peer, one.local, "ESTAB") for one in over]
+        looks = tuple(
+            replace(one, sockets=tuple(replace(end, acked_bytes=at << 20) for end in over))
+            for at, one in enumerate(samples((), state="R"))
+        )
+        evidence = with_rank(evidence, rank, samples=looks)
+    return evidence
+
+
+@pytest.mark.parametrize(
+    ("working", "asleep", "status", "named"),
+    [
+        ((), (), 2, (0, 1)),
+        ((0, 1), (), 3, ()),
+        ((0, 2), (), 3, ()),
+        ((0, 2), (1,), 1, (1,)),
+    ],
+)
+def test_a_rank_that_is_read_in_its_own_work_while_data_go_on_keeps_nobody_waiting(
+    working, asleep, status, named
+):
+    """Its log is silent, since what reads its output is stopped. One that sleeps is another."""
+    log = tuple(f"step {number}" for number in range(90))
+    read = {"r0": calls(""), "r1": calls(""), "r2": calls("MPI_Allreduce")}
+    evidence = exchanging(*working, log=log, r3=calls("MPI_Allreduce"), **read)
+    nap = used(samples((), syscall="clock_nanosleep"), 0.0)
+    found = diagnose(with_rank(evidence, *asleep, samples=nap))
+    assert found.exit_status == status
+    assert (found.findings[0].ranks if found.findings else ()) == named
+
+
+@pytest.mark.parametrize("mpi", ["MPI_Allreduce", "MPI_Barrier", "MPI_Recv", ""])
+def test_a_rank_in_a_collective_need_not_wait_for_one_of_its_host_that_works(mpi):
+    """It may wait in another communicator for one that does not."""
+    evidence = exchanging(0, 2, 3, per_host=2, r1=calls(mpi), r0=calls("MPI_Barrier"))
+    assert diagnose(evidence).exit_status == 3
+
+
+def test_a_rank_that_sleeps_while_a_monitor_repeats_the_step_is_an_error():
+    asleep = samples((), syscall="pause")
+    for lines, status in ((["step 42"] * 20, 2), ([f"step 42, 3.{one} GB" for one in range(9)], 3)):
+        log = (*(f"step {step}" for step in range(43)), *lines)
+        evidence = with_job(in_c(), log=log, log_added=log[-2:], log_silent_s=0.1)
+        found = diagnose(with_rank(evidence, 2, samples=asleep))
+        assert found.exit_status == status
+        assert [one.ranks for one in found.findings] == ([(2,)] if status == 2 else [])
+
+
+def test_a_rank_that_has_replaced_its_program():
+    asleep = samples((), syscall="clock_nanosleep")
+    found = diagnose(with_rank(in_c(), 2, samples=asleep, argv=("sleep", "1000")))
+    runs = "is alone in clock_nanosleep, and runs `sleep 1000`, where the others run ring"
+    assert runs in found.verdict
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [("/opt/new/ring",), ("bash", "-c", "./ring; date"), ("numactl", "-N0", "./ring")],
+)
+def test_a_wrapper_is_no_other_program(argv):
+    asleep = samples((), syscall="clock_nanosleep")
+    evidence = with_rank(in_c(), 2, samples=asleep, argv=argv)
+    [at] = [host for host in evidence.hosts if host.ranks[0].rank == 2]
+    child = replace(at.ranks[0], pid=77, parent=at.ranks[0].pid, role="child", rank=None)
+    evidence = with_host(evidence, at.index, processes=(*at.processes, child))
+    assert "and runs" not in diagnose(evidence).verdict
 
 
 def test_a_send_and_its_receive_are_no_circle():

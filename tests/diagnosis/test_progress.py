@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clusterctl.diagnosis.case import Scene, numbered
 from clusterctl.diagnosis.evidence import OpenFile, Sample
+from clusterctl.diagnosis.repeats import Sign
 from clusterctl.diagnosis.verdict import diagnose
 from tests.diagnosis.made_up import (
     ALLREDUCE,
@@ -323,3 +325,158 @@ def test_ranks_of_one_host_share_memory_and_their_host_shows_their_progress():
     assert diagnose(evidence).exit_status == 0
     assert diagnose(with_rank(evidence, 3, samples=samples(own("sleep")))).exit_status != 0
     assert diagnose(with_rank(evidence, 2, 3, samples=samples(STEP))).exit_status == 3
+
+
+def numbers(text: str, most: int = 42, each: int = 1) -> list[str]:
+    """Return the lines of the steps up to `most`, each printed so many times."""
+    return [text.format(step) for step in range(1, most + 1) for _ in range(each)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        # The same line again and again, speeds and clocks aside.
+        ([*numbers("step {}"), *["step 42"] * 20], 2),
+        ([*numbers("step {} loss 0.5"), *["step 42 loss 0.5"] * 20], 2),
+        ([*numbers("step {} 9.1 images/s"), *["step 42 0.0 images/s"] * 20], 2),
+        ([*numbers("{}/100 [01:10<02:00, 1.5s/it]"), *["42/100 [01:59<9:00, 2.5s/it]"] * 20], 2),
+        ([*numbers("[1,0]<stdout>:step {}"), *["[1,0]<stdout>:step 42"] * 20], 2),
+        ([*numbers("step {}", each=8), *["step 42"] * 40], 2),
+        # Something else changes, or it is not known what counts: that may be a monitor, or not.
+        ([*numbers("step {}, 3.1 GB"), *(f"step 42, 3.{one} GB" for one in range(20))], 3),
+        ([*numbers("step {}"), *["epoch 3, GPU 0 %"] * 20], 3),
+        (["throughput 0.0 samples/s"] * 20, 3),
+        ([*numbers("step {}"), *["step 42"] * 3], 3),
+        (["step 42"] * 20, 3),
+        ([*numbers("step {}", each=8), *["step 42"] * 12], 3),
+    ],
+)
+def test_lines_that_may_repeat_a_step_never_clear_ranks_that_stand_still(lines, status):
+    evidence = job_of(log=tuple(lines), log_added=tuple(lines[-2:]), quiet_s=0.1)
+    found = diagnose(with_rank(evidence, 5, samples=samples(own("nap"))))
+    assert (found.exit_status, found.check) == (
+        status,
+        "rank.blocked" if status == 2 else "unknown",
+    )
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"batch=32 {12 + one % 3}.5 images/s" for one in range(40)],
+        [f"step 0.{60 + one % 5} s" for one in range(40)],
+        [f"epoch 1 batch_size=32, {one % 3}0.0 images/s" for one in range(40)],
+        [f"step {one // 16} loss 0.{one:03}" for one in range(80)],
+        [f"step {one // 16} micro {one % 16}" for one in range(80)],
+        numbers("step {}", each=8),
+        numbers("step {} loss 0.5", each=8)[:-5],
+        [f"[1,{one % 8}]<stdout>:step {(one + 3 * (one % 8)) // 8}" for one in range(200)],
+        [f"step {(one + 3 * (one % 8)) // 8}, rank {one % 8}" for one in range(200)],
+        numbers("step {} 0.0 images/s"),
+        [f"epoch {epoch} step {step}" for epoch in range(9) for step in (1, 2)],
+        [*numbers("step {}"), *(f"step 42: evaluation, batch {one}" for one in range(50))],
+        [line for step in range(9) for line in [f"{step}/100 [{step}:07, 1.5s/it]"] * 9],
+        ["step 42"],
+    ],
+)
+def test_lines_of_a_healthy_log_repeat_no_step(lines):
+    evidence = job_of(stack=STEP, log=tuple(lines), log_added=tuple(lines[-2:]), quiet_s=0.1)
+    assert diagnose(evidence).exit_status == 0
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [*numbers("step {}"), *["step 42 saved"] * 8],
+        [f"step {one}" for _ in range(20) for one in (1, 2)],
+        [*numbers("step {}"), *["step 42: saving"] * 300],
+        ["step 1"] * 8,
+    ],
+)
+def test_whoever_repeats_a_step_is_not_accused_of_it(lines):
+    """What ranks do at the samples is as in any step: all are in it, or work."""
+    evidence = job_of(stack=STEP, log=tuple(lines), log_added=tuple(lines[-2:]), quiet_s=0.1)
+    assert diagnose(evidence).exit_status in (0, 3)
+    works = used(samples(own("augment"), STEP, own("augment", 31)))
+    assert diagnose(with_rank(evidence, *range(8), samples=works)).exit_status == 0
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(("", "[1,{rank}]<stdout>:", "rank {rank} ", "[{step}/90] ", "{rank}: ")),
+    st.sampled_from(("step {step}", "step {step} loss 0.5", "iteration {step}: 1.5 s", "batch=32")),
+    st.sampled_from((1, 2, 8)),
+    st.sampled_from((1, 4)),
+    st.sampled_from((0, 2, 3, 10)),
+    st.integers(3, 60),
+    st.randoms(),
+)
+def test_no_healthy_log_surely_repeats_a_step(tag, text, ranks, parts, epoch, steps, random):
+    """Ranks print in any order, some are a step behind, and steps may begin again with an epoch."""
+    lines = []
+    for step in range(steps):
+        for _ in range(parts):
+            for rank in random.sample(range(ranks), ranks):
+                late = max(0, step - random.randint(0, ranks > 1))
+                number = late % epoch if epoch else late
+                lines.append((tag + text).format(rank=rank, step=number + 1))
+    del lines[len(lines) - random.randint(0, ranks * parts - 1) :]
+    assert Scene(job_of(log=tuple(lines[-400:]), quiet_s=0.5)).repeats is not Sign.REPEATED
+
+
+@pytest.mark.parametrize(("of_a_step_s", "status"), [(1.0, 2), (4.0, 2), (30.0, 0)])
+def test_for_how_long_a_step_is_repeated_counts_if_it_is_known(of_a_step_s, status):
+    """The hang has lasted for 40 s, in which a monitor printed a line each second."""
+    lines = (*numbers("step {}"), *["step 42"] * 40)
+    steps = [(40.0 + (42 - step) * of_a_step_s, 1) for step in range(1, 43)]
+    writes = (*steps, *((float(40 - one), 1) for one in range(1, 41)))
+    evidence = job_of(log=lines, log_added=lines[-2:], quiet_s=0.1, log_writes=writes, age_s=4e3)
+    found = diagnose(with_rank(evidence, 5, samples=samples(own("nap"))))
+    assert (found.exit_status, "for 40 s" in found.verdict) in ((2, True), (1, False), (0, False))
+    assert (found.exit_status == 2) == (status == 2)
+
+
+def test_ranks_without_readable_variables_have_the_numbers_that_are_missing_on_their_host():
+    whole = job_of()
+    for hidden in ((2,), (2, 3), range(8)):
+        assert numbered(with_rank(whole, *hidden, rank=None)).hosts[1].ranks == whole.hosts[1].ranks
+    # Of the one that is left of two it is not known which it is.
+    gone = with_processes(whole, lambda one: None if one.rank == 3 else one)
+    gone = numbered(with_rank(gone, 2, rank=None))
+    assert [one.rank for one in gone.hosts[1].ranks] == [None]
+    assert diagnose(gone).check != "rank.missing"
+    assert any("which ranks processes 1002 on demo-1" in one for one in diagnose(gone).unseen)
+
+
+def test_a_rank_whose_python_has_ended_by_an_exception_is_named():
+    """mpi4py: MPI_Finalize waits for the others, which wait for this rank."""
+    error = "Error: Failed to find a python interpreter in the .data section"
+    ended = samples((), state="S", syscall="clock_nanosleep", stack_error=error)
+    evidence = job_of(stack=own("reduce"), log=(*STEPS, "ValueError: bad batch"))
+    evidence = with_rank(evidence, *range(8), argv=("python",))
+    found = diagnose(with_rank(evidence, 5, samples=ended))
+    assert (found.check, found.findings[0].ranks) == ("rank.exception", (5,))
+    assert "rank 5 on demo-2 (10.0.0.7) has left the program" in found.verdict
+    assert "ValueError: bad batch" in found.verdict
+
+
+@pytest.mark.parametrize(
+    ("log", "changed"),
+    [
+        ((), {}),  # before the first step, its interpreter may not have begun
+        (STEPS, {"age_s": 4.0}),  # started again
+        (STEPS, {"argv": ("/opt/python-tools/solve",)}),
+    ],
+)
+def test_a_rank_without_an_interpreter_need_not_have_left_its_program(log, changed):
+    error = "Error: Failed to find a python interpreter in the .data section"
+    blank = samples((), state="S", syscall="read", stack_error=error)
+    evidence = with_rank(job_of(log=log, quiet_s=20.0), *range(8), argv=("python", "train.py"))
+    found = diagnose(with_rank(evidence, 5, samples=blank, **changed))
+    assert not any(one.check in ("rank.left", "rank.exception") for one in found.findings)
+
+
+def test_a_rank_that_has_ended_is_an_error_though_a_step_was_printed_a_moment_ago():
+    evidence = job_of(log=STEPS, log_added=STEPS[-1:], quiet_s=0.5)
+    gone = with_processes(evidence, lambda one: None if one.rank == 5 else one)
+    assert (diagnose(gone).check, diagnose(gone).exit_status) == ("rank.missing", 2)

@@ -204,10 +204,20 @@ SICK_RANK = {
     "behind, NCCL says": (with_host(STUCK, 0, ras=RAS), "nccl.behind"),
     "a GPU fell off": (on_host_2(kernel_log=XID, gpus=GPUS), "xid.79"),
 }
+TEE = (Partner(77, "T", "reads", ("tee", "log"), 900, "read pipe:[5]"),)
 # Other faults: the evidence, the check, its host, its ranks.
 SICK = {
     "daemon stopped": (stopped("daemon", pid=1), "daemon.stopped", 1, ()),
     "mpirun stopped": (stopped("launcher"), "launcher.stopped", 0, ()),
+    "mpirun | tee, which is stopped": (
+        with_processes(
+            STUCK,
+            lambda one: replace(one, partners=TEE) if one.role == "launcher" else one,
+        ),
+        "launcher.stopped",
+        0,
+        (),
+    ),
     "frozen": (
         silent("takes connections and answers none in time at 10.0.0.8: frozen or too busy"),
         "host.silent",

@@ -70,6 +70,11 @@ def test_a_launcher_that_has_no_rank_on_its_host():
     assert jobs((launcher(7),), (rank(8, 0, "a"),)) == [["7"], ["7"]]
     # With two of them it is not known which has started the ranks.
     assert jobs((launcher(7), launcher(6)), (rank(8, 0, "a"),)) == [["7", "6"], ["a"]]
+    # A rank that is older than the launcher is left over from another job.
+    old = rank(8, 0, "a", age_s=90.0)
+    assert jobs((launcher(7),), (old,)) == [["7"], ["a"]]
+    assert jobs((launcher(7),), (old, rank(9, 1, "a"))) == [["7"], ["a", "a"]]
+    assert jobs((launcher(7),), (old,), (rank(8, 0, "b"),)) == [["7"], ["a"], ["7"]]
 
 
 def test_launchers_of_one_process_id_on_two_hosts_are_two_jobs():

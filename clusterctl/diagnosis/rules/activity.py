@@ -36,6 +36,7 @@ from clusterctl.diagnosis.ranks import (
     syscall_path,
     works_alone,
 )
+from clusterctl.diagnosis.repeats import Sign
 from clusterctl.diagnosis.rules.logs import NO_ROOM, first_error, root_error
 from clusterctl.diagnosis.tree import label, main_thread, others
 from clusterctl.domain.findings import Severity
@@ -47,8 +48,8 @@ from clusterctl.node.diagnosis.partners import LOCKS
 
 def ended_ranks(scene: Scene) -> Iterator[Cause]:
     """Ranks whose program has ended, by an exception or by a return, while others go on."""
-    ended = [one for one in scene.ranks if one.place is Activity.ENDED]
-    rest = [one for one in scene.ranks if one.place is not Activity.ENDED]
+    ended = scene.left
+    rest = [one for one in scene.ranks if one not in ended]
     if not ended or scene.advances:
         return
     if not rest:
@@ -59,7 +60,7 @@ def ended_ranks(scene: Scene) -> Iterator[Cause]:
         return
     found = []
     for rank in ended:
-        at = main_thread(rank.last)[0].function
+        at = next((one.function for one in main_thread(rank.last)), "")
         threads = [one.thread for one in others(rank.last)][:3]
         kept = f" and is kept by its thread {threads[0]}" if threads and at == "_shutdown" else ""
         kept = "{has} left the program" + kept + ", while the others go on"
@@ -97,7 +98,7 @@ def suspects(scene: Scene) -> list[Rank]:
     out = [
         one
         for one in scene.ranks
-        if one.samples and one.is_python and not one.waits and one.place is not Activity.ENDED
+        if one.samples and one.is_python and not one.waits and one not in scene.left
     ]
     few = len(out) * 2 < len(scene.ranks) or (len(out) == 1 and len(scene.ranks) == 2)
     if not out or scene.exchanges or not (few or scene.is_quiet):
@@ -106,7 +107,7 @@ def suspects(scene: Scene) -> list[Rank]:
         return []
     # A rank that was in a step at one of the samples makes progress, as does one that starts.
     is_long = scene.since_step_s >= LONGEST_ALONE_S
-    held = {one.number for one in out if is_long or (scene.is_overdue and _rests(one))}
+    held = {one.number for one in out if is_long or (scene.is_overdue and rests(one))}
     known = [one for one in out if one.number in held or not {*one.places} & {*STARTING}]
     return [one for one in known if not {*one.places} & {*WAITING}]
 
@@ -139,7 +140,7 @@ def odd_ranks(scene: Scene) -> Iterator[Cause]:
             works = rank.grown("cpu_s") >= _RESTS * rank.span_s or any(map(_works, rank.children))
             severity = _severity(scene, works)
             found.append(RankFinding("rank.data", severity, rank, what, shown, hint))
-        elif _rests(rank):
+        elif rests(rank):
             found.append(_resting(scene, rank, where, shown))
         elif rank.moved or "R" in rank.states or rank.place is Activity.USER:
             found.append(_busy(scene, rank, where, shown))
@@ -158,7 +159,7 @@ def held_up(scene: Scene) -> Iterator[Cause]:
             continue
         shown = (*rank_lines(rank), *inner_lines(rank))
         where = f" in {label(rank.user_call)}" if rank.user_call else ""
-        blocked = _blocked(scene, rank) if _waits_outside(rank) and _rests(rank) else None
+        blocked = _blocked(scene, rank) if _waits_outside(rank) and rests(rank) else None
         tried = [one for one in scene.whole_log.findings if one.signature.id in NO_ROOM]
         full = next(filter(None, (_full_by_log(scene, rank, one) for one in tried)), "")
         severity = ERROR if scene.is_quiet and scene.quiet_s is not None else WARNING
@@ -218,7 +219,7 @@ def _reads_input(rank: Rank) -> bool:
     return rank.last.syscall.startswith("read pipe:") and any(one.pid in above for one in partners)
 
 
-def _rests(rank: Rank) -> bool:
+def rests(rank: Rank) -> bool:
     """Return whether the rank slept at all looks, and did nothing between them."""
     known = rank.last.syscall or rank.last.main_cpu_s is not None
     if saves_with_progress(rank):
@@ -446,7 +447,7 @@ def apart(scene: Scene) -> Iterator[Cause]:
         # Only a few ranks of a group are read. Where one of them is need not be where all are.
         read = all(one.native.where for one in groups[places[rank.number]])
         at = f" ({rank.native.where})" if read else ""
-        at += waits_for(scene, rank)
+        at += waits_for(scene, rank) + _other_program(rank, groups[most])
         what = f"{{is}} {alone}{places[rank.number]}{at}{scene.since}{others}"
         hint = f"{scene.hints.look} --tree shows its calls"
         if not rank.is_python and not rank.native.frames:
@@ -456,11 +457,20 @@ def apart(scene: Scene) -> Iterator[Cause]:
         severity = _severity(scene, any("R" in one.states for one in may_work))
         if not rank.is_python and severity is INFO:
             severity = WARNING  # its calls are not known
-        if scene.quiet_s is None and severity is ERROR:
+        if scene.quiet_s is None and scene.repeats is not Sign.REPEATED and severity is ERROR:
             severity = WARNING
         shown = (*rank_lines(rank), *inner_lines(rank))
         found.append(RankFinding("rank.apart", severity, rank, what, shown, hint))
     yield from combine(found)
+
+
+def _other_program(rank: Rank, others: list[Rank]) -> str:
+    """Return which program a rank runs, if all others run another one: its own may have replaced
+    itself (exec(3)). What has started a process may be a wrapper of the same program."""
+    own, *theirs = ["".join(one.process.argv[:1]).rpartition("/")[2] for one in (rank, *others)]
+    if own in theirs or len({*theirs}) != 1 or rank.is_python or rank.shell_script or rank.children:
+        return ""
+    return f", and runs `{' '.join(rank.process.argv)[:60]}`, where the others run {theirs[0]},"
 
 
 def _works_at_times(rank: Rank) -> bool:

@@ -241,6 +241,10 @@ def _why_silent(host: HostEvidence, loses: bool, is_closed: bool) -> str:
     return f"gives no answer: {host.error}"
 
 
+# Who would read a launcher's output, and is stopped.
+READER = ("reads", "T")
+
+
 def daemons(scene: Scene) -> Iterator[Cause]:
     """Processes of mpirun, and of its daemons on the nodes, that are stopped or have ended."""
     if not scene.is_running:
@@ -262,6 +266,18 @@ def daemons(scene: Scene) -> Iterator[Cause]:
             shown = tuple(process_line(one) for one in family if _is_stopped(one))
             states = {"T"} if pids else states
             name = process.launcher_name or "mpirun's daemon (prted)"
+            stopped = [one for one in process.partners if (one.relation, one.state) == READER]
+            for one in stopped if process.role == "launcher" else ():
+                yield Cause(
+                    "launcher.stopped",
+                    WARNING if scene.advances else ERROR,
+                    f"what reads the output of {name} on {called(host)}, pid {one.pid} "
+                    f"({' '.join(one.argv)[:60]}), is stopped (state T): its log ends "
+                    "there, and ranks that print will wait",
+                    host.host,
+                    scene.hints.on(host, f"kill -CONT {one.pid}"),
+                    evidence=(process_line(process),),
+                )
             if states == {"T"}:
                 what, hint = _stopped(scene, host, process, pids)
                 what = f"{name} on {called(host)} is {what}: ranks' output and the job's end stay "
@@ -353,7 +369,9 @@ def _stopped(
     """Return, in words, that a process is stopped, and what lets it go on."""
     goes_on = scene.hints.on(host, f"kill -CONT {pids}")
     if not asks_user(process.last.syscall):
-        return "stopped (state T)", goes_on
+        again = "if it stops again, it writes to its terminal from the background (stty tostop): fg"
+        by_hand = process.role == "launcher" and scene.evidence.source
+        return "stopped (state T)", scene.hints.steps(goes_on, again) if by_hand else goes_on
     return (
         "stopped (state T) in reading its terminal, as a job in the background is (SIGTTIN)",
         f"start it with < /dev/null, or run it in the foreground (fg) and answer; {goes_on} "
@@ -403,7 +421,7 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
     unseen = _unseen(scene) if scene.is_running else []
     if not unseen or scene.is_ending:
         return
-    if any(one.place is Activity.ENDED for one in scene.ranks) and scene.advances:
+    if scene.left and scene.advances:
         return
     # At a program's end ranks leave one by one, and the last one evaluates or saves.
     python = scene.ranks and all(one.is_python or not one.places for one in scene.ranks)
@@ -472,6 +490,8 @@ def _unseen(scene: Scene) -> list[int]:
     """Return the ranks that were not seen, unless they may be where nothing could be seen."""
     silent = {host.host for host in scene.silent}
     blind = {host.host for host in scene.hosts if not host.error and sees_nothing(host)}
+    # A process whose environment could not be read may be any rank of its host.
+    blind |= {host.host for host in scene.hosts if scene.unnumbered(host)}
     unseen = [
         rank
         for rank in range(scene.size)

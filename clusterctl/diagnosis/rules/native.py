@@ -18,7 +18,7 @@ from clusterctl.diagnosis.ranks import (
     rank_lines,
     ranks_in_words,
 )
-from clusterctl.diagnosis.rules.activity import POLLING, different_calls, signature
+from clusterctl.diagnosis.rules.activity import POLLING, different_calls, rests, signature
 
 # Calls of MPI in which all ranks of a communicator wait for each other.
 COLLECTIVE = re.compile(
@@ -117,9 +117,13 @@ def collectives(scene: Scene) -> Iterator[Cause]:
         found = different_calls(scene, groups)
         ahead = any(map(LEAVES_EARLY.match, groups))
         yield replace(found, hint=f"{found.hint}; {AHEAD}") if ahead else found
+    # While data between ranks go on, who computes may be in its own work for a moment.
+    busy = any(map(scene.works, outside))
+    if busy:
+        outside = [one for one in outside if rests(one) and not scene.works(one)]
     # If a system call or the processor tells them apart, of three ranks, another rule names them.
     apart = any(signature(one) != POLLING or one in scene.computing for one in outside)
-    if not outside or (apart and len(scene.ranks) > 2) or any(map(is_saving, outside)):
+    if not outside or (apart and len(scene.ranks) > 2 and not busy) or any(map(is_saving, outside)):
         return
     where = " or ".join(sorted({one.native.where for one in outside}))
     does = (
@@ -129,10 +133,10 @@ def collectives(scene: Scene) -> Iterator[Cause]:
     wait = "waits" if len(inside) == 1 else "wait"
     rest = f"{format_ranks([one.number for one in inside])} {wait} in {' and '.join(groups)}"
     # By the mean since the start alone, who computes may evaluate.
-    rests = all(one.was("S") for one in outside)
+    sleep = all(one.was("S") for one in outside)
     yield Cause(
         "mpi.awaited",
-        ERROR if scene.is_stuck or rests else WARNING,
+        ERROR if (scene.is_stuck or sleep) and not busy else WARNING,
         f"{ranks_in_words(outside)} {does}{scene.since}: {rest}",
         only({one.host.host for one in outside}),
         f"{scene.hints.look} --tree shows the calls",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from clusterctl.diagnosis.frames import Activity
 from clusterctl.diagnosis.hostchecks import card_errors_in_words, idle_among
 from clusterctl.diagnosis.progress import FEW_TIMES
 from clusterctl.diagnosis.ranks import Rank, called, is_saving, rank_lines, syscall_path
+from clusterctl.diagnosis.repeats import NUMBERED
 from clusterctl.diagnosis.tree import label
 from clusterctl.domain.units import format_bytes, format_duration
 from clusterctl.node.facts.network import IMPAIRED, RETRANSMITTED, SENT, UNRESPONSIVE
@@ -42,7 +42,8 @@ SLOWED_ROWS = 4.0
 
 def stragglers(scene: Scene) -> Iterator[Cause]:
     """Slow ranks in a job that makes steps: they are at their own work while the others wait."""
-    if not (scene.advances or scene.exchanges) or len(scene.ranks) < 2:
+    goes_on = scene.exchanges or (scene.advances and not scene.is_unclear)
+    if not goes_on or len(scene.ranks) < 2:
         return
     own = {one.number: _own_share(one) for one in scene.ranks if len(one.samples) > 1}
     # In C, who runs may be asking for a message.
@@ -316,8 +317,6 @@ def idle_cards(scene: Scene) -> Iterator[Cause]:
 
 
 WATCH = "clusterctl watch NAME shows processors, disks and links as they are"
-# Numbered steps, as in `step 120 loss 0.5` or `iteration 7`.
-_NUMBERED = re.compile(r"(?i)\b(?:step|iter(?:ation)?|batch)s?\b\W{0,3}(\d+)")
 
 
 def _steps_fell(scene: Scene) -> Cause | None:
@@ -326,8 +325,8 @@ def _steps_fell(scene: Scene) -> Cause | None:
     The usual speed is that of most steps lately, or else that since the job's start, so that it is
     rather too low. That of now is from the lines that came during the samples.
     """
-    numbers = [int(one[1]) for one in map(_NUMBERED.search, scene.job.log) if one]
-    added = [int(one[1]) for one in map(_NUMBERED.search, scene.job.log_added) if one]
+    numbers = [int(one[1]) for one in map(NUMBERED.search, scene.job.log) if one]
+    added = [int(one[1]) for one in map(NUMBERED.search, scene.job.log_added) if one]
     span_s = max((one.span_s for one in scene.ranks), default=0.0)
     if len(added) < 2 or len(numbers) <= len(added) or numbers != sorted(numbers) or not span_s:
         return None
@@ -337,8 +336,8 @@ def _steps_fell(scene: Scene) -> Cause | None:
     if len(speeds) >= FEW_TIMES:
         # A hang that has passed makes the mean too low, and a job that is slow for long the median.
         before = max(before, statistics.median(speeds))
-    if now * SLOWED_ROWS > before:
-        return None
+    if not now or now * SLOWED_ROWS > before:
+        return None  # lines of one step, or with a number that counts no steps, show no speed
     return Cause(
         "job.slower",
         WARNING,
@@ -350,7 +349,7 @@ def _steps_fell(scene: Scene) -> Cause | None:
 
 def _past_speeds(scene: Scene, span_s: float) -> list[float]:
     """Return the steps per second between lines about steps that came before the samples."""
-    numbered = [(at_s, _NUMBERED.search(line)) for at_s, line in scene.step_times if at_s > span_s]
+    numbered = [(at_s, NUMBERED.search(line)) for at_s, line in scene.step_times if at_s > span_s]
     known = [(at_s, int(one[1])) for at_s, one in numbered if one]
     return [(b[1] - a[1]) / (a[0] - b[0]) for a, b in zip(known, known[1:]) if a[0] > b[0]]
 

@@ -35,6 +35,8 @@ def add(entries: Iterable[dict[str, Any]], wait_of: WaitOf) -> None:
     _descriptors.cache_clear()
     for entry in entries:
         entry["partners"] = _of(entry, wait_of)
+        if entry["role"] == "launcher":
+            entry["partners"] += _stopped_readers(entry, wait_of)
 
 
 def _of(entry: dict[str, Any], wait_of: WaitOf) -> list[dict[str, Any]]:
@@ -50,6 +52,21 @@ def _of(entry: dict[str, Any], wait_of: WaitOf) -> list[dict[str, Any]]:
                 one = dict(zip(("pid", "state", "wait_channel", "call"), waiting[-1]))
                 found.append({**one, "relation": relation, "argv": _argv(pid), "waiter": waiter})
     return found
+
+
+def _stopped_readers(entry: dict[str, Any], wait_of: WaitOf) -> Iterator[dict[str, Any]]:
+    """Yield the stopped processes that would read a launcher's output from its pipe. It waits for
+    them only once the pipe is full."""
+    pid, known = entry["pid"], {one["pid"] for one in entry["partners"]}
+    for fd in ("1", "2"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/{pid}/fd/{fd}")  # noqa: PTH115
+            for reader in readers_of(target, pid) if target.startswith("pipe:") else ():
+                state, channel, call = wait_of(reader)
+                if state == "T" and reader not in known:
+                    known.add(reader)
+                    one = {"pid": reader, "state": state, "wait_channel": channel, "call": call}
+                    yield {**one, "relation": "reads", "argv": _argv(reader), "waiter": pid}
 
 
 def _ends(pid: int, state: str, channel: str, call: str) -> Iterator[tuple[int, str]]:

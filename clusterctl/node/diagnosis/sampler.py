@@ -25,7 +25,7 @@ from clusterctl.node.facts import disks, flight, gpus, network, system
 from clusterctl.node.facts.processes import hidden_users, user_name
 from clusterctl.node.facts.report import FactReport, Question, questions_of, read, request_of
 from clusterctl.node.jobs import launchers, processes
-from clusterctl.node.procfs import TICKS, read_stat
+from clusterctl.node.procfs import TICKS, living_thread, read_stat
 from clusterctl.node.record import to_data
 
 NICENESS = 5
@@ -341,9 +341,18 @@ def mark_ranks(found: list[processes.Process]) -> None:
     is the first process of these that has loaded a library by which ranks communicate: a Python
     one, unless a shell or a Python without such a library has started another. If none has loaded
     one, it is the first Python process, or else the first. A torchrun whose ranks are here is a
-    child, too: it is a rank only to mpirun.
+    child, too: it is a rank only to mpirun. What has written its title over its environment is a
+    rank if a launcher's daemon has started it, or a rank's script.
     """
     by_pid = {one.pid: one for one in found}
+    for one in (one for one in found if one.role == "child" and one.is_unreadable):
+        if {one.name, one.program} & launchers.REMOTE_SHELLS:
+            continue
+        above = by_pid.get(one.ppid)
+        if above and above.role in ("launcher", "daemon"):
+            one.role = "rank"  # its number is not known
+        elif above and above.role == "rank":
+            one.role, one.environ = "rank", above.environ
     by_rank: dict[tuple[str, str, int], list[processes.Process]] = {}
     ranks = [
         (place, one)
@@ -442,7 +451,7 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
     paths = descriptors(one.pid)
     tasks = tasks_of(one.pid)
     telling = most_relevant_thread(one.pid, tasks, paths)
-    user_s, system_s = main_cpu_s(one.pid)
+    user_s, system_s = main_cpu_s(one.pid, tasks[0] if tasks else one.pid)
     counts = [numbers(f"{folder}/task/{task}/schedstat") for task in tasks]
     moved = dict(line.split(": ") for line in text_of(f"{folder}/io").splitlines() if ": " in line)
     return {
@@ -494,11 +503,11 @@ def limits(pid: int) -> dict[str, int]:
     return found
 
 
-def main_cpu_s(pid: int) -> tuple[float | None, float | None]:
-    """Return the processor seconds of a process's main thread, outside and inside the kernel; None
+def main_cpu_s(pid: int, thread: int) -> tuple[float | None, float | None]:
+    """Return the processor seconds of a thread of a process, outside and inside the kernel; None
     if it has ended."""
     try:
-        fields = read_stat(f"/proc/{pid}/task/{pid}")[1]
+        fields = read_stat(f"/proc/{pid}/task/{thread}")[1]
         return int(fields[11]) / TICKS, int(fields[12]) / TICKS
     except (OSError, IndexError):
         return None, None
@@ -557,22 +566,24 @@ def state_of(folder: str) -> str:
 
 
 def tasks_of(pid: int) -> list[int]:
-    """Return the IDs of a process's threads, the main thread first."""
+    """Return the IDs of a process's threads, the main thread first unless it has ended."""
     try:
         found = sorted(map(int, os.listdir(f"/proc/{pid}/task")))  # noqa: PTH208
-    except OSError:
+        has_main = living_thread(f"/proc/{pid}") == f"/proc/{pid}"
+    except (OSError, IndexError):
         return []
-    return found[:MOST_THREADS]
+    return found[0 if has_main else 1 : MOST_THREADS]
 
 
 def descriptors(pid: int) -> dict[int, str]:
     """Return what each descriptor is open on; empty if that is not permitted."""
     found = {}
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208
+    with contextlib.suppress(OSError, IndexError):
+        folder = living_thread(f"/proc/{pid}")
+        for name in os.listdir(f"{folder}/fd"):  # noqa: PTH208
             with contextlib.suppress(OSError):
                 found[int(name)] = os.fsencode(
-                    os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115
+                    os.readlink(f"{folder}/fd/{name}")  # noqa: PTH115
                 ).decode(errors="backslashreplace")
     return found
 

@@ -91,6 +91,9 @@ def all_processes() -> dict[int, JobProcess]:
             # The name is in parentheses, and may contain parentheses itself.
             name, _, rest = (folder / "stat").read_bytes().partition(b"(")[2].rpartition(b")")
             fields = rest.split()
+            if fields[0] == b"Z" and int(fields[17]) > 1:  # other threads than the main one go on
+                folder = [one for one in folder.glob("task/*") if one.name != pid][0]  # noqa: RUF015
+                fields[0] = b"S"
             title = (folder / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
             if fields[0] not in (b"Z", b"X"):
                 found[int(pid)] = JobProcess(

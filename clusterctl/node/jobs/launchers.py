@@ -102,6 +102,12 @@ _CONTROL = re.compile(
     r"--control-port[ =](\S+)|--upstream-host[ =](\S+) .*--upstream-port[ =](\d+)"
 )
 
+# What starts daemons on other hosts.
+REMOTE_SHELLS = {"ssh", "rsh", "srun", "qrsh", "blaunch"}
+
+# The daemons of Open MPI 5 have the namespace 0 of their mpirun, its ranks the namespace 1.
+_NAMESPACE = re.compile(r"ess_base_nspace (\S+)@0")
+
 
 def rank_identity(environ: Environ) -> RankIdentity | None:
     """Return what the environment of a process has of its rank; None if it is no rank."""
@@ -118,13 +124,15 @@ def rank_identity(environ: Environ) -> RankIdentity | None:
     return None
 
 
-def job_of_hydra(argv: Sequence[str]) -> str:
-    """Return what identifies the job in the command line of a hydra proxy, or of the ssh that
-    starts one; empty in any other."""
-    found = _CONTROL.search(" ".join(argv).replace('"', ""))
-    if not found:
-        return ""
-    return found[1] or f"{found[2]}:{found[3]}"
+def job_of_daemon(argv: Sequence[str]) -> str:
+    """Return what identifies the job in the command line of a hydra proxy, of Open MPI's prted, or
+    of the ssh that starts one; empty in any other."""
+    line = " ".join(argv).replace('"', "")
+    found = _CONTROL.search(line)
+    if found:
+        return found[1] or f"{found[2]}:{found[3]}"
+    of_prted = _NAMESPACE.search(line)
+    return f"{of_prted[1]}@1" if of_prted else ""
 
 
 def _number(environ: Environ, names: Sequence[bytes]) -> int | None:

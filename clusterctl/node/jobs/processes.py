@@ -25,7 +25,7 @@ from typing import Iterable, Mapping, NamedTuple, Optional
 
 from clusterctl.node.jobs import launchers
 from clusterctl.node.jobs.folder import JOBS, JobFolder
-from clusterctl.node.procfs import TICKS, boot_id, environ_of, read_stat
+from clusterctl.node.procfs import TICKS, boot_id, environ_of, living_thread, read_stat
 
 # Environment variables.
 JOB = b"CLUSTERCTL_JOB"
@@ -44,6 +44,8 @@ STARTERS = re.compile(
 )
 # Where the program of train.sh is, in the home folder.
 TRAIN_SH = "/.clusterctl/launch.pyz"
+# What is left of an environment under a title has fewer variables with a value.
+FEW_VARIABLES = 3
 TERM_GRACE_S = 5.0
 KILL_GRACE_S = 5.0
 SHORT_COMMAND = 72  # characters of a line on the screen
@@ -168,6 +170,11 @@ class Process:
         """Process ID and start time: the kernel reuses process IDs."""
         return self.pid, self.started_ticks
 
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether its environment cannot be read, or a title was written over it (setproctitle)."""
+        return sum(map(bool, self.environ.values())) < FEW_VARIABLES
+
     def has_ended(self) -> bool:
         try:
             now = read_process(self.pid)
@@ -180,9 +187,11 @@ def read_process(pid: int, everyone: bool = False) -> Process:
     """Read one process from /proc. Raises OSError if it is gone or, unless `everyone` is true,
     another user's."""
     folder = Path(f"/proc/{pid}")
-    if not everyone and folder.stat().st_uid != os.geteuid():
+    if not everyone and not _is_own(folder):
         raise PermissionError
     name, fields = read_stat(folder)
+    if int(fields[17]) > 1:
+        folder = Path(living_thread(folder))
     argv = [text(word) for word in (folder / "cmdline").read_bytes().split(b"\0")[:-1]]
     try:
         program = os.path.basename(os.readlink(folder / "exe"))  # noqa: PTH115, PTH119
@@ -199,6 +208,14 @@ def read_process(pid: int, everyone: bool = False) -> Process:
         started_ticks=int(fields[19]),
         session=int(fields[3]),
     )
+
+
+def _is_own(folder: Path) -> bool:
+    """Return whether a process is this user's. One that must not be dumped is shown as root's."""
+    owner, own = folder.stat().st_uid, os.geteuid()
+    if owner or not own:
+        return owner == own
+    return f"\nUid:\t{own}\t{own}\t" in (folder / "status").read_text(errors="replace")
 
 
 def text(raw: bytes) -> str:
@@ -407,7 +424,7 @@ def descendants(roots: set[int], processes: dict[int, Process]) -> set[int]:
 def job_of_proxy(one: Process, by_pid: dict[int, Process]) -> str:
     """Return what identifies the job of a hydra proxy that started a process; empty if none did."""
     line = sorted(ancestors(by_pid, one.pid), reverse=True)
-    return next(filter(None, (launchers.job_of_hydra(by_pid[pid].argv) for pid in line)), "")
+    return next(filter(None, (launchers.job_of_daemon(by_pid[pid].argv) for pid in line)), "")
 
 
 # An address by which each host means itself, in what identifies a job.
@@ -427,7 +444,7 @@ def groups_of(found: list[Process], known: Mapping[int, str] = {}) -> dict[int, 
     groups: dict[int, str] = {}
     for one in found:
         place = launchers.rank_identity(one.environ) if one.role == "rank" else None
-        group = (place.job if place else "") or launchers.job_of_hydra(one.argv)
+        group = (place.job if place else "") or launchers.job_of_daemon(one.argv)
         if _OWN_ADDRESS.search(group):
             group += f"@{boot_id()}"  # other hosts may have a job at the same address of theirs
         if group:
@@ -437,6 +454,11 @@ def groups_of(found: list[Process], known: Mapping[int, str] = {}) -> dict[int, 
     for one in found:
         if one.role == "launcher" and one.pid in known:
             groups.setdefault(one.pid, known[one.pid])
+    for one in found:
+        if one.role == "rank" and one.is_unreadable and one.pid not in groups:
+            for pid in ancestors(by_pid, one.pid) if one.ppid not in groups else ():
+                if by_pid[pid].role == "launcher":
+                    groups.setdefault(pid, f"{pid}@{boot_id()}")
     for one in found:
         above = by_pid.get(one.ppid)
         while above and one.pid not in groups:
@@ -474,7 +496,7 @@ def session_of(process: Process) -> JobSession:
 
 
 def lives(pid: int) -> bool:
-    """Return whether the process exists and is no zombie."""
+    """Return whether the process exists and is no zombie, of which no thread goes on."""
     try:
         return read_stat(f"/proc/{pid}")[1][0] not in "ZX"
     except OSError:

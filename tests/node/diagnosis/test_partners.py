@@ -35,11 +35,11 @@ def start():
         yield start_one
 
 
-def waits(process, call):
+def waits(process, call, role="rank"):
     wait_until(lambda: sampler.wait_of(process.pid)[2].startswith(call), f"that it is in {call}")
     state, channel, found = sampler.wait_of(process.pid)
     sample = {"state": state, "wait_channel": channel, "syscall": found}
-    entry = {"pid": process.pid, "samples": [sample]}
+    entry = {"pid": process.pid, "role": role, "samples": [sample]}
     partners.add([entry], sampler.wait_of)
     return [
         (one["pid"], one["relation"], one["waiter"], one["call"].partition(" ")[0])
@@ -60,6 +60,18 @@ def test_who_reads_the_output_of_who_reads_the_output(start):
     assert found[0] == (second.pid, "reads", first.pid, "write")
     assert [*found[1][:3]] == [last.pid, "reads", second.pid]
     assert "nanosleep" in found[1][3]
+
+
+def test_a_stopped_reader_of_a_launchers_output_that_does_not_wait_for_it_yet(start):
+    """As of `mpirun | tee log`: the pipe is full after minutes."""
+    with subprocess.Popen(["sleep", "600"], stdout=subprocess.PIPE) as mpirun:
+        tee = start("cat", stdin=mpirun.stdout)
+        assert waits(mpirun, "clock_nanosleep", "launcher") == []
+        tee.send_signal(signal.SIGSTOP)
+        wait_until(lambda: sampler.wait_of(tee.pid)[0] == "T", "the stop")
+        found = [one[:3] for one in waits(mpirun, "clock_nanosleep", "launcher")]
+        mpirun.kill()
+    assert found == [(tee.pid, "reads", mpirun.pid)]
 
 
 def test_who_has_the_other_end_of_a_socket(start):

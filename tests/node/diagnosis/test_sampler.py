@@ -18,8 +18,9 @@ import pytest
 
 from clusterctl.node.diagnosis import job, ras, sampler, sockets, stacks, watch
 from clusterctl.node.facts import processes as of_jobs
-from clusterctl.node.jobs import folder, output
-from clusterctl.node.jobs.processes import Process, read_process
+from clusterctl.node.guard import activity
+from clusterctl.node.jobs import folder, output, processes, supervisor
+from clusterctl.node.jobs.processes import Process, all_processes, read_process
 from clusterctl.node.jobs.spec import JobSpec
 from tests.lab.running import wait_until
 from tests.ports import free_port
@@ -152,6 +153,52 @@ def test_a_program_that_a_wrapper_in_python_has_started_is_the_rank(monkeypatch,
     )
     sampler.mark_ranks(found)
     assert [one.pid for one in found if one.role == "rank"] == [*loaded[:1], 5][:1]
+
+
+# Starts a thread that goes on, and ends the main thread.
+WITHOUT_MAIN_THREAD = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print("up", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_goes_on_after_the_end_of_its_main_thread():
+    argv = [sys.executable, "-c", WITHOUT_MAIN_THREAD]
+    environ = {**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
+    with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE) as process:
+        stat = Path(f"/proc/{process.pid}/stat")
+        wait_until(lambda: stat.read_text().split()[2] == "Z", "the end of its main thread")
+        one = read_process(process.pid)
+        sample = sampler.sample_of(one, 0.0, {})
+        assert process.pid in all_processes()
+        assert activity.jobs({process.pid: activity.all_processes()[process.pid]})
+        assert processes.lives(process.pid)
+        assert process.pid in supervisor.descendants()
+        process.kill()
+        wait_until(lambda: not processes.lives(process.pid), "its end")
+        assert process.pid not in activity.all_processes()
+        assert process.pid not in supervisor.descendants()
+    assert (one.argv, one.environ[b"OMPI_COMM_WORLD_RANK"]) == (argv, b"0")
+    assert (sample["state"], sample["descriptors"] > 0) == ("S", True)
+
+
+@pytest.mark.parametrize("above", ["launcher", "daemon", "rank", "child"])
+def test_a_rank_that_has_written_a_title_over_its_environment(above):
+    """A daemon starts nothing but ranks. A rank's script has the rank's variables."""
+    variables = {f"V{number}".encode(): b"1" for number in range(9)} | {b"PMI_RANK": b"3"}
+    parent = Process(5, 1, "sh", ["sh", "start"], variables, started_ticks=5)
+    titled = Process(6, 5, "python3", ["train: epoch 3"], {b"h 3": b"", b"": b""}, started_ticks=6)
+    parent.role, titled.role = above, "child"
+    sampler.mark_ranks([parent, titled])
+    assert titled.role == ("child" if above == "child" else "rank")
+    # A connection to another host may have a title, too.
+    shared = Process(7, 5, "ssh", ["ssh: /tmp/a [mux]"], {}, started_ticks=7)
+    shared.role = "child"
+    sampler.mark_ranks([parent, shared])
+    assert shared.role == "child"
+    assert processes.rank_of(titled) == (3 if above == "rank" else None)
 
 
 def test_a_process_that_ends_while_it_is_looked_at():

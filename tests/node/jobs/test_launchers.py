@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.node.jobs.launchers import job_of_hydra, rank_identity
+from clusterctl.node.jobs.launchers import job_of_daemon, rank_identity
 from clusterctl.node.jobs.processes import Process, role_of
 
 SRUN = "SLURM_JOB_ID=17 SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_STEP_NUM_TASKS=4"
@@ -53,11 +53,13 @@ def test_what_the_environment_tells(text, place):
         ("/usr/bin/hydra_pmi_proxy --control-port n1:44883 --rmk user --proxy-id 0", "n1:44883"),
         ('ssh -x n2 "/usr/bin/hydra_pmi_proxy" --control-port n1:44883 --rmk user', "n1:44883"),
         ("hydra_bstrap_proxy --upstream-host n1 --upstream-port 4321 --pgid 0", "n1:4321"),
+        ("prted --prtemca ess_base_nspace prterun-n1-77@0 --prtemca a b", "prterun-n1-77@1"),
+        ('ssh -x n2 prted --prtemca ess_base_nspace "prterun-n1-77@0"', "prterun-n1-77@1"),
         ("python train.py --port 3", ""),
     ],
 )
-def test_the_job_of_a_hydra_proxy(argv, job):
-    assert job_of_hydra(argv.split()) == job
+def test_the_job_of_a_daemon(argv, job):
+    assert job_of_daemon(argv.split()) == job
 
 
 @pytest.mark.parametrize(
