@@ -31,10 +31,11 @@ from clusterctl.copy.session import Ended, RelayGroup, Update
 from clusterctl.domain.errors import HostError, UsageError
 from clusterctl.domain.results import CommandResult
 from clusterctl.jobs.head_facts import HeadFacts, choose_environment, shared_network
-from clusterctl.jobs.mpirun import JOB_VARIABLE, MpiLaunch, mpirun_argv
+from clusterctl.jobs.mpirun import MpiLaunch, mpirun_argv
 from clusterctl.jobs.plan import new_job_id, node_exports
 from clusterctl.jobs.trainer import CPU, Preset, choose_preset
 from clusterctl.node.jobs import allreduce
+from clusterctl.node.procfs import JOB_VARIABLE
 from clusterctl.node.relay.messages import Failed, Listening, Measure, Measured, printable
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import refuse_while_training

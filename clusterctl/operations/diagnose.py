@@ -35,6 +35,7 @@ from clusterctl.domain.errors import (
     CommandFailed,
     CommandNotRun,
     HostError,
+    NotFound,
     UsageError,
 )
 from clusterctl.domain.hostsfile import HostSlots, parse_hosts_file
@@ -174,7 +175,7 @@ def collect(
     started by hand, else the latest.
 
     A host that does not answer is in the evidence. A host in quarantine is included only if it has
-    ranks of the job, or may have. Raise UsageError for an unknown job.
+    ranks of the job, or may have. Raise NotFound for an unknown job.
     """
     began, taken_at = time.monotonic(), datetime.now(timezone.utc)
     access.connections.connect_timeout_s = CONNECT_WITHIN_S
@@ -202,7 +203,7 @@ def collect(
         hosts.append(replace(host, quarantined=node.quarantined))
     hosts += gone_hosts(access, on_head, taken_at)
     if on_head and job_id and not on_head.found:
-        raise UsageError(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
+        raise NotFound(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
     job = job_of(on_head, hosts, job_id)
     hosts = relevant_hosts(job, hosts)
     evidence = Evidence(

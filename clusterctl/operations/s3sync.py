@@ -8,7 +8,7 @@ from typing import Optional
 from clusterctl.copy.failures import with_unquoted_home
 from clusterctl.copy.report import NodeStage
 from clusterctl.copy.request import is_s3
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import NotFound
 from clusterctl.jobs.detached import find_job
 from clusterctl.node.jobs.spec import CopyNode, JobRecord, JobState
 from clusterctl.operations.access import Access
@@ -67,18 +67,18 @@ class SyncNode:
 
 
 def find_sync(access: Access, job_id: str | None = None) -> JobRecord:
-    """Return the synchronization `job_id`, or the latest. Raise UsageError if there is none,
+    """Return the synchronization `job_id`, or the latest. Raise NotFound if there is none,
     HostError."""
     name = access.cluster.name
     found = [job for job in jobs_of(access) if any(map(is_s3, job.spec.sources))]
     if job_id:
         found = [job for job in found if job.job_id == job_id]
     if not found and job_id:
-        raise UsageError(
+        raise NotFound(
             f"no sync {job_id} has run on {name}", f"the latest: clusterctl s3sync {name} --status"
         )
     if not found:
-        raise UsageError(
+        raise NotFound(
             f"no sync has run on {name}", f"start one: clusterctl s3sync {name} s3://BUCKET DST"
         )
     return find_job(access.connections, access.head, found[-1].job_id)

@@ -22,7 +22,7 @@ COMMANDS = {
     "jobs": (("jobs",), "succeeded", 0),
     "logs": (("logs",), "a line of the job", 0),
     "tuning": (("tuning",), "wrote neither a timeline", 2),
-    "s3sync": (("s3sync", "--status", JOB), f"no sync {JOB} has run", 2),
+    "s3sync": (("s3sync", "--status", JOB), f"no sync {JOB} has run", 1),
     "disk": (("disk",), "/data", 0),
     "train": (("train", "2", "--synthetic", "--dry-run", "--force"), "mpirun", 0),
     "doctor": (("doctor",), "sleep 1001", 2),
