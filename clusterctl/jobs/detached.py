@@ -232,7 +232,7 @@ def follow_job(
 def _known(job: JobRecord, line_at: datetime | None = None) -> str:
     """Return in words what is known of a job on a head node that does not answer."""
     at = line_at or datetime.now(timezone.utc)
-    what = "wrote its last line that came" if line_at else f"was {job.state.value}"
+    what = "wrote its last line that came" if line_at else f"was {job.state}"
     return f"job {job.job_id} {what} at {at:%H:%M:%S} UTC; its current state is unknown"
 
 

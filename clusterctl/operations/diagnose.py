@@ -42,6 +42,7 @@ from clusterctl.domain.hostsfile import HostSlots, parse_hosts_file
 from clusterctl.node.diagnosis.job import JobOnHead, JobOutput
 from clusterctl.node.diagnosis.sampler import SamplerRequest, SamplerResponse, sample
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.node.record import salvage
 from clusterctl.operations.access import Access
 from clusterctl.operations.native_frames import with_closer_reads
@@ -249,7 +250,7 @@ def relevant_hosts(job: JobEvidence | None, hosts: list[HostEvidence]) -> list[H
         for host in hosts
     }
     numbers = set().union(*ranks.values())
-    is_short = job is not None and job.state == "running" and len(numbers) < job.size
+    is_short = job is not None and job.state is JobState.RUNNING and len(numbers) < job.size
     return [
         host
         for host in hosts
@@ -378,7 +379,7 @@ def job_of(
     if record:
         return replace(
             evidence,
-            state=record.state.value,
+            state=record.state,
             exit_status=record.exit_status,
             started_at=record.started_at.isoformat(timespec="seconds"),
             age_s=round(record.duration_s, 1),
@@ -392,7 +393,7 @@ def job_of(
     oldest_s = max((rank.age_s for rank in ranks), default=0.0)
     return replace(
         evidence,
-        state="running",
+        state=JobState.RUNNING,
         age_s=oldest_s if on_head.age_s is None else on_head.age_s,
         size=max(sizes, default=0),
         line=shlex.join(on_head.line),

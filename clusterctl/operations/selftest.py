@@ -372,7 +372,7 @@ def train(test: Selftest) -> Passed:
         job_id = start_training(access, planned, watchdog=watchdog).job.job_id
         job = follow(access, job_id, partial(_both, test), lambda why, _: test.say(why.message))
         if job.state is not JobState.SUCCEEDED:
-            raise ClusterctlError(f"the job {job.state.value} (exit status {job.exit_status})")
+            raise ClusterctlError(f"the job {job.state} (exit status {job.exit_status})")
         figures = _training_figures(access, job)
     versions = next(iter(planned.versions.values()), {})
     message = f"{TRAINING_STEPS} steps on {count(test.ranks, 'rank')}, preset {job.spec.preset}"
@@ -483,7 +483,7 @@ def _await_step(access: Access, job_id: str, step: int) -> int:
     while True:
         job = find_job(access.connections, access.head, job_id)
         if not job.is_active:
-            raise ClusterctlError(f"the job {job.state.value} (exit status {job.exit_status})")
+            raise ClusterctlError(f"the job {job.state} (exit status {job.exit_status})")
         if (job.row.step or 0) >= step:
             return job.row.step or 0
         if clock.monotonic() > until:

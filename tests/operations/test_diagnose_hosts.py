@@ -26,6 +26,7 @@ from clusterctl.jobs import processes
 from clusterctl.jobs.processes import no_such_job
 from clusterctl.node.diagnosis.job import LauncherLog
 from clusterctl.node.jobs.processes import NodeProcess
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.operations import diagnose_hosts, kill
 from clusterctl.operations.diagnose import silent
 from clusterctl.operations.diagnose_hosts import logs_of, named, of_slurm_job
@@ -244,7 +245,7 @@ def test_the_job_with_most_ranks():
         ]
     )
     job = diagnose_hosts._job(hosts, {}, None)
-    assert (job.job_id, job.state, job.size, job.others) == ("7", "running", 2, ("3",))
+    assert (job.job_id, job.state, job.size, job.others) == ("7", JobState.RUNNING, 2, ("3",))
     assert diagnose_hosts._job(hosts, {}, "3").job_id == "3"
     with pytest.raises(NotFound, match="no job 99 runs on these hosts"):
         diagnose_hosts._job(hosts, {}, "99")
@@ -359,7 +360,7 @@ def left_over(parent=1, **more):
     looks = samples((), state="S", syscall="clock_nanosleep")
     ranks = [replace(one, samples=looks, job_id="77", argv=("./train",)) for one in ranks]
     host = HostEvidence(host="n0", processes=tuple(ranks), facts=facts("n0"))
-    job = JobEvidence(job_id="77", state="running", size=2)
+    job = JobEvidence(job_id="77", state=JobState.RUNNING, size=2)
     return Evidence(source="--local", job=job, hosts=(host,))
 
 

@@ -35,6 +35,9 @@ class JobState(enum.Enum):
     # The job's process is gone without a recorded end: a reboot, or a kill -9.
     LOST = "lost"
 
+    def __str__(self) -> str:
+        return self.value
+
 
 class When(enum.Enum):
     """When a step runs: the work, again after a lost node; then the steps that follow its success,
