@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import AWAKE, Market, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.files import read_file, write_file
+from clusterctl.domain.files import Lock, file_lock, read_file, write_file
 from clusterctl.domain.ranges import grouped
 from clusterctl.domain.timeouts import Timeouts, backoff_delays
 from clusterctl.ec2 import tags
@@ -185,17 +183,11 @@ def _is_locked(lock: Path) -> bool:
 
     Takes a shared lock for a moment, so that concurrent `gc` runs do not disturb each other.
     """
-    try:
-        file = os.open(lock, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except OSError:
-        return True
-    finally:
-        os.close(file)
+    with suppress(OSError):
+        if lock.exists():
+            with file_lock(lock, shared=True) as state:
+                return state is not Lock.HELD
+    return False
 
 
 class HourlyCosts:
