@@ -105,7 +105,7 @@ class NetworkFigures:
 
     `many` and `one` are rates by (from, to), over `streams` connections and over one. `rtt` and
     `rtt_p99` are the median and the 99th percentile of a small message's round trip, the same for
-    (a, b) and (b, a). `seconds` is the duration of each measurement, `took_s` that of all.
+    (a, b) and (b, a). `seconds` is the duration of each measurement, `duration_s` that of all.
     `failures` has the nodes that did not answer and why, `broken` the pairs of other nodes that
     were not measured and why. `allreduce` has the allreduces by MPI and by NCCL, `collectives` the
     other operations by NCCL. `lacks_nccl_tests` has the programs that would measure NCCL on the
@@ -125,12 +125,20 @@ class NetworkFigures:
     instance_types: tuple[str, ...] = ()
     link_bytes_s: Optional[float] = None
     measured_at: str = ""
-    took_s: float = 0.0
+    duration_s: float = 0.0
     allreduce: tuple[AllreduceTable, ...] = ()
     collectives: tuple[AllreduceTable, ...] = ()
     lacks_nccl_tests: tuple[str, ...] = ()
     json_names: ClassVar[Sequence[str]] = (
-        *("nodes", "instance_types", "measured_at", "took_s", "streams", "seconds", "link_bytes_s"),
+        *(
+            "nodes",
+            "instance_types",
+            "measured_at",
+            "duration_s",
+            "streams",
+            "seconds",
+            "link_bytes_s",
+        ),
         *("links", "failures", "not_measured", "allreduce", "collectives"),
     )
 

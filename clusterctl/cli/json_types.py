@@ -58,14 +58,24 @@ Clusters = list[Cluster]
 # The second with --dry-run.
 Launch = Union[ReadyCluster, LaunchPlan]
 HostsFile = list[HostSlots]
-Reboots = list[Union[Rebooted, HostFailure]]
-Outputs = list[Union[CommandResult, HostFailure]]
 
 
 class _Error(TypedDict, total=False):
     error: str
     message: str
     hint: str
+
+
+class _OnHosts(TypedDict):
+    failures: Sequence[HostFailure]
+
+
+class Reboots(_OnHosts):
+    nodes: Sequence[Rebooted]
+
+
+class Outputs(_OnHosts):
+    nodes: Sequence[CommandResult]
 
 
 class _CopiedNode(TypedDict):
@@ -126,10 +136,31 @@ class SyncStarted(TypedDict):
     hosts: Sequence[str]
 
 
-Sync = Union[SyncStarted, list[SyncNode]]
-# The second with --grow.
-Disks = Union[DiskReport, list[Union[GrownDisk, HostFailure]]]
-Cleanings = list[Union[CleanedNode, PartsOnHost, HostFailure]]
+class SyncedNodes(_OnHosts):
+    """Without --detach."""
+
+    nodes: Sequence[SyncNode]
+
+
+class GrownDisks(_OnHosts):
+    """With --grow."""
+
+    nodes: Sequence[GrownDisk]
+
+
+class CleanedNodes(_OnHosts):
+    nodes: Sequence[CleanedNode]
+
+
+class DiscardedCopies(_OnHosts):
+    """With --copies."""
+
+    copies: Sequence[PartsOnHost]
+
+
+Sync = Union[SyncStarted, SyncedNodes]
+Disks = Union[DiskReport, GrownDisks]
+Cleanings = Union[CleanedNodes, DiscardedCopies]
 
 
 class InstallationSteps(TypedDict):
@@ -268,7 +299,7 @@ class Diagnosed(TypedDict):
     hosts: Optional[str]
     job_id: Optional[str]
     taken_at: str
-    took_s: float
+    duration_s: float
     verdict: str
     check: str
     severity: str

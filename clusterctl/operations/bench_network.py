@@ -136,7 +136,7 @@ def measure_network(
         allreduce=tuple(table for table in tables if table.operation == "allreduce"),
         collectives=tuple(table for table in tables if table.operation != "allreduce"),
         lacks_nccl_tests=tuple(lacks),
-        took_s=round(time.monotonic() - began, 1),
+        duration_s=round(time.monotonic() - began, 1),
     )
 
 

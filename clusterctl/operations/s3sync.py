@@ -9,6 +9,7 @@ from clusterctl.copy.failures import with_unquoted_home
 from clusterctl.copy.report import NodeStage
 from clusterctl.copy.request import is_s3
 from clusterctl.domain.errors import NotFound
+from clusterctl.domain.results import worst
 from clusterctl.jobs.detached import find_job
 from clusterctl.node.jobs.spec import CopyNode, JobRecord, JobState
 from clusterctl.operations.access import Access
@@ -127,7 +128,6 @@ def _node_of(job: JobRecord, copied: CopyNode, cluster: str) -> SyncNode:
     return SyncNode(job, copied, job.state, job.exit_status or 1, job.status.reason, hint)
 
 
-def status_of(nodes: list[SyncNode]) -> int:
+def status_of_sync(nodes: list[SyncNode]) -> int:
     """Return 255 if a node could not be reached, 1 if one has not got all, else 0. Pure."""
-    ended = [node.exit_status for node in nodes if node.state is not JobState.RUNNING]
-    return max((255 if status == 255 else int(status != 0) for status in ended), default=0)
+    return worst(node.exit_status for node in nodes if node.state is not JobState.RUNNING)

@@ -342,7 +342,7 @@ def launch(test: Selftest) -> Passed:
         test.names.update(dict.fromkeys((*addresses, *hosts), node.name))
     test.ranks = sum(report.gpus) or len(report.gpus)
     [image, *_] = {one.image_id for one in report.instances}
-    zone = cluster.nodes[0].availability_zone
+    zone = cluster.nodes[0].zone
     test.place = f"{len(cluster.nodes)} x {cluster.head.instance_type} in {zone}, image {image}"
     return Passed(f"{test.place}; {count(sum(report.gpus), 'GPU')}")
 

@@ -109,11 +109,11 @@ class Served:
     state: str = ""
     version: str = ""
     json_names = (
-        *("model", "node", "port", "public", "folder", "job_id", "duration_s", "state", "version"),
+        *("model", "host", "port", "public", "folder", "job_id", "duration_s", "state", "version"),
     )
 
     @property
-    def node(self) -> str:
+    def host(self) -> str:
         return self.target.host
 
     @property

@@ -410,7 +410,7 @@ def _node_records(
             "slots": entry.slots,
             "ranks": ranks,
             "instance_type": node.instance_type,
-            "availability_zone": node.availability_zone,
+            "zone": node.zone,
             **machines.get(node.name, {}),
             "versions": dict(plan.versions.get(node.name, {})),
         }
