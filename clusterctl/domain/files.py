@@ -41,13 +41,16 @@ class Lock(enum.Enum):
 
 
 @contextmanager
-def file_lock(path: Path, *, shared: bool = False, waits: bool = False) -> Iterator[Lock]:
-    """Lock a folder, or a file, which is made if need be, against other processes for the block.
+def file_lock(
+    path: Path, *, creates: bool = False, shared: bool = False, waits: bool = False
+) -> Iterator[Lock]:
+    """Lock a file or folder against other processes for the block. With `creates` the path is that
+    of a file, which is made if there is none.
 
     Yields whether it is locked: with `waits` this waits for another process. Raises OSError if it
     cannot be opened.
     """
-    opened = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT, 0o600)
+    opened = os.open(path, os.O_RDWR | os.O_CREAT if creates else os.O_RDONLY, 0o666)
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         try:

@@ -118,12 +118,12 @@ def _read(path: Path) -> tuple[Mapping[str, Mapping[str, datetime]], ClusterctlE
 class LocalClusters:
     """The clusters with a folder on this machine, as pairs of region and name.
 
-    A command of this machine is changing those in `locked`. Those in `unresolved` have a recent
-    launch of unknown outcome.
+    A command of this machine is changing those in `locked`, or may be: the value says which. Those
+    in `unresolved` have a recent launch of unknown outcome.
     """
 
     here: frozenset[tuple[str, str]]
-    locked: frozenset[tuple[str, str]]
+    locked: Mapping[tuple[str, str], str]
     unresolved: frozenset[tuple[str, str]]
 
 
@@ -134,9 +134,12 @@ def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
     recent = time.time() - UNKNOWN_FOR_S
     return LocalClusters(
         here=_identities(regions, regions),
-        locked=_identities(
-            regions, [folder for folder in regions if _is_locked(folder.path / "lock")]
-        ),
+        locked={
+            one: why
+            for folder in regions
+            if (why := _why_locked(folder.path / "lock"))
+            for one in _identities(regions, [folder])
+        },
         unresolved=_identities(
             regions,
             [folder for folder in regions if _may_be_launching(folder, recent)],
@@ -178,16 +181,21 @@ def _identities(
     return frozenset((region, folder.path.name) for folder in folders for region in regions[folder])
 
 
-def _is_locked(lock: Path) -> bool:
-    """Return whether a command holds the lock.
+def _why_locked(lock: Path) -> str:
+    """Return that a command holds the lock, or why that is not known; empty if none does.
 
     Takes a shared lock for a moment, so that concurrent `gc` runs do not disturb each other.
     """
-    with suppress(OSError):
-        if lock.exists():
-            with file_lock(lock, shared=True) as state:
-                return state is not Lock.HELD
-    return False
+    at_work = "a clusterctl on this machine is at work on it"
+    try:
+        with file_lock(lock, shared=True) as state:
+            if state is Lock.MISSING:
+                return f"whether {at_work} is not known: {lock} cannot be locked"
+            return at_work if state is Lock.BUSY else ""
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"whether {at_work} is not known: {lock}: {error.strerror}"
 
 
 class HourlyCosts:

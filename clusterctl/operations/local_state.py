@@ -6,6 +6,7 @@ elsewhere: in AWS's console, or by another machine.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -203,7 +204,9 @@ def locked(folder: ClusterFolder, clock: Clock = Clock()) -> Iterator[None]:
         try:
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.path.chmod(0o700)
-            state = held.enter_context(file_lock(lock))
+            state = held.enter_context(file_lock(lock, creates=True))
+            if state is Lock.MISSING:
+                raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
         except OSError as error:
             # Most often the folder belongs to root. As a ClusterctlError, it does not stop `gc`
             # from going on with other clusters.
