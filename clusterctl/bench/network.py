@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Optional
 from clusterctl.bench.model import MeasuredNetwork
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import grouped
+from clusterctl.domain.results import HostFailure
 from clusterctl.domain.units import count, format_bytes, format_link
 
 Pair = tuple[str, str]
@@ -106,7 +107,7 @@ class NetworkFigures:
     `many` and `one` are rates by (from, to), over `streams` connections and over one. `rtt` and
     `rtt_p99` are the median and the 99th percentile of a small message's round trip, the same for
     (a, b) and (b, a). `seconds` is the duration of each measurement, `duration_s` that of all.
-    `failures` has the nodes that did not answer and why, `broken` the pairs of other nodes that
+    `failures` has the nodes that did not answer, `broken` the pairs of other nodes that
     were not measured and why. `allreduce` has the allreduces by MPI and by NCCL, `collectives` the
     other operations by NCCL. `lacks_nccl_tests` has the programs that would measure NCCL on the
     GPUs, and are not there. `link_bytes_s` is the rate that the instance type always carries; None
@@ -120,7 +121,7 @@ class NetworkFigures:
     one: Mapping[Pair, float] = field(default_factory=dict)
     rtt: Mapping[Pair, float] = field(default_factory=dict)
     rtt_p99: Mapping[Pair, float] = field(default_factory=dict)
-    failures: Mapping[str, str] = field(default_factory=dict)
+    failures: tuple[HostFailure, ...] = ()
     broken: Mapping[Pair, str] = field(default_factory=dict)
     instance_types: tuple[str, ...] = ()
     link_bytes_s: Optional[float] = None
@@ -160,7 +161,7 @@ class NetworkFigures:
     @property
     def not_measured(self) -> Sequence[Mapping[str, Any]]:
         """The broken pairs."""
-        return [{"pair": pair, "why": why} for pair, why in self.broken.items()]
+        return [{"pair": pair, "message": why} for pair, why in self.broken.items()]
 
 
 @dataclass(frozen=True)
@@ -254,8 +255,7 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
     behind = outliers(report)
     two = len({pair[0] for pair in report.many}) == 2
     found = [
-        Finding.error("bench.no-answer", why, f"clusterctl diagnose {cluster}", node)
-        for node, why in report.failures.items()
+        Finding.error("bench.no-answer", one.message, one.hint, one.host) for one in report.failures
     ]
     found += [
         Finding.error("bench.not-measured", f"its way to {pair[1]}: {why}", host=pair[0])

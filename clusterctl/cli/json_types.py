@@ -78,7 +78,7 @@ class Outputs(_OnHosts):
     nodes: Sequence[CommandResult]
 
 
-class _CopiedNode(TypedDict):
+class CopiedNode(TypedDict):
     host: str
     ok: bool
     files: int
@@ -94,8 +94,12 @@ class _CopiedNode(TypedDict):
     verified: bool
 
 
-class CopiedNode(_CopiedNode, _Error):
-    """It has an error only if it failed."""
+class FailedNode(CopiedNode):
+    """What it got before it failed, and why it failed."""
+
+    error: str
+    message: str
+    hint: str
 
 
 class _CopyReport(TypedDict):
@@ -108,6 +112,7 @@ class _CopyReport(TypedDict):
     limited_by: str
     source: Optional[SourceSummary]
     nodes: Sequence[CopiedNode]
+    failures: Sequence[FailedNode]
     plan: Mapping[str, Any]
     missing: Sequence[str]
     findings: Sequence[Finding]
@@ -130,14 +135,18 @@ class JobEventData(TypedDict):
 CopyEvent = Union[CopyReport, NodeEvent, ProgressEvent, JobEventData]
 
 
-class SyncStarted(TypedDict):
+class _OnSyncNodes(TypedDict):
+    failures: Sequence[Union[SyncNode, HostFailure]]
+
+
+class SyncStarted(_OnSyncNodes):
     job_id: str
     how: str
     hosts: Sequence[str]
 
 
-class SyncedNodes(_OnHosts):
-    """Without --detach."""
+class SyncedNodes(_OnSyncNodes):
+    """With --status, --follow or --cancel."""
 
     nodes: Sequence[SyncNode]
 

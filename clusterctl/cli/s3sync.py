@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +14,7 @@ from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import json_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts, grouped
-from clusterctl.domain.results import status_of, worst
+from clusterctl.domain.results import HostOutcome, status_of, worst
 from clusterctl.domain.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -128,7 +128,6 @@ def _start(
 
     Return the exit status so far, and the job.
     """
-    from clusterctl.node.jobs.spec import JobState
     from clusterctl.operations.detached_copy import plan_detached_copy, start_copy_job
     from clusterctl.operations.s3sync import wait_until_listed
 
@@ -136,7 +135,7 @@ def _start(
     copy = plan_detached_copy(access, targets, request)
     started = start_copy_job(access, copy, urls=urls, offline=bool(app.settings.lab))
     name, job = access.cluster.name, wait_until_listed(access, started.job.job_id)
-    failed = [node for node in _nodes(access, job, None) if node.state is JobState.FAILED]
+    failed = [node for node in _nodes(access, job, None) if node.is_failed]
     unheard = {node.host for node in failed}
     silent = [one for one in started.failures if one.host not in unheard]
     unheard |= {one.host for one in silent}
@@ -147,7 +146,9 @@ def _start(
         output.note(f"  follow it: clusterctl s3sync {name} --follow")
         output.note(f"  end it:    clusterctl s3sync {name} --cancel")
     if as_json:
-        output.data({"job_id": job.job_id, "how": started.tools, "hosts": hosts})
+        failures = [*failed, *silent]
+        data = {"job_id": job.job_id, "how": started.tools, "hosts": hosts, "failures": failures}
+        output.data(data)
     _show_reasons(failed)
     hostlines.show_failures(silent)
     return worst([status_of(silent), *(node.exit_status for node in failed)]), job
@@ -158,7 +159,7 @@ def _show(nodes: list[SyncNode], as_json: bool) -> int:
     from clusterctl.operations.s3sync import status_of_sync
 
     if as_json:
-        output.data({"nodes": nodes, "failures": ()})
+        _print_data(nodes)
     else:
         columns = ("NODE", "STATE", "FILES", "BYTES", "RATE", "TIME", "BY", "DST")
         output.table(columns, list(map(_row, nodes)))
@@ -192,8 +193,7 @@ def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
         return node.shown_state if was_running else "nothing runs there"
 
     if as_json:
-        known = [node for node in nodes if node.host not in unknown]
-        output.data({"nodes": known, "failures": again.failures})
+        _print_data([node for node in nodes if node.host not in unknown], again.failures)
     else:
         for text, same in grouped((end_of(node), node) for node in nodes).items():
             output.line(f"{fold_hosts([node.host for node in same])}: {text}")
@@ -223,12 +223,19 @@ def _follow(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
         return output.INTERRUPTED
     nodes = _nodes(access, find_job(access.connections, access.head, job.job_id), hosts)
     if as_json:
-        output.data({"nodes": nodes, "failures": ()})
+        _print_data(nodes)
     for text, same in grouped((node.shown_state, node) for node in nodes).items():
         took = format_duration(max(node.duration_s for node in same))
         output.note(f"{fold_hosts([node.host for node in same])}: {text} after {took}")
     _show_reasons(nodes)
     return status_of_sync(nodes)
+
+
+def _print_data(nodes: Sequence[SyncNode], silent: Sequence[HostOutcome[Any]] = ()) -> None:
+    failed = [node for node in nodes if node.is_failed]
+    output.data(
+        {"nodes": [one for one in nodes if one not in failed], "failures": [*failed, *silent]}
+    )
 
 
 def _show_reasons(nodes: Sequence[SyncNode]) -> None:

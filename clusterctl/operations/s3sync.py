@@ -57,6 +57,11 @@ class SyncNode:
         return self.state is JobState.SUCCEEDED and self.copied.left_out > 0
 
     @property
+    def is_failed(self) -> bool:
+        """Whether the node has no result: it failed there, or what became of it is not known."""
+        return self.state in (JobState.FAILED, JobState.LOST)
+
+    @property
     def shown_state(self) -> str:
         """The state in words for the user."""
         return f"done, {self.copied.left_out} left out" if self.is_incomplete else self.state.value

@@ -80,7 +80,8 @@ def test_a_row_says_how_far_it_is_and_what_was_there(capsys, copied, shown, stat
 def test_what_was_left_out_and_who_failed_is_told_to_programs(capsys):
     record = job(JobState.FAILED, replace(DONE, left_out=1), SILENT)
     assert s3sync._show(nodes_of(record, "demo"), as_json=True) == 255
-    one, silent = json.loads(capsys.readouterr().out)["nodes"]
+    printed = json.loads(capsys.readouterr().out)
+    [one], [silent] = printed["nodes"], printed["failures"]
     assert (one["state"], one["is_incomplete"]) == ("succeeded", True)
     assert (one["copied"]["left_out"], one["copied"]["tool"]) == (1, "s5cmd")
     assert one["message"] == "1 file was left out"

@@ -83,7 +83,7 @@ def test_a_node_that_freezes_in_the_middle_is_a_row(quad):
         report = measured(quad, freeze)
     finally:
         frozen[0].__exit__(None, None, None)
-    assert list(report.failures) == ["quad-3"]
+    assert [one.host for one in report.failures] == ["quad-3"]
     assert blamed(report)[0] == ("bench.no-answer", "quad-3")
     met = {pair for pair in report.many if "quad-3" not in pair}
     assert len(met) == 6
@@ -99,7 +99,7 @@ def test_a_head_node_lost_behind_the_pairs_takes_no_figure_along(quad, monkeypat
     monkeypatch.setattr(bench_network, "head_facts", lost)
     report = measured(quad)
     assert (len(report.many), report.allreduce) == (12, ())
-    assert report.failures == {"quad-0": "connection lost"}
+    assert [(one.host, one.message) for one in report.failures] == [("quad-0", "connection lost")]
 
 
 @pytest.mark.all

@@ -123,7 +123,7 @@ def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
         for node in (0, 1):
             wait_until(lambda node=node: pair.on(node, SLEEPS) == "0\n", "the tool to end", 60)
         status, out, _ = pair.ctl("s3sync", "--status", "--json", job_id)
-        assert (status, {one["state"] for one in json.loads(out)["nodes"]}) == (1, {"lost"})
+        assert (status, {one["state"] for one in json.loads(out)["failures"]}) == (1, {"lost"})
 
 
 @pytest.mark.all
