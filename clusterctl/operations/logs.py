@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.domain.errors import (
-    ClusterctlError,
     CommandFailed,
     ConnectionLost,
     HostError,
@@ -36,7 +35,7 @@ from clusterctl.transport.reports import facts_of, read_reports
 from clusterctl.transport.target import Target
 
 
-class NoJobs(ClusterctlError):
+class NoJobs(NotFound):
     """No job has run on the cluster yet."""
 
 

@@ -37,6 +37,7 @@ from clusterctl.domain.errors import (
     CommandFailed,
     HostError,
     MissingTool,
+    NotFound,
     UsageError,
     check_home,
 )
@@ -90,8 +91,8 @@ def _digest(*words: str) -> str:
 LIBRARIES = f".clusterctl/serving/{_digest(*PACKAGES, SERVER)}"
 
 
-class NotServed(ClusterctlError):
-    """The cluster serves no such model, or the server did not answer."""
+class NoAnswer(ClusterctlError):
+    """The server of a model did not answer."""
 
 
 @dataclass(frozen=True)
@@ -326,10 +327,10 @@ def _wait_until_ready(access: Access, target: Target, job_id: str) -> Ready:
     """
     request = AwaitedLine(job_id, READY)
     where = (access.connections, access.head, wait_for_line, request)
-    lines = call(*where, doing="loading the model", timeout_s=LOAD_WITHIN_S)
-    if lines and lines[0].startswith(READY):
-        return from_json(Ready, lines[0][len(READY) :])
-    lines = tuple(filter(None, map(str.strip, lines)))
+    ready, *last = call(*where, doing="loading the model", timeout_s=LOAD_WITHIN_S)
+    if ready:
+        return from_json(Ready, ready[len(READY) :])
+    lines = list(filter(None, map(str.strip, last)))
     output = [line for line in lines if line.startswith("error: ")] or lines or ["no message"]
     message, _, hint = output[-1].removeprefix("error: ").partition("; ")
     raise CommandFailed(target.host, message, hint or _log_of(job_id))
@@ -374,12 +375,12 @@ def _served(target: Target, job: JobRecord) -> Served:
 
 
 def find_served(access: Access, name: str | None) -> Served:
-    """Return the served model of that name, with None the only one. Raise NotServed, UsageError if
+    """Return the served model of that name, with None the only one. Raise NotFound, UsageError if
     there are several, HostError."""
     models = [one for one in served(access) if name in (None, one.model)]
     if not models:
         what = f"model {name}" if name else "model"
-        raise NotServed(
+        raise NotFound(
             f"no {what} is served on {access.cluster.name}",
             f"clusterctl serve {access.cluster.name} MODEL_DIR",
         )
@@ -412,7 +413,7 @@ def ask(
     access: Access, model: Served, verb: str = "", body: bytes | None = None, version: str = ""
 ) -> ServerAnswer:
     """Request `/v1/models/NAME[/versions/VERSION]` + `verb` from the server, through SSH: GET, or
-    POST if there is a body. Raise NotServed if the server does not answer, HostError."""
+    POST if there is a body. Raise NoAnswer if the server does not answer, HostError."""
     session = access.connections.session(model.target)
     transport = session.client.get_transport()
     assert isinstance(transport, TunnelTransport)
@@ -442,7 +443,7 @@ def ask(
         finally:
             connection.close()
     except (OSError, EOFError, http.client.HTTPException) as error:
-        raise NotServed(
+        raise NoAnswer(
             f"model {model.model} on {model.target.host} gave no answer: {error or 'none came'}",
             f"see: clusterctl serve {access.cluster.name} --status, and its log: clusterctl run "
             f"{access.cluster.name} 'tail ~/.clusterctl/jobs/{model.job.job_id}/log'",

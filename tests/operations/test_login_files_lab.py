@@ -21,7 +21,7 @@ COMMANDS = {
     "kill": (("kill", "--dry-run"), "sleep 1001", 0),
     "jobs": (("jobs",), "succeeded", 0),
     "logs": (("logs",), "a line of the job", 0),
-    "tuning": (("tuning",), "wrote neither a timeline", 2),
+    "tuning": (("tuning",), "wrote neither a timeline", 1),
     "s3sync": (("s3sync", "--status", JOB), f"no sync {JOB} has run", 1),
     "disk": (("disk",), "/data", 0),
     "train": (("train", "2", "--synthetic", "--dry-run", "--force"), "mpirun", 0),

@@ -89,13 +89,13 @@ def all_processes() -> dict[int, JobProcess]:
         with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
             folder = Path("/proc", pid)
             name, fields = read_stat(folder)
-            title = (folder / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
+            title = (folder / "cmdline").read_text(errors="replace").replace("\0", " ")
             if fields[0] not in "ZX":
                 found[int(pid)] = JobProcess(
                     int(pid),
                     int(fields[1]),
                     name,
-                    title.decode(errors="replace"),
+                    title,
                     environ_of(folder),
                     sum(map(int, fields[11:15])) / TICKS,
                 )

@@ -20,15 +20,16 @@ class AwaitedLine:
 
 
 def wait_for_line(request: AwaitedLine) -> tuple[str, ...]:
-    """Wait until the job's log has the line, or the job has ended. Return this line, or without it
-    the last 30 of the log."""
+    """Wait until the job's log has the line, or the job has ended. Return this line; if there is
+    none, an empty text and the last 30 lines of the log."""
     job = JobFolder(JOBS / request.job_id)
     while True:
         is_over = not job.is_run()  # first: a job writes until its end
-        lines = text_in(job.path / "log").splitlines()
-        found = [line for line in lines if line.startswith(request.beginning)]
+        lines = text_in(job.path / "log").split("\n")
+        # The last one has no end: it may be written only in part.
+        found = [line for line in lines[:-1] if line.startswith(request.beginning)]
         if found or is_over:
-            return tuple(found[:1] or lines[-30:])
+            return tuple(found[:1] or ["", *lines[-30:]])
         time.sleep(0.2)
 
 
