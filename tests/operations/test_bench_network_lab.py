@@ -63,7 +63,7 @@ def test_a_slow_link_is_named(quad):
         # On a busy machine, what waits in the buffers makes a rate look higher than the link's.
         assert 0 < rate / MBIT < (3 * 10 if "quad-2" in pair else 1.1 * 100), pair
     [table] = report.allreduce
-    assert (table.program, table.ranks, table.error) == ("MPI_Allreduce", 4, "")
+    assert (table.program, table.ranks, table.error) == ("MPI_Allreduce", 4, None)
     assert [row.bytes for row in table.rows][:3] == [8, 1024, 65536]
     # No rank's link carries more than the slowest one, except for a burst.
     assert table.rows[3].busbw_bytes_s < 1.1 * 10 * MBIT
