@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Optional
 from clusterctl.bench.model import MeasuredNetwork
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import grouped
+from clusterctl.domain.results import HostFailure
 from clusterctl.domain.units import count, format_bytes, format_link
 
 Pair = tuple[str, str]
@@ -105,8 +106,8 @@ class NetworkFigures:
 
     `many` and `one` are rates by (from, to), over `streams` connections and over one. `rtt` and
     `rtt_p99` are the median and the 99th percentile of a small message's round trip, the same for
-    (a, b) and (b, a). `seconds` is the duration of each measurement, `took_s` that of all.
-    `failures` has the nodes that did not answer and why, `broken` the pairs of other nodes that
+    (a, b) and (b, a). `seconds` is the duration of each measurement, `duration_s` that of all.
+    `failures` has the nodes that did not answer, `broken` the pairs of other nodes that
     were not measured and why. `allreduce` has the allreduces by MPI and by NCCL, `collectives` the
     other operations by NCCL. `lacks_nccl_tests` has the programs that would measure NCCL on the
     GPUs, and are not there. `link_bytes_s` is the rate that the instance type always carries; None
@@ -120,17 +121,25 @@ class NetworkFigures:
     one: Mapping[Pair, float] = field(default_factory=dict)
     rtt: Mapping[Pair, float] = field(default_factory=dict)
     rtt_p99: Mapping[Pair, float] = field(default_factory=dict)
-    failures: Mapping[str, str] = field(default_factory=dict)
+    failures: tuple[HostFailure, ...] = ()
     broken: Mapping[Pair, str] = field(default_factory=dict)
     instance_types: tuple[str, ...] = ()
     link_bytes_s: Optional[float] = None
     measured_at: str = ""
-    took_s: float = 0.0
+    duration_s: float = 0.0
     allreduce: tuple[AllreduceTable, ...] = ()
     collectives: tuple[AllreduceTable, ...] = ()
     lacks_nccl_tests: tuple[str, ...] = ()
     json_names: ClassVar[Sequence[str]] = (
-        *("nodes", "instance_types", "measured_at", "took_s", "streams", "seconds", "link_bytes_s"),
+        *(
+            "nodes",
+            "instance_types",
+            "measured_at",
+            "duration_s",
+            "streams",
+            "seconds",
+            "link_bytes_s",
+        ),
         *("links", "failures", "not_measured", "allreduce", "collectives"),
     )
 
@@ -152,7 +161,7 @@ class NetworkFigures:
     @property
     def not_measured(self) -> Sequence[Mapping[str, Any]]:
         """The broken pairs."""
-        return [{"pair": pair, "why": why} for pair, why in self.broken.items()]
+        return [{"pair": pair, "message": why} for pair, why in self.broken.items()]
 
 
 @dataclass(frozen=True)
@@ -246,8 +255,13 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
     behind = outliers(report)
     two = len({pair[0] for pair in report.many}) == 2
     found = [
-        Finding.error("bench.no-answer", why, f"see why: clusterctl doctor {cluster}", node)
-        for node, why in report.failures.items()
+        Finding.error(
+            "bench.no-answer",
+            one.message,
+            one.hint or f"see why: clusterctl doctor {cluster}",
+            one.host,
+        )
+        for one in report.failures
     ]
     found += [
         Finding.error(

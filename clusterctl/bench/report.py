@@ -559,7 +559,7 @@ def _runs(benchmark: Benchmark) -> ReportTable:
                 f"{run.images_per_s:,.1f}",
                 f"{min(speed for _, speed in run.rows):,.1f}",
                 f"{max(speed for _, speed in run.rows):,.1f}",
-                format_duration(run.wall_s),
+                format_duration(run.duration_s),
             )
             for run in benchmark.runs
         ],

@@ -64,10 +64,10 @@ class MeasuredRun:
 
     `rows` are pairs of step and images/s, of the measured part. `batch` is the number of images per
     step of all GPUs, `images` that of an epoch. `nodes` is the number of nodes with ranks, and
-    `hourly_usd` what they cost together; None if the price is unknown. `wall_s` is the time of the
-    whole run. `job` is the job's record, with its command line and versions. The next four are what
-    was trained, and on what (jobs/metrics/flops.py); None where the log lacks it. `odd_rows` is the
-    number of rows that were left out, since their speed was no number.
+    `hourly_usd` what they cost together; None if the price is unknown. `duration_s` is the time of
+    the whole run. `job` is the job's record, with its command line and versions. The next four are
+    what was trained, and on what (jobs/metrics/flops.py); None where the log lacks it. `odd_rows`
+    is the number of rows that were left out, since their speed was no number.
     """
 
     gpus: int
@@ -79,7 +79,7 @@ class MeasuredRun:
     images: int
     nodes: int
     hourly_usd: Optional[float]
-    wall_s: float
+    duration_s: float
     job: Mapping[str, Any] = field(default_factory=dict)
     model: Optional[str] = None
     image_size: Optional[int] = None
@@ -365,7 +365,7 @@ def estimate_s(benchmark: Benchmark, keys: Sequence[RunKey], guess: float | None
     for key in keys:
         like = [run for run in known if run.gpus <= key.gpus] or known[:1]
         if like:
-            total += like[-1].wall_s
+            total += like[-1].duration_s
         elif guess is not None:
             total += START_UP_S + (settings.warmup + settings.steps + 1) * guess
         else:

@@ -15,7 +15,6 @@ import gzip
 import hashlib
 import io
 import re
-import textwrap
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -238,7 +237,7 @@ def _prints(name: str, text: str) -> str:
 
 
 def _packed(content: bytes) -> str:
-    return textwrap.fill(base64.b64encode(_gzip(content)).decode(), 76) + "\n"
+    return base64.b64encode(_gzip(content)).decode() + "\n"  # line ends would need 170 bytes more
 
 
 def _or_without_python(settings: GuardSettings) -> str:

@@ -138,4 +138,4 @@ def show(report: NetworkFigures) -> None:
         headers = ("SIZE", "TIME", "BUS BANDWIDTH", f"EXPECTED ({table.expected_by})")
         width = len(headers) if shown else len(headers) - 1
         output.table(headers[:width], [row[:width] for row in rows_of])
-    output.note(f"measured in {format_duration(report.took_s)}")
+    output.note(f"measured in {format_duration(report.duration_s)}")

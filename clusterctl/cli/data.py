@@ -42,7 +42,7 @@ def verify(
     clusterctl data verify demo --content /data/tf-imagenet
     clusterctl data verify demo --nodes 1-3 '~/train.py'
 
-    Names, kinds, sizes, modes, links. The exit status is 0 if all have the same, 1 if not, 2 if
+    Names, kinds, sizes, modes, links. The exit status is 0 if all have the same, 1 if not or if
     there is nothing at PATH anywhere, and 255 if a node could not be reached.
     """
     from clusterctl.operations.verify import Depth, verify

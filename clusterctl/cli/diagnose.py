@@ -122,7 +122,7 @@ def diagnose(
                 "hosts": evidence.source or None,
                 "job_id": evidence.job.job_id if evidence.job else None,
                 "taken_at": evidence.taken_at,
-                "took_s": evidence.took_s,
+                "duration_s": evidence.took_s,
                 **found.as_data(),
                 "tree": merge(ranks).as_data(),
             }

@@ -109,7 +109,7 @@ def _grow(
     with app.open(name) as access:
         result = grow_disks(access, app.ec2, indices, gib, confirm_cost)
     if as_json:
-        output.data([one if one.error else one.value for one in result.outcomes])
+        output.data(hostlines.data_of(result))
     else:
         for one in result.values:
             output.line(f"{one.host}: {one.before_gib} GiB, now {one.gib}; {one.message}")
@@ -210,7 +210,7 @@ def clean_logs(
             result = clean(access, cleaning)
     if as_json:
         nodes = [CleanedNode(**vars(node), host=host) for host, node in result.by_host.items()]
-        output.data([*nodes, *result.failures])
+        output.data({"nodes": nodes, "failures": result.failures})
     verb = "would free" if dry_run else "freed"
     for host, node in result.by_host.items():
         if not as_json:
@@ -236,7 +236,7 @@ def _discard_copies(app: AppContext, name: str, dry_run: bool, as_json: bool) ->
         for one in parts
     ]
     if as_json:
-        output.data([*found, *result.failures])
+        output.data({"copies": found, "failures": result.failures})
     else:
         show_copies(found)
         gone = [one for one in found if not (one.in_use or one.failed)]

@@ -88,6 +88,11 @@ def show_trouble(result: FanoutResult[CommandResult]) -> None:
     show_failures(result.failures)
 
 
+def data_of(result: FanoutResult[Any]) -> dict[str, Any]:
+    """Return the values of the hosts for `--json`, and apart from them the hosts without one."""
+    return {"nodes": result.values, "failures": result.failures}
+
+
 def show_failures(failures: Iterable[HostOutcome[Any]]) -> None:
     """Print one line per reason: its hosts, the message, the hint."""
     show_reasons((one.host, (one.error.message, one.error.hint)) for one in failures if one.error)

@@ -68,6 +68,7 @@ def jobs(app: AppContext, name: str, as_json: bool) -> int:
 
 def job_remarks(job: JobRecord) -> list[str]:
     """Return what a job's row has no room for: watchdog, place in the queue, lost attempts."""
+    from clusterctl.node.jobs.spec import JobState
     from clusterctl.operations.logs import lost_in
 
     remarks = [f", its watchdog at {text}" for text in job.status.messages]
@@ -75,7 +76,7 @@ def job_remarks(job: JobRecord) -> list[str]:
         remarks.append(f": what was requested is not known: {job.problem}")
     if queue := job.status.waits_for:
         remarks.append(f" begins after {queue[-1]}: {count(len(queue), 'job')} before it")
-    if job.state.value == "lost" and job.status.rebooted:
+    if job.state is JobState.LOST and job.status.rebooted:
         remarks.append(" was lost when the head node rebooted")
     for number, attempt in enumerate(job.status.attempts, 1):
         lost = lost_in(attempt)

@@ -58,8 +58,6 @@ Clusters = list[Cluster]
 # The second with --dry-run.
 Launch = Union[ReadyCluster, LaunchPlan]
 HostsFile = list[HostSlots]
-Reboots = list[Union[Rebooted, HostFailure]]
-Outputs = list[Union[CommandResult, HostFailure]]
 
 
 class _Error(TypedDict, total=False):
@@ -68,7 +66,19 @@ class _Error(TypedDict, total=False):
     hint: str
 
 
-class _CopiedNode(TypedDict):
+class _OnHosts(TypedDict):
+    failures: Sequence[HostFailure]
+
+
+class Reboots(_OnHosts):
+    nodes: Sequence[Rebooted]
+
+
+class Outputs(_OnHosts):
+    nodes: Sequence[CommandResult]
+
+
+class CopiedNode(TypedDict):
     host: str
     ok: bool
     files: int
@@ -84,8 +94,12 @@ class _CopiedNode(TypedDict):
     verified: bool
 
 
-class CopiedNode(_CopiedNode, _Error):
-    """It has an error only if it failed."""
+class FailedNode(CopiedNode):
+    """What it got before it failed, and why it failed."""
+
+    error: str
+    message: str
+    hint: str
 
 
 class _CopyReport(TypedDict):
@@ -98,6 +112,7 @@ class _CopyReport(TypedDict):
     limited_by: str
     source: Optional[SourceSummary]
     nodes: Sequence[CopiedNode]
+    failures: Sequence[FailedNode]
     plan: Mapping[str, Any]
     missing: Sequence[str]
     findings: Sequence[Finding]
@@ -120,16 +135,41 @@ class JobEventData(TypedDict):
 CopyEvent = Union[CopyReport, NodeEvent, ProgressEvent, JobEventData]
 
 
-class SyncStarted(TypedDict):
+class _OnSyncNodes(TypedDict):
+    failures: Sequence[Union[SyncNode, HostFailure]]
+
+
+class SyncStarted(_OnSyncNodes):
     job_id: str
     how: str
     hosts: Sequence[str]
 
 
-Sync = Union[SyncStarted, list[SyncNode]]
-# The second with --grow.
-Disks = Union[DiskReport, list[Union[GrownDisk, HostFailure]]]
-Cleanings = list[Union[CleanedNode, PartsOnHost, HostFailure]]
+class SyncedNodes(_OnSyncNodes):
+    """With --status, --follow or --cancel."""
+
+    nodes: Sequence[SyncNode]
+
+
+class GrownDisks(_OnHosts):
+    """With --grow."""
+
+    nodes: Sequence[GrownDisk]
+
+
+class CleanedNodes(_OnHosts):
+    nodes: Sequence[CleanedNode]
+
+
+class DiscardedCopies(_OnHosts):
+    """With --copies."""
+
+    copies: Sequence[PartsOnHost]
+
+
+Sync = Union[SyncStarted, SyncedNodes]
+Disks = Union[DiskReport, GrownDisks]
+Cleanings = Union[CleanedNodes, DiscardedCopies]
 
 
 class InstallationSteps(TypedDict):
@@ -268,7 +308,7 @@ class Diagnosed(TypedDict):
     hosts: Optional[str]
     job_id: Optional[str]
     taken_at: str
-    took_s: float
+    duration_s: float
     verdict: str
     check: str
     severity: str

@@ -100,7 +100,7 @@ def reboot(
             on_outcome=course.ended,
         )
     if as_json:
-        output.data([one if one.error else one.value for one in result.outcomes])
+        output.data(hostlines.data_of(result))
     else:
         hostlines.show_failures(course.untouched(result.failures))
     return status_of(result.failures)

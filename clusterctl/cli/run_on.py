@@ -103,7 +103,7 @@ def run_on(
         as_user=True,
     )
     if as_json:
-        output.data([one if one.error else one.value for one in result.outcomes])
+        output.data(hostlines.data_of(result))
     else:
         if gather:
             hostlines.show_grouped(result)

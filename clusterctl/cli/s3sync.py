@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,7 @@ from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import json_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts, grouped
+from clusterctl.domain.results import HostOutcome, status_of, worst
 from clusterctl.domain.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -127,7 +128,6 @@ def _start(
 
     Return the exit status so far, and the job.
     """
-    from clusterctl.node.jobs.spec import JobState
     from clusterctl.operations.detached_copy import plan_detached_copy, start_copy_job
     from clusterctl.operations.s3sync import wait_until_listed
 
@@ -135,7 +135,7 @@ def _start(
     copy = plan_detached_copy(access, targets, request)
     started = start_copy_job(access, copy, urls=urls, offline=bool(app.settings.lab))
     name, job = access.cluster.name, wait_until_listed(access, started.job.job_id)
-    failed = [node for node in _nodes(access, job, None) if node.state is JobState.FAILED]
+    failed = [node for node in _nodes(access, job, None) if node.is_failed]
     unheard = {node.host for node in failed}
     silent = [one for one in started.failures if one.host not in unheard]
     unheard |= {one.host for one in silent}
@@ -146,24 +146,25 @@ def _start(
         output.note(f"  follow it: clusterctl s3sync {name} --follow")
         output.note(f"  end it:    clusterctl s3sync {name} --cancel")
     if as_json:
-        output.data({"job_id": job.job_id, "how": started.tools, "hosts": hosts})
+        failures = [*failed, *silent]
+        data = {"job_id": job.job_id, "how": started.tools, "hosts": hosts, "failures": failures}
+        output.data(data)
     _show_reasons(failed)
     hostlines.show_failures(silent)
-    statuses = [one.error.exit_status for one in silent if one.error]
-    return max([*statuses, *(node.exit_status or 1 for node in failed)], default=0), job
+    return worst([status_of(silent), *(node.exit_status for node in failed)]), job
 
 
 def _show(nodes: list[SyncNode], as_json: bool) -> int:
     """Print one line for each node; return 1 if one failed, 255 if one was not reached, else 0."""
-    from clusterctl.operations.s3sync import status_of
+    from clusterctl.operations.s3sync import status_of_sync
 
     if as_json:
-        output.data(nodes)
+        _print_data(nodes)
     else:
         columns = ("NODE", "STATE", "FILES", "BYTES", "RATE", "TIME", "BY", "DST")
         output.table(columns, list(map(_row, nodes)))
         _show_reasons(nodes)
-    return status_of(nodes)
+    return status_of_sync(nodes)
 
 
 def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: bool) -> int:
@@ -192,13 +193,13 @@ def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
         return node.shown_state if was_running else "nothing runs there"
 
     if as_json:
-        output.data([*(node for node in nodes if node.host not in unknown), *again.failures])
+        _print_data([node for node in nodes if node.host not in unknown], again.failures)
     else:
         for text, same in grouped((end_of(node), node) for node in nodes).items():
             output.line(f"{fold_hosts([node.host for node in same])}: {text}")
     show_left(again.left, access.cluster.name)
     hostlines.show_failures(again.failures)
-    return 255 if unknown else int(not ended or bool(again.left))
+    return status_of(again.failures, not ended or bool(again.left))
 
 
 def _follow(access: Access, job: JobRecord, hosts: set[str] | None, as_json: bool) -> int:
@@ -209,7 +210,7 @@ def _follow(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
     from clusterctl.cli.train import note_lost
     from clusterctl.jobs.detached import find_job
     from clusterctl.operations.logs import follow
-    from clusterctl.operations.s3sync import status_of
+    from clusterctl.operations.s3sync import status_of_sync
 
     def show(chunk: bytes) -> None:
         output.raw(chunk, "stderr" if as_json else "stdout")
@@ -222,12 +223,19 @@ def _follow(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
         return output.INTERRUPTED
     nodes = _nodes(access, find_job(access.connections, access.head, job.job_id), hosts)
     if as_json:
-        output.data(nodes)
+        _print_data(nodes)
     for text, same in grouped((node.shown_state, node) for node in nodes).items():
         took = format_duration(max(node.duration_s for node in same))
         output.note(f"{fold_hosts([node.host for node in same])}: {text} after {took}")
     _show_reasons(nodes)
-    return status_of(nodes)
+    return status_of_sync(nodes)
+
+
+def _print_data(nodes: Sequence[SyncNode], silent: Sequence[HostOutcome[Any]] = ()) -> None:
+    failed = [node for node in nodes if node.is_failed]
+    output.data(
+        {"nodes": [one for one in nodes if one not in failed], "failures": [*failed, *silent]}
+    )
 
 
 def _show_reasons(nodes: Sequence[SyncNode]) -> None:

@@ -16,7 +16,7 @@ from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.foreground import run_in_foreground
 from clusterctl.cli.params import Index, NodePath, credentials_option, json_option
-from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
+from clusterctl.domain.errors import ClusterctlError, HostError, NotFound, UsageError
 from clusterctl.domain.results import HostOutcome, status_of
 from clusterctl.domain.units import format_duration
 from clusterctl.node.record import RecordError, from_json
@@ -86,7 +86,7 @@ def serve(
     when this machine is switched off, and counts as activity: idle limits do not end the node.
     """
     from clusterctl.jobs.detached import list_jobs
-    from clusterctl.operations.serving import NotServed, find_served, forward_argv, stop_serving
+    from clusterctl.operations.serving import find_served, forward_argv, stop_serving
 
     requested = [show_status, end, forward is not None, model_dir is not None]
     if sum(requested) != 1:
@@ -101,7 +101,7 @@ def serve(
             return _status(access, list_jobs(access.connections, access.head), model, as_json)
         try:
             one = find_served(access, model)
-        except NotServed:
+        except NotFound:
             if not end or model:
                 raise
             if as_json:
@@ -225,12 +225,12 @@ def _state(access: Access, one: Served) -> tuple[str, str]:
 
     A server that does not answer is LOADING in its first minute, and SILENT after that.
     """
-    from clusterctl.operations.serving import NotServed, ask
+    from clusterctl.operations.serving import NoAnswer, ask
 
     try:
         answer = ask(access, one)
         versions = from_json(_Versions, answer.body).model_version_status
-    except (NotServed, RecordError):
+    except (NoAnswer, RecordError):
         versions = ()
     if not versions:
         return "LOADING" if one.job.duration_s < 60 else "SILENT", "-"

@@ -39,7 +39,7 @@ def print_nodes(cluster: Cluster, reached: Reached | None = None) -> None:
             node.instance_type,
             node.gpus,
             node.address or "-",
-            node.availability_zone,
+            node.zone,
         )
         for node in cluster.nodes
     ]

@@ -104,6 +104,7 @@ def print_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
 
     The logs of a job that failed are downloaded: their place and first error are printed.
     """
+    from clusterctl.node.jobs.spec import JobState
     from clusterctl.operations.logs import first_error, lost_in, with_reasons
 
     job = with_reasons(access, job)
@@ -115,7 +116,7 @@ def print_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
         output.note(f"its last failed attempt lost {lost}")
         if any(job.status.attempts[-1].get(key) for key in ("silent", "rebooted")):
             output.note(f"  the nodes: clusterctl status {access.cluster.name}")
-    if job.state.value in ("failed", "lost"):
+    if job.state in (JobState.FAILED, JobState.LOST):
         place = access.folder.failed_job(job.job_id)
         if _fetched(access, job.job_id, place, "its logs"):
             lines: list[str] = []
@@ -150,16 +151,16 @@ def note_lost(why: HostError, delay_s: float) -> None:
 
 def how_it_ended(job: JobRecord) -> str:
     """Return `job … succeeded after 42 s`."""
+    from clusterctl.node.jobs.spec import JobState
+
     # A cancelled mpirun ends with 1 or 143, which means nothing.
-    failed = job.exit_status and job.state.value == "failed"
+    failed = job.exit_status and job.state is JobState.FAILED
     status = f" with exit status {job.exit_status}" if failed else ""
     lost = ""
-    if job.state.value == "lost":
+    if job.state is JobState.LOST:
         why = "the head node was rebooted" if job.status.rebooted else "was it killed?"
         lost = f" (its process is gone: {why})"
-    return (
-        f"job {job.job_id} {job.state.value}{status} after {format_duration(job.duration_s)}{lost}"
-    )
+    return f"job {job.job_id} {job.state}{status} after {format_duration(job.duration_s)}{lost}"
 
 
 def exit_status(job: JobRecord) -> int:

@@ -56,7 +56,7 @@ def copyclust_verify(
     copyclust verify hosts '~/data/tf-imagenet'
     copyclust verify hosts --content /data/tf-imagenet
 
-    Names, kinds, sizes, modes, links. The exit status is 0 if all have the same, 1 if not, 2 if
+    Names, kinds, sizes, modes, links. The exit status is 0 if all have the same, 1 if not or if
     there is nothing at DST anywhere, and 255 if a host could not be reached.
     """
     from clusterctl.config import home_folder

@@ -21,6 +21,7 @@ from clusterctl.diagnosis.hostchecks import card_errors_in_words
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.units import count, format_duration, format_rate
 from clusterctl.node.facts.network import IMPAIRED, UNRESPONSIVE
+from clusterctl.node.jobs.spec import JobState
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -224,7 +225,7 @@ def job_line(job: JobEvidence, nodes: Sequence[WatchedNode]) -> str:
     """Return `job … running for 12 min 03 s, 32 ranks; step 1200, 10234 images/s, 3 s ago`."""
     what = f"job {job.job_id} {job.state}" if job.job_id else "an mpirun typed by hand, running"
     size = job.size or sum(len(node.facts.get("ranks", ())) for node in nodes)
-    lasts = "for" if job.state in ("running", "queued") else "after"
+    lasts = "for" if job.state in (JobState.RUNNING, JobState.QUEUED) else "after"
     text = f"{what} {lasts} {format_duration(job.age_s)}, {count(size, 'rank')}"
     trained = [row for row in job.metrics if row.get("kind") == "train"]
     if trained:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from clusterctl.copy.plan import SourceSummary
 from clusterctl.copy.topology import Peer
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.results import worst
 from clusterctl.node.record import pick
 from clusterctl.node.relay.messages import Done, Gap, Progress
 
@@ -130,16 +131,14 @@ class TransferReport:
 
     @property
     def exit_status(self) -> int:
-        """0 if every node has everything, else the largest status of the errors.
-
-        255 means that a host could not be reached. Without an error it is 1 if a node is missing,
-        refused a dry run, or something was left out.
-        """
-        statuses = [node.error.exit_status for node in self.failed if node.error]
-        statuses += [self.error.exit_status] if self.error else []
-        if statuses:
-            return max(statuses)
-        return int(bool(self.missing or self.refused or self.left_out))
+        """0 if every node has everything, 2 if the request was refused as a whole, 255 if a host
+        could not be reached, else 1: also if a node is missing, refused a dry run, or something was
+        left out."""
+        if isinstance(self.error, UsageError):
+            return self.error.exit_status
+        errors = filter(None, (self.error, *(node.error for node in self.failed)))
+        is_failed = bool(self.missing or self.refused or self.left_out)
+        return worst((one.exit_status for one in errors), is_failed)
 
     @property
     def problem(self) -> ClusterctlError | None:

@@ -25,7 +25,7 @@ from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.routes import Routes
 from clusterctl.copy.session import Ended, Inbox, LocalRelay, LoggedIn, RelaySession, RemoteRelay
 from clusterctl.copy.topology import SOURCE, CopyTimeouts
-from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, NotFound, UsageError
 from clusterctl.node.packer import program_of
 from clusterctl.node.relay.messages import (
     Event,
@@ -84,7 +84,8 @@ class Transfer:
         return (self.request.destination, *(self.request.sources if self.source else ()))
 
     def run(self) -> TransferReport:
-        """Run the copy to its end. Raises UsageError if there is nothing at the source.
+        """Run the copy to its end. Raises UsageError if there is nothing at the source here,
+        NotFound if there is nothing on the node.
 
         A KeyboardInterrupt is raised again after all relays have ended. Data that has come is
         kept, and the same copy goes on from there.
@@ -137,7 +138,9 @@ class _Run:
         for error in filter(None, (report.error, *(node.error for node in report.nodes))):
             error.hint = with_unquoted_home(error.hint, error.message, paths)
         if isinstance(report.error, UsageError) and report.source is None:
-            raise report.error
+            # Here nothing was asked of a node yet.
+            nothing = UsageError if self._transfer.source is None else NotFound
+            raise nothing(report.error.message, report.error.hint)
         return report
 
     # Start

@@ -33,6 +33,7 @@ from clusterctl.domain.units import count
 from clusterctl.explain.engine import explain
 from clusterctl.explain.explanation import Explanation
 from clusterctl.explain.stalls import place_in_model, stalls
+from clusterctl.node.jobs.spec import JobState
 
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 # A program in C computes if the kernel's part of its time is at most the first share, and that of
@@ -44,7 +45,6 @@ EXCHANGED_BYTES = 4 << 10
 STARTED_AFTER_S = 5.0
 # The ranks of a job that is younger may not run yet.
 STARTING_S = 30.0
-RUNNING, QUEUED = "running", "queued"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Scene(StepSigns):
         self.evidence = evidence
         self.hints = Hints(evidence)
         self.job: JobEvidence = evidence.job or JobEvidence()
-        self.is_running = evidence.job is not None and self.job.state in (RUNNING, "")
+        self.is_running = evidence.job is not None and self.job.state in (JobState.RUNNING, None)
         every = [
             Rank(one, host) for host in evidence.hosts for one in host.ranks if one.rank is not None
         ]

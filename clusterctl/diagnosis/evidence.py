@@ -20,6 +20,7 @@ from clusterctl.node.facts.flight import FlightDump
 from clusterctl.node.facts.native import NativeCalls
 from clusterctl.node.facts.network import ConnectAttempt, EfaCard, Interface
 from clusterctl.node.jobs.processes import STARTERS
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.node.record import salvage
 
 
@@ -342,7 +343,7 @@ class HostEvidence:
 
 @dataclass(frozen=True)
 class JobEvidence(JobOutput):
-    """The job's record on the head node. `state` is as in `clusterctl logs`.
+    """The job's record on the head node. `state` is None if it is not known.
 
     For a job that was started by hand, `job_id` is empty and `line` is that of its mpirun. `hosts`
     are the hosts of the job's hosts file with their slots. `others` are the ids of other running
@@ -352,7 +353,7 @@ class JobEvidence(JobOutput):
     """
 
     job_id: str = ""
-    state: str = ""
+    state: Optional[JobState] = None
     exit_status: Optional[int] = None
     started_at: str = ""
     age_s: float = 0.0

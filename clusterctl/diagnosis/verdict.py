@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterctl.diagnosis.case import ERROR, INFO, QUEUED, Cause, Scene, gdb_command
+from clusterctl.diagnosis.case import ERROR, INFO, Cause, Scene, gdb_command
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence
 from clusterctl.diagnosis.frames import STARTING
 from clusterctl.diagnosis.progress import SILENT_STEPS
@@ -68,6 +68,7 @@ from clusterctl.domain.findings import NOT_KNOWN, STATUSES, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
 from clusterctl.jobs.processes import hidden_users_text
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.node.record import to_data
 
 # Findings whose message says who waits for whom.
@@ -256,13 +257,13 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
             return IDLE, f"no job was found on these hosts ({scene.evidence.source}){addition}"
         return IDLE, f"no job runs on {scene.evidence.cluster}, and none is recorded{addition}"
     if not scene.is_running:
-        if job.state == QUEUED:
+        if job.state is JobState.QUEUED:
             listing = scene.hints.cluster("clusterctl jobs NAME")
-            return QUEUED, f"{name} waits for its turn: {listing}{addition}"
+            return "queued", f"{name} waits for its turn: {listing}{addition}"
         age = f" after {format_duration(job.age_s)}" if job.age_s else ""
-        if job.state == "succeeded":
+        if job.state is JobState.SUCCEEDED:
             return HEALTHY, f"{name} ended well{age}{addition}"
-        if job.state == "cancelled":
+        if job.state is JobState.CANCELLED:
             return "ended", f"{name} was cancelled{age}{addition}"
         return UNKNOWN, f"{name} {job.state}{age}, and nothing observed explains it{addition}"
     whole = _seen(scene)

@@ -49,7 +49,7 @@ class Node:
     gpus: int
     private_ip: str
     public_ip: Optional[str]
-    availability_zone: str
+    zone: str
     launched_at: datetime
     quarantined: str = ""
 

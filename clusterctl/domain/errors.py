@@ -111,7 +111,11 @@ class AwsError(ClusterctlError):
         self.code = code
 
 
-class NoSuchCluster(ClusterctlError):
+class NotFound(ClusterctlError):
+    """AWS or the nodes were asked for what the request names, and it is not there."""
+
+
+class NoSuchCluster(NotFound):
     """No instance carries this cluster's tag."""
 
 

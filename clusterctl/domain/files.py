@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import enum
+import fcntl
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +29,43 @@ def read_file(path: Path, parse: Callable[[bytes], T], hint: str) -> T | None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ClusterctlError(f"cannot read {path}: {reason}", hint) from None
+
+
+class Lock(enum.Enum):
+    """Whether this process has a lock, or another one. The file system may have no such locks: NFS
+    has none of folders, since flock becomes a record lock there, of a file open for writing."""
+
+    HELD = enum.auto()
+    BUSY = enum.auto()
+    MISSING = enum.auto()
+
+
+@contextmanager
+def file_lock(
+    path: Path, *, creates: bool = False, shared: bool = False, waits: bool = False
+) -> Iterator[Lock]:
+    """Lock a file or folder against other processes for the block. With `creates` the path is that
+    of a file, which is made if there is none.
+
+    Yields whether it is locked: with `waits` this waits for another process. Raises OSError if it
+    cannot be opened.
+    """
+    opened = os.open(path, os.O_RDWR | os.O_CREAT if creates else os.O_RDONLY, 0o666)
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    try:
+        try:
+            fcntl.flock(opened, kind if waits else kind | fcntl.LOCK_NB)
+            # Who had it may have deleted the file: whoever comes next makes a new one, and a lock
+            # of the old file would keep no one out.
+            is_same = os.path.samestat(os.fstat(opened), path.stat())
+            state = Lock.HELD if is_same else Lock.BUSY
+        except (BlockingIOError, FileNotFoundError):
+            state = Lock.BUSY
+        except OSError:
+            state = Lock.MISSING
+        yield state
+    finally:
+        os.close(opened)
 
 
 def append_line(path: Path, line: str) -> None:

@@ -64,7 +64,6 @@ class HostFailure:
     hint: str
     stdout: Optional[str] = None
     stderr: Optional[str] = None
-    exit_status: None = None
 
 
 @dataclass(frozen=True)
@@ -119,10 +118,15 @@ class FanoutResult(Generic[T]):
 
 
 def status_of(failures: Iterable[HostOutcome[Any]], is_failed: bool = False) -> int:
-    """Return the exit status of an operation on several hosts: 255 if one gave no answer, 1 if one
-    answered that it failed or if `is_failed`, else 0."""
-    statuses = [one.error.exit_status for one in failures if one.error]
-    return 255 if 255 in statuses else int(is_failed or any(statuses))
+    """Return the exit status of an operation on several hosts, some of which gave no result."""
+    return worst((one.error.exit_status for one in failures if one.error), is_failed)
+
+
+def worst(statuses: Iterable[int | None], is_failed: bool = False) -> int:
+    """Return the exit status for what several hosts ended with (None: not known): 255 if one gave
+    no answer, 1 if one failed or if `is_failed`, else 0."""
+    ended = {*statuses}
+    return 255 if 255 in ended else int(is_failed or bool(ended - {0}))
 
 
 def exit_status_of(result: FanoutResult[CommandResult]) -> int:

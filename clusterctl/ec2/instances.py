@@ -315,7 +315,7 @@ def read_instance(described: Any) -> Instance:
         gpus=_number(tagged.get(tags.GPUS)),
         private_ip=described.get("PrivateIpAddress", ""),
         public_ip=described.get("PublicIpAddress") or None,
-        availability_zone=(described.get("Placement") or {}).get("AvailabilityZone", ""),
+        zone=(described.get("Placement") or {}).get("AvailabilityZone", ""),
         launched_at=described["LaunchTime"],
         quarantined=tagged.get(tags.QUARANTINED, ""),
     )

@@ -20,7 +20,7 @@ from clusterctl.domain.errors import (
     ConnectionLost,
     HostError,
     HostUnreachable,
-    UsageError,
+    NotFound,
 )
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.jobs.plan import JOBS_FOLDER, JobPlan
@@ -28,6 +28,7 @@ from clusterctl.node.jobs.jobs import Submission, Submitted, cancel, submit
 from clusterctl.node.jobs.listing import find_jobs
 from clusterctl.node.jobs.spec import LOG_NAME, JobRecord, JobSpec, JobStep, When
 from clusterctl.node.packer import program_of
+from clusterctl.node.procfs import JOB_VARIABLE
 from clusterctl.node.record import pick
 from clusterctl.transport.call import call
 from clusterctl.transport.connections import Connections, read_data
@@ -143,10 +144,10 @@ def list_jobs(connections: Connections, head: Target, job_id: str = "") -> list[
 
 
 def find_job(connections: Connections, head: Target, job_id: str) -> JobRecord:
-    """Return the record of one job. Raises UsageError if there is none of that id; HostError."""
+    """Return the record of one job. Raises NotFound if there is none of that id; HostError."""
     jobs = list_jobs(connections, head, job_id)
     if not jobs:
-        raise UsageError(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
+        raise NotFound(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
     return jobs[0]
 
 
@@ -172,11 +173,11 @@ def tail_command(
     tail = f"exec tail -c +{offset + 1}"
     if not until_end:
         return f"{tail} {path}"
-    # The lock's file has the runner's process ID and the boot's ID. If there is no such process
-    # here, what is there is printed, and the caller polls again.
+    # JobFolder.signal_runner in shell: Python would start too late for each log that is followed.
+    # If there is no such process here, what is there is printed, and the caller polls again.
     return (
         f"read -r pid boot _ <{folder}/lock; read -r now </proc/sys/kernel/random/boot_id; "
-        f'[ "$boot" = "$now" ] && grep -qzxF CLUSTERCTL_JOB={job_id} "/proc/$pid/environ" '
+        f'[ "$boot" = "$now" ] && grep -qzxF {JOB_VARIABLE}={job_id} "/proc/$pid/environ" '
         f'2>/dev/null && {tail} -f -s 0.05 --pid="$pid" {path}; {tail} {path}'
     )
 
@@ -198,7 +199,7 @@ def follow_job(
     After a lost connection the log continues at the byte where it broke; `on_lost(why, delay_s)` is
     called before each new attempt, of which there are as many in a row as `reconnect_after_s` has
     delays. Raises ConnectionLost or HostUnreachable, with the last known state of the job, if the
-    head node is off or if all attempts in a row fail. Raises UsageError if there is no such job.
+    head node is off or if all attempts in a row fail. Raises NotFound if there is no such job.
     """
     failures, offset, known = 0, 0, f"of job {job_id} no message arrived"
     polled_again = False
@@ -231,7 +232,7 @@ def follow_job(
 def _known(job: JobRecord, line_at: datetime | None = None) -> str:
     """Return in words what is known of a job on a head node that does not answer."""
     at = line_at or datetime.now(timezone.utc)
-    what = "wrote its last line that came" if line_at else f"was {job.state.value}"
+    what = "wrote its last line that came" if line_at else f"was {job.state}"
     return f"job {job.job_id} {what} at {at:%H:%M:%S} UTC; its current state is unknown"
 
 

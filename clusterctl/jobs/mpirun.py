@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from clusterctl.domain.errors import MissingTool, UsageError
+from clusterctl.node.procfs import JOB_VARIABLE
 
 # Interfaces that Open MPI must not use, for clusters whose network is unknown. Docker's bridge has
 # the same address on every host, so over it a rank would connect to itself.
@@ -27,7 +28,6 @@ SSH_ARGUMENTS = (
 # From this many hosts on, mpirun starts all daemons at once, as Horovod's launcher does. Open MPI's
 # default is 128 at a time.
 MANY_HOSTS = 64
-JOB_VARIABLE = "CLUSTERCTL_JOB"
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 SECRET_WORDS = {"KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASS", "CREDENTIALS"}
 # Options of mpirun that users may not give, and why: the argument GPUS, the hosts file or an option

@@ -35,7 +35,6 @@ from clusterctl.jobs.head_facts import (
 )
 from clusterctl.jobs.horovod import TRAINING_ONLY_VARIABLES, HorovodTuning
 from clusterctl.jobs.mpirun import (
-    JOB_VARIABLE,
     MpiLaunch,
     Variable,
     check_mpirun_words,
@@ -66,6 +65,7 @@ from clusterctl.jobs.trainer import (
 from clusterctl.node import affinity
 from clusterctl.node.jobs.folder import DUMP_PREFIX
 from clusterctl.node.jobs.spec import Watchdog
+from clusterctl.node.procfs import JOB_VARIABLE
 from clusterctl.node.record import pick
 
 # Paths on the nodes are relative to the home folder unless they begin with a slash.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.errors import NotFound
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.facts.processes import hidden_users, job_processes
 from clusterctl.node.facts.report import FactReport
@@ -136,7 +136,7 @@ def no_such_job(
     hosts: Mapping[str, Sequence[GroupedProcess]],
     hidden: Mapping[str, Sequence[str]],
     options: str,
-) -> ClusterctlError:
+) -> NotFound:
     """Return the error for a name that is none of a job on these hosts, with the names that are.
     `hidden` are the users on each host whose processes the login may not read, and `options` are
     those that name the hosts."""
@@ -146,7 +146,7 @@ def no_such_job(
         for one in found:
             its = name(one)
             if one.job_id and job in (one.job_id, str(one.pid)):
-                return UsageError(
+                return NotFound(
                     f"{job} on {host} is of job {one.job_id}, which clusterctl has started",
                     f"with its cluster's name: clusterctl logs NAME {one.job_id} has its output, "
                     f"clusterctl cancel NAME {one.job_id} ends it",
@@ -154,7 +154,7 @@ def no_such_job(
             if str(one.pid) == job and its:
                 what = one.role if one.rank is None else f"rank {one.rank}"
                 what = "a launcher within that" if one.role == "launcher" else what
-                return UsageError(
+                return NotFound(
                     f"process {job} on {host} names no job: it is {what} of job {its}",
                     f"name the job: --launcher {its}",
                 )
@@ -163,12 +163,12 @@ def no_such_job(
     listed = ", ".join(f"{its} on {host}" for its, host in running.items())
     these = f"these do: {listed}" if listed else "none runs"
     if hidden:
-        return ClusterctlError(
+        return NotFound(
             f"no job {job} of this login runs on these hosts ({these}); "
             f"{hidden_users_text(hidden)}",
             f"show all users' jobs: {options} --sudo",
         )
-    return UsageError(f"no job {job} runs on these hosts", these)
+    return NotFound(f"no job {job} runs on these hosts", these)
 
 
 def hidden_users_text(hidden: Mapping[str, Sequence[str]]) -> str:

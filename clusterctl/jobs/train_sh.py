@@ -22,7 +22,6 @@ from clusterctl.domain.findings import Finding, errors
 from clusterctl.domain.hostsfile import parse_hosts_file
 from clusterctl.jobs import head_facts
 from clusterctl.jobs.head_facts import facts_of_head, head_slots
-from clusterctl.jobs.mpirun import JOB_VARIABLE
 from clusterctl.jobs.plan import (
     Contradiction,
     JobPlan,
@@ -43,6 +42,7 @@ from clusterctl.jobs.preflight import (
 from clusterctl.jobs.recipe import RECIPES
 from clusterctl.node.facts.report import Fact, FactReport, collect, function_of, request_of
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
+from clusterctl.node.procfs import JOB_VARIABLE
 
 # The tutorial's scripts exit with 1 on a usage error. Only contradicting options, which those do
 # not have, give the 2 of `clusterctl train`.

@@ -6,6 +6,8 @@ import contextlib
 import os
 from pathlib import Path
 
+# The environment variable that has the job's ID, of every process of a job.
+JOB_VARIABLE = "CLUSTERCTL_JOB"
 TICKS = os.sysconf("SC_CLK_TCK")  # of processor time and start times, per second
 
 

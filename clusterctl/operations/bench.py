@@ -7,10 +7,8 @@ run is in progress it also holds `under-way.json`, from which an interrupted ben
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
-import os
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,7 +30,7 @@ from clusterctl.bench.results import (
     value_in_words,
 )
 from clusterctl.domain.errors import AwsError, ClusterctlError, HostError, UsageError
-from clusterctl.domain.files import append_line, read_file, write_file
+from clusterctl.domain.files import Lock, append_line, file_lock, read_file, write_file
 from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.costs import price_key
 from clusterctl.ec2.money.prices import find_prices, list_prices
@@ -194,7 +192,7 @@ def about_cluster(clients: Clients, status: ClusterStatus, access: Access, price
     return {
         "cluster": access.cluster.name,
         "region": access.cluster.region,
-        "zones": sorted({node.availability_zone for node in nodes}),
+        "zones": sorted({node.zone for node in nodes}),
         "types": types,
         "nodes": len(nodes),
         "per_node": live_hosts(access).entries[0].slots,
@@ -385,20 +383,12 @@ def locked_folder(folder: Path) -> Iterator[None]:
     Two benchmarks in one folder would share `under-way.json`: each would follow, count and cancel
     the other's run.
     """
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        # NFS cannot lock a folder exclusively: Linux maps flock to a record lock there, which needs
-        # a file that is open for writing. The benchmark then runs without a lock.
-        with suppress(OSError):
-            try:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ClusterctlError(
-                    f"another clusterctl bench is at work in {folder}", "wait for it to end"
-                ) from None
+    with file_lock(folder) as lock:
+        if lock is Lock.BUSY:
+            raise ClusterctlError(
+                f"another clusterctl bench is at work in {folder}", "wait for it to end"
+            )
         yield
-    finally:
-        os.close(opened)
 
 
 @dataclass(frozen=True)
@@ -522,7 +512,7 @@ def _result(
         rows=tuple((row.step, row.images_per_s) for row in finite),
         images_per_s=speed,
         images=run.facts.training_samples or IMAGENET_IMAGES,
-        wall_s=job.duration_s,
+        duration_s=job.duration_s,
         job=to_data(job.report()),
         odd_rows=len(rows) - len(finite),
     )

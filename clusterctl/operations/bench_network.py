@@ -29,12 +29,13 @@ from clusterctl.bench.network import (
 )
 from clusterctl.copy.session import Ended, RelayGroup, Update
 from clusterctl.domain.errors import HostError, UsageError
-from clusterctl.domain.results import CommandResult
+from clusterctl.domain.results import CommandResult, HostFailure
 from clusterctl.jobs.head_facts import HeadFacts, choose_environment, shared_network
-from clusterctl.jobs.mpirun import JOB_VARIABLE, MpiLaunch, mpirun_argv
+from clusterctl.jobs.mpirun import MpiLaunch, mpirun_argv
 from clusterctl.jobs.plan import new_job_id, node_exports
 from clusterctl.jobs.trainer import CPU, Preset, choose_preset
 from clusterctl.node.jobs import allreduce
+from clusterctl.node.procfs import JOB_VARIABLE
 from clusterctl.node.relay.messages import Failed, Listening, Measure, Measured, printable
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import refuse_while_training
@@ -117,7 +118,7 @@ def measure_network(
         instance_types=tuple(sorted({types[name] for name in names})),
         measured_at=now.isoformat(timespec="seconds"),
     )
-    failures = dict(report.failures)
+    failures = report.failures
     tables: list[AllreduceTable] = []
     lacks: list[str] = []
     try:
@@ -128,14 +129,14 @@ def measure_network(
                 tables.append(found)
     except HostError as error:
         # The head node was lost during the allreduce: keep the results of the pairs.
-        failures[error.host] = error.message
+        failures += (_failure(access, error.host, error.message),)
     return replace(
         report,
         failures=failures,
         allreduce=tuple(table for table in tables if table.operation == "allreduce"),
         collectives=tuple(table for table in tables if table.operation != "allreduce"),
         lacks_nccl_tests=tuple(lacks),
-        took_s=round(time.monotonic() - began, 1),
+        duration_s=round(time.monotonic() - began, 1),
     )
 
 
@@ -155,6 +156,7 @@ class _Probes(RelayGroup[str]):
     ) -> None:
         config = {"role": "probe", "secret": secrets.token_hex(32)}
         super().__init__(access.connections, access.targets, config)
+        self._access = access
         self.streams, self.seconds, self.watch = streams, seconds, watch
         self.broken: dict[Pair, str] = {}
         self.figures: dict[Pair, dict[str, float]] = {}
@@ -182,7 +184,7 @@ class _Probes(RelayGroup[str]):
             one=rates("one"),
             rtt=times("rtt_p50"),
             rtt_p99=times("rtt_p99"),
-            failures=dict(self.failures),
+            failures=tuple(_failure(self._access, *one) for one in self.failures.items()),
             broken={
                 pair: why
                 for pair, why in self.broken.items()
@@ -259,6 +261,12 @@ class _Probes(RelayGroup[str]):
         return updates
 
 
+def _failure(access: Access, host: str, message: str) -> HostFailure:
+    return HostFailure(
+        host, HostError.__name__, message, f"clusterctl diagnose {access.cluster.name}"
+    )
+
+
 def _allreduces(
     access: Access, report: NetworkFigures, watch: Callable[[NetworkProgress], None]
 ) -> Iterable[AllreduceTable | str]:
@@ -269,7 +277,8 @@ def _allreduces(
     Yield nothing if fewer than two nodes or not the head node answered. Raise HostError of the head
     node.
     """
-    names = [name for name in report.nodes if name not in report.failures]
+    failed = {one.host for one in report.failures}
+    names = [name for name in report.nodes if name not in failed]
     addresses = {node.name: node.private_ip for node in access.cluster.nodes}
     hosts = [addresses[name] for name in names]
     if len(hosts) < 2 or access.head_name not in names:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import NotFound
 from clusterctl.domain.files import read_file, write_file
 from clusterctl.ec2.cloudwatch import AcceptablePoints, Point, put, sort_out
 from clusterctl.jobs.metrics.logs import EvaluationRow, TrainingRow
@@ -59,10 +59,10 @@ def push(clients: Clients, folder: ClusterFolder, found: Results, namespace: str
     """Send a job's values that were not sent before, with the cluster and the job as dimensions.
 
     Each request that CloudWatch accepts is recorded on disk at once, so an interrupted `push` can
-    be repeated. Raise UsageError without a job, ClusterctlError for an unreadable record, AwsError.
+    be repeated. Raise NotFound without a job, ClusterctlError for an unreadable record, AwsError.
     """
     if found.job is None:
-        raise UsageError(
+        raise NotFound(
             "--cloudwatch is for a job, and none is recorded", "see `clusterctl jobs NAME`"
         )
     path = folder.path / "jobs" / found.job.job_id / SENT

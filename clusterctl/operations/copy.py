@@ -68,7 +68,7 @@ def copy_to_cluster(
     `timeout_s` seconds, unfinished nodes fail.
     """
     by_index = {node.index: access.target(node) for node in access.cluster.nodes}
-    zones = {node.name: node.availability_zone for node in access.cluster.nodes}
+    zones = {node.name: node.zone for node in access.cluster.nodes}
     types = {node.name: node.instance_type for node in access.cluster.nodes}
     source = _chosen(by_index, request.from_node)
     rates: dict[str, float] = {}

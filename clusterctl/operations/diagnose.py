@@ -36,12 +36,14 @@ from clusterctl.domain.errors import (
     CommandFailed,
     CommandNotRun,
     HostError,
+    NotFound,
     UsageError,
 )
 from clusterctl.domain.hostsfile import HostSlots, parse_hosts_file
 from clusterctl.node.diagnosis.job import JobOnHead, JobOutput
 from clusterctl.node.diagnosis.sampler import SamplerRequest, SamplerResponse, sample
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.node.record import salvage
 from clusterctl.operations.access import Access
 from clusterctl.operations.native_frames import with_closer_reads
@@ -175,7 +177,7 @@ def collect(
     started by hand, else the latest.
 
     A host that does not answer is in the evidence. A host in quarantine is included only if it has
-    ranks of the job, or may have. Raise UsageError for an unknown job.
+    ranks of the job, or may have. Raise NotFound for an unknown job.
     """
     began, taken_at = time.monotonic(), datetime.now(timezone.utc)
     access.connections.connect_timeout_s = CONNECT_WITHIN_S
@@ -203,7 +205,7 @@ def collect(
         hosts.append(replace(host, quarantined=node.quarantined))
     hosts += gone_hosts(access, on_head, taken_at)
     if on_head and job_id and not on_head.found:
-        raise UsageError(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
+        raise NotFound(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
     job = job_of(on_head, hosts, job_id)
     hosts = relevant_hosts(job, hosts)
     evidence = numbered(
@@ -251,7 +253,7 @@ def relevant_hosts(job: JobEvidence | None, hosts: list[HostEvidence]) -> list[H
         for host in hosts
     }
     numbers = set().union(*ranks.values())
-    is_short = job is not None and job.state == "running" and len(numbers) < job.size
+    is_short = job is not None and job.state is JobState.RUNNING and len(numbers) < job.size
     return [
         host
         for host in hosts
@@ -380,7 +382,7 @@ def job_of(
     if record:
         return replace(
             evidence,
-            state=record.state.value,
+            state=record.state,
             exit_status=record.exit_status,
             started_at=record.started_at.isoformat(timespec="seconds"),
             age_s=round(record.duration_s, 1),
@@ -394,7 +396,7 @@ def job_of(
     oldest_s = max((rank.age_s for rank in ranks), default=0.0)
     return replace(
         evidence,
-        state="running",
+        state=JobState.RUNNING,
         age_s=oldest_s if on_head.age_s is None else on_head.age_s,
         size=max(sizes, default=0),
         line=shlex.join(on_head.line),

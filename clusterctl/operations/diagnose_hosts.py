@@ -30,6 +30,7 @@ from clusterctl.jobs.processes import (
 from clusterctl.node.diagnosis.job import JobOnHead, LogRequest, job_logs
 from clusterctl.node.diagnosis.sampler import SamplerRequest
 from clusterctl.node.jobs.processes import ProcessQuery
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.operations.diagnose import PySpies, ask, job_of, silent
 from clusterctl.operations.hosts_access import HostSource
 from clusterctl.operations.native_frames import with_closer_reads
@@ -221,4 +222,4 @@ def _job(
     found = job_of(replace(on_head, found=None), ours, chosen)
     # Ranks whose launcher has ended have no name.
     others = tuple(one for one in every if one not in ("", chosen))
-    return replace(found or JobEvidence(state="running"), job_id=chosen, others=others)
+    return replace(found or JobEvidence(state=JobState.RUNNING), job_id=chosen, others=others)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -18,7 +17,8 @@ from typing import TypeVar
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostError, UsageError
-from clusterctl.domain.results import last_line
+from clusterctl.domain.files import Lock, file_lock
+from clusterctl.domain.results import last_line, worst
 from clusterctl.jobs.detached import JOBS, find_job
 from clusterctl.node.jobs import written
 from clusterctl.node.jobs.spec import JobRecord
@@ -210,7 +210,7 @@ def _incomplete(job_id: str, place: Path, problems: Sequence[ClusterctlError]) -
     reasons = "; ".join(dict.fromkeys(one.message for one in problems))
     hint = next((one.hint for one in problems if one.hint), "run it again: it goes on from there")
     error = ClusterctlError(f"not all of job {job_id} is in {place}: {reasons}", hint)
-    error.exit_status = max(one.exit_status for one in problems)
+    error.exit_status = worst(one.exit_status for one in problems)
     return error
 
 
@@ -388,21 +388,14 @@ def locked_staging_folder(place: Path, job_id: str) -> Iterator[tuple[Path, bool
     files in `place` may come from that fetch. Fetches into one place wait for each other. Raise
     OSError.
     """
-    opened, is_locked = os.open(place, os.O_RDONLY), False
-    try:
-        # NFS cannot lock a folder exclusively. Without the lock, leftover folders stay, because a
-        # running fetch may own them.
-        with suppress(OSError):
-            # When a job fails, `train` and a `logs -f` of the same job fetch it at the same moment.
-            fcntl.flock(opened, fcntl.LOCK_EX)
-            is_locked = True
+    # When a job fails, `train` and a `logs -f` of the same job fetch it at the same moment.
+    with file_lock(place, waits=True) as lock:
         left = [*place.glob(f".fetch-{job_id}-*")]
         with tempfile.TemporaryDirectory(prefix=f".fetch-{job_id}-", dir=place) as draft:
             yield Path(draft), bool(left)
-            for folder in left if is_locked else ():
+            # Without the lock they stay: a running fetch may own them.
+            for folder in left if lock is Lock.HELD else ():
                 shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        os.close(opened)
 
 
 def _unpack(access: Access, job_id: str, folder: Path) -> None:

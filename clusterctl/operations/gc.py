@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import AWAKE, Market, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.files import read_file, write_file
+from clusterctl.domain.files import Lock, file_lock, read_file, write_file
 from clusterctl.domain.ranges import grouped
 from clusterctl.domain.timeouts import Timeouts, backoff_delays
 from clusterctl.ec2 import tags
@@ -120,12 +118,12 @@ def _read(path: Path) -> tuple[Mapping[str, Mapping[str, datetime]], ClusterctlE
 class LocalClusters:
     """The clusters with a folder on this machine, as pairs of region and name.
 
-    A command of this machine is changing those in `locked`. Those in `unresolved` have a recent
-    launch of unknown outcome.
+    A command of this machine is changing those in `locked`, or may be: the value says which. Those
+    in `unresolved` have a recent launch of unknown outcome.
     """
 
     here: frozenset[tuple[str, str]]
-    locked: frozenset[tuple[str, str]]
+    locked: Mapping[tuple[str, str], str]
     unresolved: frozenset[tuple[str, str]]
 
 
@@ -136,9 +134,12 @@ def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
     recent = time.time() - UNKNOWN_FOR_S
     return LocalClusters(
         here=_identities(regions, regions),
-        locked=_identities(
-            regions, [folder for folder in regions if _is_locked(folder.path / "lock")]
-        ),
+        locked={
+            one: why
+            for folder in regions
+            if (why := _why_locked(folder.path / "lock"))
+            for one in _identities(regions, [folder])
+        },
         unresolved=_identities(
             regions,
             [folder for folder in regions if _may_be_launching(folder, recent)],
@@ -180,22 +181,21 @@ def _identities(
     return frozenset((region, folder.path.name) for folder in folders for region in regions[folder])
 
 
-def _is_locked(lock: Path) -> bool:
-    """Return whether a command holds the lock.
+def _why_locked(lock: Path) -> str:
+    """Return that a command holds the lock, or why that is not known; empty if none does.
 
     Takes a shared lock for a moment, so that concurrent `gc` runs do not disturb each other.
     """
+    at_work = "a clusterctl on this machine is at work on it"
     try:
-        file = os.open(lock, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except OSError:
-        return True
-    finally:
-        os.close(file)
+        with file_lock(lock, shared=True) as state:
+            if state is Lock.MISSING:
+                return f"whether {at_work} is not known: {lock} cannot be locked"
+            return at_work if state is Lock.BUSY else ""
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"whether {at_work} is not known: {lock}: {error.strerror}"
 
 
 class HourlyCosts:

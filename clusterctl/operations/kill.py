@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
-from clusterctl.domain.errors import HostError, UsageError
+from clusterctl.domain.errors import ClusterctlError, HostError
 from clusterctl.domain.results import FanoutResult, HostOutcome, status_of
 from clusterctl.jobs.detached import end_job, find_job
 from clusterctl.jobs.processes import (
@@ -185,7 +185,7 @@ def query_for(source: HostSource, job: str) -> ProcessQuery:
     # Two hosts may have a launcher with this process ID each.
     if len(groups) != 1 or sum(one.role == "launcher" and str(one.pid) == job for one in ours) > 1:
         end = f"end it where it runs: kill {job}" if job.isdecimal() else "end it where it runs"
-        raise UsageError(f"what job {job} has started is not known apart from other jobs", end)
+        raise ClusterctlError(f"what job {job} has started is not known apart from other jobs", end)
     launcher = next((one.pid for one in ours if one.role == "launcher"), 0)
     return replace(every, group=groups.pop(), launcher=launcher)
 
@@ -245,7 +245,7 @@ def _not_listed(outcome: HostOutcome[Any]) -> HostOutcome[Any]:
 def cancel(access: Access, job_id: str | None = None) -> CancelReport:
     """End the job `job_id`. With None: all jobs, runs started by hand, and leftover processes.
 
-    It is no error if nothing runs. Raise UsageError for an unknown job, and HostError if the head
+    It is no error if nothing runs. Raise NotFound for an unknown job, and HostError if the head
     node is lost meanwhile. If the head node does not answer from the start, and no `job_id` is
     given, it is a failure in the report.
     """

@@ -6,20 +6,20 @@ elsewhere: in AWS's console, or by another machine.
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
 import re
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.files import write_file
+from clusterctl.domain.files import Lock, file_lock, write_file
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.timeouts import Clock
 from clusterctl.operations.access import needs_jump
@@ -199,11 +199,14 @@ def locked(folder: ClusterFolder, clock: Clock = Clock()) -> Iterator[None]:
     """
     lock = folder.path / "lock"
     until = clock.monotonic() + LOCK_WITHIN_S
+    held = ExitStack()
     while True:
         try:
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             folder.path.chmod(0o700)
-            opened = lock.open("w")
+            state = held.enter_context(file_lock(lock, creates=True))
+            if state is Lock.MISSING:
+                raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
         except OSError as error:
             # Most often the folder belongs to root. As a ClusterctlError, it does not stop `gc`
             # from going on with other clusters.
@@ -217,34 +220,21 @@ def locked(folder: ClusterFolder, clock: Clock = Clock()) -> Iterator[None]:
                 f"see whose it is, and whether its disk is full: ls -ld {named}; or have another "
                 f"folder used{copied}: CLUSTERCTL_HOME=DIR",
             ) from None
-        if _take(opened, lock):
+        if state is Lock.HELD:
             break
-        opened.close()
+        held.close()
         if clock.monotonic() > until:
             raise ClusterctlError(
                 f"another clusterctl is at work on {folder.path.name}", "wait for it to end"
             )
         clock.sleep(0.02)
-    with opened:
+    with held:
         try:
             yield
         finally:
             # The command was refused before it wrote anything, so the folder is not needed.
             if [path.name for path in folder.path.glob("*")] == [lock.name]:
                 shutil.rmtree(folder.path)
-
-
-def _take(opened: IO[str], lock: Path) -> bool:
-    """Take the lock on an open file. Return False if another command has it.
-
-    Also False if the command that had it has deleted the file: whoever comes next makes a new one,
-    and a lock on the old file would keep no other command out.
-    """
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(opened.fileno()), lock.stat())
-    except OSError:
-        return False
 
 
 def delete_folder(folder: ClusterFolder) -> None:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.domain.errors import (
-    ClusterctlError,
     CommandFailed,
     ConnectionLost,
     HostError,
     HostUnreachable,
-    UsageError,
+    NotFound,
 )
 from clusterctl.domain.results import FanoutResult, HostOutcome, last_line
 from clusterctl.jobs.detached import (
@@ -36,7 +35,7 @@ from clusterctl.transport.reports import facts_of, read_reports
 from clusterctl.transport.target import Target
 
 
-class NoJobs(ClusterctlError):
+class NoJobs(NotFound):
     """No job has run on the cluster yet."""
 
 
@@ -209,7 +208,7 @@ def find(
     model.
 
     With `training`, jobs that copy data do not count. With `latest`, queued jobs count, too. If
-    all jobs are queued, return the last one. Raise UsageError for an unknown id, NoJobs, HostError.
+    all jobs are queued, return the last one. Raise NotFound for an unknown id, NoJobs, HostError.
     """
     if job_id is not None:
         return find_job(access.connections, access.head, job_id)
@@ -225,16 +224,14 @@ def find(
 
 
 def check_rank(job: JobRecord, rank: int) -> None:
-    """Raise UsageError if the job has no separate log of this rank."""
+    """Raise NotFound if the job has no separate log of this rank."""
     if not job.by_rank:
-        raise UsageError(
+        raise NotFound(
             f"of job {job.job_id} there are no logs by rank",
             "it is a copy, sets mpirun's output (--mpi-arg), or was started by an older clusterctl",
         )
     if rank >= job.spec.ranks:
-        raise UsageError(
-            f"job {job.job_id} has no rank {rank}", f"--rank 0 to {job.spec.ranks - 1}"
-        )
+        raise NotFound(f"job {job.job_id} has no rank {rank}", f"--rank 0 to {job.spec.ranks - 1}")
 
 
 def read_log(

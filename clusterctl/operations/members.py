@@ -112,7 +112,7 @@ def nearest_peer(cluster: Cluster, indices: Sequence[int]) -> Node:
     index. Raises UsageError if no other node is in service.
     """
     # Empty if that node is being replaced and has no instance yet.
-    zones = [node.availability_zone for node in cluster.nodes if node.index == min(indices)]
+    zones = [node.zone for node in cluster.nodes if node.index == min(indices)]
     peers = [node for node in cluster.in_service if node.index not in indices]
     if not peers:
         raise UsageError(
@@ -122,7 +122,7 @@ def nearest_peer(cluster: Cluster, indices: Sequence[int]) -> Node:
     return min(
         peers,
         key=lambda node: (
-            node.availability_zone not in zones,
+            node.zone not in zones,
             node == cluster.head,
             abs(node.index - min(indices)),
         ),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
-from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
+from clusterctl.domain.errors import AwsError, ClusterctlError, NotFound, UsageError
 from clusterctl.domain.timeouts import Clock
 from clusterctl.domain.units import count
 from clusterctl.ec2.errors import translated
@@ -237,10 +237,10 @@ def _check_no_orphans(clients: Clients, name: str) -> None:
 
 
 def network_status(clients: Clients, name: str) -> NetworkStatus:
-    """Return the state of a network. Raises ClusterctlError if there is none, AwsError."""
+    """Return the state of a network. Raises NotFound if there is none, AwsError."""
     stack = find_stack(clients.cloudformation, stack_name(check_network_name(name)))
     if stack is None:
-        raise ClusterctlError(
+        raise NotFound(
             f"there is no network {name} in {clients.ec2.meta.region_name}",
             f"make it: clusterctl network up {name}",
         )

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Optional
 
-from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
+from clusterctl.domain.errors import CommandFailed, NotFound, UsageError
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.results import last_line
 from clusterctl.domain.units import count
@@ -47,7 +47,7 @@ ABSENT = 44
 READ_TIMEOUT_S = 600.0
 
 
-class NoResults(ClusterctlError):
+class NoResults(NotFound):
     """The logs show no table, no evaluation and no metric."""
 
 
@@ -111,7 +111,7 @@ def results_of_cluster(
     """Read the results of a job (None: the latest training), or of a log folder of the head node.
 
     If no job has run on the cluster, read the log folders of train.sh and train_synthetic.sh. Raise
-    NoResults, UsageError, HostError.
+    NotFound, HostError.
     """
     if log_folder is not None:
         return _of_folder(access, log_folder, definitions)
@@ -154,12 +154,12 @@ def state_phrase(job: JobRecord) -> str:
 
 
 def _of_folder(access: Access, folder: str, definitions: Sequence[MetricDefinition]) -> Results:
-    """Read the results in a folder of the head node. Raise NoResults, UsageError, HostError."""
+    """Read the results in a folder of the head node. Raise NoResults, HostError."""
     logs = _folder_logs(access, [(folder, LOG_NAME)])
     if not logs:
         place = f"a DIR that starts with neither / nor ~ is in ~/{EXAMPLES_FOLDER}"
         if not _is_folder(access, folder):
-            raise UsageError(f"there is no folder {folder} on {access.head.host}", place)
+            raise NoResults(f"there is no folder {folder} on {access.head.host}", place)
         raise NoResults(f"there is no {LOG_NAME} in {folder} on {access.head.host}", place)
     return results_of(logs, definitions)
 

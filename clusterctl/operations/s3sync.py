@@ -8,7 +8,8 @@ from typing import Optional
 from clusterctl.copy.failures import with_unquoted_home
 from clusterctl.copy.report import NodeStage
 from clusterctl.copy.request import is_s3
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import NotFound
+from clusterctl.domain.results import worst
 from clusterctl.jobs.detached import find_job
 from clusterctl.node.jobs.spec import CopyNode, JobRecord, JobState
 from clusterctl.operations.access import Access
@@ -56,6 +57,11 @@ class SyncNode:
         return self.state is JobState.SUCCEEDED and self.copied.left_out > 0
 
     @property
+    def is_failed(self) -> bool:
+        """Whether the node has no result: it failed there, or what became of it is not known."""
+        return self.state in (JobState.FAILED, JobState.LOST)
+
+    @property
     def shown_state(self) -> str:
         """The state in words for the user."""
         return f"done, {self.copied.left_out} left out" if self.is_incomplete else self.state.value
@@ -67,18 +73,18 @@ class SyncNode:
 
 
 def find_sync(access: Access, job_id: str | None = None) -> JobRecord:
-    """Return the synchronization `job_id`, or the latest. Raise UsageError if there is none,
+    """Return the synchronization `job_id`, or the latest. Raise NotFound if there is none,
     HostError."""
     name = access.cluster.name
     found = [job for job in jobs_of(access) if any(map(is_s3, job.spec.sources))]
     if job_id:
         found = [job for job in found if job.job_id == job_id]
     if not found and job_id:
-        raise UsageError(
+        raise NotFound(
             f"no sync {job_id} has run on {name}", f"the latest: clusterctl s3sync {name} --status"
         )
     if not found:
-        raise UsageError(
+        raise NotFound(
             f"no sync has run on {name}", f"start one: clusterctl s3sync {name} s3://BUCKET DST"
         )
     return find_job(access.connections, access.head, found[-1].job_id)
@@ -127,7 +133,6 @@ def _node_of(job: JobRecord, copied: CopyNode, cluster: str) -> SyncNode:
     return SyncNode(job, copied, job.state, job.exit_status or 1, job.status.reason, hint)
 
 
-def status_of(nodes: list[SyncNode]) -> int:
+def status_of_sync(nodes: list[SyncNode]) -> int:
     """Return 255 if a node could not be reached, 1 if one has not got all, else 0. Pure."""
-    ended = [node.exit_status for node in nodes if node.state is not JobState.RUNNING]
-    return max((255 if status == 255 else int(status != 0) for status in ended), default=0)
+    return worst(node.exit_status for node in nodes if node.state is not JobState.RUNNING)

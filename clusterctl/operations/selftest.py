@@ -28,7 +28,7 @@ from clusterctl.bench.network import NetworkFigures, allreduce_lines, findings, 
 from clusterctl.bootstrap.training import EnvRequest
 from clusterctl.diagnosis.verdict import Diagnosis, diagnose
 from clusterctl.domain.cluster import ClusterSpec, Limits, Market, NodeState
-from clusterctl.domain.errors import AwsError, ClusterctlError, CommandFailed, UsageError
+from clusterctl.domain.errors import AwsError, ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding, errors
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.timeouts import backoff_delays
@@ -258,7 +258,7 @@ def most_usd(estimate: CostEstimate | None) -> float | None:
 
 
 def check_absent(launcher: Launcher) -> None:
-    """Raise UsageError if EC2 or this machine has anything of a cluster of this name.
+    """Raise ClusterctlError if EC2 or this machine has anything of a cluster of this name.
 
     `remove` would take it for the self-test's own. Raises AwsError.
     """
@@ -271,7 +271,7 @@ def check_absent(launcher: Launcher) -> None:
         found.append(f"the folder {folder.path}")
     if found:
         exists = "exists" if nodes else "has left something"
-        raise UsageError(
+        raise ClusterctlError(
             f"cluster {name} {exists}: {', '.join(found)}; a self-test would remove that",
             f"remove it first: clusterctl down {name}; or name another: clusterctl selftest OTHER",
         )
@@ -280,8 +280,8 @@ def check_absent(launcher: Launcher) -> None:
 def plan(launcher: Launcher, spec: ClusterSpec, max_cost_usd: float) -> tuple[LaunchPlan, str]:
     """Return the plan of the launch, and in words what the self-test costs at most.
 
-    Changes nothing. Raises LaunchRefused as `up` would, UsageError where something of a cluster of
-    that name exists or the cost may exceed `max_cost_usd`, AwsError.
+    Changes nothing. Raises LaunchRefused as `up` would, ClusterctlError where something of a
+    cluster of that name exists or the cost may exceed `max_cost_usd`, AwsError.
     """
     check_absent(launcher)
     planned = plan_up(launcher, fixed_request(spec))
@@ -294,7 +294,7 @@ def plan(launcher: Launcher, spec: ClusterSpec, max_cost_usd: float) -> tuple[La
     most = most_usd(estimate)
     nodes = f"{count(NODES, 'node')} of {spec.instance_type}"
     if most is None or not most <= max_cost_usd:
-        raise UsageError(
+        raise ClusterctlError(
             f"{nodes} cost up to about {format_usd(most)} in {MAX_HOURS:g} hours and the time that "
             f"they take to start and to end; --max-cost allows {format_usd(max_cost_usd)}",
             "nothing was launched: choose a smaller --instance-type, or raise --max-cost",
@@ -342,7 +342,7 @@ def launch(test: Selftest) -> Passed:
         test.names.update(dict.fromkeys((*addresses, *hosts), node.name))
     test.ranks = sum(report.gpus) or len(report.gpus)
     [image, *_] = {one.image_id for one in report.instances}
-    zone = cluster.nodes[0].availability_zone
+    zone = cluster.nodes[0].zone
     test.place = f"{len(cluster.nodes)} x {cluster.head.instance_type} in {zone}, image {image}"
     return Passed(f"{test.place}; {count(sum(report.gpus), 'GPU')}")
 
@@ -372,7 +372,7 @@ def train(test: Selftest) -> Passed:
         job_id = start_training(access, planned, watchdog=watchdog).job.job_id
         job = follow(access, job_id, partial(_both, test), lambda why, _: test.say(why.message))
         if job.state is not JobState.SUCCEEDED:
-            raise ClusterctlError(f"the job {job.state.value} (exit status {job.exit_status})")
+            raise ClusterctlError(f"the job {job.state} (exit status {job.exit_status})")
         figures = _training_figures(access, job)
     versions = next(iter(planned.versions.values()), {})
     message = f"{TRAINING_STEPS} steps on {count(test.ranks, 'rank')}, preset {job.spec.preset}"
@@ -483,7 +483,7 @@ def _await_step(access: Access, job_id: str, step: int) -> int:
     while True:
         job = find_job(access.connections, access.head, job_id)
         if not job.is_active:
-            raise ClusterctlError(f"the job {job.state.value} (exit status {job.exit_status})")
+            raise ClusterctlError(f"the job {job.state} (exit status {job.exit_status})")
         if (job.row.step or 0) >= step:
             return job.row.step or 0
         if clock.monotonic() > until:

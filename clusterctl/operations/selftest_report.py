@@ -52,7 +52,7 @@ class StepResult:
     name: str
     verdict: StepVerdict
     message: str = ""
-    took_s: float = 0.0
+    duration_s: float = 0.0
     figures: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -139,7 +139,7 @@ def rows(results: Sequence[StepResult]) -> list[tuple[str, str, str, str]]:
         (
             one.name,
             one.verdict.value,
-            format_duration(one.took_s) if one.took_s else "-",
+            format_duration(one.duration_s) if one.duration_s else "-",
             one.message.partition("\n")[0],
         )
         for one in results
@@ -167,7 +167,7 @@ def render(report: SelftestReport) -> str:
         count(len(report.results), "step").upper(),
     ]
     for one in report.results:
-        took = f" in {format_duration(one.took_s)}" if one.took_s else ""
+        took = f" in {format_duration(one.duration_s)}" if one.duration_s else ""
         heads.append(f"  {one.name}: {one.verdict.value}{took}")
         heads += [f"    {line}" for line in (*one.message.splitlines(), *one.figures)]
     for one in report.results:

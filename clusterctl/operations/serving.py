@@ -37,6 +37,7 @@ from clusterctl.domain.errors import (
     CommandFailed,
     HostError,
     MissingTool,
+    NotFound,
     UsageError,
     check_home,
 )
@@ -46,16 +47,19 @@ from clusterctl.jobs.head_facts import facts_of_head, facts_to_read
 from clusterctl.jobs.plan import is_on_nodes, new_job_id
 from clusterctl.node.jobs.folder import START_DAEMON_PATH
 from clusterctl.node.jobs.jobs import Submission
+from clusterctl.node.jobs.listing import AwaitedLine, wait_for_line
 from clusterctl.node.jobs.recovery import SSH
 from clusterctl.node.jobs.spec import SERVE, JobRecord, JobSpec, JobState, JobStep
+from clusterctl.node.procfs import JOB_VARIABLE
 from clusterctl.node.record import RecordError, from_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import DOWNLOAD_WITHIN_S
-from clusterctl.transport.call import record_in
+from clusterctl.transport.call import call
 from clusterctl.transport.reports import read_report
 from clusterctl.transport.target import Target
 from clusterctl.transport.wire import TunnelTransport
 
+READY = "ready: "  # of a line of the server's log
 PORT = 8501  # TensorFlow Serving's default REST port
 TIMEOUT_S = 60.0
 LOAD_WITHIN_S = 600.0
@@ -87,8 +91,8 @@ def _digest(*words: str) -> str:
 LIBRARIES = f".clusterctl/serving/{_digest(*PACKAGES, SERVER)}"
 
 
-class NotServed(ClusterctlError):
-    """The cluster serves no such model, or the server did not answer."""
+class NoAnswer(ClusterctlError):
+    """The server of a model did not answer."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +110,11 @@ class Served:
     state: str = ""
     version: str = ""
     json_names = (
-        *("model", "node", "port", "public", "folder", "job_id", "duration_s", "state", "version"),
+        *("model", "host", "port", "public", "folder", "job_id", "duration_s", "state", "version"),
     )
 
     @property
-    def node(self) -> str:
+    def host(self) -> str:
         return self.target.host
 
     @property
@@ -261,7 +265,7 @@ def serving_spec(
     addresses = {one.name: one.private_ip for one in access.cluster.nodes}
     hosts = dict.fromkeys((access.head_name, target.host))
     if target.host != access.head_name:
-        marked = ("exec", "env", f"CLUSTERCTL_JOB={job_id}", "python3", "-IS")
+        marked = ("exec", "env", f"{JOB_VARIABLE}={job_id}", "python3", "-IS")
         line = shlex.join((*marked, f"{home}/{START_DAEMON_PATH}", *argv))
         argv = (*SSH, *KEEP_ALIVES, addresses[target.host], line)
     return JobSpec(
@@ -321,18 +325,12 @@ def _wait_until_ready(access: Access, target: Target, job_id: str) -> Ready:
 
     Raise CommandFailed with the server's reason if it ended instead.
     """
-    # The process that holds the job's lock has the job's ID in its environment.
-    probe = (
-        f'cd "$HOME"/.clusterctl/jobs/{job_id} || exit; '
-        f"read -r pid _ <lock; "
-        f"while ! grep -q '^ready: ' log && grep -qzxF CLUSTERCTL_JOB={job_id} "
-        '"/proc/$pid/environ" 2>/dev/null; do sleep 0.2; done; '
-        "sed -n 's/^ready: //p' log | grep . || { tail -n 30 log >&2; exit 1; }"
-    )
-    result = access.connections.run(access.head, probe, timeout_s=LOAD_WITHIN_S)
-    if result.ok:
-        return record_in(Ready, result, "loading the model")
-    lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
+    request = AwaitedLine(job_id, READY)
+    where = (access.connections, access.head, wait_for_line, request)
+    ready, *last = call(*where, doing="loading the model", timeout_s=LOAD_WITHIN_S)
+    if ready:
+        return from_json(Ready, ready[len(READY) :])
+    lines = list(filter(None, map(str.strip, last)))
     output = [line for line in lines if line.startswith("error: ")] or lines or ["no message"]
     message, _, hint = output[-1].removeprefix("error: ").partition("; ")
     raise CommandFailed(target.host, message, hint or _log_of(job_id))
@@ -377,12 +375,12 @@ def _served(target: Target, job: JobRecord) -> Served:
 
 
 def find_served(access: Access, name: str | None) -> Served:
-    """Return the served model of that name, with None the only one. Raise NotServed, UsageError if
+    """Return the served model of that name, with None the only one. Raise NotFound, UsageError if
     there are several, HostError."""
     models = [one for one in served(access) if name in (None, one.model)]
     if not models:
         what = f"model {name}" if name else "model"
-        raise NotServed(
+        raise NotFound(
             f"no {what} is served on {access.cluster.name}",
             f"clusterctl serve {access.cluster.name} MODEL_DIR",
         )
@@ -415,7 +413,7 @@ def ask(
     access: Access, model: Served, verb: str = "", body: bytes | None = None, version: str = ""
 ) -> ServerAnswer:
     """Request `/v1/models/NAME[/versions/VERSION]` + `verb` from the server, through SSH: GET, or
-    POST if there is a body. Raise NotServed if the server does not answer, HostError."""
+    POST if there is a body. Raise NoAnswer if the server does not answer, HostError."""
     session = access.connections.session(model.target)
     transport = session.client.get_transport()
     assert isinstance(transport, TunnelTransport)
@@ -445,7 +443,7 @@ def ask(
         finally:
             connection.close()
     except (OSError, EOFError, http.client.HTTPException) as error:
-        raise NotServed(
+        raise NoAnswer(
             f"model {model.model} on {model.target.host} gave no answer: {error or 'none came'}",
             f"see: clusterctl serve {access.cluster.name} --status, and its log: clusterctl run "
             f"{access.cluster.name} 'tail ~/.clusterctl/jobs/{model.job.job_id}/log'",

@@ -17,7 +17,13 @@ from clusterctl.copy.fetch import UrlAccess, send_tools
 from clusterctl.copy.report import TransferReport
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.cluster import Cluster
-from clusterctl.domain.errors import ClusterctlError, ConnectionLost, HostUnreachable, UsageError
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    ConnectionLost,
+    HostUnreachable,
+    NotFound,
+    UsageError,
+)
 from clusterctl.domain.files import write_file
 from clusterctl.domain.findings import Finding, errors, folded, in_order
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
@@ -330,7 +336,7 @@ def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, di
     """List the objects of each stream channel, for the contract: of S3 on the head node, of files
     here on this machine.
 
-    Raise UsageError if a stream has no objects, or fewer than the ranks that share them, and
+    Raise NotFound if a stream has no objects, UsageError if fewer than the ranks that share them,
     HostError, ClusterctlError.
     """
     listed, requested = {}, {}
@@ -364,7 +370,7 @@ def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, di
         shares = channel.options.get("distribution") == "ShardedByS3Key"
         if objects < (job.ranks if shares else 1):
             if not objects:
-                raise UsageError(
+                raise NotFound(
                     f"channel {channel.name}: there is nothing at {channel.source}",
                     "check the bucket and the prefix: aws s3 ls lists what is below one"
                     if channel.source.startswith("s3://")
@@ -404,7 +410,7 @@ def _node_records(
             "slots": entry.slots,
             "ranks": ranks,
             "instance_type": node.instance_type,
-            "availability_zone": node.availability_zone,
+            "zone": node.zone,
             **machines.get(node.name, {}),
             "versions": dict(plan.versions.get(node.name, {})),
         }

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.domain.errors import CommandFailed, NotFound, UsageError
 from clusterctl.jobs.horovod import (
     AUTOTUNE,
     STEPS,
@@ -45,7 +45,8 @@ class Tuning:
 def fetch_tuning(access: Access, job: JobRecord, folder: Path) -> Tuning:
     """Download the files into `folder` and read them.
 
-    Raise UsageError if the job wrote none of them or the folder cannot be written, and HostError.
+    Raise NotFound if the job wrote none of them, UsageError if the folder cannot be written, and
+    HostError.
     """
     stem = f"{access.cluster.name}-{job.job_id}"
 
@@ -61,7 +62,7 @@ def fetch_tuning(access: Access, job: JobRecord, folder: Path) -> Tuning:
     log = fetch(AUTOTUNE, "HOROVOD_AUTOTUNE_LOG")
     steps = fetch(STEPS)
     if not (trace or log or steps):
-        raise UsageError(
+        raise NotFound(
             f"job {job.job_id} wrote neither a timeline nor an autotuner's log, and traced no step "
             "yet",
             "start it with `clusterctl train … --timeline`, --autotune or --trace-steps 10:20",

@@ -17,7 +17,7 @@ from clusterctl.domain.errors import (
     CommandFailed,
     CommandTimeout,
     HostError,
-    UsageError,
+    NotFound,
     check_home,
 )
 from clusterctl.domain.results import HostOutcome, status_of
@@ -79,7 +79,7 @@ def verify(
     watch: Watch | None = None,
     timeout_s: float | None = None,
 ) -> VerifyReport:
-    """Compare the files that these nodes have at `path`. Raise UsageError if none has anything
+    """Compare the files that these nodes have at `path`. Raise NotFound if none has anything
     there. After `timeout_s` seconds, hosts that have not answered fail."""
     check_home(path)
     hosts = [target.host for target in targets]
@@ -87,7 +87,7 @@ def verify(
     with _Relays(connections, targets, {"path": path, **asdict(depth)}, watch, timeout_s) as relays:
         totals = relays.totals()
         if relays.absent and len(relays.absent) == len(hosts):
-            raise UsageError(
+            raise NotFound(
                 f"no host has anything at {path!r}", "name a file or folder of the hosts"
             )
         for host in relays.absent:

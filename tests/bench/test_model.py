@@ -10,7 +10,8 @@ import pytest
 from clusterctl.bench.model import MeasuredNetwork, fit, slowest_of
 from clusterctl.bench.network import NetworkFigures, step_allreduce
 from clusterctl.bench.report import published
-from clusterctl.node.record import from_data
+from clusterctl.domain.results import HostFailure
+from clusterctl.node.record import from_data, to_data
 from tests.bench.coverage import KINDS, MEASURED, left_out, series, simulated
 from tests.bench.machines import Machine
 
@@ -148,7 +149,7 @@ def of_step(figures, *sizes):
 
 def test_the_allreduce_of_a_step_is_from_the_times_that_the_network_benchmark_measured():
     times = {0.001: 9.0, 1: 1e-3 + 1e-3, 16: 1e-3 + 16e-3, 64: 1e-3 + 64e-3}
-    figures = {"nodes": list("abcd"), "failures": {}, "allreduce": [table("MPI_Allreduce", times)]}
+    figures = {"nodes": list("abcd"), "failures": [], "allreduce": [table("MPI_Allreduce", times)]}
     # 100 MiB in 7 messages of 16 MiB or less: 7 ms of latency, and 1 ms a MiB.
     found = of_step(figures, 100 * 2**20, 16 * 2**20)
     assert (found.nodes, found.latency_s, found.transfer_s) == pytest.approx((4, 7e-3, 0.1))
@@ -162,7 +163,10 @@ def test_the_allreduce_of_a_step_is_from_the_times_that_the_network_benchmark_me
     assert of_step(both, 2**20, 2**20).transfer_s == pytest.approx(1e-4)
     assert of_step(both, 2**20, 2**20).latency_s == pytest.approx(0, abs=1e-9)
     # One node that answered, or one size, tell nothing.
-    lost = {**figures, "failures": dict.fromkeys("bcd", "silent")}
+    lost = {
+        **figures,
+        "failures": [to_data(HostFailure(host, "HostError", "silent", "")) for host in "bcd"],
+    }
     few = {**figures, "allreduce": [table("MPI_Allreduce", {0.001: 9.0, 16: 1.0})]}
     assert of_step(lost, 1e8, 1e7) is of_step(few, 1e8, 1e7) is None
     # A larger message that took less time: all is latency, and no rate is below zero.

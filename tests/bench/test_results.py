@@ -593,7 +593,7 @@ def test_the_time_that_is_left():
     assert estimate_s(empty, keys, None) is None
     assert estimate_s(empty, keys, 0.4) == pytest.approx(4 * (60 + 251 * 0.4))
     some = benchmark(noise=0.0, sizes=(1,))
-    assert estimate_s(some, keys, None) == pytest.approx(4 * some.runs[0].wall_s, rel=0.01)
+    assert estimate_s(some, keys, None) == pytest.approx(4 * some.runs[0].duration_s, rel=0.01)
 
 
 class Page(HTMLParser):

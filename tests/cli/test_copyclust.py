@@ -63,7 +63,7 @@ def test_one_host_is_bad_and_the_other_gets_it(home, hosts, source, tmp_path):
     hosts.write_text("127.0.0.1\nno-such-host.invalid\n")
     done = forked("copyclust", "--json", hosts, source / "file", tmp_path / "copy")
     report = json.loads(done.stdout.splitlines()[-1])
-    good, bad = report["nodes"]
+    [good], [bad] = report["nodes"], report["failures"]
     assert (report["event"], report["ok"], report["exit_status"]) == ("report", False, 255)
     assert (good["ok"], good["files"], good["bytes"]) == (True, 1, 8)
     assert (bad["host"], bad["error"]) == ("no-such-host.invalid", "HostUnreachable")
@@ -112,11 +112,14 @@ def test_requests_that_make_no_sense(home, hosts, argv, says):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("source", [("/no/such",), ("--from", "0", "/no/such")])
-def test_a_refused_request_as_json(home, one_host, source):
-    done = forked("copyclust", "--json", *source[:-1], one_host, source[-1], "to")
+@pytest.mark.parametrize(
+    ("options", "status", "error"), [((), 2, "UsageError"), (("--from", "0"), 1, "NotFound")]
+)
+def test_nothing_at_the_source_as_json(home, one_host, options, status, error):
+    """It is no request that makes no sense if a node had to be asked."""
+    done = forked("copyclust", "--json", *options, one_host, "/no/such", "to")
     report = json.loads(done.stdout.splitlines()[-1])
-    assert (done.returncode, report["exit_status"], report["error"]) == (2, 2, "UsageError")
+    assert (done.returncode, report["exit_status"], report["error"]) == (status, status, error)
     assert "there is nothing at" in report["message"]
 
 

@@ -130,11 +130,11 @@ def check_views(clusterctl, addresses: list[str]) -> None:
     known = " ".join((clusterctl.home / NAME / "known_hosts").read_text().split())
     assert all(address in known for address in addresses)
     ran = clusterctl("run", NAME, "--json", "cat ~/examples/horovod/tensorflow/hosts")
-    assert {one["stdout"] for one in ran.data} == {here}
+    assert {one["stdout"] for one in ran.data["nodes"]} == {here}
     hops = " && ".join(f"ssh {address} true" for address in addresses)
     trusted = "grep -o '^10[^, ]*' ~/.ssh/clusterctl_known_hosts"
     ran = clusterctl("run", NAME, "--head", "--json", f"{hops} && {trusted}")
-    assert [one["exit_status"] for one in ran.data] == [0], ran
-    assert set(ran.data[0]["stdout"].split()) == set(addresses)
+    assert [one["exit_status"] for one in ran.data["nodes"]] == [0], ran
+    assert set(ran.data["nodes"][0]["stdout"].split()) == set(addresses)
     argv = ["ssh", "-F", str(clusterctl.home / NAME / "ssh_config"), addresses[-1], "true"]
     assert subprocess.run(argv, check=False, env=os.environ).returncode == 0

@@ -69,6 +69,32 @@ def test_each_command_with_json_has_a_schema():
             jsonschema.Draft202012Validator.check_schema(json_schema.result_schema(result_of(name)))
 
 
+def objects_in(schema, below=""):
+    """Yield each object of a schema, and the key that it is below."""
+    if "properties" in schema:
+        yield below, schema
+    for key, inner in schema.get("properties", {}).items():
+        yield from objects_in(inner, key)
+    of_all = [schema.get(name) for name in ("items", "additionalProperties")]
+    for inner in (*of_all, *schema.get("anyOf", ()), *schema.get("prefixItems", ())):
+        if isinstance(inner, dict):
+            yield from objects_in(inner, below)
+
+
+# Names for what `duration_s`, `zone`, `host`, `hourly_usd` and `message` are.
+SYNONYMS = {"took_s", "wall_s", "availability_zone", "node", "usd_per_hour", "why"}
+
+
+def test_one_thing_has_one_name_and_hosts_without_a_result_are_apart():
+    for name in (one for one in COMMANDS if takes_json(COMMANDS[one])):
+        for below, one in objects_in(json_schema.result_schema(result_of(name))):
+            assert not SYNONYMS & one["properties"].keys(), name
+            is_host = {"host", "error"} <= one["properties"].keys()
+            assert below == "failures" or not is_host, name
+            kind = one["properties"].get("failures", {"type": "array"})
+            assert kind.get("type") == "array", name
+
+
 def test_python_3_9_can_evaluate_the_types(monkeypatch):
     """It knows no `X | None`."""
     shown = set()

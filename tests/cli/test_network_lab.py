@@ -43,7 +43,7 @@ def test_a_private_cluster_in_a_network_of_its_own(clusterctl, lab, tmp_path):
     ran = json.loads(
         ok(clusterctl("run", "private", "--json", "hostname -I; echo $SSH_CONNECTION"))
     )
-    said = [result["stdout"].split() for result in ran]
+    said = [result["stdout"].split() for result in ran["nodes"]]
     inside = [words[0] for words in said]
     assert all(address.startswith("10.20.") for address in inside)
     # The head node is reached from outside, the workers from the head node.
@@ -82,7 +82,7 @@ def test_a_head_node_that_is_away(clusterctl, lab):
     ec2.get_waiter("instance_stopped").wait(InstanceIds=[head], WaiterConfig={"Delay": 1})
     ran = clusterctl("run", "private", "--json", "true")
     assert ran.returncode == 255
-    head_says, worker_says = (result["message"] for result in json.loads(ran.stdout))
+    head_says, worker_says = (result["message"] for result in json.loads(ran.stdout)["failures"])
     assert head_says.startswith("its instance is stopped: a request to EC2's API at ")
     assert worker_says == f"cannot be reached through private-0: {head_says}"
 

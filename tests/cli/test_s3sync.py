@@ -13,7 +13,7 @@ from clusterctl.copy.state_file import StateFile, new_state
 from clusterctl.domain.errors import HostUnreachable, UsageError
 from clusterctl.node.jobs.spec import CopyNode, JobRecord, JobSpec, JobState, JobStatus
 from clusterctl.node.record import from_json
-from clusterctl.operations.s3sync import nodes_of, status_of
+from clusterctl.operations.s3sync import nodes_of, status_of_sync
 
 SPEC = JobSpec(
     "20261121-200000-abcd", preset="copy", destination="~/data", sources=("s3://bucket/x",)
@@ -70,7 +70,7 @@ def test_a_job_that_has_succeeded_has_done_so_on_every_node():
 )
 def test_a_row_says_how_far_it_is_and_what_was_there(capsys, copied, shown, status):
     nodes = nodes_of(job(JobState.RUNNING, copied), "demo")
-    assert s3sync._show(nodes, as_json=False) == status == status_of(nodes)
+    assert s3sync._show(nodes, as_json=False) == status == status_of_sync(nodes)
     out, err = capsys.readouterr()
     for text in shown:
         assert text in out
@@ -80,7 +80,8 @@ def test_a_row_says_how_far_it_is_and_what_was_there(capsys, copied, shown, stat
 def test_what_was_left_out_and_who_failed_is_told_to_programs(capsys):
     record = job(JobState.FAILED, replace(DONE, left_out=1), SILENT)
     assert s3sync._show(nodes_of(record, "demo"), as_json=True) == 255
-    one, silent = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
+    [one], [silent] = printed["nodes"], printed["failures"]
     assert (one["state"], one["is_incomplete"]) == ("succeeded", True)
     assert (one["copied"]["left_out"], one["copied"]["tool"]) == (1, "s5cmd")
     assert one["message"] == "1 file was left out"

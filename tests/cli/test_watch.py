@@ -24,6 +24,7 @@ from rich.console import Console
 
 from clusterctl.cli.watch import LiveView, event_of, job_line, line_of
 from clusterctl.diagnosis.evidence import JobEvidence
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.operations.watch import WatchedNode
 from tests.lab.running import CLUSTERCTL
 from tests.pair import eventually
@@ -53,7 +54,9 @@ CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 NORMAL_SCREEN, SHOWN_CURSOR = "\x1b[?1049l", "\x1b[?25h"
 
 
-@pytest.mark.parametrize(("state", "lasts"), [("running", "for"), ("cancelled", "after")])
+@pytest.mark.parametrize(
+    ("state", "lasts"), [(JobState.RUNNING, "for"), (JobState.CANCELLED, "after")]
+)
 def test_how_long_a_job_has_run(state, lasts):
     job = JobEvidence(job_id="J", state=state, age_s=21, size=2)
     assert job_line(job, ()) == f"job J {state} {lasts} 21 s, 2 ranks"

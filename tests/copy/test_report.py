@@ -15,7 +15,7 @@ from clusterctl.copy.report import (
     limited_by,
     progress_of,
 )
-from clusterctl.domain.errors import CommandFailed, HostUnreachable
+from clusterctl.domain.errors import CommandFailed, HostUnreachable, UsageError
 from tests.copy.simulated import World
 
 
@@ -31,11 +31,12 @@ def until(world: World, seconds: float) -> None:
 ERRORS = st.sampled_from(
     [None, None, CommandFailed("n0", "disk full"), HostUnreachable("n1", "no route")]
 )
+REFUSED = UsageError("--delete would remove SRC")
 LEFT_OUT = st.sampled_from([(), (), ("a: Permission denied",), ("a: not a file", "b: changed")])
 NODES = st.lists(st.tuples(ERRORS, LEFT_OUT), min_size=1, max_size=3)
 
 
-@given(ERRORS, LEFT_OUT, NODES)
+@given(ERRORS | st.just(REFUSED), LEFT_OUT, NODES)
 def test_whatever_any_end_lacks_is_a_problem_and_its_status(error, unread, ends):
     nodes = [
         NodeReport(f"n{at}", error=why, left_out=len(names), warnings=names)
@@ -45,7 +46,8 @@ def test_whatever_any_end_lacks_is_a_problem_and_its_status(error, unread, ends)
     report = TransferReport(source, tuple(nodes), 1.0, error=error)
     errors = [one for one in (error, *(why for why, _ in ends)) if one]
     names = [name for some in (unread, *(some for _, some in ends)) for name in some]
-    assert report.exit_status == max((one.exit_status for one in errors), default=bool(names))
+    status = max((one.exit_status for one in errors), default=bool(names))
+    assert report.exit_status == (2 if error is REFUSED else status)
     assert bool(report.problem) == bool(report.exit_status) == (not report.ok)
     if report.problem:
         assert report.problem in errors or all(one in report.problem.message for one in names)

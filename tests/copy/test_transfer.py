@@ -153,7 +153,7 @@ def test_a_link_of_unknown_rate_leaves_the_slowest_one_unknown(hosts, data):
     told = []
     with hosts.access(2) as access:
         nodes = [
-            SimpleNamespace(name=target.host, index=n, availability_zone="", instance_type=f"t{n}")
+            SimpleNamespace(name=target.host, index=n, zone="", instance_type=f"t{n}")
             for n, target in enumerate(access.targets)
         ]
         cluster = SimpleNamespace(

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from clusterctl.copy.verify import Findings, Kind, compare, compare_entries, group_by_digest
-from clusterctl.domain.errors import HostUnreachable, UsageError
+from clusterctl.domain.errors import HostUnreachable, NotFound, UsageError
 from clusterctl.node.relay.manifest import Entry, as_stream, encode, position_key, read
 from clusterctl.node.relay.messages import VerifiedTree
 from clusterctl.node.relay.verify import NOT_READ, UNKNOWN
@@ -250,7 +250,7 @@ def test_a_link_to_the_path_is_followed_and_what_copies_keep_is_no_part(hosts, h
 def test_nothing_there(hosts, homes):
     shutil.rmtree(homes[1])
     assert said(check(hosts)) == [("missing", "", ("host2",), "there is nothing at the path")]
-    with pytest.raises(UsageError, match="no host has anything at 'nothing'"):
+    with pytest.raises(NotFound, match="no host has anything at 'nothing'"):
         check(hosts, "nothing")
     with pytest.raises(UsageError, match="only your own home folder"):
         check(hosts, "~root/data")

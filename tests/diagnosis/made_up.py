@@ -15,6 +15,7 @@ from clusterctl.diagnosis.evidence import (
     Socket,
     ThreadStack,
 )
+from clusterctl.node.jobs.spec import JobState
 
 JOB = "20261123-004105-3f2a"
 ENV = "/opt/clusterctl/training/lib/python3.12"
@@ -129,7 +130,7 @@ def job_of(
             )
         )
     line = f"mpirun -np {size} --hostfile hosts --map-by slot python train.py"
-    job = {"state": "running", "age_s": 240.0, "size": size, "line": line, **job}
+    job = {"state": JobState.RUNNING, "age_s": 240.0, "size": size, "line": line, **job}
     return Evidence(
         cluster="demo",
         taken_at="2026-11-23T00:51:05+00:00",

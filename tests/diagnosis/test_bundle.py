@@ -18,6 +18,7 @@ from clusterctl.diagnosis import bundle
 from clusterctl.diagnosis.evidence import Evidence, JobEvidence, evidence_in
 from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.node.record import to_data, to_json
 from tests.diagnosis.made_up import job_of, with_job, with_rank
 
@@ -115,7 +116,7 @@ def test_what_a_later_version_or_a_strange_node_says_is_left_out_and_told():
 
 def test_a_page_has_no_secrets_either(tmp_path):
     log = (f"AWS_SECRET_ACCESS_KEY={SECRET}", "Step 2")
-    evidence = Evidence(cluster="demo", job=JobEvidence(log=log, state="running"))
+    evidence = Evidence(cluster="demo", job=JobEvidence(log=log, state=JobState.RUNNING))
     seen, page = tmp_path / "seen", tmp_path / "page.html"
     seen.write_text(json.dumps({"kind": bundle.KIND, "format": 1, "evidence": to_data(evidence)}))
     command = [sys.executable, "-m", "clusterctl", "diagnose", "--from", seen, "--html", page]

@@ -30,6 +30,7 @@ from clusterctl.node.facts.flight import (
     read_dumps,
     summarize,
 )
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.node.record import to_data
 from tests.diagnosis.made_up import JOB, facts, job_of
 
@@ -255,7 +256,7 @@ def with_dumps(dumps, **job: object) -> Evidence:
     return replace(evidence, hosts=tuple(hosts))
 
 
-FAILED = {"state": "failed", "exit_status": 1}
+FAILED = {"state": JobState.FAILED, "exit_status": 1}
 
 
 def test_diagnose_says_which_rank_is_missing_and_where_the_others_wait(tmp_path):

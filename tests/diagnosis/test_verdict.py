@@ -17,6 +17,7 @@ from clusterctl.diagnosis.evidence import (
     ThreadStack,
 )
 from clusterctl.diagnosis.verdict import _open, diagnose, not_seen
+from clusterctl.node.jobs.spec import JobState
 from tests.diagnosis.made_up import (
     ALLREDUCE,
     IMPORTS,
@@ -94,7 +95,9 @@ def failed(*log):
     return with_job(ENDED, log=("step 7", *log))
 
 
-ENDED = with_processes(job_of(state="failed", exit_status=137, log=("step 7",)), lambda one: None)
+ENDED = with_processes(
+    job_of(state=JobState.FAILED, exit_status=137, log=("step 7",)), lambda one: None
+)
 KILLED = [
     {"age_s": 3000.0, "text": "Out of memory: Killed process 1004 (python)"},
     {"age_s": 30.0, "text": "Out of memory: Killed process 1005 (python) total-vm:9kB"},
@@ -187,7 +190,7 @@ SICK_RANK = {
     ),
     "an exception": (failed(*RAISED, EXITED), "log.exception"),
     "an exception while mpirun ends": (
-        with_job(failed(*RAISED, EXITED), state="running", exit_status=None),
+        with_job(failed(*RAISED, EXITED), state=JobState.RUNNING, exit_status=None),
         "log.exception",
     ),
     "full shared memory": (
@@ -196,7 +199,7 @@ SICK_RANK = {
     ),
     "it outlives the others": (
         with_processes(
-            with_job(STUCK, state="failed", exit_status=1),
+            with_job(STUCK, state=JobState.FAILED, exit_status=1),
             lambda one: one if one.rank == 5 else None,
         ),
         "ranks.leftover",
@@ -434,7 +437,7 @@ HEALTHY = {
         0,
         samples=used(samples(own("evaluate"), (*own("evaluate", 31), QUICK), own("evaluate"))),
     ),
-    "ended": with_processes(job_of(state="succeeded"), lambda _: None),
+    "ended": with_processes(job_of(state=JobState.SUCCEEDED), lambda _: None),
     "a stall that passed": with_job(
         job_of(quiet_s=1.0), log=(*STALL, "5: [grads/conv2]", "step 8 loss 0.1")
     ),
@@ -556,7 +559,7 @@ def test_an_exit_status_is_told_and_no_more(status, words):
 )
 @pytest.mark.parametrize("log", [("step 7",), ("OSError: [Errno 28] No space left on device",)])
 def test_a_job_that_was_killed_is_said_to_be(reason, said, log):
-    evidence = with_job(ENDED, state="lost", exit_status=None, reason=reason, log=log)
+    evidence = with_job(ENDED, state=JobState.LOST, exit_status=None, reason=reason, log=log)
     assert said in diagnose(evidence).verdict
 
 
@@ -1006,7 +1009,7 @@ usually indicates a failure in the peer process (e.g., a crash or
 [demo-0:00000] *** Unknown error
 prterun has exited due to process rank 0 with PID 0 on node demo-0 calling
 "abort". This may have caused other processes in the application to be"""
-    failed = {"state": "failed", "exit_status": 14, "log": tuple(said.splitlines())}
+    failed = {"state": JobState.FAILED, "exit_status": 14, "log": tuple(said.splitlines())}
     found = diagnose(with_processes(job_of(4, 1, **failed), lambda one: None))
     assert (found.check, found.findings[0].ranks) == ("mpi.tcp-peer-hung-up", (2,))
     assert found.findings[0].host == "demo-2"
@@ -1019,7 +1022,7 @@ def test_who_gloo_names_as_gone_is_told_and_not_who_complained_first():
 Connection reset by peer
    Process name: [prterun-ip-10-0-0-4-11251@1,2]
    Exit code:    1"""
-    failed = {"state": "failed", "exit_status": 1, "log": tuple(said.splitlines())}
+    failed = {"state": JobState.FAILED, "exit_status": 1, "log": tuple(said.splitlines())}
     found = diagnose(with_processes(job_of(4, 1, **failed), lambda one: None))
     assert (found.check, found.findings[0].ranks) == ("horovod.gloo-peer", (1,))
     assert found.findings[0].host == "demo-1"
@@ -1112,13 +1115,15 @@ def test_ranks_that_end_one_by_one_are_neither_missing_nor_left_over():
     assert "rank.missing" in [one.check for one in diagnose(last).findings]  # others wait
     overdue = diagnose(with_job(alone, log_silent_s=900.0))
     assert "rank.missing" in [one.check for one in overdue.findings]
-    ended = with_job(alone, state="succeeded", ended_s=1.0)
+    ended = with_job(alone, state=JobState.SUCCEEDED, ended_s=1.0)
     assert diagnose(ended).exit_status == 0
     no_launcher = with_processes(ended, lambda one: one if one.rank == 0 else None)
     assert diagnose(no_launcher).check == "ranks.leftover"
 
 
-@pytest.mark.parametrize("state", ["succeeded", "cancelled", "failed", "lost"])
+@pytest.mark.parametrize(
+    "state", [JobState.SUCCEEDED, JobState.CANCELLED, JobState.FAILED, JobState.LOST]
+)
 @pytest.mark.parametrize("ended_s", [None, 60.0])
 def test_ranks_that_outlive_their_job_with_its_launcher_are_left_over(state, ended_s):
     found = diagnose(with_job(RUNS, state=state, ended_s=ended_s))
@@ -1138,7 +1143,7 @@ def test_who_waits_for_a_rank_that_has_left_is_not_excused_by_what_calls_the_col
 
 
 def test_beside_a_job_that_runs_one_in_the_queue_and_one_that_ended_leave_nothing():
-    for state, check in (("queued", "queued"), ("succeeded", "healthy")):
+    for state, check in ((JobState.QUEUED, "queued"), (JobState.SUCCEEDED, "healthy")):
         other = replace(
             STUCK.job, job_id="20261101-000000-dead", state=state, others=(JOB,), log=()
         )
@@ -1353,7 +1358,7 @@ def test_facts_of_a_wrong_type_are_ignored(odd):
         "system": {"hostname": odd},
         "errors": {"mount /data": odd},
     }
-    ended = with_job(STUCK, state="failed", log=(NO_ROOM,))
+    ended = with_job(STUCK, state=JobState.FAILED, log=(NO_ROOM,))
     for facts_of in (dict.fromkeys(names, odd), inner):
         assert diagnose(on_host_2(rank_5(own("save"), evidence=ended), **facts_of)).findings
         found = diagnose(on_host_2(rank_5((), state="T"), **facts_of))
@@ -1361,7 +1366,7 @@ def test_facts_of_a_wrong_type_are_ignored(odd):
 
 
 def test_a_job_without_ranks_is_judged_by_its_log_only_if_all_hosts_were_seen():
-    ending = with_job(failed(*RAISED), state="running", exit_status=None)
+    ending = with_job(failed(*RAISED), state=JobState.RUNNING, exit_status=None)
     assert diagnose(ending).check == "log.exception"
     unread = with_host(ending, 2, problems=("processes: no answer within 6 s",))
     for unseen in (unread, with_host(ending, 2, error="did not answer in time", processes=())):

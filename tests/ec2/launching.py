@@ -104,7 +104,7 @@ class Launches:
     def alive(self) -> list[tuple[int, str]]:
         """Return index and zone of the running and pending instances."""
         found = find_instances(self.client, "demo")
-        return [(one.node.index, one.node.availability_zone[-1]) for one in found]
+        return [(one.node.index, one.node.zone[-1]) for one in found]
 
     def subnet(self, zone: str) -> str:
         named = [

@@ -78,7 +78,7 @@ def instance(index: int, state: NodeState = NodeState.RUNNING, **fields) -> Inst
         gpus=8,
         private_ip=f"10.0.0.{index + 4}",
         public_ip=None,
-        availability_zone="us-east-1a",
+        zone="us-east-1a",
         launched_at=datetime(2026, 11, 1, tzinfo=timezone.utc),
     )
     node_fields = {

@@ -20,7 +20,7 @@ def node(index: int, public_ip: str | None = None, **fields) -> Node:
         "gpus": 8,
         "private_ip": f"10.0.0.{index + 4}",
         "public_ip": public_ip,
-        "availability_zone": "us-east-1a",
+        "zone": "us-east-1a",
         "launched_at": datetime(2026, 11, 1, tzinfo=timezone.utc),
     }
     return Node(**{**common, **fields})

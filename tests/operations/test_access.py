@@ -32,7 +32,7 @@ NODE = Node(
     gpus=1,
     private_ip="10.0.0.4",
     public_ip=None,
-    availability_zone="us-east-1a",
+    zone="us-east-1a",
     launched_at=datetime(2026, 11, 1, tzinfo=timezone.utc),
 )
 

@@ -63,7 +63,7 @@ def test_a_slow_link_is_named(quad):
         # On a busy machine, what waits in the buffers makes a rate look higher than the link's.
         assert 0 < rate / MBIT < (3 * 10 if "quad-2" in pair else 1.1 * 100), pair
     [table] = report.allreduce
-    assert (table.program, table.ranks, table.error) == ("MPI_Allreduce", 4, "")
+    assert (table.program, table.ranks, table.error) == ("MPI_Allreduce", 4, None)
     assert [row.bytes for row in table.rows][:3] == [8, 1024, 65536]
     # No rank's link carries more than the slowest one, except for a burst.
     assert table.rows[3].busbw_bytes_s < 1.1 * 10 * MBIT
@@ -83,7 +83,7 @@ def test_a_node_that_freezes_in_the_middle_is_a_row(quad):
         report = measured(quad, freeze)
     finally:
         frozen[0].__exit__(None, None, None)
-    assert list(report.failures) == ["quad-3"]
+    assert [one.host for one in report.failures] == ["quad-3"]
     assert blamed(report)[0] == ("bench.no-answer", "quad-3")
     met = {pair for pair in report.many if "quad-3" not in pair}
     assert len(met) == 6
@@ -99,7 +99,7 @@ def test_a_head_node_lost_behind_the_pairs_takes_no_figure_along(quad, monkeypat
     monkeypatch.setattr(bench_network, "head_facts", lost)
     report = measured(quad)
     assert (len(report.many), report.allreduce) == (12, ())
-    assert report.failures == {"quad-0": "connection lost"}
+    assert [(one.host, one.message) for one in report.failures] == [("quad-0", "connection lost")]
 
 
 @pytest.mark.all

@@ -10,6 +10,7 @@ import re
 import pytest
 
 from clusterctl.diagnosis.evidence import Evidence
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.node.record import from_json, to_json
 from clusterctl.operations import diagnose
 from clusterctl.operations.diagnose import collect
@@ -73,7 +74,7 @@ def test_a_training_and_its_end(pair, trained):
         ("pair-1", "", ()),
     ]
     job = evidence.job
-    assert (job.job_id, job.state, job.size) == (trained, "running", 2)
+    assert (job.job_id, job.state, job.size) == (trained, JobState.RUNNING, 2)
     assert job.hosts == {host.address: host.slots for host in evidence.hosts}
     assert any("Step Epoch" in line for line in job.log)
     for number, host in enumerate(evidence.hosts):
@@ -124,7 +125,7 @@ def test_a_training_and_its_end(pair, trained):
 
     pair.ctl("cancel")
     ended = seen(pair, trained)
-    assert ended.job.state == "cancelled"
+    assert ended.job.state is JobState.CANCELLED
     assert [host.processes for host in ended.hosts] == [(), ()]
 
 
@@ -152,7 +153,7 @@ def test_stuck_ranks_of_an_mpirun_by_hand(by_hand):
     by_hand.on(1, "pkill -STOP -o prted")
     evidence = seen(by_hand)
     job = evidence.job
-    assert (job.job_id, job.state, job.size) == ("", "running", 2)
+    assert (job.job_id, job.state, job.size) == ("", JobState.RUNNING, 2)
     # Open MPI may warn of a harmless race for a process group.
     assert all("plm:ssh: Warning: setpgid" in line for line in job.log)
     assert job.line.startswith("/opt/clusterctl/training/bin/prterun -np 2 --hostfile hosts ")

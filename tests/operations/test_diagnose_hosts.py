@@ -14,12 +14,19 @@ from clusterctl.diagnosis.case import WARNING
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
 from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.verdict import diagnose
-from clusterctl.domain.errors import ClusterctlError, CommandTimeout, HostUnreachable, UsageError
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    CommandTimeout,
+    HostUnreachable,
+    NotFound,
+    UsageError,
+)
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, program_failure
 from clusterctl.jobs import processes
 from clusterctl.jobs.processes import no_such_job
 from clusterctl.node.diagnosis.job import LauncherLog
 from clusterctl.node.jobs.processes import NodeProcess
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.operations import diagnose_hosts, kill
 from clusterctl.operations.diagnose import silent
 from clusterctl.operations.diagnose_hosts import logs_of, named, of_slurm_job
@@ -243,9 +250,9 @@ def test_the_job_with_most_ranks():
         ]
     )
     job = diagnose_hosts._job(hosts, {}, None)
-    assert (job.job_id, job.state, job.size, job.others) == ("7", "running", 2, ("3",))
+    assert (job.job_id, job.state, job.size, job.others) == ("7", JobState.RUNNING, 2, ("3",))
     assert diagnose_hosts._job(hosts, {}, "3").job_id == "3"
-    with pytest.raises(UsageError, match="no job 99 runs on these hosts"):
+    with pytest.raises(NotFound, match="no job 99 runs on these hosts"):
         diagnose_hosts._job(hosts, {}, "99")
     assert diagnose_hosts._job([], {}, None) is None
     silent = HostEvidence(host="n2", error="did not answer in time")
@@ -290,7 +297,7 @@ def test_ranks_on_hosts_that_were_not_named():
 def test_a_job_that_is_named_is_not_called_absent_if_not_all_processes_were_read():
     idle = HostEvidence(host="n0")
     busy = HostEvidence(host="n1", problems=("processes: no answer",))
-    with pytest.raises(UsageError, match="no job 7 runs"):
+    with pytest.raises(NotFound, match="no job 7 runs"):
         diagnose_hosts._job([idle], {}, "7")
     for unread in (busy, HostEvidence(host="n1", error="did not answer in time")):
         with pytest.raises(ClusterctlError, match="job 7 was not found.*n1: "):
@@ -358,7 +365,7 @@ def left_over(parent=1, **more):
     looks = samples((), state="S", syscall="clock_nanosleep")
     ranks = [replace(one, samples=looks, job_id="77", argv=("./train",)) for one in ranks]
     host = HostEvidence(host="n0", processes=tuple(ranks), facts=facts("n0"))
-    job = JobEvidence(job_id="77", state="running", size=2)
+    job = JobEvidence(job_id="77", state=JobState.RUNNING, size=2)
     return Evidence(source="--local", job=job, hosts=(host,))
 
 
@@ -534,7 +541,7 @@ def test_kill_ends_the_job_that_a_hint_names_and_no_hint_names_another(monkeypat
         query = kill.query_for(HostSource("--hosts x", (), None), str(pid))
         assert (query.group, query.launcher) == ("a", pid)
     else:
-        with pytest.raises(UsageError, match="not known apart"):
+        with pytest.raises(ClusterctlError, match="not known apart"):
             kill.query_for(HostSource("--hosts x", (), None), job if job.isdecimal() else "5")
 
 

@@ -237,7 +237,7 @@ def test_clean_logs(pair):
         pair.on(1, f"mkdir -p {LOGS[1]} && touch {LOGS[1]}/hvd_train.log")
         status, out, err = pair.ctl("clean-logs", "--jobs", "--json")
         assert status == 0, err
-        first, second = json.loads(out)
+        first, second = json.loads(out)["nodes"]
         assert [one["path"].split("/")[-2] for one in first["folders"]] == ["jobs"]
         [folder] = second["folders"]
         assert (folder["path"], second["size_bytes"]) == (f"/home/ubuntu/{LOGS[1]}", 0)

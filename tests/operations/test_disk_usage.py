@@ -149,7 +149,7 @@ def test_the_json_of_clean_logs_names_hosts_that_failed(options, tmp_path, monke
         mock.patch("clusterctl.operations.disk.discard_copies", lambda *_, **__: found),
     ):
         assert run_command(cli, ["clean-logs", "demo", "--dry-run", "--json", *options]) == 255
-    [told] = json.loads(capsys.readouterr().out)
+    [told] = json.loads(capsys.readouterr().out)["failures"]
     assert (told["host"], told["error"]) == ("demo-1", "HostUnreachable")
 
 

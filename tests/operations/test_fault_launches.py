@@ -114,7 +114,7 @@ def test_machines_in_one_zone_only(world, faults):
     faults(*no_capacity_but(zone, 3))
     up(world.launcher)
     world.check_whole(COMMANDS["up"])
-    assert {one.node.availability_zone for one in find_instances(world.plain.ec2, NAME)} == {zone}
+    assert {one.node.zone for one in find_instances(world.plain.ec2, NAME)} == {zone}
 
 
 @pytest.mark.parametrize(("left", "way"), [(0, AGAIN), (2, DOWN)])
@@ -155,7 +155,7 @@ def test_fewer_nodes_will_do(world, faults, fault, way):
 def test_no_machine_for_the_next_node(world, faults, name, fault, way):
     up(world.launcher)
     before = find_instances(world.plain.ec2, NAME)
-    zone = before[0].node.availability_zone
+    zone = before[0].node.zone
     if fault == "refusal":
         world.clients.wire.refuse(["RunInstances"], "InvalidParameterValue")
     elif fault == "death":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import time
@@ -237,6 +238,27 @@ def test_a_cluster_that_is_worked_on_is_left_alone(places, home, later, cluster)
         assert len(removed.left) == len(KINDS)
         assert "at work" in removed.left[0].error.message
     assert collector.remove(before_lock).left == ()
+
+
+@pytest.mark.parametrize("cause", ["unreadable", "no locks"])
+def test_a_cluster_whose_lock_cannot_be_tested_is_left_alone(
+    places, home, later, monkeypatch, cause
+):
+    """Such as root's lock, or one on a file system that has none."""
+    leave_behind(places["us-east-1"].ec2, "demo")
+    lock = keep_folder(home, site_of(places["us-east-1"])) / "lock"
+    if cause == "unreadable":
+        lock.symlink_to(lock)  # root, too, cannot open it
+    else:
+        lock.touch()
+        monkeypatch.setattr("fcntl.flock", no_locks)
+    swept = GarbageCollector(places, home).sweep()
+    assert swept.orphans == ()
+    assert all("not known" in one.why and str(lock) in one.why for one in swept.classified)
+
+
+def no_locks(*_):
+    raise OSError(errno.ENOLCK, "No locks available")
 
 
 def test_a_launch_whose_outcome_is_not_known_is_no_orphan(places, home, later):

@@ -45,7 +45,7 @@ def hosts_everywhere(clusterctl, name: str) -> list[str]:
     here = (clusterctl.home / name / "hosts").read_text()
     ran = clusterctl("run", name, "--json", "cat ~/examples/horovod/tensorflow/hosts")
     assert ran.status == 0
-    assert {one["stdout"] for one in ran.data} == {here}
+    assert {one["stdout"] for one in ran.data["nodes"]} == {here}
     return [line.split()[0] for line in here.splitlines()]
 
 

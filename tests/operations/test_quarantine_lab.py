@@ -154,11 +154,11 @@ def test_a_node_in_quarantine_is_told_when_to_end(lab):
 def test_data_come_from_the_nearest_node_that_is_in_service():
     a, b = "us-east-1a", "us-east-1b"
     nodes = (
-        node(0, availability_zone=b),
-        node(1, availability_zone=a),
-        node(2, availability_zone=a),
-        node(3, availability_zone=b, quarantined="2026-11-23T00:00:00Z"),
-        node(4, availability_zone=b),
+        node(0, zone=b),
+        node(1, zone=a),
+        node(2, zone=a),
+        node(3, zone=b, quarantined="2026-11-23T00:00:00Z"),
+        node(4, zone=b),
     )
     there = cluster(*nodes)
     assert [nearest_peer(there, [index]).index for index in (1, 2, 3, 4)] == [2, 1, 4, 0]

@@ -163,7 +163,7 @@ def test_all_at_once(pair, impatient):
     before = boot_ids(pair)
     ran = impatient("--at-once", "all", "--json")
     assert ran.status == 1, ran.err
-    [head, second] = ran.data
+    [head], [second] = ran.data["nodes"], ran.data["failures"]
     assert head["back_after_s"] > 0
     assert second["error"] == "NotAsItWas"
     assert not set(before) & set(boot_ids(pair))
@@ -177,7 +177,7 @@ def test_a_gpu_that_is_lost(pair, impatient):
     try:
         ran = impatient("1", "--json")
         assert ran.status == 1
-        [one] = ran.data
+        [one] = ran.data["failures"]
         assert "nvidia-smi sees 0 of 1 GPU" in one["message"], ran.err
     finally:
         pair.on(1, f"sudo -n mv {smi}.kept {smi}")
@@ -185,7 +185,7 @@ def test_a_gpu_that_is_lost(pair, impatient):
     before = boot_ids(pair)
     status, out, err = pair.ctl("reboot", "--nodes", "1", "--json")
     assert status == 0, err
-    [one] = json.loads(out)
+    [one] = json.loads(out)["nodes"]
     assert (one["host"], one["back_after_s"] > 0) == ("pair-1", True)
     after = boot_ids(pair)
     assert (after[0] == before[0], after[1] == before[1]) == (True, False)

@@ -13,7 +13,7 @@ import pytest
 
 from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
-from clusterctl.domain.errors import AwsError, CommandFailed, UsageError
+from clusterctl.domain.errors import AwsError, CommandFailed, NotFound
 from clusterctl.ec2.cloudwatch import Point
 from clusterctl.jobs.metrics.logs import EvaluationRow, MetricPoint, MetricSeries, TrainingRow
 from clusterctl.jobs.metrics.runs import Run
@@ -110,9 +110,9 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
         assert steps(alone) == [100, 150, 200]
         [hand] = results_of_cluster(access, log_folder=f"~/{FOLDER}/imagenet_resnet").runs
         assert steps(hand) == [0, 1, 50, 100, 150]
-        with pytest.raises(UsageError, match="there is no job 20010101-000000-abcd"):
+        with pytest.raises(NotFound, match="there is no job 20010101-000000-abcd"):
             results_of_cluster(access, "20010101-000000-abcd")
-        with pytest.raises(UsageError, match="there is no folder nada on pair-0"):
+        with pytest.raises(NotFound, match="there is no folder nada on pair-0"):
             results_of_cluster(access, log_folder="nada")
         with pytest.raises(NoResults, match="there is no hvd_train.log in ~/mine on pair-0"):
             results_of_cluster(access, log_folder="~/mine")

@@ -113,7 +113,7 @@ def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
         assert (status, out) == (0, "pair-[0-1]: cancelled\n"), err
         assert [pair.on(node, SLEEPS) for node in (0, 1)] == ["0\n", "0\n"]
         status, out, _ = pair.ctl("s3sync", "--status", "--json")
-        assert (status, {one["state"] for one in json.loads(out)}) == (1, {"cancelled"})
+        assert (status, {one["state"] for one in json.loads(out)["nodes"]}) == (1, {"cancelled"})
         # A runner that is killed is lost, with all that ran for it; it is never "no sync".
         status, out, err = pair.ctl("copy", "--json", *NEVER_ENDS)
         assert status == 0, err
@@ -123,7 +123,7 @@ def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
         for node in (0, 1):
             wait_until(lambda node=node: pair.on(node, SLEEPS) == "0\n", "the tool to end", 60)
         status, out, _ = pair.ctl("s3sync", "--status", "--json", job_id)
-        assert (status, {one["state"] for one in json.loads(out)}) == (1, {"lost"})
+        assert (status, {one["state"] for one in json.loads(out)["failures"]}) == (1, {"lost"})
 
 
 @pytest.mark.all
@@ -172,7 +172,7 @@ def test_two_buckets_by_s3sync_and_again(pair, profile):
     assert "pair-[0-1]" in err
 
     def ended():
-        states = json.loads(pair.ctl("s3sync", "--status", "--json")[1])
+        states = json.loads(pair.ctl("s3sync", "--status", "--json")[1])["nodes"]
         assert [one["host"] for one in states] == ["pair-0", "pair-1"]
         return all(one["state"] == "succeeded" for one in states)
 
@@ -180,7 +180,7 @@ def test_two_buckets_by_s3sync_and_again(pair, profile):
     assert same(pair, "data/both") == 5
     status, _, err = pair.ctl("s3sync", *places, "--follow")
     assert (status, "pair-[0-1]: succeeded after" in err) == (0, True), err
-    states = json.loads(pair.ctl("s3sync", "--status", "--json")[1])
+    states = json.loads(pair.ctl("s3sync", "--status", "--json")[1])["nodes"]
     copied = [one["copied"] for one in states]
     assert [(one["needed_files"], one["present_files"]) for one in copied] == [(0, 5), (0, 5)]
     status, out, _ = pair.ctl("s3sync", "--cancel")
@@ -191,7 +191,7 @@ def test_two_buckets_by_s3sync_and_again(pair, profile):
     assert (status, "pair-0: succeeded" in err, "pair-1" in out + err) == (0, True, False), err
     for looks in ("--status", "--follow", "--cancel"):
         status, _, err = pair.ctl("s3sync", looks, "20200101-000000-aaaa")
-        assert (status, "no sync 20200101-000000-aaaa has run on pair" in err) == (2, True), err
+        assert (status, "no sync 20200101-000000-aaaa has run on pair" in err) == (1, True), err
 
 
 @pytest.mark.all

@@ -215,7 +215,7 @@ def test_served_models(pair, tmp_path, monkeypatch):
         words = ("serve", "s3://models/m", "--model", "far", "--node", "1", "--public")
         status, out, err = pair.ctl(*words, "--port", "8601", "--json")
     assert status == 0, err
-    assert (json.loads(out)["node"], "all addresses of pair-1" in err) == ("pair-1", True)
+    assert (json.loads(out)["host"], "all addresses of pair-1" in err) == ("pair-1", True)
 
     # A server on loopback is reachable on its node only; a public one is reachable by other nodes.
     with pair.access() as access:
@@ -226,7 +226,7 @@ def test_served_models(pair, tmp_path, monkeypatch):
     assert "Connection refused" in refused
 
     status, out, _ = pair.ctl("serve", "--status", "--json")
-    seen = {(one["model"], one["node"], one["state"], one["version"]) for one in json.loads(out)}
+    seen = {(one["model"], one["host"], one["state"], one["version"]) for one in json.loads(out)}
     assert (status, seen) == (
         0,
         {("tiny", "pair-0", "AVAILABLE", "1"), ("far", "pair-1", "AVAILABLE", "1")},

@@ -522,4 +522,4 @@ def test_the_lab_shows_the_line_for_its_gpus_and_says_that_it_has_few_processors
 def test_an_unknown_job(pair):
     assert pair.ctl("logs", "yesterday's")[0] == 2
     status, _, err = pair.ctl("logs", "20010101-000000-abcd")
-    assert (status, "there is no job 20010101-000000-abcd" in err) == (2, True)
+    assert (status, "there is no job 20010101-000000-abcd" in err) == (1, True)

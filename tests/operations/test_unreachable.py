@@ -193,7 +193,7 @@ def test_a_node_that_does_not_answer(pair, fault, undo, message, helps):
         described = soon(pair, "status", "--json")
         nodes = json.loads(described[1])["nodes"]
         table = soon(pair, "status")[1]
-    unreachable = json.loads(listed)[1]
+    [unreachable] = json.loads(listed)["failures"]
     for text in (err, unreachable["message"] + unreachable["hint"]):
         assert message in text
         assert f"EC2 has {instance_id} as running since " in text
@@ -216,7 +216,7 @@ def test_a_node_that_switched_itself_off(pair):
         assert "as stopped: a shutdown on the node itself" in err
         assert "clusterctl start pair" in err
         status, listed, err = soon(pair, "run", "-n", "--json", "hostname")
-        answered, silent = json.loads(listed)
+        [answered], [silent] = (json.loads(listed)[key] for key in ("nodes", "failures"))
         assert (status, err, answered["exit_status"]) == (255, "", 0)
         assert silent["message"].startswith("its instance is stop")
         nodes = json.loads(soon(pair, "status", "--json")[1])["nodes"]

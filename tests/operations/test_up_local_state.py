@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import subprocess
 import sys
 
@@ -110,6 +112,23 @@ def test_a_look_at_the_lock_refuses_no_command(folder):
 
     with locked(folder, FakeClock(look_ends)), lock.open() as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def test_without_locks_in_the_file_system_no_other_command_is_blamed(folder, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(ClusterctlError, match="demo: No locks available"), locked(folder):
+        pass
+
+
+def test_anyone_may_see_whether_the_folder_is_locked(folder):
+    """`gc` of the folder's owner, after a command by sudo."""
+    before = os.umask(0o022)
+    with locked(folder):
+        assert (folder.path / "lock").stat().st_mode & 0o444 == 0o444
+    os.umask(before)
 
 
 def test_what_was_refused_leaves_no_folder(folder):

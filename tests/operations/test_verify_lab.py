@@ -86,7 +86,7 @@ def test_more_than_fit_on_a_screen(data):
 
 def test_nothing_there(data):
     status, out, err = verify(data, "/nothing here")
-    assert (status, out) == (2, "")
+    assert (status, out) == (1, "")
     assert "no host has anything at '/nothing here'" in err
 
 

@@ -24,6 +24,7 @@ from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import Index, complete_file
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.results import status_of
 
 if TYPE_CHECKING:
     from clusterctl.cli.copy.view import CopyView
@@ -152,7 +153,7 @@ def _start(
     )
     output.print_job_commands(access.cluster.name, spec.job_id)
     hostlines.show_failures(started.failures)
-    return max((one.error.exit_status for one in started.failures if one.error), default=0)
+    return status_of(started.failures)
 
 
 def _missing(cluster: Cluster) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from clusterctl.diagnosis.case import ERROR, INFO, QUEUED, WARNING, Cause, Scene, full_filesystems
+from clusterctl.diagnosis.case import ERROR, INFO, WARNING, Cause, Scene, full_filesystems
 from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.diagnosis.ranks import called, format_ranks
 from clusterctl.domain.findings import Severity
@@ -39,9 +39,9 @@ def root_error(scene: Scene) -> LogFinding | None:
 
 def kernels(scene: Scene) -> Iterator[Cause]:
     """Known errors in the kernel messages of the hosts since the job began: memory, GPUs, disks."""
-    if scene.evidence.job is None or scene.job.state == "succeeded":
+    if scene.evidence.job is None or scene.job.state is JobState.SUCCEEDED:
         return
-    blocks = not scene.advances and scene.job.state != "cancelled"
+    blocks = not scene.advances and scene.job.state is not JobState.CANCELLED
     for host in scene.hosts:
         lines = scene.kernel_lines(host)
         in_output = explain(["\n".join(lines)]) if lines else Explanation()
@@ -95,7 +95,7 @@ def _gpu_index(host: HostEvidence, bus: str) -> int | None:
 def ended_by_cause(scene: Scene) -> Iterator[Cause]:
     """Why a job failed, if its log has the cause; also a job that had nothing left to train."""
     job = scene.job
-    if job.state == "succeeded":
+    if job.state is JobState.SUCCEEDED:
         for line in job.log[-40:]:
             found = re.search(r"Nothing to train: (\S+) has all (\d+) steps", line)
             if found:
@@ -123,7 +123,11 @@ def has_failed(scene: Scene) -> bool:
     if scene.is_ending:
         return True
     ended = scene.evidence.job is not None and not scene.is_running
-    return ended and scene.job.state not in ("succeeded", "cancelled", QUEUED)
+    return ended and scene.job.state not in (
+        JobState.SUCCEEDED,
+        JobState.CANCELLED,
+        JobState.QUEUED,
+    )
 
 
 def failure(scene: Scene, one: LogFinding | None) -> Cause:
@@ -207,7 +211,7 @@ def _restarted(scene: Scene) -> str:
 
 def _killed(scene: Scene) -> str:
     """Return, in words, that a job without a recorded end was killed; else empty."""
-    if scene.job.state != JobState.LOST.value or not scene.job.reason:
+    if scene.job.state is not JobState.LOST or not scene.job.reason:
         return ""
     if AT_SHUTDOWN in scene.job.reason:
         reason = scene.job.reason.replace(AT_SHUTDOWN, "")

@@ -53,16 +53,17 @@ class GcOptions:
 class Rules:
     """The facts and options that the verdicts depend on.
 
-    `here` are the clusters with a folder on this machine, `busy` those that another command has
-    locked, `unresolved` those with a launch of unknown outcome. `unlisted_kinds` are the kinds that
-    could not be listed in a region. `unused_since` is when `gc` first saw each unused resource
-    for which EC2 has no creation date; None counts all of these as old. `spent` has what clusters
-    with a budget have cost in US dollars, and what they cost an hour; None if that is unknown.
+    `here` are the clusters with a folder on this machine, `busy` those that another command has or
+    may have locked, and why, `unresolved` those with a launch of unknown outcome. `unlisted_kinds`
+    are the kinds that could not be listed in a region. `unused_since` is when `gc` first saw each
+    unused resource for which EC2 has no creation date; None counts all of these as old. `spent` has
+    what clusters with a budget have cost in US dollars, and what they cost an hour; None if that is
+    unknown.
     """
 
     now: datetime
     here: frozenset[ClusterId] = frozenset()
-    busy: frozenset[ClusterId] = frozenset()
+    busy: Mapping[ClusterId, str] = field(default_factory=dict)
     unresolved: frozenset[ClusterId] = frozenset()
     unlisted_kinds: frozenset[tuple[str, ResourceKind]] = frozenset()
     unused_since: Mapping[ResourceId, datetime] | None = None
@@ -205,8 +206,8 @@ class _ClusterResources:
         return [*self._classified_instances.values(), *others]
 
     def _classified(self, one: Resource, way: _Way) -> Classified:
-        if self._identity in self._rules.busy:
-            return Classified(one, Verdict.KEPT, "a clusterctl on this machine is at work on it")
+        if why := self._rules.busy.get(self._identity):
+            return Classified(one, Verdict.KEPT, why)
         if self._identity in self._rules.unresolved:
             why = "what came of a launch from this machine is not known yet; no command is at work"
             return Classified(one, Verdict.KEPT, why)

@@ -88,7 +88,7 @@ def inherited(spec: ClusterSpec, instances: Sequence[Instance]) -> ClusterSpec:
         capacity_reservation=head.reservation_id or None,
         placement_group=bool(head.placement_group),
         efa=head.efa,
-        zone=head.node.availability_zone or None,
+        zone=head.node.zone or None,
         subnet_id=head.subnet_id or None,
         network=None,
         private=head.private,
@@ -123,7 +123,7 @@ def _check(spec: ClusterSpec, head: Instance) -> None:
     requested: list[tuple[str, object, object]] = [
         ("login user", spec.ssh_user, head.ssh_user),
         ("image", spec.image if is_ami else None, head.image_id or None),
-        ("zone", spec.zone, head.node.availability_zone or None),
+        ("zone", spec.zone, head.node.zone or None),
         ("subnet", spec.subnet_id, head.subnet_id or None),
         ("capacity reservation", spec.capacity_reservation, head.reservation_id),
         ("market", None if spec.market is Market.ON_DEMAND else spec.market, head.market),

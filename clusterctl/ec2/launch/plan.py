@@ -497,7 +497,7 @@ class LaunchPlan:
             return [], []
         after = associate_steps(self.observed, launches[0])
         head = self.observed.head
-        zone = head.node.availability_zone if head else launches[0].place.zone
+        zone = head.node.zone if head else launches[0].place.zone
         return list(allocate_steps(self.observed, zone)), list(after)
 
     def step_at(
@@ -534,7 +534,7 @@ def plan_launch(observed: Observed, public_key: str, launch_id: str) -> LaunchPl
             *start_steps(observed),
         ]
         if needs_address(observed):
-            zone = observed.head.node.availability_zone if observed.head else ""
+            zone = observed.head.node.zone if observed.head else ""
             steps += [*allocate_steps(observed, zone), *associate_steps(observed)]
         plan = replace(plan, steps=tuple(steps), findings=tuple(cluster_findings(observed)))
     found = (

@@ -424,7 +424,7 @@ def first_launch(instance: Instance) -> datetime:
 
 def price_key(instance: Instance) -> tuple[str, Market, str]:
     """Return what a node's price depends on: type, market, and for spot the zone (else empty)."""
-    zone = instance.node.availability_zone if instance.market is Market.SPOT else ""
+    zone = instance.node.zone if instance.market is Market.SPOT else ""
     return instance.node.instance_type, instance.market, zone
 
 
@@ -597,7 +597,7 @@ def _reserved(
             f"{count(len(nodes), 'stopped node')} in {reservation}: its capacity goes on costing "
             f"{dollars} an hour, unless it was cancelled; this sum and --budget leave that out",
             "cancel it: aws ec2 cancel-capacity-reservation --capacity-reservation-id "
-            f"{reservation} --region " + _region_of(nodes[0].node.availability_zone),
+            f"{reservation} --region " + _region_of(nodes[0].node.zone),
         )
 
 

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.node.guard.commands import run
+from clusterctl.node.procfs import JOB_VARIABLE, TICKS, environ_of, living_thread, read_stat
 
 # Environment variables of ranks and jobs.
-MARKS = (b"OMPI_COMM_WORLD_RANK=", b"PMIX_RANK=", b"CLUSTERCTL_JOB=")
+MPI_RANKS = (b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK")
+MARKS = {*MPI_RANKS, JOB_VARIABLE.encode()}
 # Programs of Open MPI.
 MPI = ("mpirun", "mpiexec", "orterun", "prterun", "orted", "prted", "ompi_prted", "ompirun_wrapper")
 # The title that OpenSSH gives the process of a session: `sshd: ubuntu@pts/0`, since 9.8
@@ -25,7 +27,6 @@ BUSY_GPU_PERCENT = 5
 STORE = "/opt/dlami/nvme"
 STORE_BYTES, STORE_FILES = 16 * 2**20, 1000
 SMI_TIMEOUT_S = 30.0
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class JobProcess:
     parent: int
     name: str
     title: str
-    environ: tuple[bytes, ...]
+    environ: dict[bytes, bytes]
     cpu_s: float
 
 
@@ -83,25 +84,19 @@ def node_activity(keeps_store: bool) -> NodeActivity:
 
 def all_processes() -> dict[int, JobProcess]:
     """Return all users' processes by process ID, without zombies."""
-    # The guard does not share node/procfs.py: a module more is too large for its user data.
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
         with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended
-            folder = Path("/proc", pid)
-            # The name is in parentheses, and may contain parentheses itself.
-            name, _, rest = (folder / "stat").read_bytes().partition(b"(")[2].rpartition(b")")
-            fields = rest.split()
-            if fields[0] == b"Z" and int(fields[17]) > 1:  # other threads than the main one go on
-                folder = [one for one in folder.glob("task/*") if one.name != pid][0]  # noqa: RUF015
-                fields[0] = b"S"
-            title = (folder / "cmdline").read_bytes().rstrip(b"\0").replace(b"\0", b" ")
-            if fields[0] not in (b"Z", b"X"):
+            name, fields = read_stat(f"/proc/{pid}")
+            there = living_thread(f"/proc/{pid}")
+            title = Path(there, "cmdline").read_text(errors="replace").replace("\0", " ").rstrip()
+            if fields[0] not in "ZX":
                 found[int(pid)] = JobProcess(
                     int(pid),
                     int(fields[1]),
-                    os.fsdecode(name),
-                    title.decode(errors="replace"),
-                    tuple((folder / "environ").read_bytes().split(b"\0")),
+                    name,
+                    title,
+                    environ_of(there),
                     sum(map(int, fields[11:15])) / TICKS,
                 )
     return found
@@ -109,11 +104,7 @@ def all_processes() -> dict[int, JobProcess]:
 
 def jobs(processes: dict[int, JobProcess]) -> list[str]:
     """Return why jobs make this node busy; empty if none runs."""
-    found = [
-        one
-        for one in processes.values()
-        if one.name in MPI or any(entry.startswith(MARKS) for entry in one.environ)
-    ]
+    found = [one for one in processes.values() if one.name in MPI or MARKS & one.environ.keys()]
     if not found:
         return []
     first = min(found, key=lambda process: process.pid)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterctl.node.procfs import boot_id
+
 # The log is rotated at this size.
 LOG_BYTES = 128 * 1024
 # Larger settings are refused.
@@ -143,7 +145,7 @@ class BootClock:
 
     def __init__(self, place: GuardFiles) -> None:
         self._place = place
-        self._boot_id = _boot_id()
+        self._boot_id = boot_id()
         kept = read_object(place.used)
         if not kept and place.used.exists():
             place.log(f"{place.used} is damaged: the time of earlier boots is not counted")
@@ -196,13 +198,6 @@ class Jumps:
         if jumped and boot_s - self._held_at > 2 * JUMP_HOLD_S:
             self._held_at = boot_s
         return boot_s - self._held_at > JUMP_HOLD_S
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def seconds(value: object) -> float:

@@ -214,12 +214,11 @@ def send_term(processes: dict[int, activity.JobProcess]) -> list[int]:
     return signalled
 
 
-def is_rank_0(environ: tuple[bytes, ...]) -> bool:
+def is_rank_0(environ: dict[bytes, bytes]) -> bool:
     """Return whether these variables are those of a job's rank 0, of mpirun or of torchrun."""
-    if any(entry in environ for entry in (b"OMPI_COMM_WORLD_RANK=0", b"PMIX_RANK=0")):
-        return True
-    by_mpi = any(entry.startswith(activity.MARKS[:2]) for entry in environ)
-    return b"RANK=0" in environ and b"LOCAL_RANK=0" in environ and not by_mpi
+    if by_mpi := [environ[name] for name in activity.MPI_RANKS if name in environ]:
+        return b"0" in by_mpi
+    return environ.get(b"RANK") == environ.get(b"LOCAL_RANK") == b"0"
 
 
 def catches_term(pid: int) -> bool:

@@ -48,7 +48,7 @@ from clusterctl.node.jobs.spec import (
     Row,
     fold,
 )
-from clusterctl.node.procfs import boot_id, environ_of
+from clusterctl.node.procfs import JOB_VARIABLE, boot_id, environ_of
 from clusterctl.node.record import RecordError, from_json, to_json
 
 # Dumps of PyTorch's Flight Recorder, on the node of their rank, whose number follows.
@@ -90,7 +90,7 @@ KEEP_SIZE = 1  # of fallocate(2): `tail -f` and `wc` see the real end of the fil
 
 def is_of_job(process: str | Path, job_id: str) -> bool:
     """Return whether the process of a folder in /proc has the job's ID in its environment."""
-    return environ_of(process).get(b"CLUSTERCTL_JOB") == os.fsencode(job_id)
+    return environ_of(process).get(JOB_VARIABLE.encode()) == os.fsencode(job_id)
 
 
 def mtime_of(path: Path) -> float | None:

@@ -36,6 +36,7 @@ from clusterctl.node.jobs.folder import (
 from clusterctl.node.jobs.output import MOST_TIMES, TIME_BYTES, TIMES
 from clusterctl.node.jobs.spec import JobRecord, JobSpec
 from clusterctl.node.jobs.supervisor import SIGNALS
+from clusterctl.node.procfs import JOB_VARIABLE
 
 # What `pack` takes first, in this order.
 KEPT = (SPEC_FILE, EVENTS, "command", "diagnosis.gz")
@@ -145,7 +146,7 @@ def start_runner(draft: Path, path: Path, private: dict[str, str]) -> None:
             stderr=log,
             start_new_session=True,
             pass_fds=fds,
-            env={**os.environ, "CLUSTERCTL_JOB": path.name},
+            env={**os.environ, JOB_VARIABLE: path.name},
         )
     for fd in fds:
         os.close(fd)

@@ -1,12 +1,36 @@
-"""Runs on the head node, by `call`: the records of its jobs. This module imports little, since
-`clusterctl jobs` and each follower of a log wait for it."""
+"""Runs on the head node, by `call`: the records of its jobs, and a wait for a line of a log.
+
+This module imports little, since `clusterctl jobs` and each follower of a log wait for it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
 
-from clusterctl.node.jobs.folder import JOBS, JobFolder, all_jobs
+from clusterctl.node.jobs.folder import JOBS, JobFolder, all_jobs, text_in
 from clusterctl.node.jobs.spec import JobRecord
+
+
+@dataclass(frozen=True)
+class AwaitedLine:
+    """A line of a job's log, by its beginning."""
+
+    job_id: str
+    beginning: str
+
+
+def wait_for_line(request: AwaitedLine) -> tuple[str, ...]:
+    """Wait until the job's log has the line, or the job has ended. Return this line; if there is
+    none, an empty text and the last 30 lines of the log."""
+    job = JobFolder(JOBS / request.job_id)
+    while True:
+        is_over = not job.is_run()  # first: a job writes until its end
+        lines = text_in(job.path / "log").split("\n")
+        # The last one has no end: it may be written only in part.
+        found = [line for line in lines[:-1] if line.startswith(request.beginning)]
+        if found or is_over:
+            return tuple(found[:1] or ["", *lines[-30:]])
+        time.sleep(0.2)
 
 
 def find_jobs(request: str) -> tuple[JobRecord, ...]:

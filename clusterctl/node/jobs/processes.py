@@ -25,10 +25,17 @@ from typing import Iterable, Mapping, NamedTuple, Optional
 
 from clusterctl.node.jobs import launchers
 from clusterctl.node.jobs.folder import JOBS, JobFolder
-from clusterctl.node.procfs import TICKS, boot_id, environ_of, living_thread, read_stat
+from clusterctl.node.procfs import (
+    JOB_VARIABLE,
+    TICKS,
+    boot_id,
+    environ_of,
+    living_thread,
+    read_stat,
+)
 
 # Environment variables.
-JOB = b"CLUSTERCTL_JOB"
+JOB = JOB_VARIABLE.encode()
 RANKS = (b"OMPI_COMM_WORLD_RANK", b"PMI_RANK")
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun", "ompirun_wrapper", "mpiexec.hydra")
 DAEMONS = ("orted", "prted", "ompi_prted", "hydra_pmi_proxy")

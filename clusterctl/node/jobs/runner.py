@@ -35,6 +35,7 @@ from clusterctl.node.jobs.supervisor import (
     reap,
     start_supervised,
 )
+from clusterctl.node.procfs import JOB_VARIABLE
 from clusterctl.node.record import from_json, to_json
 
 TYPE_CHECKING = False
@@ -359,7 +360,7 @@ class StepWatch:
             null = os.open(os.devnull, os.O_WRONLY)
             words = [str(WATCHDOG), self.runner.spec.job_id, f"{silent_s:.1f}"]
             # It is none of the job's processes: a clean-up after a lost node must not end it.
-            environ = {k: v for k, v in os.environ.items() if k != "CLUSTERCTL_JOB"}
+            environ = {k: v for k, v in os.environ.items() if k != JOB_VARIABLE}
             self.child = start_supervised(
                 lambda: os.execve(words[0], words, environ),
                 1.0,

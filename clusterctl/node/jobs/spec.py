@@ -35,6 +35,9 @@ class JobState(enum.Enum):
     # The job's process is gone without a recorded end: a reboot, or a kill -9.
     LOST = "lost"
 
+    def __str__(self) -> str:
+        return self.value
+
 
 class When(enum.Enum):
     """When a step runs: the work, again after a lost node; then the steps that follow its success,
@@ -96,7 +99,7 @@ class JobSpec:
     apply is empty.
 
     `nodes` are the nodes with processes of the job, the head node first (of a served model, also if
-    it has none): name, address, slots, ranks, instance_type, availability_zone,
+    it has none): name, address, slots, ranks, instance_type, zone,
     image, market, efa, placement_group, hourly_usd, list_hourly_usd, versions (tensorflow,
     horovod, mpirun, nccl, cuda, cudnn, driver, kernel, python, keras). `code` is the program that
     was shipped: folder, script, files, commit, changed. A list of jobs has neither.

@@ -20,6 +20,7 @@ import sys
 
 from clusterctl.node.affinity import bind_near_gpu
 from clusterctl.node.death_signal import set_death_signal
+from clusterctl.node.procfs import JOB_VARIABLE
 
 # With two marks less than PIPE_BUF (4096 bytes): the kernel does not split such a write to a pipe.
 READ_BYTES = 4000
@@ -48,7 +49,7 @@ def start_relay() -> None:
         for fd in files:
             os.set_inheritable(fd, True)
         words = ["relay", os.environ["RANK"], *map(str, files)]
-        job = {name: os.environ[name] for name in ("CLUSTERCTL_JOB",) if name in os.environ}
+        job = {name: os.environ[name] for name in (JOB_VARIABLE,) if name in os.environ}
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)

@@ -175,7 +175,9 @@ def test_a_report(name, capsys, snapshot):
     out, err = capsys.readouterr()
     event = json.loads(json.dumps(to_data(view.report_event(told))))
     assert (event["exit_status"], event["ok"]) == (status, not status)
-    bad = [node["host"] for node in event["nodes"] if not node["ok"]]
+    nodes = {node["host"]: node["ok"] for node in (*event["nodes"], *event["failures"])}
+    bad = [node.host for node in told.nodes if not nodes[node.host]]
+    assert {node["host"] for node in event["failures"]} == {node.host for node in told.failed}
     assert f"{out}--\n{err}exit {status}, not ok: {bad}\n" == snapshot
 
 

@@ -198,9 +198,9 @@ VERDICTS = {
     "an address somebody else uses": ([replace(ADDRESS, attached_to="eni-7")], {}, [KEPT]),
     "an interface on its own": ([INTERFACE], {}, [ORPHAN]),
     # A command is running on this machine
-    "a command is at work": ([GROUP, KEY, VOLUME], {**HERE, "busy": frozenset({DEMO})}, [KEPT] * 3),
-    "at work, asked for": ([GROUP], {"cluster": "demo", "busy": frozenset({DEMO})}, [KEPT]),
-    "at work elsewhere": ([GROUP], {"busy": frozenset({("us-west-2", "demo")})}, [ORPHAN]),
+    "a command is at work": ([GROUP, KEY, VOLUME], {**HERE, "busy": {DEMO: "at work"}}, [KEPT] * 3),
+    "at work, asked for": ([GROUP], {"cluster": "demo", "busy": {DEMO: "at work"}}, [KEPT]),
+    "at work elsewhere": ([GROUP], {"busy": {("us-west-2", "demo"): "at work"}}, [ORPHAN]),
     "unsettled": ([GROUP, KEY], {"unresolved": frozenset({DEMO})}, [KEPT] * 2),
     # Resources that could not be listed
     "no instances seen": ([GROUP, KEY, VOLUME, ADDRESS], BLIND, [KEPT] * 4),

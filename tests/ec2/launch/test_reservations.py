@@ -56,9 +56,7 @@ def test_what_a_reservation_is(client):
 def test_a_cluster_in_a_reservation_and_one_node_too_many(launches):
     id = reserve(launches.client)
     members = launches.up(replace(SPEC, capacity_reservation=id))
-    assert {(one.reservation_id, one.node.availability_zone) for one in members} == {
-        (id, "us-east-1c")
-    }
+    assert {(one.reservation_id, one.node.zone) for one in members} == {(id, "us-east-1c")}
     assert find_reservation(launches.client, id).free == 0
     more = launches.plan(replace(SPEC, nodes=3), "second")
     errors = [one.check for one in more.findings if one.severity is Severity.ERROR]
@@ -70,7 +68,7 @@ def test_a_cluster_in_a_capacity_block(launches):
     bought = block(launches.client)
     members = launches.up(replace(SPEC, capacity_reservation=bought["CapacityReservationId"]))
     assert {one.market for one in members} == {Market.CAPACITY_BLOCK}
-    assert {one.node.availability_zone for one in members} == {bought["AvailabilityZone"]}
+    assert {one.node.zone for one in members} == {bought["AvailabilityZone"]}
     assert find_resources(launches.client, "demo", ResourceKind.PLACEMENT_GROUP) == ()
     [request] = launches.sent
     assert (request["MinCount"], request["MaxCount"]) == (2, 2)

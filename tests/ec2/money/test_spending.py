@@ -27,7 +27,7 @@ def machine(hours=0.0, state="running", index=0, made=None, **more):
         gpus=8,
         private_ip="10.0.0.1",
         public_ip=more.pop("public_ip", None),
-        availability_zone=more.pop("zone", "us-east-1a"),
+        zone=more.pop("zone", "us-east-1a"),
         launched_at=NOW - timedelta(hours=hours),
     )
     one = Instance(node, "demo", "ubuntu", (0,), "ami-1", "clusterctl-demo", "token", disk=DISK)
@@ -266,9 +266,7 @@ def test_reserved_capacity_costs_while_its_nodes_are_stopped():
         "2 stopped nodes in cr-1: its capacity goes on costing $20.00 an hour" in found[0].message
     )
     assert found[0].hint.endswith("--capacity-reservation-id cr-1 --region us-east-1")
-    local = [
-        replace(one, node=replace(one.node, availability_zone="us-west-2-lax-1a")) for one in nodes
-    ]
+    local = [replace(one, node=replace(one.node, zone="us-west-2-lax-1a")) for one in nodes]
     [hint] = [one.hint for one in spending(local, {}, NOW).findings if "cr-1" in one.message]
     assert hint.endswith("--region us-west-2")
     running = [machine(3, reservation_id="cr-1")]

@@ -231,7 +231,7 @@ def test_a_cluster_in_a_local_zone_gets_and_gives_back_an_address_from_there(in_
     """EC2 has no other for its nodes, and does not find it where the request does not say it."""
     launches, spec = in_local_zone
     head, _ = launches.up(spec)
-    assert head.node.availability_zone == LOCAL_ZONE
+    assert head.node.zone == LOCAL_ZONE
     [address] = find_addresses(launches.client, "demo")
     assert (address.border_group, address.interface_id) == ("us-west-2-lax-1", head.interface_id)
     # As `gc` lists it, too.

@@ -19,6 +19,7 @@ from clusterctl.node.diagnosis import sampler, stacks
 from clusterctl.node.facts import native
 from clusterctl.node.facts.native import NativeCalls, NativeFrame, native_calls, read_eu_stack
 from clusterctl.node.jobs.processes import read_process
+from clusterctl.node.jobs.spec import JobState
 from clusterctl.node.record import salvage
 from tests.lab.running import wait_until
 
@@ -134,7 +135,9 @@ def job(tmp_path):
         wait_until(inside, "ranks in calls of MPI")
         host = salvage(HostEvidence, {"processes": ours()})[0]
         host = replace(host, host="demo-0", address="10.0.0.4")
-        return Evidence(cluster="demo", job=JobEvidence(state="running", size=3), hosts=(host,))
+        return Evidence(
+            cluster="demo", job=JobEvidence(state=JobState.RUNNING, size=3), hosts=(host,)
+        )
 
     yield start
     for process in started:

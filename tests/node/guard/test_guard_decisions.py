@@ -171,7 +171,11 @@ def test_an_invalid_answer_of_a_node_is_refused(data):
 def table(*rows) -> dict[int, JobProcess]:
     """Make a process table from rows of (pid, parent, name, title, *environ)."""
     made = [
-        JobProcess(pid, parent, name, title, tuple(word.encode() for word in environ), 0.0)
+        JobProcess(
+            *(pid, parent, name, title),
+            dict(word.encode().split(b"=", 1) for word in environ),
+            0.0,
+        )
         for pid, parent, name, title, *environ in rows
     ]
     return {process.pid: process for process in made}
@@ -266,7 +270,7 @@ def test_the_end_of_a_capacity_block_is_announced_in_time(left, due):
     ],
 )
 def test_which_rank_saves(environ, is_0):
-    assert is_rank_0(environ) == is_0
+    assert is_rank_0(dict(one.split(b"=") for one in environ)) == is_0
 
 
 def test_gpus_that_do_not_say_whether_they_are_used_keep_no_cluster_for_ever(tmp_path, monkeypatch):

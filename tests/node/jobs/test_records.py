@@ -45,6 +45,24 @@ def test_a_folder_with_nothing_in_it_is_no_job(tmp_path, monkeypatch):
     assert listing.find_jobs("") == ()
 
 
+def test_a_line_that_is_written_only_in_part_is_waited_for(tmp_path, monkeypatch):
+    """`serve` reads the record in it."""
+    log = tmp_path / JOB_ID / "log"
+    log.parent.mkdir()
+    log.write_text('loading\nready: {"ser')
+    request = listing.AwaitedLine(JOB_ID, "ready: ")
+    monkeypatch.setattr(listing, "JOBS", tmp_path)
+    # Without the rest there is no such line.
+    assert listing.wait_for_line(request) == ("", "loading", 'ready: {"ser')
+
+    def write_on(_):
+        log.write_text(log.read_text() + 'ver": 1}\n')
+
+    monkeypatch.setattr(folder.JobFolder, "is_run", lambda _: True)
+    monkeypatch.setattr(listing.time, "sleep", write_on)
+    assert listing.wait_for_line(request) == ('ready: {"server": 1}',)
+
+
 SUBMITTED = JobEvent("submitted", 100.0, {"after": ["a", "b"], "boot_id": "boot"})
 RUNNING = JobEvent("running", 160.0)
 ATTEMPT = JobEvent("attempt", 161.0, {"argv": ["mpirun"], "ranks": 8, "hosts": ["a"]})
