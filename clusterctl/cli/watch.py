@@ -368,8 +368,10 @@ def line_of(view: LiveView) -> str:
     there = [node for node in nodes if not is_silent(node, now, view.interval_s)]
     parts = [f"{datetime.now():%H:%M:%S} {view.name}: {what_job(view)}"]
     parts += silent_lines(nodes, now, view.interval_s)
+    head = view.watch.head
     unread = [node.host for node in there if node.at is None]
-    parts += [f"not read yet: {fold_hosts(unread)}"] * bool(unread)
+    if unread and not (head and head.host in unread):  # that one is named with the job
+        parts.append(f"not read yet: {fold_hosts(unread)}")
     for node in there:
         parts += [f"{node.host}: {text}" for text in node_troubles(node)]
     answer = [node for node in there if node.at is not None]

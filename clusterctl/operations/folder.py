@@ -82,8 +82,7 @@ class ClusterFolder:
 
     def node_names(self) -> dict[str, str]:
         """Return the node's name for each name and address in ssh_config. Raises OSError."""
-        nodes = reversed(self._nodes().items())  # of two nodes with one name, the first counts
-        return {name: node for node, names in nodes for name in names}
+        return {name: node for node, names in self._nodes().items() for name in names}
 
     def _nodes(self) -> dict[str, list[str]]:
         """Return all names of each node in ssh_config, the address last, by the first of them."""
@@ -91,8 +90,8 @@ class ClusterFolder:
         names: list[str] = []
         for line in self.ssh_config.read_text(errors="replace").splitlines():
             word, *values = line.split() or [""]
-            if word == "Host" and values:
-                names = found.setdefault(values[0], [])
-            if word in ("Host", "HostName"):
-                names += values
+            if word == "Host":
+                names = values
+            elif word == "HostName" and names:  # the last block is of all nodes, without one
+                found[names[0]] = [*names, *values]
         return found
