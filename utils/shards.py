@@ -36,8 +36,20 @@ def shard_name(subset: str, index: int, count: int) -> str:
 def find_shards(folder: Path, subset: str) -> list[Path]:
     """Return all shards of a subset in order, from `folder` or else from `folder`/`subset`.
 
+    Raises ShardError if some are missing, and as shards_there does.
+    """
+    found, problem = shards_there(folder, subset)
+    if problem:
+        raise ShardError(problem)
+    return [path for path in found if path]
+
+
+def shards_there(folder: Path, subset: str) -> tuple[list[Path | None], str]:
+    """Return the shards as find_shards does, with None for each missing one, and which are missing,
+    or "".
+
     They are numbered from 0, or from 1 as by the original resizer. Raises ShardError if there are
-    none, if some are missing, or if a folder has two sets of them.
+    none, or if a folder has two sets of them.
     """
     where, found = folder, shards_in(folder, subset)
     if not found:
@@ -54,11 +66,11 @@ def find_shards(folder: Path, subset: str) -> list[Path]:
     if 0 in indexes and count in indexes:
         raise ShardError(f"{where} mixes {subset} shards that are numbered from 0 and from 1")
     first = 1 if count in indexes else 0
-    missing = sorted(set(range(first, first + count)) - indexes)
-    if missing:
-        name = shard_name(subset, missing[0], count)
-        raise ShardError(f"{where} lacks {len(missing)} of {count} {subset} shards: {name} ...")
-    return [found[index, count] for index in range(first, first + count)]
+    wanted = range(first, first + count)
+    missing = [shard_name(subset, index, count) for index in wanted if index not in indexes]
+    named = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
+    problem = f"{where} lacks {len(missing)} of {count} {subset} shards: {named}"
+    return [found.get((index, count)) for index in wanted], problem if missing else ""
 
 
 def shards_in(folder: Path, subset: str) -> dict[tuple[int, int], Path]:

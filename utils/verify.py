@@ -13,7 +13,7 @@ from PIL import Image
 from processes import Count, each_done
 from progress import Progress
 from records import RecordError, count_records, decode_example, read_records
-from shards import CLASSES, ShardError, find_shards
+from shards import CLASSES, ShardError, shards_there
 
 warnings.filterwarnings("ignore", module="PIL")  # warnings about EXIF data, which is not used
 
@@ -45,10 +45,13 @@ def verify(folder: Path, subset: str, processes: int = 1) -> Checked:
     """
     whole = Checked()
     try:
-        paths = find_shards(folder, subset)
+        found, missing = shards_there(folder, subset)
     except ShardError as error:
         whole.problems.append(str(error))
         return whole
+    if missing:
+        whole.problems.append(missing)
+    paths = [path for path in found if path]
     progress = Progress(estimate(paths), f"{subset}: checking")
     parts: dict[int, Checked] = {}
     try:
@@ -62,7 +65,9 @@ def verify(folder: Path, subset: str, processes: int = 1) -> Checked:
         whole.records += part.records
         whole.labels += part.labels
         whole.problems += part.problems
-    whole.problems += uneven([parts[index].records for index in range(len(paths))], paths)
+    # Only the last shard of the set may differ, and it may be the missing one.
+    alike = paths[:-1] if found[-1] else paths
+    whole.problems += uneven([parts[index].records for index in range(len(alike))], alike)
     names = Counter(name for part in parts.values() for name in part.names)
     whole.problems += [f"{name} is there {n} times" for name, n in names.items() if n > 1]
     return whole
@@ -120,19 +125,21 @@ def check_image(encoded: bytes, features: dict) -> str:
 
 
 def uneven(counts: list[int], paths: list[Path]) -> list[str]:
-    """Return a problem for each shard, except the last, with another count than the first.
+    """Return a problem for each of these shards with another count than the first of them.
 
     Trainers compute the total as records(first) x (shards - 1) + records(last).
     """
     return [
-        f"{path} has {count} records, the first shard {counts[0]}: all but the last must be equal"
-        for count, path in zip(counts[:-1], paths)
+        f"{path} has {count} records, {paths[0].name} {counts[0]}: all but the last must be equal"
+        for count, path in zip(counts, paths)
         if count != counts[0]
     ]
 
 
 def estimate(paths: list[Path]) -> int:
     """Return the number of records for the progress line, from the first and the last shard."""
+    if not paths:
+        return 0
     try:
         return count_records(paths[0]) * (len(paths) - 1) + count_records(paths[-1])
     except (RecordError, OSError):

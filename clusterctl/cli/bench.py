@@ -15,6 +15,7 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command, cluster_named
 from clusterctl.cli.params import (
+    LocalPath,
     NodePath,
     dry_run_option,
     force_option,
@@ -58,7 +59,12 @@ if TYPE_CHECKING:
 )
 @click.option("--seed", type=int, metavar="N", help="Of the runs' order; default: by chance.")
 @click.option("--predict", metavar="N,N...", help="Further sizes for the model to predict.")
-@click.option("--out", metavar="DIR", help="Where runs and report are kept; default: bench-NAME.")
+@click.option(
+    "--out",
+    type=LocalPath(file_okay=False),
+    metavar="DIR",
+    help="Where runs and report are kept; default: bench-NAME.",
+)
 @click.option(
     "--compare", "compared", multiple=True, metavar="DIR...", help="Compare with kept benchmarks."
 )
@@ -95,7 +101,7 @@ def bench(
     warmup: int,
     seed: int | None,
     predict: str | None,
-    out: str | None,
+    out: Path | None,
     compared: tuple[str, ...],
     preset: str,
     recipe: str | None,
@@ -135,6 +141,8 @@ def bench(
 
         if gpus:
             raise UsageError("--network measures without GPUs", "leave out --gpus")
+        if dry_run:
+            raise UsageError("--network has no dry run: it measures", "leave out --dry-run")
         return bench_network(
             app,
             name,
@@ -171,7 +179,7 @@ def bench(
             force,
         ),
         predicted=parse_sizes(predict) if predict else (),
-        folder=Path(out or f"bench-{name}"),
+        folder=out or Path(f"bench-{name}"),
         dry_run=dry_run,
         as_json=as_json,
     )
@@ -320,7 +328,9 @@ def _compare(folders: list[Path], as_json: bool) -> int:
         _note_damaged(one)
     if not others:
         _show(base, (), as_json)
-        return 0
+        if not base.runs:
+            output.note(f"nothing to compare: {folders[0]} has no finished run")
+        return 0 if base.runs else NOT_KNOWN
     found = [
         (other.name, compare(base, other), configuration_differences(base, other))
         for other in others
@@ -346,12 +356,14 @@ def print_comparison(
     found: list[tuple[str, list[Difference], list[str]]],
     as_json: bool,
     choices: Sequence[list[dict[str, Any]]] = (),
+    unit: str = "GPU",
 ) -> int:
     """Print how each of the others differs from the base, in speed and in what else is unlike.
 
-    `choices` are added to the JSON: for each of the others, time and cost of the sizes of both.
-    Return the exit status: 1 if one of the others is slower, otherwise NOT_KNOWN if one has no size
-    in common with the base, 0 if all have.
+    A size counts GPUs, or what else `unit` names: ranks on processors. `choices` are added to the
+    JSON: for each of the others, time and cost of the sizes of both. Return the exit status: 1 if
+    one of the others is slower, otherwise NOT_KNOWN if one has no size in common with the base, 0
+    if all have.
     """
     if as_json:
         shown: list[dict[str, Any]] = [
@@ -362,9 +374,9 @@ def print_comparison(
             one["choices"] = choice
         output.data(shown)
     for other, differences, unlike in () if as_json else found:
-        output.line(f"{other} against {base}, images/s of each GPU:")
+        output.line(f"{other} against {base}, images/s of each {unit}:")
         output.table(
-            ("GPUS", "DATA", base, other, "FASTER BY", "P", ""),
+            (f"{unit.upper()}S", "DATA", base, other, "FASTER BY", "P", ""),
             [
                 (
                     each.gpus,

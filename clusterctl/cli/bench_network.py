@@ -39,7 +39,7 @@ def bench_network(
     seconds: float,
     force: bool,
     as_json: bool,
-    out: str | None,
+    out: Path | None,
 ) -> int:
     """Measure the network between the nodes, and print the figures.
 
@@ -70,7 +70,7 @@ def bench_network(
     report = replace(report, link_bytes_s=link)
     found = findings(report, name)
     if out:
-        write_network(Path(out), report)
+        write_network(out, report)
         output.note(f"kept in {out}: the scaling model takes it")
     if as_json:
         output.data(CheckedNetwork(**vars(report), findings=tuple(found)))

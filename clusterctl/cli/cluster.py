@@ -732,7 +732,49 @@ def _check_nodes_going(
     output.findings(found_there)
     output.confirm(f"{verb.capitalize()} {nodes}, and lose what is stored there?", yes)
     if not force:
-        refuse_while_job_runs(app, name, f"{verb[:-1]}ing nodes may end it", indices)
+        _refuse_while_job_needs(
+            app, name, found.instances, indices, f"{verb[:-1]}ing nodes may end it"
+        )
+
+
+def _refuse_while_job_needs(
+    app: AppContext,
+    name: str,
+    instances: Sequence[Instance],
+    indices: tuple[int, ...],
+    because: str,
+) -> None:
+    """Raise JobRunning while a job runs, or while one of these nodes serves a model; HostError if
+    the head node does not answer."""
+    from clusterctl.operations.logs import refuse_while_training
+    from clusterctl.operations.losses import Losses, known_without_asking
+
+    machines = _machines(app, name, instances)
+    if known_without_asking(machines, app.folder(name)) == Losses():
+        return
+    # Of two machines with one index, the first is the one that may run a job.
+    nodes = {node.index: node for node in reversed(machines.nodes)}
+    first = dataclasses.replace(machines, nodes=tuple(nodes[index] for index in sorted(nodes)))
+    with app.access(first) as access:
+        going = [access.target(node) for node in first.nodes if node.index in indices]
+        refuse_while_training(access, because, going)
+
+
+def _machines(app: AppContext, name: str, instances: Sequence[Instance]) -> Cluster:
+    """Return the cluster with its nodes and the machines that they replace.
+
+    Of two head nodes the first is the one that has the records: one that has been ready, and of two
+    such the one that is replaced.
+    """
+    from clusterctl.ec2.instances import as_cluster
+    from clusterctl.operations.known_hosts import LearntHostKeys
+
+    learnt = LearntHostKeys(app.folder(name).known_hosts)
+    machines = sorted(
+        instances, key=lambda one: (one.node.index, not learnt.recall(one.node), not one.retired)
+    )
+    cluster = as_cluster(app.ec2, name, instances)
+    return dataclasses.replace(cluster, nodes=tuple(one.node for one in machines))
 
 
 def _losses(
@@ -743,22 +785,11 @@ def _losses(
     indices: tuple[int, ...] | None = None,
 ) -> Losses:
     """Return what would be lost with these nodes of the cluster; None are all. Raises AwsError."""
-    from clusterctl.ec2.instances import as_cluster
-    from clusterctl.operations.known_hosts import LearntHostKeys
     from clusterctl.operations.losses import Losses, find_losses, known_without_asking
 
-    folder = app.folder(name)
-    learnt = LearntHostKeys(folder.known_hosts)
-    # With a node goes the machine that it replaces, which may hold results. Of two head nodes, the
-    # one that has been ready has the records, and of two such the one that is replaced.
-    machines = sorted(
-        instances, key=lambda one: (one.node.index, not learnt.recall(one.node), not one.retired)
-    )
-    cluster = dataclasses.replace(
-        as_cluster(app.ec2, name, instances), nodes=tuple(one.node for one in machines)
-    )
+    cluster = _machines(app, name, instances)
     # What this folder knows is of its own nodes.
-    known = None if others else known_without_asking(cluster, folder)
+    known = None if others else known_without_asking(cluster, app.folder(name))
     if known:
         return known
     hosts = None if indices is None else [f"{name}-{index}" for index in indices]

@@ -51,16 +51,12 @@ def check_nodes(app: AppContext, name: str, indices: tuple[int, ...]) -> None:
         check_indices(name, there, set(indices).difference(unfinished_of(instances).remove))
 
 
-def refuse_while_job_runs(
-    app: AppContext, name: str, because: str, indices: tuple[int, ...] | None = None
-) -> None:
-    """Raise JobRunning while a job runs, or while one of these nodes (None: all) serves a model.
+def refuse_while_job_runs(app: AppContext, name: str, because: str) -> None:
+    """Raise JobRunning while a job runs, or while a node serves a model.
 
     Raise HostError if the head node does not answer.
     """
     from clusterctl.operations.logs import refuse_while_training
 
     with app.open(name) as access:
-        # An index may be of a node that is gone already.
-        nodes = [one for one in access.cluster.nodes if indices is None or one.index in indices]
-        refuse_while_training(access, because, [access.target(node) for node in nodes])
+        refuse_while_training(access, because, access.all_targets)

@@ -14,7 +14,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command, cluster_named
-from clusterctl.cli.params import JobId, NodePath, json_option, refuse_overwriting
+from clusterctl.cli.params import JobId, NodePath, check_written, json_option
 from clusterctl.cli.train import exit_status, how_it_ended, note_lost
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import count, format_duration
@@ -112,7 +112,7 @@ def results(
     # A shell expands `--log *.log`: all files but the first arrive as arguments.
     files = [*logs, *filter(None, (name, job)), *more] if logs else []
     written = [Path(file) for file in (csv_file, plot) if file and file != "-"]
-    refuse_overwriting(written, [Path(file) for file in files if file != "-"])
+    check_written(written, [Path(file) for file in files if file != "-"])
     push = None
     if cloudwatch is not None:
         if files or log_dir is not None:
@@ -320,9 +320,22 @@ def _compare_logs(files: list[str], as_json: bool) -> int:
     if len(files) < 2:
         raise UsageError("--compare is for two different logs or more", "--log ONE OTHER --compare")
     base, *others = [(file, _of_files([file], []).runs) for file in files]
+    # A log that names no GPU counts ranks, which may be on processors.
+    on_gpus = all(run.facts.gpu for _, runs in (base, *others) for run in runs)
+    unit = "GPU" if on_gpus else "rank"
     if not as_json:
         output.table(
-            ("LOG", "GPUS", "DATA", "STEP", "EPOCH", "IMAGES/S", "LOSS", "TOP-1 %", "TOP-5 %"),
+            (
+                "LOG",
+                f"{unit.upper()}S",
+                "DATA",
+                "STEP",
+                "EPOCH",
+                "IMAGES/S",
+                "LOSS",
+                "TOP-1 %",
+                "TOP-5 %",
+            ),
             [(name, *_comparison_row(run)) for name, runs in (base, *others) for run in runs],
         )
         output.line()
@@ -331,7 +344,7 @@ def _compare_logs(files: list[str], as_json: bool) -> int:
         (name, differences(ours, speeds_of_logs(runs)), _unlike(base[1], runs))
         for name, runs in others
     ]
-    return print_comparison(base[0], found, as_json)
+    return print_comparison(base[0], found, as_json, unit=unit)
 
 
 def _comparison_row(run: Run) -> tuple[object, ...]:

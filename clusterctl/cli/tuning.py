@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.params import job_argument, json_option
+from clusterctl.cli.params import LocalPath, job_argument, json_option
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.units import count, format_bytes
 
@@ -36,12 +36,13 @@ MEANING = {
 @click.option(
     "--output",
     "folder",
+    type=LocalPath(exists=True, file_okay=False, writable=True),
     default=".",
     metavar="DIR",
     help="Copy the files here, not to the current folder.",
 )
 @json_option("TuningData")
-def tuning(app: AppContext, name: str, job_id: str | None, folder: str, as_json: bool) -> None:
+def tuning(app: AppContext, name: str, job_id: str | None, folder: Path, as_json: bool) -> None:
     """Show where the time of a job's gradients went, and what Horovod's autotuner found.
 
     \b
@@ -54,7 +55,7 @@ def tuning(app: AppContext, name: str, job_id: str | None, folder: str, as_json:
     from clusterctl.operations.logs import find
 
     with app.open(name) as access:
-        show_tuning(access, find(access, job_id, training=True), Path(folder), as_json)
+        show_tuning(access, find(access, job_id, training=True), folder, as_json)
 
 
 def show_tuning(access: Access, job: JobRecord, folder: Path, as_json: bool = False) -> None:

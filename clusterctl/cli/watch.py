@@ -212,8 +212,13 @@ def what_job(view: LiveView) -> str:
     if watch.job:
         return job_line(watch.job, watch.nodes)
     if head is None:
-        ranks = sum(len(node.facts.get("ranks", ())) for node in watch.nodes)
-        return f"{count(ranks, 'rank')}, and no mpirun" if ranks else "no job found"
+        now, within_s = time.monotonic(), view.interval_s
+        read = [node for node in watch.nodes if node.at and not is_silent(node, now, within_s)]
+        if not read:
+            return "whether a job runs is not known: no host answers"
+        ranks = sum(len(node.facts.get("ranks", ())) for node in read)
+        found = f"{count(ranks, 'rank')}, and no mpirun" if ranks else "no job found"
+        return found if len(read) == len(watch.nodes) else f"{found} on the hosts that answer"
     if is_silent(head, time.monotonic(), view.interval_s):
         return f"its job is not known: the head node {head.host} does not answer"
     if head.at is None:
@@ -364,6 +369,10 @@ def line_of(view: LiveView) -> str:
     there = [node for node in nodes if not is_silent(node, now, view.interval_s)]
     parts = [f"{datetime.now():%H:%M:%S} {view.name}: {what_job(view)}"]
     parts += silent_lines(nodes, now, view.interval_s)
+    head = view.watch.head
+    unread = [node.host for node in there if node.at is None]
+    if unread and not (head and head.host in unread):  # that one is named with the job
+        parts.append(f"not read yet: {fold_hosts(unread)}")
     for node in there:
         parts += [f"{node.host}: {text}" for text in node_troubles(node)]
     answer = [node for node in there if node.at is not None]

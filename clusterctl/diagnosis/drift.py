@@ -31,7 +31,7 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.head_facts import VIRTUAL_INTERFACES
 from clusterctl.jobs.preflight import INSTALL, UNSET, misled_python, version_mismatches
-from clusterctl.node.facts.disks import MountedFileSystem, mount
+from clusterctl.node.facts.disks import PATHS, MountedFileSystem, mount
 from clusterctl.node.facts.gpus import GpuState, dcgm, fabric_manager, gpus, nvlink
 from clusterctl.node.facts.network import (
     NO_VERDICT,
@@ -521,6 +521,9 @@ def disk_findings(
     if system.lost_writes:
         message = f"{path} is read-only: a volume that fails becomes so"
         yield Finding("disk.readonly", ERROR, message, host, "see `dmesg` there")
+    elif system.readonly and system.is_local and path in PATHS and path != "/":
+        message = f"{path} is mounted read-only: no job can write there"
+        yield Finding.info("disk.readonly", message, host=host)
 
 
 def room_hint(path: str, knows_fills: bool) -> str:

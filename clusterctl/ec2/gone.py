@@ -35,6 +35,7 @@ BY_CODE = {
     "Client.UserInitiatedHibernate": "a request to EC2's API to hibernate it",
     "Client.InstanceTerminated": "the making of an image of it",
     "Client.InternalError": "an error in its launch, often a volume's key that EC2 cannot use",
+    "Client.InvalidKMSKey.InvalidState": "a volume's key that is disabled or about to be deleted",
     "Client.InvalidSnapshot.NotFound": "an image whose snapshot does not exist",
     "Client.VolumeLimitExceeded": "the account's limit on volumes",
 }

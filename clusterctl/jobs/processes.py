@@ -144,7 +144,7 @@ def no_such_job(
     running: dict[str, str] = {}
     for host, found in hosts.items():
         for one in found:
-            its = name(one)
+            its = one.job_id or name(one)
             if one.job_id and job in (one.job_id, str(one.pid)):
                 return NotFound(
                     f"{job} on {host} is of job {one.job_id}, which clusterctl has started",
@@ -158,7 +158,7 @@ def no_such_job(
                     f"process {job} on {host} names no job: it is {what} of job {its}",
                     f"name the job: --launcher {its}",
                 )
-            if its and one.role in ("launcher", "rank") and not one.job_id:
+            if its and one.role in ("launcher", "rank"):
                 running.setdefault(its, host)
     listed = ", ".join(f"{its} on {host}" for its, host in running.items())
     these = f"these do: {listed}" if listed else "none runs"

@@ -63,8 +63,8 @@ def collect_from(source: HostSource, job_name: str | None, cache: Path) -> Evide
         hosts.append(replace(host, index=number, host=outcome.host, address=address))
         if record:
             records[outcome.host] = record
-    hosts = named(of_slurm_job(hosts, source.slurm_job))
-    job = _job(hosts, records, job_name, source.options)
+    read = of_slurm_job(hosts, source.slurm_job)
+    job, hosts = _job(read, records, job_name, source.options), named(read)
     if job_name and job and len(_ranks(hosts, job)) == job.size:
         # All of the requested job was read: other users' processes do not matter.
         hosts = [replace(host, hidden=()) for host in hosts]
@@ -177,12 +177,13 @@ def named(hosts: Sequence[HostEvidence]) -> list[HostEvidence]:
 
 
 def _job(
-    hosts: list[HostEvidence],
+    read: list[HostEvidence],
     records: dict[str, JobOnHead],
     job_name: str | None,
     options: str = "",
 ) -> JobEvidence | None:
     """Return the evidence on one job: the named one, or the one with most ranks."""
+    hosts = named(read)
     counts = Counter(rank.job_id or "" for host in hosts for rank in host.ranks)
     roles = ("launcher", "rank")
     every = dict.fromkeys(
@@ -199,7 +200,7 @@ def _job(
                     if host.error and ENDED_NOTHING not in host.error
                     else "run it again; on a busy host it may take several tries",
                 )
-        processes = {host.host: host.processes for host in hosts}
+        processes = {host.host: host.processes for host in read}
         hidden = {host.host: host.hidden for host in hosts if host.hidden}
         raise no_such_job(job_name, processes, hidden, f"clusterctl diagnose {options}")
     if not every:

@@ -252,14 +252,12 @@ class PartsOnHost(CopyParts):
     host: str = ""
 
 
-def discard_copies(
-    access: Access, indices: Sequence[int] | None = None, dry_run: bool = False
-) -> FanoutResult[tuple[CopyParts, ...]]:
-    """Remove the partial files of interrupted copies on these nodes (None: on all), except those
-    that a copy is using. Return what was removed, or with `dry_run` would be."""
+def discard_copies(access: Access, dry_run: bool = False) -> FanoutResult[tuple[CopyParts, ...]]:
+    """Remove the partial files of interrupted copies on the nodes in service, except those that a
+    copy is using. Return what was removed, or with `dry_run` would be."""
     return call_all(
         access.connections,
-        access.select(indices),
+        access.targets,
         remove_parts,
         not dry_run,
         doing="looking for parts of copies",

@@ -78,22 +78,20 @@ class ClusterFolder:
 
     def node_addresses(self) -> dict[str, str]:
         """Return the address in ssh_config of each node, by its name. Raises OSError."""
-        lines = self.ssh_config.read_text(errors="replace").splitlines()
-        words = [line.split() for line in lines]
-        return {
-            host[1]: address[1]
-            for host, address in zip(words, words[1:])
-            if len(host) > 1 and host[0] == "Host" and address[:1] == ["HostName"]
-        }
+        return {node: names[-1] for node, names in self._nodes().items()}
 
     def node_names(self) -> dict[str, str]:
         """Return the node's name for each name and address in ssh_config. Raises OSError."""
-        names: dict[str, str] = {}
-        node = ""
+        return {name: node for node, names in self._nodes().items() for name in names}
+
+    def _nodes(self) -> dict[str, list[str]]:
+        """Return all names of each node in ssh_config, the address last, by the first of them."""
+        found: dict[str, list[str]] = {}
+        names: list[str] = []
         for line in self.ssh_config.read_text(errors="replace").splitlines():
             word, *values = line.split() or [""]
-            if word == "Host" and values:
-                node = values[0]
-            if word in ("Host", "HostName"):
-                names.update({value: node for value in values if value not in names})
-        return names
+            if word == "Host":
+                names = values
+            elif word == "HostName" and names:  # the last block is of all nodes, without one
+                found[names[0]] = [*names, *values]
+        return found

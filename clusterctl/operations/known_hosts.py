@@ -21,6 +21,7 @@ from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import grouped
 from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2.host_keys import Consoles, HostKeyAnswers, ask_host_keys, parse_host_keys
+from clusterctl.node.jobs.folder import text_in
 from clusterctl.transport.keys import HostKey, KnownHostKeys, known_like
 from clusterctl.transport.target import Target
 
@@ -186,7 +187,7 @@ def key_fingerprint(host_key: str) -> str:
 def _instances_by_name(path: Path) -> Mapping[str, frozenset[str]]:
     """Return, for each name and address in a known_hosts file, the instances of its keys."""
     found: dict[str, set[str]] = {}
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+    for line in text_in(path).splitlines():
         words = line.split()
         if len(words) >= 4 and words[3].startswith("i-"):
             for name in words[0].split(","):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from clusterctl.domain.errors import (
@@ -33,6 +35,9 @@ from clusterctl.operations.access import Access
 from clusterctl.transport.connections import read_data
 from clusterctl.transport.reports import facts_of, read_reports
 from clusterctl.transport.target import Target
+
+# The first of several steps of a remedy: they are lines, or parts between semicolons.
+FIRST_STEP = re.compile(r"(?:`[^`\n]*`|\([^)\n]*\)|(?!; ).)*")
 
 
 class NoJobs(NotFound):
@@ -329,5 +334,10 @@ def first_error(log: Path) -> list[str]:
             if lead.values.get(name)
         )
         texts = [f"first error, line {lead.line}{where}: {lead.text[:200]}", f"  {lead.cause}"]
-        return [*texts, f"  hint: {lead.remedy.splitlines()[0]}"] if lead.remedy else texts
+        if lead.remedy:
+            first = FIRST_STEP.findall(lead.remedy)[0]
+            texts.append(f"  hint: {first}")
+            if first != lead.remedy:
+                texts.append(f"  other causes and hints: clusterctl explain {quote(str(log))}")
+        return texts
     return [f"first error, line {one.line}: {one.text[:200]}" for one in found.unknown[:1]]

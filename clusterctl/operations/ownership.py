@@ -18,6 +18,7 @@ from clusterctl.ec2.cluster_resources import anothers_key
 from clusterctl.ec2.creations import CREATIONS, Creations
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.resources import CREATED_BY, KeyPair, Resource, ResourceKind, find_key_pairs
+from clusterctl.node.jobs.folder import text_in
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import local_key, sent_launches
 
@@ -105,8 +106,6 @@ def ownership(
     """Return what the folder proves. `key_pairs` are those that EC2 has of the cluster."""
     key = _public_key(folder)
     started = creations.started
-    key_pairs_here = folder.known_hosts
-    recorded = key_pairs_here.read_text(errors="replace").split() if key_pairs_here.exists() else ()
     # Without a key to compare, an import that was not refused proves it: the name was free then.
     own = [
         pair.holds(key) if key and pair.public_key else "import_key_pair" in started
@@ -115,7 +114,7 @@ def ownership(
     return Ownership(
         is_whole=bool(own) and all(own),
         is_denied=not all(own),
-        instance_ids=frozenset(recorded),
+        instance_ids=frozenset(text_in(folder.known_hosts).split()),
         tokens=frozenset(sent.token for sent in sent_launches(folder)),
         started=started,
         agreed=frozenset(agreed),

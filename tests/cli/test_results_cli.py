@@ -23,6 +23,23 @@ ROWS = rows([0, 1, *range(50, 14051, 50)], speed=19200.0)
 RUN = banner() + HEADER + ROWS + "Finished in 6000.5\n" + evaluation()
 
 
+@pytest.mark.parametrize(
+    ("command", "arguments", "says"),
+    [
+        ("tuning", ("demo", "--output", "none"), "'none' does not exist"),
+        ("bench", ("demo", "--gpus", "1", "--dry-run", "--out", "file"), "'file' is a file"),
+        ("diagnose", ("demo", "--save", "none/x.gz"), "cannot write none/x.gz"),
+    ],
+)
+def test_a_result_that_can_go_nowhere_is_refused_before_a_host_is_asked(
+    tmp_path, capsys, monkeypatch, command, arguments, says
+):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    ran = CommandLine(tmp_path, capsys, [])(command, *arguments)
+    assert (ran.status, says in ran.err) == (3 if command == "diagnose" else 2, True), ran.err
+
+
 @pytest.fixture
 def results(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -72,6 +89,12 @@ def test_the_use_of_the_gpus(results, tmp_path, changes, says, mfu):
     [run] = json.loads(results("--log", "metrics.jsonl", "--json").out)["runs"]
     assert run["mfu"] == (None if mfu is None else pytest.approx(mfu, rel=1e-3))
     assert run["images_per_s_per_hourly_usd"] is None
+    (tmp_path / "again.jsonl").write_text(text)
+    ran = results("--log", "metrics.jsonl", "again.jsonl", "--compare")
+    unit = "rank" if changes == {"gpu": None} else "GPU"
+    assert (
+        f"again.jsonl against metrics.jsonl, images/s of each {unit}:\n{unit.upper()}S " in ran.out
+    )
 
 
 def test_the_speed_by_price_is_that_of_all_of_the_jobs_nodes():
@@ -121,6 +144,9 @@ def test_logs_side_by_side_name_a_difference_beyond_the_noise_and_no_other(resul
         ["within the noise", "REGRESSION"],
     ), ran.out
     assert ran.out.splitlines()[1].split()[:5] == ["monday.log", "32", "real", "30000", "191.8"]
+    # Such a log may be one of ranks on processors.
+    assert "GPU" not in ran.out and "images/s of each rank:" in ran.out
+    assert ran.out.splitlines()[0].split()[:2] == ["LOG", "RANKS"]
     told = json.loads(results("--log", "monday.log", "alike.log", "--compare", "--json").out)
     assert told[0]["sizes"][0]["percent"] == pytest.approx(0.2, abs=1)
     (tmp_path / "small.log").write_text(banner(8) + HEADER + rows([0, 50, 100, 150]))
@@ -174,6 +200,7 @@ def test_files_beside_the_table(results, tmp_path):
         (("--log", "hvd_train.log", "--plot", "x.gif"), 2, "cannot draw x.gif"),
         (("--log", "hvd_train.log", "--plot", "none/x.svg"), 2, "cannot write none/x.svg"),
         (("--log", "hvd_train.log", "--csv", "none/x"), 2, "cannot write none/x"),
+        (("demo", "--follow", "--plot", "none/x.svg"), 2, "there is no folder none"),
         (("--log", "hvd_train.log", "--csv", "-", "--json"), 2, "both want standard output"),
         (("--log", "hvd_train.log", "--log-dir", "x"), 2, "give one"),
         (("--log", "hvd_train.log", "--compare"), 2, "two different logs or more"),

@@ -261,6 +261,30 @@ def test_before_the_first_look_nobody_is_silent_and_a_silent_head_has_jobs(head,
     assert event_of(view)["job"] is None
 
 
+@pytest.mark.parametrize(
+    ("second", "job"),
+    [
+        (WatchedNode("n2", SAID, math.inf), "no job found;"),
+        (
+            WatchedNode("n2", since=math.inf),
+            "no job found on the hosts that answer; not read yet: n2",
+        ),
+        (
+            WatchedNode("n2", error="cut off"),
+            "no job found on the hosts that answer; no answer: n2",
+        ),
+    ],
+)
+def test_hosts_have_no_job_only_when_all_have_been_read(second, job):
+    nodes = [WatchedNode("n1", SAID, math.inf), second]
+    assert job in line_of(
+        LiveView("--hosts hosts", SimpleNamespace(job=None, nodes=nodes, head=None), 2.0)
+    )
+    nodes = [WatchedNode("n1", since=math.inf), second] if second.at is None else []
+    view = LiveView("--hosts hosts", SimpleNamespace(job=None, nodes=nodes, head=None), 2.0)
+    assert "is not known: no host answers" in line_of(view)
+
+
 INTERRUPTED = """\
 import os, sys, time
 from clusterctl.cli import output

@@ -806,7 +806,7 @@ def test_a_file_system_that_is_read_only_on_few_hosts_is_told_with_the_rank_ther
 
 def test_a_local_file_system_that_is_read_only_is_told_wherever_it_is():
     """Also on every host, and while the job makes steps: a disk that fails becomes so."""
-    disk = {**file_system("/data"), "readonly": True, "source": "/dev/nvme1n1", "kind": "xfs"}
+    disk = {**file_system("/data"), "readonly": True, "kind": "ext4", "by_kernel": True}
     evidence = RUNS
     for at in range(4):
         evidence = with_host(evidence, at, facts=facts(f"demo-{at}", filesystems=[disk]))

@@ -143,6 +143,7 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
         (("--gpus", "1,none"), 2, "write them as 1,8,16,32"),
         (("--gpus", "1", "--data-dir", "~/none"), 1, "there is no training data"),
         (("--gpus", "1", "--network"), 2, "leave out --gpus"),
+        (("--network", "--dry-run"), 2, "leave out --dry-run"),
         (("--compare", "/none"), 2, "there is no benchmark in /none"),
     ],
 )

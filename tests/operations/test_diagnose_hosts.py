@@ -391,6 +391,16 @@ def test_the_launcher_of_another_job_is_not_called_well():
         assert ("mpirun and its daemons" in clean) is is_clean
 
 
+def test_a_rank_of_a_job_by_hand_is_named_with_its_job():
+    """Diagnose gives such a job an ID, and clusterctl has not started it all the same."""
+    read = HostEvidence(host="n1", processes=(launcher(5, "a"), rank(7, 0, "a", 5)))
+    with pytest.raises(UsageError, match="process 7 on n1 names no job: it is rank 0 of job 5"):
+        diagnose_hosts._job([read], {}, "7")
+    with pytest.raises(UsageError) as refused:
+        diagnose_hosts._job([read], {}, "9")
+    assert refused.value.hint == "these do: 5 on n1"
+
+
 def test_a_name_that_is_no_job_is_explained():
     hosts = {"n1": (launcher(5, "a"), rank(7, 0, "a", 5)), "n2": (rank(8, 0, "b"),)}
     of_rank = no_such_job("7", hosts, {}, "clusterctl kill --local")
@@ -405,6 +415,7 @@ def test_a_name_that_is_no_job_is_explained():
             "with its cluster's name: clusterctl logs NAME 20261127-000000-abcd has its output, "
             "clusterctl cancel NAME 20261127-000000-abcd ends it"
         )
+    assert no_such_job("9", own, {}, "").hint == "these do: 20261127-000000-abcd on n1"
     unseen = no_such_job("9", hosts, {"n1": ("eve",)}, "clusterctl kill --local")
     assert (unseen.message, unseen.exit_status) == (
         "no job 9 of this login runs on these hosts (these do: 5 on n1, b on n2); "

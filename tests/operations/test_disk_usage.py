@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
@@ -18,6 +19,7 @@ from clusterctl.domain.errors import HostUnreachable
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.agent import name_of
+from clusterctl.node.facts import disks
 from clusterctl.node.facts.disks import MountedFileSystem, growth, mount
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.record import from_data
@@ -52,10 +54,9 @@ def test_findings(percent, found):
 @pytest.mark.parametrize(
     ("source", "kind", "found"),
     [
-        ("/dev/nvme1n1", "xfs", ["disk.readonly"]),
+        ("/dev/nvme1n1", "ext4", ["disk.readonly"]),
         ("tmpfs", "tmpfs", ["disk.readonly"]),
         ("tank/data", "zfs", ["disk.readonly"]),
-        ("", "", []),
         ("/dev/loop3", "squashfs", []),
         ("/dev/sr0", "iso9660", []),
         ("fs-1.fsx.us-east-1.amazonaws.com@tcp:/x", "lustre", []),
@@ -63,14 +64,26 @@ def test_findings(percent, found):
     ],
 )
 def test_a_file_system_that_is_read_only(source, kind, found):
-    system = MountedFileSystem("/data", 100 << 20, 0, 100 << 20, 100, 0, True, source, kind)
+    system = MountedFileSystem("/data", 100 << 20, 0, 100 << 20, 100, 0, True, source, kind, True)
     assert [one.check for one in disk_findings("demo-0", system)] == found
     assert not has_no_room(system)
+    # Somebody has mounted it so: a data set, a container's secrets.
+    for path, said in (("/data", [Severity.INFO] * len(found)), ("/secrets", [])):
+        meant = disk_findings("demo-0", replace(system, path=path, by_kernel=False))
+        assert [one.severity for one in meant if one.check == "disk.readonly"] == said
 
 
-def test_secrets_of_a_container_are_no_disk_that_failed():
-    system = MountedFileSystem("/secrets", 4096, 0, 4096, 9, 0, True, "tmpfs", "tmpfs")
-    assert "disk.readonly" not in [one.check for one in disk_findings("demo-0", system)]
+@pytest.mark.parametrize(
+    ("options", "of_all", "is_failed"),
+    [("rw", "rw,errors=remount-ro", False), ("rw,noatime", "ro,errors=remount-ro", True)]
+    + [("ro", "ro", False), ("ro", "rw", False)],
+)
+def test_what_the_kernel_has_made_read_only(tmp_path, monkeypatch, options, of_all, is_failed):
+    """ext4's errors=remount-ro changes the file system, mount -o ro and a bind the mount."""
+    table = tmp_path / "mountinfo"
+    table.write_text(f"36 35 259:1 / {tmp_path} {options} shared:1 - ext4 /dev/nvme1n1 {of_all}\n")
+    monkeypatch.setattr(disks, "MOUNTINFO", str(table))
+    assert disks.mount(str(tmp_path)).lost_writes is is_failed
 
 
 @pytest.mark.parametrize("path", ["/data", "/dev/shm"])

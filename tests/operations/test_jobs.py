@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from clusterctl.operations.logs import first_error
 from tests.pair import eventually
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -143,3 +144,22 @@ def test_a_lost_node_is_a_reason_to_start_again_and_an_exception_is_none(quiet):
     assert (first["lost"], first["retried"], first["killed"]["pair-1"]) == (True, True, 1)
     assert (second["lost"], second["retried"]) == (False, False)
     assert "the failure is the job's own" in second["why"]
+
+
+@pytest.mark.parametrize(
+    ("line", "hint", "has_more"),
+    [
+        ("OSError: [Errno 28] No space left on device", "`clusterctl disk NAME` (df -h", True),
+        ("bash: line 1: orted: command not found", "call mpirun by its whole path (", True),
+        ("FP8 reduction support begins with sm90 capable devices", "BF16 for what is", False),
+    ],
+)
+def test_the_hint_of_a_first_error_is_one_step_and_where_the_others_are(
+    tmp_path, line, hint, has_more
+):
+    log = tmp_path / "log"
+    log.write_text(f"{line}\n")
+    first, _, step, *more = first_error(log)
+    assert first == f"first error, line 1: {line}"
+    assert step.startswith(f"  hint: {hint}") and "; " not in step
+    assert more == [f"  other causes and hints: clusterctl explain {log}"] * has_more

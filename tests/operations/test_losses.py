@@ -24,7 +24,9 @@ from clusterctl.node.jobs import written
 from clusterctl.node.jobs.spec import JobSpec, JobStep
 from clusterctl.node.jobs.written import Going, OutputFiles, OutputFolder, Overview
 from clusterctl.node.record import to_json
+from clusterctl.operations import logs
 from clusterctl.operations import losses as module
+from clusterctl.operations.access import Access
 from clusterctl.operations.fetch import fetch
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.losses import (
@@ -35,6 +37,9 @@ from clusterctl.operations.losses import (
     lost_copies,
     note_copy,
 )
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.keys import KnownHostKeys
+from clusterctl.transport.session import Identity
 from clusterctl.transport.target import Target
 from tests.cli.running import CommandLine
 from tests.operations.clusters import ED25519, cluster, node
@@ -348,7 +353,9 @@ def test_of_two_head_nodes_the_one_that_is_replaced_has_the_records(tmp_path, mo
     folder.path.mkdir()
     folder.launch.touch()
     folder.known_hosts.write_text("".join(f"demo-0 {ED25519} {one}\n" for one in lines.split()))
-    machines = [(node(0, instance_id="i-9"), False), (node(0), True), (node(1), False)]
+    new = node(0, instance_id="i-9", private_ip="10.0.0.9")
+    machines = [(new, False), (node(0), True), (node(1), False)]
+    nothing = logs.RunningWork((), ())
     instances = [
         SimpleNamespace(node=one, retired=retired, wanted=(0, 1), ssh_user="ubuntu")
         for one, retired in machines
@@ -366,6 +373,16 @@ def test_of_two_head_nodes_the_one_that_is_replaced_has_the_records(tmp_path, mo
     for there in asked:
         assert [one.instance_id for one in there.nodes] == ["i-0", "i-9", "i-1"]
     assert len(asked) == 3
+    asked.clear()
+    app.access = lambda there: Access(there, folder, Connections(Identity(()), KnownHostKeys([])))
+    monkeypatch.setattr(logs, "running_work", lambda there, more: asked.append(there) or nothing)
+    commands._refuse_while_job_needs(app, "demo", instances, (0,), "it may end")
+    [there] = asked
+    assert [one.address for one in there.all_targets] == ["10.0.0.4", "10.0.0.5"]
+    # The old machine is gone, and no job has run on the one that never became ready.
+    folder.known_hosts.write_text("")
+    commands._refuse_while_job_needs(app, "demo", [instances[0], instances[2]], (0,), "it may end")
+    assert asked == [there]
 
 
 def test_two_machines_of_one_name_are_both_asked(tmp_path, monkeypatch):

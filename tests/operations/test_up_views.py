@@ -56,6 +56,13 @@ def asked(config, host):
 
 
 def test_openssh_reads_the_ssh_config(folder):
+    nodes = cluster(node(0, "203.0.113.9"), node(1))
+    write_file(folder.ssh_config, ssh_config_text(nodes, folder))
+    assert folder.node_addresses() == {"demo-0": "203.0.113.9", "demo-1": "10.0.0.5"}
+    assert folder.node_names() == {
+        **dict.fromkeys(("demo-0", "10.0.0.4", "203.0.113.9"), "demo-0"),
+        **dict.fromkeys(("demo-1", "10.0.0.5"), "demo-1"),
+    }
     text = ssh_config_text(cluster(node(0, "203.0.113.9"), node(1)), folder)
     write_file(folder.ssh_config, text)
     head = asked(folder.ssh_config, "demo-0")

@@ -21,9 +21,13 @@ def facts(facts_of, made, tmp_path_factory):
         ("length", ["train-00001-of-00004, byte 0: no record begins here"]),
         ("truncated", ["train-00001-of-00004, byte", "the file ends within this record"]),
         ("within_a_length", ["the file ends within a record's length"]),
-        ("empty", ["train-00001-of-00004 has 0 records, the first shard 15"]),
+        ("empty", ["train-00001-of-00004 has 0 records, train-00000-of-00004 15"]),
         ("missing", ["lacks 1 of 4 train shards: train-00003-of-00004"]),
-        ("one_less", ["train-00001-of-00004 has 14 records, the first shard 15"]),
+        (
+            "missing_and_one_less",
+            ["lacks 1 of 4 train shards: train-00003-of-00004", "train-00002-of-00004 has 14 rec"],
+        ),
+        ("one_less", ["train-00001-of-00004 has 14 records, train-00000-of-00004 15"]),
         ("label_of_0", ["train-00000-of-00004, record 0: its label is [0], not 1 to 1000"]),
         ("label_of_1001", ["record 0: its label is [1001]"]),
         ("no_label", ["record 0: its label is []"]),
@@ -52,4 +56,6 @@ def test_the_program_exits_with_1_where_something_is_wrong(tool, made, tmp_path)
     done = tool("preprocess_imagenet.py", "--verify", "--output_dir", folder, "--num_processes", 1)
     assert done.returncode == 1
     assert done.stdout.splitlines()[0] == "train: 59 images of 5 classes: all is well"
-    assert "lacks 1 of 2 validation shards: validation-00001-of-00002" in done.stdout
+    assert "lacks 1 of 2 validation shards: validation-00001-of-00002\n" in done.stdout
+    read = done.stdout.splitlines()[1]
+    assert read.startswith("validation: ") and not read.startswith("validation: 0 images"), read

@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parents[2] / "utils"))
 from records import decode_example, encode_example, read_records, write_record
 from verify import verify
 
-FIRST, SECOND, LAST = (f"train-{index:05d}-of-00004" for index in (0, 1, 3))
+FIRST, SECOND, THIRD, LAST = (f"train-{index:05d}-of-00004" for index in range(4))
 
 
 def main() -> None:
@@ -56,6 +56,11 @@ def empty(folder: Path) -> None:
 
 def missing(folder: Path) -> None:
     (folder / LAST).unlink()
+
+
+def missing_and_one_less(folder: Path) -> None:
+    missing(folder)
+    rewrite(folder / THIRD, lambda records: records[:-1])
 
 
 def twice(folder: Path) -> None:
@@ -105,8 +110,8 @@ def changed(record: bytes, **values: list) -> bytes:
 
 
 DAMAGES = [
-    bit, length, truncated, within_a_length, empty, missing, twice, one_less, label_of_0,
-    label_of_1001, no_label, no_image, old_width, no_example,
+    bit, length, truncated, within_a_length, empty, missing, missing_and_one_less, twice,
+    one_less, label_of_0, label_of_1001, no_label, no_image, old_width, no_example,
 ]  # fmt: skip
 
 if __name__ == "__main__":

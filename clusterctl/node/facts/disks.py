@@ -85,7 +85,7 @@ def mount_points() -> list[str]:
     that is no mount point counts as the one above it."""
     table = _mounts()
     paths = [os.path.expanduser(path) for path in PATHS]  # noqa: PTH111
-    paths += [path for path, (_, kind) in table.items() if is_remote(kind) or _holds(path, kind)]
+    paths += [path for path, (_, kind, _) in table.items() if is_remote(kind) or _holds(path, kind)]
     found: dict[str, str] = {}
     for path in paths:
         point = _mount_point(path, table)
@@ -100,12 +100,15 @@ def _holds(path: str, kind: str) -> bool:
     return not (system or kind in PSEUDO or kind in IMAGES)
 
 
-def _mounts() -> dict[str, tuple[str, str]]:
-    """Return the device and the type of each mounted file system, by mount point. /proc is read
+def _mounts() -> dict[str, tuple[str, str, bool]]:
+    """Return the device and the type of each mounted file system, by mount point, and whether the
+    kernel has made it read-only: it is so itself, and was mounted to be written to. /proc is read
     without waiting for a server."""
     table = {}
     for words in _rows(MOUNTINFO):
-        table[words[4]] = (words[2], words[words.index("-") + 1])
+        kind, _, options = words[words.index("-", 6) + 1 :][:3]
+        lost = "rw" in words[5].split(",") and "ro" in options.split(",")
+        table[words[4]] = (words[2], kind, lost)
     return table
 
 
@@ -118,7 +121,8 @@ def _mount_point(path: str, table: Mapping[str, object]) -> str:
 @dataclass(frozen=True)
 class MountedFileSystem:
     """Sizes in bytes. What is reserved for root is neither free nor used, as in df. `source` and
-    `kind` as in Mounted; empty if nothing is mounted there."""
+    `kind` as in Mounted; empty if nothing is mounted there. `readonly` may be on purpose, unless it
+    is so `by_kernel`."""
 
     path: str
     size_bytes: int
@@ -129,15 +133,18 @@ class MountedFileSystem:
     readonly: bool
     source: str = ""
     kind: str = ""
+    by_kernel: bool = False
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is of this machine, and no image, which nobody can write to."""
+        return not is_remote(self.kind) and self.kind not in IMAGES
 
     @property
     def lost_writes(self) -> bool:
-        """Whether it is a local file system that cannot be written to, as one whose disk fails
-        becomes. Remote ones, images and the root of a container may be read-only on purpose, and so
-        may one in memory, such as a container's secrets, unless jobs have their files there."""
-        is_local = bool(self.kind) and not is_remote(self.kind) and self.kind not in IMAGES
-        is_meant = self.path == "/" or (self.kind == "tmpfs" and self.path not in PATHS)
-        return self.readonly and is_local and not is_meant
+        """Whether the kernel has made it read-only, as it does when its disk fails. Images and
+        remote ones may be so without that."""
+        return self.by_kernel and self.is_local
 
     @property
     def used_share(self) -> float:
@@ -175,6 +182,7 @@ def mount(path: str) -> MountedFileSystem:
         readonly=bool(state.f_flag & os.ST_RDONLY),
         source=there.source,
         kind=there.kind,
+        by_kernel=_mounts().get(path, ("", "", False))[2],
     )
 
 

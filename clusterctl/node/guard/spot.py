@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,7 +120,7 @@ class Notices:
             noted = ""
             with contextlib.suppress(OSError, ValueError):
                 noted = read_text(self._place.spot)
-            put(self._place.spot, f"{noted}{json.dumps({**notice, 'seen_at': time.time()})}\n")
+            put(self._place.spot, f"{noted}{key}\n")
         return True
 
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 from clusterctl.lab.hosts.daemon import syscalls
 
 DATA = "/data"
+EMPTY = "/mnt"  # a folder of the host that nothing else uses
 # In the volume of a host's /data: the folder that the host sees, and next to it the file that fills
 # the volume. The host can neither see nor delete that file.
 SHOWN, FILLER = "shown", "filler"
@@ -97,6 +98,9 @@ def _free(volume: Path) -> int:
 def set_readonly(pid: int, readonly: bool) -> None:
     """Cover the /data of the host with PID 1 `pid` with a read-only view of it, or uncover it.
 
+    The view is a file system of its own that is read-only, mounted writable: so the kernel shows
+    one whose disk has failed.
+
     The volume itself cannot become read-only while a file on it is open for writing. Raise OSError.
     """
     # In a child, so that this process stays in its own mount namespace.
@@ -122,9 +126,10 @@ def _there(pid: int, act: Callable[[], None]) -> NoReturn:
 
 
 def _cover() -> None:
-    syscalls.mount(DATA, DATA, "", syscalls.MS_BIND, "")
-    flags = syscalls.MS_REMOUNT | syscalls.MS_BIND | syscalls.MS_RDONLY | syscalls.MS_NOSUID
-    syscalls.mount("", DATA, "", flags, "")
+    # An overlay without an upper layer cannot be written to. It needs two lower ones.
+    syscalls.mount("tmpfs", EMPTY, "tmpfs", syscalls.MS_RDONLY, "size=4k")
+    syscalls.mount("overlay", DATA, "overlay", syscalls.MS_NOSUID, f"lowerdir={DATA}:{EMPTY}")
+    syscalls.unmount(EMPTY)
 
 
 def _uncover() -> None:
