@@ -140,7 +140,7 @@ def add(launcher: Launcher, name: str, count: int) -> UpReport:
     An interrupted `add` continues when it is run again, and launches no further nodes until the
     first ones are ready.
     """
-    with changing(launcher.folder, launcher.clients):
+    with changing(launcher.folder, launcher.clients, launcher.timeouts):
         return start_up(launcher, _grown(launcher, name, count))
 
 
@@ -152,7 +152,7 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> ReducedClus
     NoSuchCluster, AwsError, ClusterctlError.
     """
     client = launcher.clients.ec2
-    with changing(launcher.folder, launcher.clients):
+    with changing(launcher.folder, launcher.clients, launcher.timeouts):
         there = _instances(client, launcher.folder)
         # Wanted nodes without an instance: they died, or an `add` never got them. They can be
         # removed, too, but not the head node.
@@ -202,7 +202,7 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
     what `up` raises.
     """
     client = launcher.clients.ec2
-    with changing(launcher.folder, launcher.clients):
+    with changing(launcher.folder, launcher.clients, launcher.timeouts):
         there = _as_if_never_retired(find_instances(client, name))
         _check_there(client, launcher.folder, there)
         before = unfinished_of(there)

@@ -326,7 +326,7 @@ def left_by_guards(planned: LaunchPlan) -> str:
 def launch(test: Selftest) -> Passed:
     launcher = test.launcher
     try:
-        with changing(launcher.folder, launcher.clients):
+        with changing(launcher.folder, launcher.clients, launcher.timeouts):
             # Long after the first check, if the question was left unanswered.
             check_absent(launcher)
             report = start_up(launcher, fixed_request(test.spec))
