@@ -697,13 +697,15 @@ def _check_nodes_going(
 ) -> None:
     """Show what would be lost with these nodes of the cluster, and ask whether to go on.
 
-    `verb` is remove or replace. With `yes` it does not ask. Without `force`, raises JobRunning
-    while a job runs, HostError if the head node does not respond,
-    and, with `yes`, ResultsAtRisk if something would be lost. Raises UsageError if it cannot ask,
-    MissingTool without the cluster's key, click.Abort.
+    `verb` is remove or replace. With `yes` it does not ask. With nodes that are missing, nothing
+    more is lost. Without `force`, raises JobRunning while a job runs, HostError if the head node
+    does not respond, and, with `yes`, ResultsAtRisk if something would be lost. Raises UsageError
+    if it cannot ask, MissingTool without the cluster's key, ClusterctlError without a head node,
+    click.Abort.
     """
     from clusterctl.ec2.cluster_resources import anothers_key
     from clusterctl.operations.losses import ResultsAtRisk
+    from clusterctl.operations.members import check_head
     from clusterctl.operations.ownership import check_not_anothers
     from clusterctl.operations.status import cluster_status
 
@@ -714,6 +716,10 @@ def _check_nodes_going(
         raise anothers_key(name)
     check_not_anothers(app.clients.ec2, folder)
     nodes = fold_hosts([f"{name}-{index}" for index in indices])
+    if not {one.node.index for one in found.instances} & set(indices):
+        output.confirm(f"{verb.capitalize()} {nodes}, which has no machine any more?", yes)
+        return
+    check_head(name, found.instances)
     losses = _losses(app, name, found.instances, indices=indices)
     # A node that cannot be reached may be the reason: it goes without --force, too.
     unknown = {host: why for host, why in losses.unknown.items() if host not in losses.off}
