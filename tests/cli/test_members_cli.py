@@ -89,6 +89,7 @@ def test_a_node_without_a_machine_is_replaced_and_the_head_node_first(running, c
     machines = {one.node.index: one.node.instance_id for one in find_instances(client, "demo")}
     client.terminate_instances(InstanceIds=[machines[0]])
     wait_until(lambda: len(find_instances(client, "demo")) == 1, "terminated")
+    assert "1 running, 1 missing" in clusterctl("list").out
     for command in ("remove", "replace"):
         ran = clusterctl(command, "demo", "1", "--yes", "--force")
         assert ran.status == 1
