@@ -31,6 +31,7 @@ from clusterctl.domain.cluster import Cluster, ClusterSpec, Market, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts, format_indices
+from clusterctl.domain.timeouts import Age
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.ec2.money.costs import LEAST_LEFT_S, format_usd
 
@@ -661,12 +662,14 @@ def _check_nodes(app: AppContext, cluster: Cluster) -> None:
         output.note(f"{silent}: not known whether an instance store holds data, which is lost")
     if full or silent:
         output.confirm(f"Stop the nodes of {name}?", False, instead="--force")
+        refuse_while_job_runs(app, name, "stopping the nodes ends it")  # the answer may take long
 
 
 def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> None:
     """Show what would be lost with the cluster, and ask whether to remove it.
 
-    With `yes` it does not ask. Raises ResultsAtRisk if something would be lost then, UsageError if
+    If the answer takes long, it looks again, and asks again if something else would be lost. With
+    `yes` it does not ask. Raises ResultsAtRisk if something would be lost then, UsageError if
     it cannot ask, click.Abort.
     """
     from clusterctl.operations.losses import Losses, ResultsAtRisk
@@ -679,17 +682,27 @@ def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> No
     if found.others:
         question = f"Remove {name}, with what was not made from here?"
         output.findings([Finding.warning("down.elsewhere", others_text(name, found.others))])
-    losses = _losses(app, name, found.instances, found.others) if found.instances else Losses()
-    at_risk = losses.findings(app.folder(name))
-    if yes and at_risk:
-        elsewhere = " --launched-elsewhere" if found.others else ""
-        raise ResultsAtRisk(
-            f"nothing was removed: what is named above goes with the nodes of {name}",
-            f"save it first, or lose it: clusterctl down {name} --yes --discard-results{elsewhere}",
-            at_risk,
-        )
-    output.findings(at_risk)
-    output.confirm(question, yes)
+    shown = None
+    while True:
+        age, losses = Age(app.timeouts.clock), Losses()
+        if found.instances:
+            losses = _losses(app, name, found.instances, found.others)
+        at_risk = losses.findings(app.folder(name))
+        if at_risk == shown:
+            return
+        if yes and at_risk:
+            elsewhere = " --launched-elsewhere" if found.others else ""
+            raise ResultsAtRisk(
+                f"nothing was removed: what is named above goes with the nodes of {name}",
+                f"save it first, or lose it: clusterctl down {name} --yes --discard-results"
+                f"{elsewhere}",
+                at_risk,
+            )
+        output.findings(at_risk)
+        output.confirm(question, yes)
+        if age.seconds < app.timeouts.holds_s:
+            return
+        shown = at_risk
 
 
 def _check_nodes_going(
