@@ -130,7 +130,7 @@ def launcher_of(
     app: AppContext,
     name: str,
     waiting: WaitingOptions = DEFAULT_WAITING,
-    approve: Callable[[LaunchPlan], bool] = lambda plan: False,
+    approve: Callable[[LaunchPlan], None] = lambda plan: None,
 ) -> Iterator[Launcher]:
     """Yield a launcher that shows its progress.
 
@@ -162,20 +162,20 @@ def launcher_of(
         raise
 
 
-def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], bool]:
+def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
     """Return a function that prints what a plan's cluster will cost and what an own role allows,
-    and requires a confirmation. It returns whether there was a question.
+    and requires a confirmation.
 
     It does not ask with `yes` or in a script, and does nothing in the lab, which costs nothing.
     Answering no raises click.Abort. It raises UsageError on a terminal that would not show the
     question.
     """
 
-    def approve(plan: LaunchPlan) -> bool:
+    def approve(plan: LaunchPlan) -> None:
         from clusterctl.operations.costs import running_cost
 
         if app.settings.lab:
-            return False
+            return
         question = "Launch?" if plan.missing else "Start?" if plan.stopped else "Change the role?"
         if plan.missing or plan.stopped:
             cost = running_cost(app.clients, plan)
@@ -185,12 +185,10 @@ def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], bool]:
                 f"role {plan.spec.instance_profile}: the nodes, and whoever logs in to them, "
                 f"{plan.grants} (--data-bucket and --checkpoint-prefix choose)"
             )
-        if not output.will_ask(question, yes, scripts=True):
-            return False
-        # The plan's remarks, as with --dry-run: what the image lacks, when the budget ends it.
-        output.findings([found for found in plan.findings if found.severity is Severity.INFO])
-        output.confirm(question, yes, scripts=True)
-        return True
+        if output.will_ask(question, yes, scripts=True):
+            # The plan's remarks, as with --dry-run: what the image lacks, when the budget ends it.
+            output.findings([found for found in plan.findings if found.severity is Severity.INFO])
+            output.confirm(question, yes, scripts=True)
 
     return approve
 

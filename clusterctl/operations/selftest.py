@@ -189,10 +189,9 @@ class Selftest:
         self.launcher = replace(self.launcher, progress=progress, approve=self._begin)
         self.interrupts = Interrupts(self.launcher.timeouts.clock)
 
-    def _begin(self, plan: LaunchPlan) -> bool:
+    def _begin(self, plan: LaunchPlan) -> None:
         """Note that the launch begins: the next step of the plan makes something."""
         self.launch_id = plan.launch_id
-        return False
 
     @property
     def name(self) -> str:

@@ -180,8 +180,9 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     if plan.stopped:
         for finding in ended_findings(launcher, plan):
             progress.finding(finding)
-    if (plan.missing or plan.stopped or plan.grants) and launcher.approve(plan):
-        PlanCheck(client, plan, launcher.timeouts).now()
+    if plan.missing or plan.stopped or plan.grants:
+        launcher.approve(plan)
+    PlanCheck(client, plan, launcher.timeouts).if_old()
     keep_site(folder, site_of(launcher.clients, plan.observed.instances))
     keep_key(folder, key)
 

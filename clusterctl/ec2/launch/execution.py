@@ -66,20 +66,15 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 600.0
 
 
 class CapacityTimeout:
-    """Waits between tries, each wait twice as long as the last, for `timeout_s` in all.
+    """Waits between tries, each wait twice as long as the last, for `timeout_s` in all."""
 
-    `check` is called after each wait, and raises if there is nothing to try for any more.
-    """
-
-    def __init__(
-        self, timeout_s: float, clock: Clock, check: Callable[[], None] = lambda: None
-    ) -> None:
-        self._clock, self._check = clock, check
+    def __init__(self, timeout_s: float, clock: Clock) -> None:
+        self._clock = clock
         self._deadline = clock.monotonic() + timeout_s
         self._gaps = backoff_delays(FIRST_WAIT_S, 2.0, LONGEST_WAIT_S)
 
     def wait(self, failure: AwsError, on_step: Callable[[str], None]) -> None:
-        """Wait until the next try. Raises `failure` if the time is up, and what `check` raises."""
+        """Wait until the next try. Raises `failure` if the time is up."""
         left_s = self._deadline - self._clock.monotonic()
         if left_s <= 0:
             raise failure
@@ -89,14 +84,14 @@ class CapacityTimeout:
             f"{why}; next try in {format_duration(wait_s)}, giving up in {format_duration(left_s)}"
         )
         self._clock.sleep(wait_s)
-        self._check()
 
 
 @dataclass
 class PlanCheck:
     """Checks that no other command has changed the cluster since the plan's snapshot.
 
-    `is_tagged`: the plan's tags were written, which EC2 may show a moment later.
+    A plan may be carried out long after it was made: after a wait for capacity, a question, or the
+    sleep of a laptop. `is_tagged`: its tags were written, which EC2 may show a moment later.
     """
 
     client: EC2Client
@@ -108,12 +103,9 @@ class PlanCheck:
         self._age = self.plan.observed.age
 
     def if_old(self) -> None:
-        """Check before a step, if this process or its machine stood still. Raises as `now` does."""
-        if self._age.seconds > self.timeouts.holds_s:
-            self.now()
-
-    def now(self) -> None:
-        """Check after a wait or a question. Raises ClusterctlError, AwsError."""
+        """Read the cluster again if it was read too long ago. Raises ClusterctlError, AwsError."""
+        if self._age.seconds < self.timeouts.holds_s:
+            return
         changed = self._changed()
         if changed and self.is_tagged:
             self.timeouts.clock.sleep(self.timeouts.shown_s)
@@ -272,7 +264,7 @@ def carry_out(
     once = without_retries(client)
     attempt = Attempt(client, once, plan.spec.name, launch_record, on_step, timeouts=timeouts)
     holds = PlanCheck(client, plan, timeouts)
-    capacity = CapacityTimeout(capacity_timeout_s, timeouts.clock, holds.now)
+    capacity = CapacityTimeout(capacity_timeout_s, timeouts.clock)
     # Keep the launches that this plan sends again. All others are finished: `check_finished`
     # refuses a plan where they are not.
     write_launches(launch_record, _sent_again(plan, launch_record))
