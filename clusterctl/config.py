@@ -56,7 +56,8 @@ def load_settings(
     the file.
 
     `config` is a file to read in place of the one that `find_file` finds; `cluster` selects the
-    file's entry that applies. boto3 reads AWS_* for what is left None. Raises UsageError.
+    file's entry that applies. boto3 reads AWS_* for what is left None. Raises UsageError, also for
+    a `profile` or `endpoint_url` with the local EC2.
     """
     # Imported here: runclust uses only `home_folder`, and starts faster without these.
     from clusterctl.configuration.options import (
@@ -77,6 +78,14 @@ def load_settings(
         **environment_values(environ, ACCOUNT),
         **{key: value for key, value in flags.items() if value is not None},
     }
+    elsewhere = {"--profile": profile, "--endpoint-url": endpoint_url}
+    named = [f"{option} {text}" for option, text in elsewhere.items() if text is not None]
+    if entries.get("lab") and named:
+        raise UsageError(
+            f"{' and '.join(named)} cannot be used with the local EC2, which is selected by --lab, "
+            "CLUSTERCTL_LAB or clusterctl.yaml",
+            "without the local EC2: --no-lab",
+        )
     return Settings(
         home=home_folder(environ),
         lab=bool(entries.get("lab")),

@@ -178,6 +178,18 @@ def test_lab_can_be_said_and_unsaid(folder, flag, variable, lab):
     assert load_settings(environ, lab=flag).lab is lab
 
 
+@pytest.mark.parametrize("option", ["profile", "endpoint_url"])
+def test_an_account_on_aws_that_is_named_with_the_local_ec2_is_not_ignored(folder, option):
+    """Who forgot CLUSTERCTL_LAB would take "there are no orphans" for a fact about the account."""
+    environ = {**environ_of(folder), "CLUSTERCTL_LAB": "1"}
+    with pytest.raises(UsageError, match=f"--{option.replace('_', '-')} it cannot be used"):
+        load_settings(environ, **{option: "it"})
+    assert getattr(load_settings(environ, lab=False, **{option: "it"}), option) == "it"
+    # What is not typed is for the commands on AWS.
+    (folder / "clusterctl.yaml").write_text("defaults: {profile: mine}\n")
+    assert load_settings(environ).lab
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [

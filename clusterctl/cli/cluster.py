@@ -31,6 +31,7 @@ from clusterctl.domain.cluster import Cluster, ClusterSpec, Market, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts, format_indices
+from clusterctl.domain.timeouts import Age
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.ec2.money.costs import LEAST_LEFT_S, format_usd
 
@@ -129,7 +130,7 @@ def launcher_of(
     app: AppContext,
     name: str,
     waiting: WaitingOptions = DEFAULT_WAITING,
-    approve: Callable[[LaunchPlan], bool] = lambda plan: False,
+    approve: Callable[[LaunchPlan], None] = lambda plan: None,
 ) -> Iterator[Launcher]:
     """Yield a launcher that shows its progress.
 
@@ -161,20 +162,20 @@ def launcher_of(
         raise
 
 
-def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], bool]:
+def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
     """Return a function that prints what a plan's cluster will cost and what an own role allows,
-    and requires a confirmation. It returns whether there was a question.
+    and requires a confirmation.
 
     It does not ask with `yes` or in a script, and does nothing in the lab, which costs nothing.
     Answering no raises click.Abort. It raises UsageError on a terminal that would not show the
     question.
     """
 
-    def approve(plan: LaunchPlan) -> bool:
+    def approve(plan: LaunchPlan) -> None:
         from clusterctl.operations.costs import running_cost
 
         if app.settings.lab:
-            return False
+            return
         question = "Launch?" if plan.missing else "Start?" if plan.stopped else "Change the role?"
         if plan.missing or plan.stopped:
             cost = running_cost(app.clients, plan)
@@ -184,12 +185,10 @@ def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], bool]:
                 f"role {plan.spec.instance_profile}: the nodes, and whoever logs in to them, "
                 f"{plan.grants} (--data-bucket and --checkpoint-prefix choose)"
             )
-        if not output.will_ask(question, yes, scripts=True):
-            return False
-        # The plan's remarks, as with --dry-run: what the image lacks, when the budget ends it.
-        output.findings([found for found in plan.findings if found.severity is Severity.INFO])
-        output.confirm(question, yes, scripts=True)
-        return True
+        if output.will_ask(question, yes, scripts=True):
+            # The plan's remarks, as with --dry-run: what the image lacks, when the budget ends it.
+            output.findings([found for found in plan.findings if found.severity is Severity.INFO])
+            output.confirm(question, yes, scripts=True)
 
     return approve
 
@@ -664,12 +663,14 @@ def _check_nodes(app: AppContext, cluster: Cluster) -> None:
         output.note(f"{silent}: not known whether an instance store holds data, which is lost")
     if full or silent:
         output.confirm(f"Stop the nodes of {name}?", False, instead="--force")
+        refuse_while_job_runs(app, name, "stopping the nodes ends it")  # the answer may take long
 
 
 def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> None:
     """Show what would be lost with the cluster, and ask whether to remove it.
 
-    With `yes` it does not ask. Raises ResultsAtRisk if something would be lost then, UsageError if
+    If the answer takes long, it looks again, and asks again if something else would be lost. With
+    `yes` it does not ask. Raises ResultsAtRisk if something would be lost then, UsageError if
     it cannot ask, click.Abort.
     """
     from clusterctl.operations.losses import Losses, ResultsAtRisk
@@ -682,17 +683,27 @@ def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> No
     if found.others:
         question = f"Remove {name}, with what was not made from here?"
         output.findings([others_finding(name, found.others)])
-    losses = _losses(app, name, found.instances, found.others) if found.instances else Losses()
-    at_risk = losses.findings(app.folder(name))
-    if yes and at_risk:
-        elsewhere = " --launched-elsewhere" if found.others else ""
-        raise ResultsAtRisk(
-            f"nothing was removed: what is named above goes with the nodes of {name}",
-            f"save it first, or lose it: clusterctl down {name} --yes --discard-results{elsewhere}",
-            at_risk,
-        )
-    output.findings(at_risk)
-    output.confirm(question, yes)
+    shown = None
+    while True:
+        age, losses = Age(app.timeouts.clock), Losses()
+        if found.instances:
+            losses = _losses(app, name, found.instances, found.others)
+        at_risk = losses.findings(app.folder(name))
+        if at_risk == shown:
+            return
+        if yes and at_risk:
+            elsewhere = " --launched-elsewhere" if found.others else ""
+            raise ResultsAtRisk(
+                f"nothing was removed: what is named above goes with the nodes of {name}",
+                f"save it first, or lose it: clusterctl down {name} --yes --discard-results"
+                f"{elsewhere}",
+                at_risk,
+            )
+        output.findings(at_risk)
+        output.confirm(question, yes)
+        if age.seconds < app.timeouts.holds_s:
+            return
+        shown = at_risk
 
 
 def _check_nodes_going(
@@ -700,13 +711,15 @@ def _check_nodes_going(
 ) -> None:
     """Show what would be lost with these nodes of the cluster, and ask whether to go on.
 
-    `verb` is remove or replace. With `yes` it does not ask. Without `force`, raises JobRunning
-    while a job runs, HostError if the head node does not respond,
-    and, with `yes`, ResultsAtRisk if something would be lost. Raises UsageError if it cannot ask,
-    MissingTool without the cluster's key, click.Abort.
+    `verb` is remove or replace. With `yes` it does not ask. With nodes that are missing, nothing
+    more is lost. Without `force`, raises JobRunning while a job runs, HostError if the head node
+    does not respond, and, with `yes`, ResultsAtRisk if something would be lost. Raises UsageError
+    if it cannot ask, MissingTool without the cluster's key, ClusterctlError without a head node,
+    click.Abort.
     """
     from clusterctl.ec2.cluster_resources import anothers_key
     from clusterctl.operations.losses import ResultsAtRisk
+    from clusterctl.operations.members import check_head
     from clusterctl.operations.ownership import check_not_anothers
     from clusterctl.operations.status import cluster_status
 
@@ -717,6 +730,10 @@ def _check_nodes_going(
         raise anothers_key(name)
     check_not_anothers(app.clients.ec2, folder)
     nodes = fold_hosts([f"{name}-{index}" for index in indices])
+    if not {one.node.index for one in found.instances} & set(indices):
+        output.confirm(f"{verb.capitalize()} {nodes}, which has no machine any more?", yes)
+        return
+    check_head(name, found.instances)
     losses = _losses(app, name, found.instances, indices=indices)
     # A node that cannot be reached may be the reason: it goes without --force, too.
     unknown = {host: why for host, why in losses.unknown.items() if host not in losses.off}

@@ -221,7 +221,7 @@ def list_(app: AppContext, as_json: bool) -> None:
         rows = [
             (
                 cluster.name,
-                states(cluster.nodes),
+                states(cluster.nodes, len(cluster.missing)),
                 "/".join(sorted({node.instance_type for node in cluster.nodes})),
                 cluster.gpus,
                 min(node.launched_at for node in cluster.nodes).strftime("%Y-%m-%d %H:%M %Z"),

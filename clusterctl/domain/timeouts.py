@@ -28,6 +28,20 @@ class Clock:
         return event.wait(seconds)
 
 
+class Age:
+    """How long ago this was made, also if the process or the machine stood still since."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock.monotonic(), clock.time()
+
+    @property
+    def seconds(self) -> float:
+        """By the clock that says more: monotonic clocks leave out a suspended machine's sleep."""
+        monotonic, time = self._since
+        return max(self._clock.monotonic() - monotonic, self._clock.time() - time)
+
+
 def backoff_delays(
     first_s: float = 0.2, growth: float = 1.4, limit_s: float = 5.0
 ) -> Iterator[float]:
@@ -81,6 +95,9 @@ class Timeouts:
     visible_s: float = 120.0  # until all instances of a launch are shown
     # Until descriptions show what an earlier command may have made, if it has made it.
     shown_s: float = 20.0
+    # For which a command may go by what it has read and written of the cluster: later, another one
+    # may have changed it.
+    holds_s: float = 20.0
     # Until none of them is pending. Slower ones are awaited when the nodes are made ready.
     started_s: float = 300.0
     rolled_back_s: float = 600.0  # until the instances of a failed launch are gone

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.cluster import Disk
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts, format_indices, parse_indices
+from clusterctl.domain.timeouts import Age, Timeouts
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -208,15 +209,16 @@ _CREATE, _DELETE = "ec2.CreateTags", "ec2.DeleteTags"
 
 
 @contextmanager
-def own_tags_count(client: EC2Client) -> Iterator[None]:
+def own_tags_count(client: EC2Client, timeouts: Timeouts) -> Iterator[None]:
     """Let DescribeInstances show all tags that this client has set and removed since.
 
     EC2 is eventually consistent (EC2's developer guide, "Eventual consistency"): for some seconds
     after CreateTags, a read may show the tags of before, also after another read that showed the
     new ones. A command that decides by tags that it has just written would decide by the old ones.
+    After `holds_s` EC2's count: another command may have changed them.
     """
-    # Instance id -> key -> value; None for a tag that was removed.
-    written: dict[str, dict[str, str | None]] = {}
+    # Instance id -> key -> value, and since when; None for a tag that was removed.
+    written: dict[str, dict[str, tuple[str | None, Age]]] = {}
 
     def begin(params: Any, context: dict[str, Any], **_: Any) -> None:
         """Forget these tags: without a response, only EC2 knows whether they have changed."""
@@ -235,14 +237,21 @@ def own_tags_count(client: EC2Client) -> Iterator[None]:
                 written.update(before)
             return
         keep = event_name.endswith(_CREATE)
-        labels = {tag["Key"]: tag.get("Value", "") if keep else None for tag in params["Tags"]}
+        age = Age(timeouts.clock)
+        labels = {
+            tag["Key"]: (tag.get("Value", "") if keep else None, age) for tag in params["Tags"]
+        }
         for id in params["Resources"]:
             written.setdefault(id, {}).update(labels)
 
     def show(parsed: Any, **_: Any) -> None:
         for reservation in parsed.get("Reservations", ()):
             for instance in reservation["Instances"]:
-                if own := written.get(instance["InstanceId"]):
+                if own := {
+                    key: value
+                    for key, (value, age) in written.get(instance["InstanceId"], {}).items()
+                    if age.seconds < timeouts.holds_s
+                }:
                     shown = tag_dict(instance.get("Tags")) | own
                     kept = {key: value for key, value in shown.items() if value is not None}
                     instance["Tags"] = tag_list(kept)

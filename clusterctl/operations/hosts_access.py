@@ -326,16 +326,19 @@ def cluster_of(
 
 
 def old_file_error(path: Path, hosts: Sequence[str], home: Path) -> UsageError | None:
-    """Return the error for a hosts file of which a part are nodes of a cluster, as in one that was
-    printed before a node was replaced. None for any other file."""
+    """Return the error for a hosts file of which a part are nodes of a cluster: one that was
+    printed before a node was replaced, or has other hosts too. None for any other file."""
     for folder in (ClusterFolder(found.parent) for found in sorted(home.glob("*/ssh_config"))):
         names, cluster = folder.node_names(), folder.path.name
         others = [host for host in hosts if host not in names]
-        if len(others) < len(hosts):
-            are = "is no node" if len(others) == 1 else "are no nodes"
+        if own := [host for host in hosts if host in names]:
+            are = "is a node" if len(own) == 1 else "are nodes"
+            no = "is" if len(others) == 1 else "are"
             return UsageError(
-                f"{fold_hosts(others)} of {path} {are} of {cluster}, as the others are",
-                f"write the file again: clusterctl hosts {cluster} > {shlex.quote(str(path))}",
+                f"the key of {cluster} is not used: in {path}, {fold_hosts(own)} {are} of "
+                f"{cluster}, and {fold_hosts(others)} {no} not",
+                f"if the file is older than a node, compare: clusterctl hosts {cluster}; or name a "
+                "key that all hosts know: --key FILE",
             )
     return None
 

@@ -102,8 +102,7 @@ class Launcher:
     how long nodes may take to get ready; None chooses it by their types (see `ready_within_s`).
     `capacity_timeout_s` is how long to wait for EC2 to have machines. With `accept_new_host_keys`,
     a host key that no other source has is taken from the node itself. `approve` is called before
-    the first step of a plan that launches or starts nodes, and raises if the user declines. It
-    returns whether there was a question.
+    the first step of a plan that launches or starts nodes, and raises if the user declines.
     """
 
     clients: Clients
@@ -113,7 +112,7 @@ class Launcher:
     timeout_s: float | None = None
     capacity_timeout_s: float = 0.0
     accept_new_host_keys: bool = False
-    approve: Callable[[LaunchPlan], bool] = lambda plan: False
+    approve: Callable[[LaunchPlan], None] = lambda plan: None
     timeouts: Timeouts = field(default_factory=Timeouts)
 
     @property

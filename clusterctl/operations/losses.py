@@ -116,7 +116,7 @@ class Losses:
             Finding.warning(
                 "results.unknown",
                 f"not known what is left there: {reason}",
-                f"if it can be started or reached again: clusterctl status {name}",
+                f"see whether it can be reached, or started again: clusterctl status {name}",
                 host,
             )
             for host, reason in self.unknown.items()
@@ -170,12 +170,13 @@ def _hosts(written: Iterable[Written]) -> str:
     return fold_hosts(list(dict.fromkeys(one.host for one in written)))
 
 
-def known_without_asking(cluster: Cluster | None, folder: ClusterFolder) -> Losses | None:
+def known_without_asking(cluster: Cluster, folder: ClusterFolder) -> Losses | None:
     """Return what is known without asking a node: nothing is there, or the head node cannot be
     queried. None if it has to be queried."""
-    heads = [node for node in cluster.nodes if node.index == 0] if cluster else []
+    heads = [node for node in cluster.nodes if node.index == 0]
     if not heads:
-        return Losses(unknown={f"{folder.path.name}-0": "there is no such instance any more"})
+        others = fold_hosts([node.name for node in cluster.nodes])
+        return Losses(unknown={others: f"the records of jobs went with {folder.path.name}-0"})
     if folder.launched and not LearntHostKeys(folder.known_hosts).recall(heads[0]):
         return Losses()  # it never became ready: no command has logged in to it, no job has run
     if heads[0].state is not NodeState.RUNNING:

@@ -89,12 +89,10 @@ def set_quarantine(
     with changing(folder, clients):
         there = _instances(client, folder)
         chosen = _chosen(name, members_of(there), indices)
-        head = members_of(there)[0]
-        if reason is not None and head in chosen:
+        if reason is not None and 0 in indices:
             raise UsageError(
-                f"{head.node.name} is the head node, and jobs start there: it cannot be in "
-                "quarantine",
-                f"replace it: clusterctl replace {name} {head.node.index}",
+                f"{name}-0 is the head node, and jobs start there: it cannot be in quarantine",
+                f"replace it: clusterctl replace {name} 0",
             )
         ids = [found.node.instance_id for found in chosen]
         now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ} {reason}".strip()
@@ -140,7 +138,7 @@ def add(launcher: Launcher, name: str, count: int) -> UpReport:
     An interrupted `add` continues when it is run again, and launches no further nodes until the
     first ones are ready.
     """
-    with changing(launcher.folder, launcher.clients):
+    with changing(launcher.folder, launcher.clients, launcher.timeouts):
         return start_up(launcher, _grown(launcher, name, count))
 
 
@@ -149,23 +147,24 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> ReducedClus
 
     Also forgets missing nodes with these indices, so that `up` does not launch them. Raises
     UsageError for the head node or an unknown index, MissingTool without the cluster's key,
-    NoSuchCluster, AwsError, ClusterctlError.
+    NoSuchCluster, AwsError, and ClusterctlError, also if the head node is missing.
     """
     client = launcher.clients.ec2
-    with changing(launcher.folder, launcher.clients):
+    with changing(launcher.folder, launcher.clients, launcher.timeouts):
         there = _instances(client, launcher.folder)
-        # Wanted nodes without an instance: they died, or an `add` never got them. They can be
-        # removed, too, but not the head node.
-        lost = set(wanted_of(there)[1:]) - {found.node.index for found in there}
-        # Includes nodes that an earlier `remove` marked and did not terminate. A member comes
-        # later, so that `_chosen` prefers it to a retired node with the same index.
-        nodes = [*there, *members_of(there)]
-        # `gone` also has the nodes that an interrupted `remove` has already terminated: a repeated
-        # `remove` accepts them and updates the others.
         before = unfinished_of(there)
-        gone = lost | set(before.remove) - {found.node.index for found in there}
-        going = _chosen(name, nodes, [index for index in indices if index not in gone])
-        _check_rest(name, there, going)
+        # Wanted nodes without an instance can be removed, too: they died, or an `add` never got
+        # them. A repeated `remove` accepts those that it has already terminated, and updates the
+        # others.
+        known = {*wanted_of(there), *(found.node.index for found in there)}
+        check_indices(name, known, set(indices).difference(before.remove))
+        if 0 in indices:
+            raise UsageError(
+                f"{name}-0 is the head node, and cannot be removed",
+                f"replace it (clusterctl replace {name} 0), or remove the cluster: "
+                f"clusterctl down {name}",
+            )
+        check_head(name, there)
         names = tuple(f"{name}-{index}" for index in sorted(set(indices)))
         wanted = [index for index in wanted_of(there) if index not in indices]
         # Selected by index: if two machines have launched the same node, both instances go.
@@ -194,7 +193,7 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> ReducedClus
 
 
 def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpReport:
-    """Launch new instances for these nodes, then terminate the old ones.
+    """Launch new instances for these nodes, then terminate the old ones, if they still exist.
 
     The new ones are in the same zone and placement group. In a capacity reservation the old
     instances are terminated first, because the new ones need their places. If EC2 has no capacity,
@@ -202,13 +201,13 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
     what `up` raises.
     """
     client = launcher.clients.ec2
-    with changing(launcher.folder, launcher.clients):
+    with changing(launcher.folder, launcher.clients, launcher.timeouts):
         there = _as_if_never_retired(find_instances(client, name))
         _check_there(client, launcher.folder, there)
         before = unfinished_of(there)
         # An index from an interrupted `replace` may already belong to the new instance, which must
         # not be replaced.
-        fresh = [index for index in indices if index not in before.replace]
+        fresh = [index for index in indices if index not in {*before.replace, *_missing(there)}]
         old = _chosen(name, members_of(there), fresh)
         names = [f"{name}-{index}" for index in sorted(set(indices))]
         launcher.progress.step(f"replacing {fold_hosts(names)}")
@@ -337,14 +336,17 @@ def _chosen(name: str, nodes: Sequence[Instance], indices: Sequence[int]) -> tup
     return tuple(by_index[index] for index in sorted(set(indices)))
 
 
-def _check_rest(name: str, there: Sequence[Instance], going: Sequence[Instance]) -> None:
-    """Raise UsageError if the head node is among those to be removed."""
-    head = members_of(there)[0]
-    if head.node.index in {found.node.index for found in going}:
-        raise UsageError(
-            f"{head.node.name} is the head node, and cannot be removed",
-            f"replace it (clusterctl replace {name} {head.node.index}), or remove the cluster: "
-            f"clusterctl down {name}",
+def _missing(there: Sequence[Instance]) -> set[int]:
+    """Return the indices of the nodes that should exist and have no instance."""
+    return set(wanted_of(there)) - {found.node.index for found in there}
+
+
+def check_head(name: str, there: Sequence[Instance]) -> None:
+    """Raise ClusterctlError if the head node is missing: it has the records of what jobs wrote."""
+    if 0 in _missing(there):
+        raise ClusterctlError(
+            f"{name}-0: the head node is gone, with the jobs and logs on its disk",
+            f"launch another in its place: clusterctl up {name}",
         )
 
 

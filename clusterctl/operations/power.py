@@ -72,7 +72,7 @@ def stop(
     is still starting or at the deadline.
     """
     client = launcher.clients.ec2
-    with changing(launcher.folder, launcher.clients):
+    with changing(launcher.folder, launcher.clients, launcher.timeouts):
         # Includes nodes that are being replaced or removed: they cost as much.
         there = find_instances(client, name)
         if not there:
@@ -117,7 +117,7 @@ def start(launcher: Launcher, name: str) -> UpReport:
 
     Missing nodes are launched, as by `up`. Raises what `up` raises.
     """
-    with changing(launcher.folder, launcher.clients):
+    with changing(launcher.folder, launcher.clients, launcher.timeouts):
         return start_up(launcher, lambda there: spec_of_existing(name, there))
 
 

@@ -39,6 +39,7 @@ from clusterctl.ec2.gc.orphans import GcOptions
 from clusterctl.ec2.instances import find_instances, find_states
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.launch.plan import LaunchPlan
+from clusterctl.ec2.launch.preflight import cluster_estimate
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, CostEstimate, Price, format_usd
 from clusterctl.ec2.money.prices import find_price
 from clusterctl.ec2.resources import CREATED_BY, NOT_TERMINATED, find_key_pairs, find_made
@@ -188,10 +189,9 @@ class Selftest:
         self.launcher = replace(self.launcher, progress=progress, approve=self._begin)
         self.interrupts = Interrupts(self.launcher.timeouts.clock)
 
-    def _begin(self, plan: LaunchPlan) -> bool:
+    def _begin(self, plan: LaunchPlan) -> None:
         """Note that the launch begins: the next step of the plan makes something."""
         self.launch_id = plan.launch_id
-        return False
 
     @property
     def name(self) -> str:
@@ -285,14 +285,18 @@ def plan(launcher: Launcher, spec: ClusterSpec, max_cost_usd: float) -> tuple[La
     """
     check_absent(launcher)
     planned = plan_up(launcher, fixed_request(spec))
-    if planned.refused:
-        raise LaunchRefused(spec.name, planned.findings)
+    machine = planned.observed.launch_catalogue.machines.get(spec.instance_type)
+    # Of a refused launch, too: its findings name a budget, which nobody gave to the self-test.
     estimate = planned.estimate
+    if estimate is None and machine:
+        estimate = cluster_estimate(planned.observed, machine)
     if estimate and spec.market is Market.SPOT:
         on_demand = find_price(launcher.clients, spec.instance_type, Market.ON_DEMAND)
         estimate = at_most(estimate, on_demand)
     most = most_usd(estimate)
     nodes = f"{count(NODES, 'node')} of {spec.instance_type}"
+    if planned.refused and (most is None or most <= max_cost_usd):
+        raise LaunchRefused(spec.name, planned.findings)
     if most is None or not most <= max_cost_usd:
         raise ClusterctlError(
             f"{nodes} cost up to about {format_usd(most)} in {MAX_HOURS:g} hours and the time that "
@@ -326,7 +330,7 @@ def left_by_guards(planned: LaunchPlan) -> str:
 def launch(test: Selftest) -> Passed:
     launcher = test.launcher
     try:
-        with changing(launcher.folder, launcher.clients):
+        with changing(launcher.folder, launcher.clients, launcher.timeouts):
             # Long after the first check, if the question was left unanswered.
             check_absent(launcher)
             report = start_up(launcher, fixed_request(test.spec))

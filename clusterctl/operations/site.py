@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.files import read_file, write_file
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.session import is_local
 from clusterctl.ec2.tags import own_tags_count
@@ -84,7 +85,9 @@ def keep_site(folder: ClusterFolder, site: Site) -> None:
 
 
 @contextmanager
-def changing(folder: ClusterFolder, clients: Clients) -> Iterator[None]:
+def changing(
+    folder: ClusterFolder, clients: Clients, timeouts: Timeouts = Timeouts()
+) -> Iterator[None]:
     """Hold the cluster's lock in the cluster's region and account, for a command that changes it.
 
     The command's own tags count at once. Raises what `locked` and `check_site` raise, and
@@ -92,7 +95,7 @@ def changing(folder: ClusterFolder, clients: Clients) -> Iterator[None]:
     """
     from clusterctl.operations.ownership import check_not_anothers
 
-    with locked(folder), own_tags_count(clients.ec2):
+    with locked(folder), own_tags_count(clients.ec2, timeouts):
         check_site(folder, clients)
         check_not_anothers(clients.ec2, folder)
         yield

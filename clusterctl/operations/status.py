@@ -109,7 +109,7 @@ def cluster_status(clients: Clients, folder: ClusterFolder) -> ClusterStatus:
     return ClusterStatus(cluster, instances, gone)
 
 
-def states(nodes: Iterable[Node], missing: int = 0) -> str:
+def states(nodes: Iterable[Node], missing: int) -> str:
     """Return the nodes counted by state, the most common state first: `3 running, 1 stopped`."""
     counts = Counter(map(shown_state, nodes))
     parts = [f"{count} {state}" for state, count in counts.most_common()]

@@ -27,8 +27,8 @@ from clusterctl.ec2.instances import (
 )
 from clusterctl.ec2.launch.execution import (
     CapacityTimeout,
+    PlanCheck,
     carry_out,
-    check_plan_holds,
     dry_run_findings,
 )
 from clusterctl.ec2.launch.observe import Request, observe
@@ -84,7 +84,7 @@ def up(launcher: Launcher, request: Request) -> UpReport:
     findings of the checks, AwsError, UsageError, and ClusterctlError naming each node that did not
     get ready.
     """
-    with changing(launcher.folder, launcher.clients):
+    with changing(launcher.folder, launcher.clients, launcher.timeouts):
         return start_up(launcher, request)
 
 
@@ -181,8 +181,9 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
         money = spending_of(launcher.clients, plan.observed.instances)
         for finding in ended_findings(name, plan.spec.limits, money):
             progress.finding(finding)
-    if (plan.missing or plan.stopped or plan.grants) and launcher.approve(plan):
-        check_plan_holds(client, plan, launcher.timeouts, is_tagged=False)
+    if plan.missing or plan.stopped or plan.grants:
+        launcher.approve(plan)
+    PlanCheck(client, plan, launcher.timeouts).if_old()
     keep_site(folder, site_of(launcher.clients, plan.observed.instances))
     keep_key(folder, key)
 

@@ -84,6 +84,32 @@ def test_a_cluster_whose_key_is_elsewhere_is_stopped_with_force(running, cluster
     assert states(client) == {NodeState.STOPPED}
 
 
+def test_a_node_without_a_machine_is_replaced_and_the_head_node_first(running, clusterctl, client):
+    """They were terminated in the console: nothing of them can be saved or lost."""
+    machines = {one.node.index: one.node.instance_id for one in find_instances(client, "demo")}
+    client.terminate_instances(InstanceIds=[machines[0]])
+    wait_until(lambda: len(find_instances(client, "demo")) == 1, "terminated")
+    assert "1 running, 1 missing" in clusterctl("list").out
+    for command in ("remove", "replace"):
+        ran = clusterctl(command, "demo", "1", "--yes", "--force")
+        assert ran.status == 1
+        assert "demo-0: the head node is gone, with the jobs and logs on its disk" in ran.err
+        assert "launch another in its place: clusterctl up demo" in ran.err
+    ran = clusterctl("down", "demo", "--yes")
+    assert ran.status == 1
+    assert "demo-1: not known what is left there: the records of jobs went with demo-0" in ran.err
+    ran = clusterctl("replace", "demo", "0", "--yes", "--timeout", "0.01s")
+    assert (ran.status, "RunInstances: 1 x p4d.24xlarge" in ran.err) == (1, True), ran.err
+    there = {one.node.index: one.node.instance_id for one in find_instances(client, "demo")}
+    assert there[1] == machines[1]
+    client.terminate_instances(InstanceIds=[machines[1]])
+    wait_until(lambda: len(find_instances(client, "demo")) == 1, "terminated")
+    ran = clusterctl("replace", "demo", "1", "--yes", "--timeout", "0.01s")
+    assert (ran.status, "RunInstances: 1 x p4d.24xlarge" in ran.err) == (1, True), ran.err
+    now = {one.node.index: one.node.instance_id for one in find_instances(client, "demo")}
+    assert (now[0], [*now]) == (there[0], [0, 1])
+
+
 def test_too_many_nodes_are_refused_at_once(running, clusterctl, client):
     ran = clusterctl("add", "demo", "99999")
     assert ran.status == 2

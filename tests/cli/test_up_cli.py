@@ -27,6 +27,7 @@ from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector
 from clusterctl.operations.local_state import keep_key, local_key
+from clusterctl.operations.losses import Losses
 from tests.cli.programs import BIN
 from tests.cli.running import DEMO, CommandLine, clusterctl, launched
 from tests.clock import LabClock
@@ -199,6 +200,34 @@ def test_down_asks_on_a_terminal(clusterctl, client, monkeypatch, answer, seen, 
     assert ran.status == status
     assert said in ran.err + ran.out
     assert len(find_instances(client, "demo")) == left
+
+
+def test_down_looks_again_after_an_answer_that_took_long(clusterctl, client, monkeypatch):
+    """A job was started meanwhile, from another machine."""
+    launched(clusterctl)
+    clock = LabClock()
+    clusterctl.timeouts = Timeouts(clock)
+    there = [Losses(), Losses(jobs=("j1",))]
+    monkeypatch.setattr("clusterctl.cli.cluster._losses", lambda *_: there[0])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
+    class Slow(io.StringIO):
+        def isatty(self):
+            return True
+
+        def readline(self, *size):
+            clock.advance(3600)
+            del there[:-1]
+            return super().readline(*size)
+
+    monkeypatch.setattr("sys.stdin", Slow("y\nn\n"))
+    ran = clusterctl("down", "demo")
+    assert (ran.status, len(find_instances(client, "demo"))) == (130, 2)
+    assert "job j1 has not ended, and ends with the nodes" in ran.err
+    # Nothing else would be lost than what was shown: there is one question.
+    monkeypatch.setattr("sys.stdin", Slow("y\n"))
+    assert clusterctl("down", "demo").status == 0
+    assert find_instances(client, "demo") == ()
 
 
 def test_up_and_down_do_nothing_where_nobody_can_answer(clusterctl, client, monkeypatch):

@@ -103,7 +103,6 @@ def test_a_node_that_two_machines_have_launched_at_once_is_said_and_can_be_remov
 
     def approve(plan):  # between the snapshot and the launch
         members.add(other, NAME, 1)
-        return False  # no question, so nothing is read again
 
     late = replace(world.launcher, approve=approve)
     with pytest.raises(ClusterctlError, match="several instances for demo-3") as caught:

@@ -17,7 +17,7 @@ from clusterctl.domain.cluster import ASLEEP, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.timeouts import Clock, Polling, Timeouts, backoff_delays
+from clusterctl.domain.timeouts import Age, Clock, Polling, Timeouts, backoff_delays
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import await_available
@@ -66,20 +66,15 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 600.0
 
 
 class CapacityTimeout:
-    """Waits between tries, each wait twice as long as the last, for `timeout_s` in all.
+    """Waits between tries, each wait twice as long as the last, for `timeout_s` in all."""
 
-    `check` is called after each wait, and raises if there is nothing to try for any more.
-    """
-
-    def __init__(
-        self, timeout_s: float, clock: Clock, check: Callable[[], None] = lambda: None
-    ) -> None:
-        self._clock, self._check = clock, check
+    def __init__(self, timeout_s: float, clock: Clock) -> None:
+        self._clock = clock
         self._deadline = clock.monotonic() + timeout_s
         self._gaps = backoff_delays(FIRST_WAIT_S, 2.0, LONGEST_WAIT_S)
 
     def wait(self, failure: AwsError, on_step: Callable[[str], None]) -> None:
-        """Wait until the next try. Raises `failure` if the time is up, and what `check` raises."""
+        """Wait until the next try. Raises `failure` if the time is up."""
         left_s = self._deadline - self._clock.monotonic()
         if left_s <= 0:
             raise failure
@@ -89,42 +84,58 @@ class CapacityTimeout:
             f"{why}; next try in {format_duration(wait_s)}, giving up in {format_duration(left_s)}"
         )
         self._clock.sleep(wait_s)
-        self._check()
 
 
-def check_plan_holds(
-    client: EC2Client, plan: LaunchPlan, timeouts: Timeouts, is_tagged: bool
-) -> None:
-    """Check, after a wait or a question, that no other command has changed the cluster since.
+@dataclass
+class PlanCheck:
+    """Checks that no other command has changed the cluster since the plan's snapshot.
 
-    `is_tagged`: the plan's tags were written, which EC2 may show a moment later. Raises
-    ClusterctlError, AwsError.
+    A plan may be carried out long after it was made: after a wait for capacity, a question, or the
+    sleep of a laptop. `is_tagged`: its tags were written, which EC2 may show a moment later.
     """
-    changed = _changed(plan, find_instances(client, plan.spec.name), is_tagged)
-    if changed and is_tagged:
-        timeouts.clock.sleep(timeouts.shown_s)
-        changed = _changed(plan, find_instances(client, plan.spec.name), is_tagged)
-    if changed:
-        raise ClusterctlError(
-            f"while this command waited, {changed}: it launches and starts nothing more",
-            f"see what there is: clusterctl status {plan.spec.name}; then run it again",
-        )
+
+    client: EC2Client
+    plan: LaunchPlan
+    timeouts: Timeouts
+    is_tagged: bool = False
+
+    def __post_init__(self) -> None:
+        self._age = self.plan.observed.age
+
+    def if_old(self) -> None:
+        """Read the cluster again if it was read too long ago. Raises ClusterctlError, AwsError."""
+        if self._age.seconds < self.timeouts.holds_s:
+            return
+        changed = self._changed()
+        if changed and self.is_tagged:
+            self.timeouts.clock.sleep(self.timeouts.shown_s)
+            changed = self._changed()
+        if changed:
+            raise ClusterctlError(
+                f"{changed} since this command read the cluster: it launches and starts nothing "
+                "more",
+                f"see what there is: clusterctl status {self.plan.spec.name}; then run it again",
+            )
+
+    def _changed(self) -> str:
+        self._age = Age(self.timeouts.clock)
+        there = find_instances(self.client, self.plan.spec.name)
+        return _changed(self.plan, there, self.is_tagged)
 
 
 def _changed(plan: LaunchPlan, there: Sequence[Instance], is_tagged: bool) -> str:
     """Return what another command has done to the cluster; empty if the plan still holds."""
+    tokens = {step.arguments.get("ClientToken") for step in plan.steps}
+    there = [
+        one
+        for one in there
+        if one.launch_token not in tokens and not one.launch_token.startswith(plan.launch_id)
+    ]
     name, before, now = plan.spec.name, plan.observed.instances, members_of(there)
     if before and not there:
         return f"all nodes of {name} were removed"
-    tokens = {step.arguments.get("ClientToken") for step in plan.steps}
     known = {one.node.instance_id for one in before}
-    others = [
-        one.node.name
-        for one in now
-        if one.node.instance_id not in known
-        and one.launch_token not in tokens
-        and not one.launch_token.startswith(plan.launch_id)
-    ]
+    others = [one.node.name for one in now if one.node.instance_id not in known]
     if others:
         return f"another command has launched {fold_hosts(others)}"
     wanted, expected = set(wanted_of(there)), set(wanted_of(before))
@@ -145,19 +156,21 @@ def search(
     results: dict[str, Any],
     attempt: Attempt,
     timeout: CapacityTimeout,
-    on_step: Callable[[str], None],
+    holds: PlanCheck,
 ) -> tuple[Instance, ...]:
     """Launch the step at the first of the plan's places that has room; return the instances.
 
     Raises AwsError for an error that no other place would fix, and when all places were tried and
-    `timeout` is up.
+    `timeout` is up, and what `holds` raises.
     """
+    on_step = attempt.on_step
     indices = indices_of(step)
     place = place_of(step.arguments, plan.observed)
     assert place, "the plan is for places that EC2 has"
     tried: list[Place] = []
     fills = True
     for number in itertools.count(1):
+        holds.if_old()
         try:
             return attempt.launch(step, results)
         except OutcomeUnknown:
@@ -250,15 +263,13 @@ def carry_out(
     work = _Remaining(list(plan.steps))
     once = without_retries(client)
     attempt = Attempt(client, once, plan.spec.name, launch_record, on_step, timeouts=timeouts)
-    capacity = CapacityTimeout(
-        *(capacity_timeout_s, timeouts.clock),
-        lambda: check_plan_holds(client, plan, timeouts, is_tagged=True),
-    )
+    holds = PlanCheck(client, plan, timeouts)
+    capacity = CapacityTimeout(capacity_timeout_s, timeouts.clock)
     # Keep the launches that this plan sends again. All others are finished: `check_finished`
     # refuses a plan where they are not.
     write_launches(launch_record, _sent_again(plan, launch_record))
     try:
-        _carry_out(client, plan, work, attempt, capacity, before_start, creations, iam)
+        _carry_out(client, plan, work, attempt, capacity, holds, before_start, creations, iam)
     except ClusterctlError:
         # An elastic address costs money even without nodes, so release it. Not if a launch may have
         # taken place: the next `up` then uses the address. After Ctrl-C, which is no
@@ -285,6 +296,7 @@ def _carry_out(
     work: _Remaining,
     attempt: Attempt,
     timeout: CapacityTimeout,
+    holds: PlanCheck,
     before_start: Callable[[], None],
     creations: Creations,
     iam: Any,
@@ -292,14 +304,17 @@ def _carry_out(
     on_step, timeouts = attempt.on_step, attempt.timeouts
     while work.steps:
         step = work.steps.pop(0)
+        if step.operation == "create_tags" and not holds.is_tagged:
+            holds.if_old()
+            holds.is_tagged = True
         work.last = step.operation
         on_step(step.describe())
         if step.operation == "run_instances":
             if "Placement" in step.arguments:
                 await_available(client, plan.spec.name, timeouts)
-            _launch(plan, step, work, attempt, timeout)
+            _launch(plan, step, work, attempt, timeout, holds)
         elif step.operation == "start_instances":
-            _start(client, step, attempt, timeout, before_start)
+            _start(client, step, attempt, timeout, holds, before_start)
         elif step.operation == "associate_address":
             _associate(client, plan.spec.name, step, work.results, timeouts)
         elif "IamInstanceProfile" in step.arguments:
@@ -382,12 +397,17 @@ def _give_profile(client: EC2Client, step: Step, timeouts: Timeouts) -> None:
 
 
 def _launch(
-    plan: LaunchPlan, step: Step, work: _Remaining, attempt: Attempt, timeout: CapacityTimeout
+    plan: LaunchPlan,
+    step: Step,
+    work: _Remaining,
+    attempt: Attempt,
+    timeout: CapacityTimeout,
+    holds: PlanCheck,
 ) -> None:
     indices = indices_of(step)
     made: tuple[Instance, ...] = ()
     try:
-        made = search(plan, step, work.results, attempt, timeout, attempt.on_step)
+        made = search(plan, step, work.results, attempt, timeout, holds)
     except AwsError as failure:
         scarce = refusal_action(failure.code) in (RefusalAction.NEXT_PLACE, RefusalAction.WAIT)
         if not scarce or not plan.can_do_without(indices, len(work.launched)):
@@ -468,6 +488,7 @@ def _start(
     step: Step,
     attempt: Attempt,
     timeout: CapacityTimeout,
+    holds: PlanCheck,
     before: Callable[[], None],
 ) -> None:
     """Start stopped nodes. Waits for nodes that are still stopping, and for capacity."""
@@ -476,6 +497,7 @@ def _start(
     once = without_retries(client)
     too_fast = iter(range(ATTEMPTS))
     for gap_s in backoff_delays(0.5):
+        holds.if_old()
         before()
         try:
             with translated():

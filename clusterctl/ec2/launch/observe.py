@@ -20,6 +20,7 @@ from clusterctl.domain.cluster import (
     is_free_tag,
 )
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError, no_such_cluster
+from clusterctl.domain.timeouts import Age, Clock
 from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.images import Image, find_image
 from clusterctl.ec2.instances import (
@@ -216,7 +217,8 @@ class Observed:
     network to allow SSH from; empty where this machine's public address is unknown and the security
     group's existing rules must do. `unresolved` are launches that were sent a short time ago and
     have shown no instance yet. `node_role` is the cluster's own role if the spec requests it, and
-    `profile_associations` has the ids of those that have to change, by instance id.
+    `profile_associations` has the ids of those that have to change, by instance id. `age` is how
+    long ago `instances` were read.
     """
 
     spec: ClusterSpec
@@ -232,6 +234,7 @@ class Observed:
     unresolved: tuple[SentLaunch, ...] = ()
     node_role: NodeRole | None = None
     profile_associations: Mapping[str, str] = field(default_factory=dict)
+    age: Age = field(default_factory=lambda: Age(Clock()), compare=False)
 
     @property
     def launch_catalogue(self) -> Catalogue:
@@ -268,7 +271,7 @@ def observe(
     `request` makes the spec from the existing instances, `launch_record` is the file with the
     launches that were sent. Raises AwsError, ClusterctlError, and what `request` raises.
     """
-    client = clients.ec2
+    client, age = clients.ec2, Age(creations.timeouts.clock)
     sent = read_launches(launch_record)
     launched = launched_with(client, [one.token for one in sent])
     instances = _merged(find_instances(client, name), launched)
@@ -306,6 +309,7 @@ def observe(
         ),
         address=next(iter(details_of(made, ElasticAddress)), None),
         unresolved=unresolved,
+        age=age,
     )
     if requested.instance_profile:
         observed = _with_profile(clients, observed, creations)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from moto.ec2.models import ec2_backends
@@ -15,11 +14,11 @@ from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import cluster_resources
 from clusterctl.ec2.instances import find_instances, tag, wanted_of
 from clusterctl.ec2.launch.attempt import read_launches
-from clusterctl.ec2.launch.execution import check_plan_holds
+from clusterctl.ec2.launch.execution import PlanCheck
 from clusterctl.ec2.resources import find_addresses
-from clusterctl.ec2.tags import NODES, read_disk
+from clusterctl.ec2.tags import NODES, own_tags_count, read_disk
 from clusterctl.lab.faults.kinds import Boot, Capacity
-from tests.ec2.launching import TYPE, ZONES, faults, launches
+from tests.ec2.launching import TYPE, ZONES, faults, launches, single_attempts
 
 __all__ = ["faults", "launches"]
 
@@ -220,11 +219,12 @@ def test_a_launch_that_waited_ends_where_another_command_has_changed_the_cluster
 
     def after(waits):
         if waits == 1:
-            other(launches.client, nodes)
+            other(single_attempts(launches.client), nodes)
             faults(Capacity(TYPE, "us-east-1a", 9))
 
     launches.clock.after_wait = after
-    with pytest.raises(ClusterctlError, match=changed) as caught:
+    own_tags = own_tags_count(launches.client, Timeouts(launches.clock))
+    with own_tags, pytest.raises(ClusterctlError, match=changed) as caught:
         launches.carry_out(plan, 3600)
     assert caught.value.message.endswith("it launches and starts nothing more")
     assert launches.clock.waits[0] == 30
@@ -232,10 +232,40 @@ def test_a_launch_that_waited_ends_where_another_command_has_changed_the_cluster
     assert read_launches(launches.record) == ()
 
 
+@pytest.mark.parametrize(
+    ("other", "changed"),
+    [
+        (removed_request, "another command has removed demo-1 from the cluster"),
+        (stopped, "another command has stopped demo-0"),
+    ],
+)
+def test_a_launch_that_stood_still_ends_where_another_command_has_changed_the_cluster(
+    launches, other, changed
+):
+    """A laptop's lid was closed after the cluster had been read."""
+    launches.up(SPEC)
+    plan = launches.plan(replace(SPEC, nodes=3), "more")
+    there = find_instances(launches.client, "demo")
+    ids = [one.node.instance_id for one in there]
+    if other is stopped:
+        stopped(launches.client, ids[:1])
+    else:
+        tag(launches.client, ids, {NODES: "0"})
+        launches.client.terminate_instances(InstanceIds=ids[1:])
+    launches.clock.advance(60)
+    with pytest.raises(ClusterctlError, match=changed):
+        launches.carry_out(plan)
+    assert len(launches.sent) == 1, "that of the cluster"
+    assert not any(2 in one.wanted for one in find_instances(launches.client, "demo"))
+
+
 def test_after_a_question_the_plan_must_be_as_it_was_shown(launches):
     fresh = launches.plan(SPEC)
-    timeouts = Timeouts(launches.clock)
-    check = partial(check_plan_holds, launches.client, timeouts=timeouts, is_tagged=False)
+
+    def check(plan):
+        launches.clock.advance(60)
+        PlanCheck(launches.client, plan, Timeouts(launches.clock)).if_old()
+
     check(fresh)
     launches.up(SPEC)
     with pytest.raises(ClusterctlError, match=r"has launched demo-\[0-1\]"):
