@@ -28,7 +28,7 @@ from clusterctl.cli.status import print_nodes, with_counts
 from clusterctl.configuration.effective import SpecDraft
 from clusterctl.configuration.options import OPTIONS
 from clusterctl.domain.cluster import Cluster, ClusterSpec, Market, NodeState
-from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool, UsageError
+from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.units import count, format_bytes, format_duration
@@ -636,22 +636,15 @@ def _note_reservations(ids: Sequence[str], region: str) -> None:
 def _check_nodes(app: AppContext, cluster: Cluster) -> None:
     """Raise JobRunning if a job runs, and ask whether to erase instance stores that hold data.
 
-    Raises MissingTool with a hint without the cluster's key here, click.Abort.
+    Raises MissingTool without the cluster's key here, click.Abort.
     """
     from clusterctl.operations.power import stored_bytes
 
     name = cluster.name
     running = [node for node in cluster.nodes if node.state is NodeState.RUNNING]
-    try:
-        refuse_while_job_runs(app, name, "stopping the nodes ends it")
-        with app.open(name) as access:
-            stored = stored_bytes(access, running)
-    except MissingTool as error:
-        raise MissingTool(
-            f"cannot ask whether a job runs: {error.message}",
-            "copy the folder from the machine that ran `up`, or stop the nodes without asking: "
-            f"clusterctl stop {name} --force",
-        ) from error
+    refuse_while_job_runs(app, name, "stopping the nodes ends it")
+    with app.open(name) as access:
+        stored = stored_bytes(access, running)
     full = [one.host for one in stored.outcomes if one.value]
     silent = fold_hosts([one.host for one in stored.failures])
     if full:
@@ -702,7 +695,7 @@ def _check_nodes_going(
     and, with `yes`, ResultsAtRisk if something would be lost. Raises UsageError if it cannot ask,
     MissingTool without the cluster's key, click.Abort.
     """
-    from clusterctl.ec2.cluster_resources import anothers_key
+    from clusterctl.operations.access import cluster_key
     from clusterctl.operations.losses import ResultsAtRisk
     from clusterctl.operations.ownership import check_not_anothers
     from clusterctl.operations.status import cluster_status
@@ -710,8 +703,7 @@ def _check_nodes_going(
     folder = app.folder(name)
     found = cluster_status(app.clients, folder)
     check_nodes(app, name, indices)
-    if not folder.key.exists():
-        raise anothers_key(name)
+    cluster_key(folder)
     check_not_anothers(app.clients.ec2, folder)
     nodes = fold_hosts([f"{name}-{index}" for index in indices])
     losses = _losses(app, name, found.instances, indices=indices)
