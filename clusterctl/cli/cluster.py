@@ -28,7 +28,7 @@ from clusterctl.cli.status import print_nodes, with_counts
 from clusterctl.configuration.effective import SpecDraft
 from clusterctl.configuration.options import OPTIONS
 from clusterctl.domain.cluster import Cluster, ClusterSpec, Market, NodeState
-from clusterctl.domain.errors import AwsError, ClusterctlError, MissingTool, UsageError
+from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.timeouts import Age
@@ -638,22 +638,15 @@ def _note_reservations(ids: Sequence[str], region: str) -> None:
 def _check_nodes(app: AppContext, cluster: Cluster) -> None:
     """Raise JobRunning if a job runs, and ask whether to erase instance stores that hold data.
 
-    Raises MissingTool with a hint without the cluster's key here, click.Abort.
+    Raises MissingTool without the cluster's key here, click.Abort.
     """
     from clusterctl.operations.power import stored_bytes
 
     name = cluster.name
     running = [node for node in cluster.nodes if node.state is NodeState.RUNNING]
-    try:
-        refuse_while_job_runs(app, name, "stopping the nodes ends it")
-        with app.open(name) as access:
-            stored = stored_bytes(access, running)
-    except MissingTool as error:
-        raise MissingTool(
-            f"cannot ask whether a job runs: {error.message}",
-            "copy the folder from the machine that ran `up`, or stop the nodes without asking: "
-            f"clusterctl stop {name} --force",
-        ) from error
+    refuse_while_job_runs(app, name, "stopping the nodes ends it")
+    with app.open(name) as access:
+        stored = stored_bytes(access, running)
     full = [one.host for one in stored.outcomes if one.value]
     silent = fold_hosts([one.host for one in stored.failures])
     if full:
@@ -717,7 +710,7 @@ def _check_nodes_going(
     if it cannot ask, MissingTool without the cluster's key, ClusterctlError without a head node,
     click.Abort.
     """
-    from clusterctl.ec2.cluster_resources import anothers_key
+    from clusterctl.operations.access import cluster_key
     from clusterctl.operations.losses import ResultsAtRisk
     from clusterctl.operations.members import check_head
     from clusterctl.operations.ownership import check_not_anothers
@@ -726,8 +719,7 @@ def _check_nodes_going(
     folder = app.folder(name)
     found = cluster_status(app.clients, folder)
     check_nodes(app, name, indices)
-    if not folder.key.exists():
-        raise anothers_key(name)
+    cluster_key(folder)
     check_not_anothers(app.clients.ec2, folder)
     nodes = fold_hosts([f"{name}-{index}" for index in indices])
     if not {one.node.index for one in found.instances} & set(indices):

@@ -8,7 +8,13 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Optional
 
 from clusterctl.domain.cluster import Market, NodeState
-from clusterctl.ec2.instances import Instance, find_instances, stopped_since, unfinished_of
+from clusterctl.ec2.instances import (
+    Instance,
+    find_instances,
+    first_launch,
+    stopped_since,
+    unfinished_of,
+)
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -110,16 +116,32 @@ def newest(instances: Collection[Instance], before: datetime | None = None) -> I
 def find_gone(
     client: EC2Client, name: str, missing: Collection[int], there: Sequence[Instance]
 ) -> dict[int, Instance | None]:
-    """Return the last instance of each missing node that is gone; None where EC2 has none.
+    """Return what `gone_nodes` does of a cluster, from what EC2 shows. Raises AwsError."""
+    return gone_nodes(find_instances(client, name, GONE) if missing else (), missing, there)
 
-    EC2 shows a terminated instance for about an hour. Instances that clusterctl terminated are left
-    out: their index is wanted again. So are nodes that an unfinished `add` has not launched: they
-    are among the missing, and not gone. `there` are the cluster's instances. Raises AwsError.
+
+def gone_nodes(
+    ended: Sequence[Instance], missing: Collection[int], there: Sequence[Instance]
+) -> dict[int, Instance | None]:
+    """Return the last instance of each missing node that is gone; None where EC2 has none. Pure.
+
+    `ended` are those of that name, which EC2 shows for about an hour, `there` the cluster's others.
+    Instances that clusterctl replaced or removed are left out: their index is wanted again. So are
+    those of an earlier cluster of that name, which ended before this one began. A missing node is
+    not gone if its machine is being replaced, or if an unfinished `add` has not launched it.
     """
-    found = find_instances(client, name, GONE) if missing else ()
-    last = {
-        index: newest([one for one in found if one.node.index == index and not one.retired])
-        for index in missing
-    }
+    began = min((first_launch(one) for one in there), default=None)
+    own = [
+        one
+        for one in ended
+        if not one.retired
+        and (not began or (stopped_since(one.transition_reason) or began) >= began)
+    ]
+    being_replaced = {one.node.index for one in there}
     requested = unfinished_of(there).add
+    last = {
+        index: newest([one for one in own if one.node.index == index])
+        for index in missing
+        if index not in being_replaced
+    }
     return {index: one for index, one in last.items() if one or index not in requested}

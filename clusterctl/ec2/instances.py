@@ -80,6 +80,11 @@ class Instance:
         return self.efa_interfaces > 0
 
 
+def first_launch(instance: Instance) -> datetime:
+    """Return the start of the first run; of the last run where EC2 does not show the first."""
+    return instance.first_launched_at or instance.node.launched_at
+
+
 def list_clusters(client: EC2Client) -> tuple[Cluster, ...]:
     """Return every cluster of the account in this region, by name. Raises AwsError."""
     found = find_every_cluster(client)

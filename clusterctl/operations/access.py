@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
-from clusterctl.domain.errors import ClusterctlError, HostError, HostUnreachable, MissingTool
+from clusterctl.domain.errors import (
+    ClusterctlError,
+    HostError,
+    HostUnreachable,
+    MissingTool,
+    UsageError,
+)
 from clusterctl.domain.ranges import check_indices
 from clusterctl.domain.results import FanoutResult
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.keys import load_key
+from clusterctl.transport.keys import KeyRing
 from clusterctl.transport.session import Identity, Session
 from clusterctl.transport.target import Target
+from clusterctl.transport.user_config import KeySources
+
+if TYPE_CHECKING:
+    from paramiko import PKey
 
 
 @dataclass(frozen=True)
@@ -149,6 +161,27 @@ def log_in_everywhere(access: Access, within_s: float) -> FanoutResult[Session]:
     return fan_out(access.connections.session, access.all_targets)
 
 
+def cluster_key(folder: ClusterFolder) -> PKey:
+    """Return the key that logs in to a cluster's nodes: of its file, or of the agent with that key.
+
+    Raises MissingTool if there is none: the file is not there, or cannot be used.
+    """
+    name, agent = folder.path.name, os.environ.get("SSH_AUTH_SOCK", "")
+    why = f"is not on this machine: {folder.key}"
+    hint = "copy the folder from the machine that ran `up`"
+    try:
+        keys = KeyRing(folder.path).keys(KeySources((folder.key,), agent, only_files=True))
+    except UsageError as error:
+        keys, why = [], f"cannot be used: {error.message}"
+        hint = error.hint or "copy the file from the machine that ran `up`, or a backup"
+    if not keys:
+        raise MissingTool(
+            f"the key of cluster {name} {why}",
+            f"{hint}; without it work `clusterctl stop {name} --force`, `clusterctl down {name}`",
+        )
+    return keys[0]
+
+
 def open_access(
     cluster: Cluster,
     folder: ClusterFolder,
@@ -159,23 +192,18 @@ def open_access(
     """Return access to a cluster's nodes. Opens no connection yet.
 
     A node that does not run gives HostUnreachable when it is used; the others work. `explain` is
-    described at Connections. Raises MissingTool if the cluster's key is not on this machine,
-    ClusterctlError if no node runs.
+    described at Connections. Raises MissingTool as cluster_key does, ClusterctlError if no
+    node runs.
     """
     if all(node.state is not NodeState.RUNNING for node in cluster.nodes):
         raise ClusterctlError(
             f"no node of {cluster.name} is running", f"see `clusterctl status {cluster.name}`"
         )
-    if not folder.key.exists():
-        raise MissingTool(
-            f"the key of cluster {cluster.name} is not on this machine: {folder.key}",
-            "copy the folder from the machine that ran `up`; `clusterctl down` works without it",
-        )
     # The head node runs operations/watchdog.py, which imports this module, without clusterctl.ec2.
     # known_hosts imports that package, so it is imported only here.
     from clusterctl.operations.known_hosts import ClusterHostKeys
 
-    identity = Identity((load_key(folder.key),))
+    identity = Identity((cluster_key(folder),))
     host_keys = ClusterHostKeys(folder.known_hosts, cluster)
     connections = Connections(identity, host_keys, explain=explain, timeouts=timeouts)
     return Access(cluster, folder, connections, proxy_command, timeouts)

@@ -26,6 +26,7 @@ from clusterctl.ec2.instances import (
     Instance,
     find_every_cluster,
     find_instances,
+    first_launch,
     members_of,
     tag,
     wanted_of,
@@ -33,7 +34,6 @@ from clusterctl.ec2.instances import (
 from clusterctl.ec2.money.costs import (
     RunningCost,
     Spending,
-    first_launch,
     node_cost,
     price_key,
     spending,

@@ -280,17 +280,20 @@ def open_nodes(
 ) -> HostsAccess:
     """Return access to nodes of a cluster, by the files in its folder and without EC2.
 
-    `explain` is described at Connections, `at_once` at open_hosts. Raises UsageError, also if the
-    cluster's key cannot be read.
+    `explain` is described at Connections, `at_once` at open_hosts. Raises UsageError, MissingTool
+    as cluster_key does.
     """
     targets = _nodes(folder, hosts, user)
     dial.start_connecting(targets[:at_once])
 
+    from clusterctl.operations.access import cluster_key
     from clusterctl.transport.connections import Connections
     from clusterctl.transport.keys import KnownHostKeys, load_key
     from clusterctl.transport.session import Identity
 
-    identity = Identity((*([load_key(key)] if key else ()), load_key(folder.key)))
+    given = dict.fromkeys(targets, [load_key(key)]) if key else {}
+    others = [hop for hop in with_jumps(targets) if hop not in given]
+    identity = Identity((cluster_key(folder),) if others else (), given)
     host_keys = KnownHostKeys(
         [folder.known_hosts],
         renew=f"run `clusterctl up {folder.path.name}` again, with its options: "

@@ -12,19 +12,18 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
-from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.errors import ClusterctlError, MissingTool
 from clusterctl.domain.files import Lock, file_lock, write_file
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.timeouts import Clock
-from clusterctl.operations.access import needs_jump
+from clusterctl.operations.access import cluster_key, needs_jump
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.transport.keys import load_key
 
 if TYPE_CHECKING:
     from clusterctl.ec2.launch.attempt import SentLaunch
@@ -145,14 +144,22 @@ class LocalKey:
 def local_key(folder: ClusterFolder, name: str) -> LocalKey:
     """Return the key in the folder, or a new one that `keep_key` has to write.
 
-    Raises UsageError if the key file cannot be read.
+    Raises MissingTool if the key file cannot be used.
     """
     comment = f"clusterctl-{name}"
     if folder.key.exists():
-        key = load_key(folder.key)
+        key = cluster_key(folder)
         return LocalKey(f"{key.get_name()} {key.get_base64()} {comment}")
     pair = new_key_pair(comment)
     return LocalKey(pair.public, pair.private)
+
+
+def public_key(folder: ClusterFolder) -> str:
+    """Return the public half of the key in the folder as one line; empty if there is no such key,
+    or it cannot be used: that must not keep `down` from removing instances."""
+    with suppress(MissingTool):
+        return local_key(folder, folder.path.name).public if folder.key.exists() else ""
+    return ""
 
 
 def keep_key(folder: ClusterFolder, key: LocalKey) -> None:

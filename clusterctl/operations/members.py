@@ -16,7 +16,6 @@ from clusterctl.domain.cluster import ASLEEP, Cluster, ClusterSpec, Node, NodeSt
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError, no_such_cluster
 from clusterctl.domain.ranges import check_indices, fold_hosts
 from clusterctl.ec2 import tags
-from clusterctl.ec2.cluster_resources import anothers_key
 from clusterctl.ec2.instances import (
     Instance,
     as_cluster,
@@ -32,6 +31,7 @@ from clusterctl.ec2.instances import (
 from clusterctl.ec2.launch.observe import Request, spec_of_existing
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.tags import Unfinished
+from clusterctl.operations.access import cluster_key
 from clusterctl.operations.down import wait_for_unfinished_launches
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.local_state import sent_launches
@@ -313,7 +313,7 @@ def _instances(client: EC2Client, folder: ClusterFolder) -> tuple[Instance, ...]
 
 def _check_there(client: EC2Client, folder: ClusterFolder, there: Sequence[Instance]) -> None:
     """Raise UsageError if all nodes are being replaced, NoSuchCluster if there is no instance,
-    MissingTool if the cluster's key is not in the folder: nodes could not get the change."""
+    MissingTool without the cluster's key: nodes could not get the change."""
     name = folder.path.name
     if not members_of(there):
         if there:
@@ -322,8 +322,7 @@ def _check_there(client: EC2Client, folder: ClusterFolder, there: Sequence[Insta
                 f"finish that first: clusterctl up {name}",
             )
         raise no_such_cluster(name, client.meta.region_name)
-    if not folder.key.exists():
-        raise anothers_key(name)
+    cluster_key(folder)
 
 
 def _chosen(name: str, nodes: Sequence[Instance], indices: Sequence[int]) -> tuple[Instance, ...]:

@@ -20,7 +20,7 @@ from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.resources import CREATED_BY, KeyPair, Resource, ResourceKind, find_key_pairs
 from clusterctl.node.jobs.folder import text_in
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.local_state import local_key, sent_launches
+from clusterctl.operations.local_state import public_key, sent_launches
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -104,7 +104,7 @@ def ownership(
     agreed: Collection[str] = (),
 ) -> Ownership:
     """Return what the folder proves. `key_pairs` are those that EC2 has of the cluster."""
-    key = _public_key(folder)
+    key = public_key(folder)
     started = creations.started
     # Without a key to compare, an import that was not refused proves it: the name was free then.
     own = [
@@ -121,16 +121,12 @@ def ownership(
     )
 
 
-def _public_key(folder: ClusterFolder) -> str:
-    return local_key(folder, folder.path.name).public if folder.key.exists() else ""
-
-
 def check_not_anothers(client: EC2Client, folder: ClusterFolder) -> None:
     """Raise MissingTool if EC2 has another key of the cluster than its folder. Raises AwsError.
 
     Without a key in the folder nothing is checked: then this machine claims no cluster.
     """
-    key, name = _public_key(folder), folder.path.name
+    key, name = public_key(folder), folder.path.name
     if not key:
         return
     if any(one.public_key and not one.holds(key) for one in find_key_pairs(client, name)):

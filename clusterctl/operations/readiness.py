@@ -44,7 +44,7 @@ from clusterctl.ec2.instances import Instance, as_cluster, find_instances, find_
 from clusterctl.ec2.launch.request import LARGE_GPUS
 from clusterctl.ec2.session import is_local
 from clusterctl.jobs.deploy import HOSTS_PATH, deploy_files, deployed_files
-from clusterctl.operations.access import cluster_targets
+from clusterctl.operations.access import cluster_key, cluster_targets
 from clusterctl.operations.guards import EndMessage, update_guards
 from clusterctl.operations.known_hosts import (
     AgentHostKeys,
@@ -55,7 +55,6 @@ from clusterctl.operations.launcher import Launcher, Stage, StepProgress, check_
 from clusterctl.operations.local_state import hosts_text, ssh_config_text
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.keys import load_key
 from clusterctl.transport.session import Identity
 from clusterctl.transport.target import Target
 
@@ -467,7 +466,7 @@ def _reach_and_join(
     left_out = [node for node in cluster.nodes if node not in awaited]
     progress.nodes([node.name for node in awaited])
     host_keys = LearntHostKeys(folder.known_hosts)
-    identity = Identity((load_key(folder.key),))
+    identity = Identity((cluster_key(folder),))
     with Connections(identity, host_keys, CONNECT_TIMEOUT_S, timeouts=timeouts) as connections:
         watch = InstanceWatch(client, cluster.name, instances, clock)
         target_of = cluster_targets(cluster, launcher.proxy_command, watch.latest)

@@ -58,7 +58,7 @@ from clusterctl.operations.gc import GarbageCollector
 from clusterctl.operations.interrupts import Interrupts
 from clusterctl.operations.kill import cancel
 from clusterctl.operations.launcher import Launcher, LaunchRefused, LineProgress
-from clusterctl.operations.local_state import local_key
+from clusterctl.operations.local_state import public_key
 from clusterctl.operations.logs import follow
 from clusterctl.operations.results import NoResults, results_of_cluster
 from clusterctl.operations.selftest_report import (
@@ -591,7 +591,7 @@ def _spare_others(test: Selftest) -> None:
     nodes = find_instances(client, name, NOT_TERMINATED)
     own = [one for one in nodes if one.launch_token.startswith(f"{test.launch_id}-")]
     test.instance_ids.update(one.node.instance_id for one in own)
-    key = local_key(folder, name).public if folder.key.exists() else ""
+    key = public_key(folder)
     # EC2 may leave out the public half of a key.
     keys = [one for one in find_key_pairs(client, name) if one.public_key and not one.holds(key)]
     others = [one.node.instance_id for one in nodes if one not in own]

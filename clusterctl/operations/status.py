@@ -76,14 +76,16 @@ class ClusterStatus:
     def findings(self) -> list[Finding]:
         """The nodes that have several machines, or are missing, with why they are gone."""
         name = self.cluster.name
-        return self.duplicates + [
-            Finding.warning(
-                "node.missing",
-                f"it is gone: {why_gone(instance)}" if instance else NOT_SHOWN,
-                f"launch another in its place: clusterctl up {name}",
-                f"{name}-{index}",
-            )
+        why = {
+            f"{name}-{index}": f"it is gone: {why_gone(instance)}" if instance else NOT_SHOWN
             for index, instance in self.gone.items()
+        }
+        for node in self.leaving:
+            if node.index in self.cluster.missing:
+                why[node.name] = "it is being replaced, and its new machine is not launched yet"
+        hint = f"launch another in its place: clusterctl up {name}"
+        return self.duplicates + [
+            Finding.warning("node.missing", text, hint, node) for node, text in why.items()
         ]
 
 
@@ -154,9 +156,10 @@ def unreachable_hint(instance: Instance, impaired: bool, timed_out: bool) -> str
         # A replacement would lose the jobs, logs and checkpoints on the head node's disk. EC2 stops
         # no spot instance of a one-time request, so such a head node can only be replaced.
         again = (
-            "if it does not come back in some minutes, all nodes off and on again (ends jobs; root "
-            f"volumes are kept): clusterctl stop {name} --force; clusterctl start {name}"
+            "all nodes off and on again (ends jobs; root volumes are kept): "
+            f"clusterctl stop {name} --force; clusterctl start {name}"
         )
+    again = f"if it does not come back in some minutes, {again}"
     if timed_out and not impaired:
         return f"has this machine's address changed? clusterctl up {name} lets it in; else {again}"
     return again

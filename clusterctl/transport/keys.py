@@ -30,16 +30,8 @@ from clusterctl.transport.user_config import KeySources
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 
 
-class LockedKey(UsageError):
-    """A key file with a passphrase."""
-
-
-class PublicKey(UsageError):
-    """A file with a public key instead of a private one."""
-
-
 def load_key(path: Path) -> paramiko.PKey:
-    """Return the private key in a file. Raise UsageError, or LockedKey if it has a passphrase."""
+    """Return the private key in a file. Raise UsageError."""
     try:
         return paramiko.PKey.from_path(path)
     except FileNotFoundError:
@@ -47,16 +39,15 @@ def load_key(path: Path) -> paramiko.PKey:
     except OSError as error:
         raise UsageError(f"cannot read the key {path}: {error.strerror}") from None
     except (paramiko.PasswordRequiredException, TypeError):
-        raise LockedKey(
+        raise UsageError(
             f"the key {path} has a passphrase", f"load it into an agent first: ssh-add {path}"
         ) from None
-    except Exception as error:  # for a bad file, cryptography and paramiko raise a dozen types
-        if public_blob(path):
-            raise PublicKey(
+    except Exception:  # for a bad file, cryptography and paramiko raise a dozen types
+        if _public_line(path):
+            raise UsageError(
                 f"{path} is a public key", "load its private key into an agent with ssh-add"
             ) from None
-        reason = str(error).strip() or type(error).__name__
-        raise UsageError(f"{path} is not a private key: {reason}") from None
+        raise UsageError(f"{path} is not a private key, or is damaged") from None
 
 
 class KeyRing:
@@ -79,14 +70,14 @@ class KeyRing:
         for a public key. Raises UsageError if nothing is left to offer and one of its own files
         could not be used.
         """
-        agents = self._agent(sources.agent)
-        others = [] if sources.only_files else agents
+        agent = sources.agent
+        others = [] if sources.only_files else self._agent(agent)
         if sources.files is None:
-            default = self._of_files([self._folder / name for name in DEFAULT_KEYS], agents, [])
+            default = self._of_files([self._folder / name for name in DEFAULT_KEYS], agent, [])
             found = [*others, *default]
         else:
             unusable: list[UsageError] = []
-            found = [*self._of_files(sources.files, agents, unusable), *others]
+            found = [*self._of_files(sources.files, agent, unusable), *others]
             if unusable and not found:
                 raise unusable[0]
         # By the public key, so that none is offered twice: sshd counts each offer.
@@ -96,7 +87,7 @@ class KeyRing:
         return list(keys.values())
 
     def _of_files(
-        self, paths: Iterable[Path], agents: list[paramiko.PKey], unusable: list[UsageError]
+        self, paths: Iterable[Path], agent: str, unusable: list[UsageError]
     ) -> list[paramiko.PKey]:
         """Return the keys of files. Adds the errors of those that cannot be used to `unusable`."""
         keys = []
@@ -108,7 +99,7 @@ class KeyRing:
                 key, blob = None, public_blob(path)
                 unusable.append(error)
             if key is None and blob:
-                key = next((one for one in agents if one.asbytes() == blob), None)
+                key = next((one for one in self._agent(agent) if one.asbytes() == blob), None)
             if key is not None:
                 keys.append(key)
         return keys
@@ -135,9 +126,7 @@ def public_blob(path: Path) -> bytes:
     also if a passphrase protects it; else the file with `.pub` at the end of its name has it.
     """
     try:
-        lines = [line.strip() for line in path.read_text(errors="replace").splitlines()]
-        if lines and "BEGIN" not in lines[0]:
-            return base64.b64decode(lines[0].split()[1])
+        lines = path.read_text(errors="replace").splitlines()
         data = base64.b64decode("".join(line for line in lines if not line.startswith("-----")))
         if data.startswith(_OPENSSH_KEY):
             message = paramiko.Message(data[len(_OPENSSH_KEY) :])
@@ -145,10 +134,20 @@ def public_blob(path: Path) -> bytes:
                 message.get_binary()
             message.get_int()
             return bytes(message.get_binary())
-        public = path.with_name(path.name + ".pub")
-        return public_blob(public) if public.exists() else b""
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError):
+        pass
+    return _public_line(path) or _public_line(path.with_name(f"{path.name}.pub"))
+
+
+def _public_line(path: Path) -> bytes:
+    """Return the public key in a file of one; empty for any other file."""
+    try:
+        kind, text = path.read_text(errors="replace").split(maxsplit=2)[:2]
+        blob = base64.b64decode(text)
+    except (OSError, ValueError):
         return b""
+    # As SSH sends it, a key begins with the length of its type, and the type.
+    return blob if blob[4:].startswith(kind.encode()) else b""
 
 
 def _is_there(path: Path) -> bool:

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from clusterctl.domain.cluster import Market
-from clusterctl.ec2.gone import BLOCK, SPOT, newest, why_gone
+from clusterctl.ec2.gone import BLOCK, SPOT, gone_nodes, newest, why_gone
 from clusterctl.ec2.instances import read_instance
 from clusterctl.ec2.launch.attempt import DEATHS
 from tests.ec2.money.test_spending import NOW, machine
@@ -125,3 +125,22 @@ def test_the_instance_that_was_there_at_a_time_is_meant():
 @pytest.mark.parametrize("code", DEATHS)
 def test_each_reason_that_has_a_hint_at_a_launch_has_words_later(code):
     assert why_gone(ended(f"{code}: said by EC2")).by
+
+
+def test_the_last_machine_of_each_missing_node():
+    head = machine(3, "running", index=0)
+    before = replace(machine(5, "terminated", index=1), transition_reason=at_h(4))
+    lost = replace(machine(3, "terminated", index=1), transition_reason=at_h(1))
+    assert gone_nodes([before, lost], [1, 2], [head]) == {1: lost, 2: None}
+    # One that ended before this cluster began was of another with that name.
+    assert gone_nodes([before], [1], [head]) == {1: None}
+    # The head node was stopped since, and started again.
+    restarted = machine(0.5, "running", index=0, made=3)
+    assert gone_nodes([before, lost], [1], [restarted]) == {1: lost}
+    # A machine that is being replaced still runs.
+    old = replace(machine(3, "running", index=1), retired=True)
+    assert gone_nodes([lost], [1], [head, old]) == {}
+
+
+def at_h(hours):
+    return f"User initiated ({NOW - timedelta(hours=hours):%Y-%m-%d %H:%M:%S} GMT)"

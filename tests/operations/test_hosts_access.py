@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import MissingTool, UsageError
 from clusterctl.domain.files import write_file
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.hosts_access import open_hosts
 from clusterctl.operations.local_state import new_key_pair, ssh_config_text
+from clusterctl.transport.keys import load_key
 from clusterctl.transport.target import Target
 from tests.cli.programs import call
 from tests.operations.clusters import cluster, node
+from tests.transport.test_hosts_login import agent
 
 HEAD = Target("demo-0", "203.0.113.9", "ubuntu")
 
@@ -82,6 +86,32 @@ def test_a_hosts_file_from_before_a_node_was_replaced(home, tmp_path):
     key = home / "demo/id_ed25519"
     assert len(reached(home, path, "10.0.0.4\n10.0.0.99\n", key=key).targets) == 2
     assert len(reached(home, path, "10.0.0.98\n10.0.0.99\n").targets) == 2
+
+
+def test_a_key_that_is_given_is_the_only_one_for_the_hosts(home, tmp_path):
+    """Else a login would say nothing of the key. The head node, on the way, gets the cluster's."""
+    mine = tmp_path / "mine"
+    write_file(mine, new_key_pair("mine").private)
+    with reached(home, tmp_path / "hosts", "10.0.0.5\n", key=mine) as access:
+        offered = access.connections.identity.keys_for
+        assert offered(access.targets[0]) == [load_key(mine)]
+        assert list(offered(HEAD)) == [load_key(home / "demo/id_ed25519")]
+    # Where no other host is on the way, the cluster's key is not needed.
+    write_file(home / "demo/id_ed25519", b"")
+    [target] = reached(home, tmp_path / "hosts", "203.0.113.9\n", key=mine).targets
+    assert target.jump is None
+    with pytest.raises(MissingTool, match="cannot be used: .* is not a private key, or is damaged"):
+        reached(home, tmp_path / "hosts", "203.0.113.9\n")
+
+
+def test_the_agent_signs_for_a_cluster_key_with_a_passphrase(home, tmp_path, monkeypatch):
+    key = home / "demo/id_ed25519"
+    with agent(tmp_path, key) as sock:
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(sock))
+        public = load_key(key).asbytes()
+        subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", key], check=True)
+        [key] = reached(home, tmp_path / "hosts", "demo-1\n").connections.identity.keys
+        assert key.asbytes() == public
 
 
 def test_the_user_that_is_given_wins(home, tmp_path):

@@ -13,10 +13,16 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.domain.cluster import Market, NodeState
+from clusterctl.domain.cluster import Cluster, Market, NodeState
 from clusterctl.domain.errors import AwsError, HostUnreachable
+from clusterctl.ec2.gone import gone_nodes
 from clusterctl.ec2.instances import Instance
-from clusterctl.operations.status import Ec2Explanation, describe_state, unreachable_hint
+from clusterctl.operations.status import (
+    ClusterStatus,
+    Ec2Explanation,
+    describe_state,
+    unreachable_hint,
+)
 from clusterctl.transport.target import Target
 from tests.lab.running import client
 from tests.operations.clusters import node
@@ -27,7 +33,8 @@ RUNNING, STOPPED = NodeState.RUNNING, NodeState.STOPPED
 SINCE = "2026-11-01 00:00:00 UTC"
 # Minutes before TCP would give up, but long enough for a login on a busy machine.
 SOON_S = 200.0
-AGAIN = "a new machine in its place, its disks are lost: clusterctl replace demo"
+BACK = "if it does not come back in some minutes"
+AGAIN = f"{BACK}, a new machine in its place, its disks are lost: clusterctl replace demo"
 
 
 def instance(index: int = 1, state: NodeState = RUNNING, **fields) -> Instance:
@@ -73,7 +80,7 @@ def test_the_words(found, impaired, words):
         (1, NodeState.STOPPING, False, False, "clusterctl start demo"),
         (1, STOPPED, False, True, "clusterctl start demo"),
         (1, NodeState.TERMINATED, False, True, "clusterctl up demo"),
-        (1, RUNNING, False, True, "clusterctl up demo lets it in; else a new machine"),
+        (1, RUNNING, False, True, "clusterctl up demo lets it in; else if it does not"),
         (1, RUNNING, True, True, f"{AGAIN} 1"),
         (1, RUNNING, False, False, f"{AGAIN} 1"),
         # The head node's disk has the jobs, so it is not replaced.
@@ -289,3 +296,13 @@ def test_the_exit_status_is_the_commands_and_so_is_what_is_piped_in_and_out(pair
         argv, input=given, env=pair.environ, capture_output=True, timeout=240, check=False
     )
     assert (done.returncode, done.stdout) == (0, given.replace(b"a", b"b"))
+
+
+def test_a_node_whose_machine_is_being_replaced_is_not_said_to_be_gone():
+    there = (instance(0), instance(1, retired=True))
+    cluster = Cluster("demo", "us-east-1", "ubuntu", (there[0].node,), (0, 1))
+    [found] = ClusterStatus(cluster, there, gone_nodes([], cluster.missing, there)).findings
+    assert (found.host, found.message) == (
+        "demo-1",
+        "it is being replaced, and its new machine is not launched yet",
+    )

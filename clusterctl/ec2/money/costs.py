@@ -17,7 +17,12 @@ from clusterctl.domain.cluster import ASLEEP, AWAKE, Limits, Market, NodeState
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import count, format_duration
-from clusterctl.ec2.instances import Instance, billing_reservations, stopped_since
+from clusterctl.ec2.instances import (
+    Instance,
+    billing_reservations,
+    first_launch,
+    stopped_since,
+)
 from clusterctl.node.guard.settings import GRACE_S
 
 # The keys in the tag of the limits -> fields of Limits.
@@ -415,11 +420,6 @@ class Spending:
     @property
     def ends_in_s(self) -> Optional[float]:
         return None if self.ends_in_h is None else self.ends_in_h * 3600
-
-
-def first_launch(instance: Instance) -> datetime:
-    """Return the start of the first run; of the last run where EC2 does not show the first."""
-    return instance.first_launched_at or instance.node.launched_at
 
 
 def price_key(instance: Instance) -> tuple[str, Market, str]:
