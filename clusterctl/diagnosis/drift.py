@@ -1,4 +1,4 @@
-"""Findings about how the nodes of a cluster differ, and about what is wrong with each node.
+"""The findings of `doctor`: how the nodes of a cluster differ, and what is wrong with each node.
 
 The most frequent value is the norm. If two are equally frequent, it is the first node's.
 """

@@ -1,5 +1,5 @@
-"""Checks of hosts that `diagnose`, `doctor` and `disk` share: clocks, hostnames, throttled GPUs,
-EFA cards, full disks."""
+"""Comparisons of hosts that the findings of `diagnose`, `doctor` (in drift) and `disk` share:
+clocks, hostnames, throttled GPUs, EFA cards, full disks."""
 
 from __future__ import annotations
 

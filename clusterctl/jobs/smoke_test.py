@@ -1,4 +1,5 @@
-"""Commands that `env install` runs on the head node to try the training environment.
+"""Commands that `env install` runs on the head node to try the training environment, such as
+bootstrap/shell/ranks.py.
 
 The first is an allreduce with one rank on each node, as a smoke test. The second makes a few steps
 of the trainer, so that the GPU driver compiles the kernels that TensorFlow lacks for its GPUs.

@@ -1,6 +1,7 @@
-"""The watchdog of a job (`train --watchdog`). It needs no other machine than the head node.
+"""The diagnosis that a job's runner starts if the job makes no step for long enough
+(`train --watchdog`).
 
-If the job makes no step for long enough, its runner starts `main` here, which diagnoses it as
+It needs no other machine than the head node. `main` diagnoses as
 `diagnose` does, with the head node's own SSH keys. It stores the evidence in the job's folder and
 writes the verdict to the job's log.
 """

@@ -14,7 +14,7 @@ Every module of `clusterctl/` in the words of its first line.
 [How clusterctl is built](architecture.md) tells how they work together, and where to add what.
 
 A text that a user sees is where its value is: a finding with its check, an error where it is
-raised, the outcome of a command in its module of `cli/`.
+raised, the outcome of a command, or why it has none, in its module of `cli/`.
 
 `python scripts/lib/modules.py` writes this page.
 """
@@ -24,7 +24,7 @@ def page() -> str:
     """Return the page."""
     package = TOP / "clusterctl"
     lines = [HEAD]
-    for folder in sorted(one.parent for one in package.rglob("__init__.py")):
+    for folder in sorted({one.parent for one in package.rglob("*.py")}):
         rows = [(one.stem, _first(one)) for one in sorted(folder.glob("*.py"))]
         rows = [row for row in rows if row[1] and row[0] != "__init__"]
         if rows:

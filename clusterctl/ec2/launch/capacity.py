@@ -1,4 +1,4 @@
-"""Zones that offer a type, and what to do when EC2 has no capacity.
+"""Zones that offer a type, and what a refusal of EC2 means, as a value: where to try next.
 
 Also reserved capacity (On-Demand Capacity Reservations and Capacity Blocks), and one table of the
 error codes with which EC2 refuses a launch. The codes are from EC2's error list and from the lists

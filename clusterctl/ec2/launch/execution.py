@@ -1,4 +1,5 @@
-"""Execution of a launch plan: its steps in order, each launch at the first place with capacity.
+"""Execution of a launch plan: its steps in order, each launch at the first place with capacity. If
+no place has any, it waits and tries again.
 
 Before anything is made, EC2 is asked whether it would permit the launch.
 """
