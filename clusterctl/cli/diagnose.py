@@ -20,9 +20,9 @@ from clusterctl.cli.host_options import (
 from clusterctl.cli.params import (
     LocalPath,
     OutputFile,
-    check_written,
     job_argument,
     json_option,
+    refuse_overwriting,
 )
 from clusterctl.domain.errors import ClusterctlError
 
@@ -94,7 +94,7 @@ def diagnose(
     from clusterctl.diagnosis import bundle as bundles
     from clusterctl.diagnosis.verdict import diagnose as conclude
 
-    check_written([path for path in (save, page) if path], [bundle] if bundle else [])
+    refuse_overwriting([path for path in (save, page) if path], [bundle] if bundle else [])
     one_of(name, source, *[f"--from {bundle}"] * bool(bundle))
     hint = "name them with --hosts, -w, --slurm or --local; of a cluster, give JOB"
     check_launcher(launcher, source, hint)

@@ -244,13 +244,10 @@ class OutputFile(LocalPath):
         return path
 
 
-def check_written(written: Iterable[Path], read: Iterable[Path]) -> None:
-    """Raise UsageError if a file is to be written that is also read, or written twice, or whose
-    folder is not there."""
+def refuse_overwriting(written: Iterable[Path], read: Iterable[Path]) -> None:
+    """Raise UsageError if a file is to be written that is also read, or written twice."""
     taken = list(read)
     for path in written:
-        if not path.parent.is_dir():
-            raise UsageError(f"cannot write {path}: there is no folder {path.parent}", "make it")
         if any(_is_same(path, other) for other in taken):
             raise UsageError(f"{path} is named twice: it would be overwritten", "name another file")
         taken.append(path)

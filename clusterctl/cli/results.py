@@ -14,7 +14,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command, cluster_named
-from clusterctl.cli.params import JobId, NodePath, check_written, json_option
+from clusterctl.cli.params import JobId, NodePath, json_option, refuse_overwriting
 from clusterctl.cli.train import exit_status, how_it_ended, note_lost
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import count, format_duration
@@ -112,7 +112,10 @@ def results(
     # A shell expands `--log *.log`: all files but the first arrive as arguments.
     files = [*logs, *filter(None, (name, job)), *more] if logs else []
     written = [Path(file) for file in (csv_file, plot) if file and file != "-"]
-    check_written(written, [Path(file) for file in files if file != "-"])
+    refuse_overwriting(written, [Path(file) for file in files if file != "-"])
+    for path in written:
+        if not path.parent.is_dir():
+            raise UsageError(f"cannot write {path}: there is no folder {path.parent}", "make it")
     push = None
     if cloudwatch is not None:
         if files or log_dir is not None:

@@ -318,6 +318,8 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
     severity = INFO if works_alone(rank) or evaluates else _severity(scene, works=True)
     if severity is ERROR and (saves_with_progress(rank) or not (seen or scene.stall)):
         severity = WARNING
+    elif saves_with_progress(rank):
+        severity = INFO  # steps that are late on a busy machine are no reason to name it
     cpu_of = "its main thread" if of_main else "all its threads"
     shown = (*shown, f"rank {rank.number}: {cpu:.0%} of a processor by {cpu_of}")
     return RankFinding("rank.busy", severity, rank, activity, shown, hint)
