@@ -29,11 +29,11 @@ from clusterctl.ec2.instances import (
     wanted_of,
 )
 from clusterctl.ec2.launch.observe import Request, spec_of_existing
-from clusterctl.ec2.launch.plan import LaunchPlan
+from clusterctl.ec2.launch.plan import LaunchPlan, unfinished_findings
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.access import cluster_key
 from clusterctl.operations.down import wait_for_unfinished_launches
-from clusterctl.operations.launcher import Launcher
+from clusterctl.operations.launcher import Launcher, LaunchRefused
 from clusterctl.operations.local_state import sent_launches
 from clusterctl.operations.readiness import make_ready
 from clusterctl.operations.site import changing
@@ -229,6 +229,10 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
             if not sent_launches(launcher.folder):
                 with suppress(AwsError):
                     _close_failed_replacement(client, name, isinstance(failure, AwsError))
+            if isinstance(failure, LaunchRefused):
+                # Its own tags are no request of before.
+                checked = (one for one in failure.findings if one.check != "cluster.unfinished")
+                failure.findings = (*checked, *unfinished_findings(name, there))
             raise
 
 

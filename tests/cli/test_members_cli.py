@@ -10,6 +10,7 @@ import pytest
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import UsageError
+from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.money import prices
 from clusterctl.operations.folder import ClusterFolder
@@ -108,6 +109,16 @@ def test_a_node_without_a_machine_is_replaced_and_the_head_node_first(running, c
     assert (ran.status, "RunInstances: 1 x p4d.24xlarge" in ran.err) == (1, True), ran.err
     now = {one.node.index: one.node.instance_id for one in find_instances(client, "demo")}
     assert (now[0], [*now]) == (there[0], [0, 1])
+
+
+def test_a_replace_that_is_refused_reports_no_request_but_earlier_ones(running, clusterctl, client):
+    ids = [found.node.instance_id for found in find_instances(client, "demo")]
+    client.create_tags(Resources=ids, Tags=[{"Key": tags.LIMITS, "Value": "max-hourly=0.01"}])
+    for earlier in ("", "add 1"):
+        client.create_tags(Resources=ids, Tags=[{"Key": tags.UNFINISHED, "Value": earlier}])
+        ran = clusterctl("replace", "demo", "1", "--yes", "--force")
+        assert (ran.status, "[cost.hourly]" in ran.err) == (1, True), ran.err
+        assert re.findall("not finished: (.*) \\[", ran.err) == ["add demo-1"] * bool(earlier)
 
 
 def empty(key):
