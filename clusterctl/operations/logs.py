@@ -184,14 +184,18 @@ def refuse_while_running(
             f"end it first (clusterctl cancel {name}), or go on all the same: --force",
         )
     disturbed = {target.host for target in (access.targets if targets is None else targets)}
-    models = [job for job in running.jobs if job.spec.preset == SERVE]
-    for host in [job.spec.hosts[0] for job in models]:
+    served, stops = [], []
+    for job in running.jobs:  # by now, all serve a model
+        host, model = job.spec.hosts[0], job.spec.destination.removeprefix("model ")
         if {host, access.head_name} & disturbed:
             by = "" if host in disturbed else f" by {access.head_name}"
-            raise JobRunning(
-                f"a model is served on {host}{by}, and {because}",
-                f"end it first (clusterctl serve {name} --stop), or go on all the same: --force",
-            )
+            served.append(f"model {model} is served on {host}{by}")
+            stops.append(f"clusterctl serve {name} --stop --model {model}")
+    if served:
+        raise JobRunning(
+            f"{', '.join(served)}, and {because}",
+            f"end it first ({'; '.join(stops)}), or go on all the same: --force",
+        )
 
 
 def job_running(cluster: str, job_id: str, because: str) -> JobRunning:
