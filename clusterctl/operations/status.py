@@ -154,9 +154,10 @@ def unreachable_hint(instance: Instance, impaired: bool, timed_out: bool) -> str
         # A replacement would lose the jobs, logs and checkpoints on the head node's disk. EC2 stops
         # no spot instance of a one-time request, so such a head node can only be replaced.
         again = (
-            "if it does not come back in some minutes, all nodes off and on again (ends jobs; root "
-            f"volumes are kept): clusterctl stop {name} --force; clusterctl start {name}"
+            "all nodes off and on again (ends jobs; root volumes are kept): clusterctl stop "
+            f"{name} --force; clusterctl start {name}"
         )
+    again = f"if it does not come back in some minutes, {again}"
     if timed_out and not impaired:
         return f"has this machine's address changed? clusterctl up {name} lets it in; else {again}"
     return again

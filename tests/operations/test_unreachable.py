@@ -27,7 +27,10 @@ RUNNING, STOPPED = NodeState.RUNNING, NodeState.STOPPED
 SINCE = "2026-11-01 00:00:00 UTC"
 # Minutes before TCP would give up, but long enough for a login on a busy machine.
 SOON_S = 200.0
-AGAIN = "a new machine in its place, its disks are lost: clusterctl replace demo"
+AGAIN = (
+    "if it does not come back in some minutes, a new machine in its place, its disks are lost: "
+    "clusterctl replace demo"
+)
 
 
 def instance(index: int = 1, state: NodeState = RUNNING, **fields) -> Instance:
@@ -73,7 +76,7 @@ def test_the_words(found, impaired, words):
         (1, NodeState.STOPPING, False, False, "clusterctl start demo"),
         (1, STOPPED, False, True, "clusterctl start demo"),
         (1, NodeState.TERMINATED, False, True, "clusterctl up demo"),
-        (1, RUNNING, False, True, "clusterctl up demo lets it in; else a new machine"),
+        (1, RUNNING, False, True, "clusterctl up demo lets it in; else if it does not"),
         (1, RUNNING, True, True, f"{AGAIN} 1"),
         (1, RUNNING, False, False, f"{AGAIN} 1"),
         # The head node's disk has the jobs, so it is not replaced.
