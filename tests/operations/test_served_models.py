@@ -153,7 +153,7 @@ def test_a_head_node_that_does_not_answer_refuses_all(cluster):
     [
         (None, ["first: clusterctl kill d", "first: clusterctl kill d"]),
         (0, ["first: clusterctl kill d --nodes 1-2", "first: clusterctl kill d --nodes 1-2"]),
-        (1, ["serve d --stop; then: clusterctl kill d --nodes 1", "clusterctl kill d --nodes 2"]),
+        (1, [f"{STOP}; then: clusterctl kill d --nodes 1", "clusterctl kill d --nodes 2"]),
     ],
 )
 def test_no_hint_for_leftovers_ends_a_model_unasked(cluster, node, hints):
@@ -169,7 +169,7 @@ def test_of_leftovers_on_the_head_node_the_model_is_ended_first(cluster):
     """The job of a model on another node is there, too."""
     access = cluster([job(node=1)], [left(0), serving(1)])
     [finding] = leftovers("d", running_work(access).trainings)
-    assert "end the model there first: clusterctl serve d --stop" in finding.hint
+    assert f"end the model there first: clusterctl {STOP}; then" in finding.hint
 
 
 def test_a_server_whose_job_is_gone_is_a_leftover(cluster):
