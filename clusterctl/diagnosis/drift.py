@@ -530,10 +530,14 @@ def room_hint(path: str, knows_fills: bool) -> str:
     """Return how to make room on a full file system. `knows_fills`: `disk` has looked for its
     largest folders, which it does not suggest again."""
     find = "" if knows_fills else "see what fills it (clusterctl disk NAME); "
-    remove = "remove old logs and checkpoints (clusterctl clean-logs NAME --jobs)"
+    clean = "clusterctl clean-logs NAME --jobs"
     if path == "/":
-        return f"{find}{remove}, or enlarge the root volume: clusterctl disk NAME --grow GIB"
-    return f"{find}{remove}, and data in {path} that no job reads"
+        return (
+            f"{find}remove old logs and checkpoints ({clean}), or enlarge the root volume: "
+            "clusterctl disk NAME --grow GIB"
+        )
+    # Jobs and their logs are in the home folder, unless --log_dir names another.
+    return f"{find}remove data in {path} that no job reads, or what jobs wrote there ({clean})"
 
 
 def _disks(one: Examined) -> Findings:

@@ -387,7 +387,7 @@ def data_findings(context: JobContext) -> list[Finding]:
         *findings_by_message("data.missing", unreadable, _quote_data_dir(context) or UNREADABLE),
         *findings_by_message("data.missing", missing, _missing_hint(context)),
         *findings_by_message("data.incomplete", incomplete, _copy_hint(context)),
-        *findings_by_message("data.cut_short", cut, hint),
+        *findings_by_message("data.cut_short", cut, _cut_hint(context)),
         *findings_by_message("data.differs", _differing(readers), hint),
         *_validation(context),
         *(_shards(readers[0], run) if readers else ()),
@@ -434,6 +434,14 @@ def _copy_hint(context: JobContext) -> str:
         copy = f"clusterctl copy NAME --from {index} {folder} {folder}"
         return f"{complete[0]} has it all: {copy}; {elsewhere}"
     return f"copy the data to every node: clusterctl copy NAME FOLDER/ {folder}; {elsewhere}"
+
+
+def _cut_hint(context: JobContext) -> str:
+    if _complete(context):
+        return _copy_hint(context)
+    # Nodes that all have the same damaged file do not differ.
+    whole = "preprocess_imagenet.py --verify finds out whether FOLDER is damaged, too"
+    return f"{_copy_hint(context)}; {whole}"
 
 
 def _complete(context: JobContext) -> list[str]:

@@ -13,6 +13,7 @@ from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER
 from clusterctl.node.jobs.clean import Cleaning, NodeLogs, clean
 from clusterctl.node.jobs.spec import LOG_NAME, JobRecord
+from clusterctl.node.record import to_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import job_running, jobs_of, refuse_while_running, running_work
 from clusterctl.operations.results import LOG_FOLDER
@@ -20,7 +21,7 @@ from clusterctl.transport.call import call_all
 from clusterctl.transport.target import Target
 
 TIMEOUT_S = 600.0
-BECAUSE = "their logs are being written"
+BECAUSE = "logs are being written"
 # The log folders of runs that were started by hand: in the home folder, as in the tutorial, and
 # next to the shipped scripts, for real and for synthetic data.
 USUAL = (
@@ -59,13 +60,15 @@ def find_logs(
         keep += USUAL
     folders = [(folder, LOG_NAME) for folder in USUAL]
     folders += [(job.spec.log_dir, job.spec.log_name) for job in records if job.spec.log_dir]
+    # A running job may read an earlier one's folder: a model that is served from it, a checkpoint.
+    used = "".join(to_json(job.spec) for job in running.jobs)
     cleaning = Cleaning(
         tuple(dict.fromkeys(folders)),
         tuple(keep),
         jobs,
         keep_last,
         force=force,
-        running=tuple(job.job_id for job in running.jobs),
+        running=tuple(one.job_id for one in (*running.jobs, *records) if one.job_id in used),
         recorded=tuple(job.job_id for job in records),
     )
     return cleaning, _on(access, access.targets, replace(cleaning, dry_run=True))

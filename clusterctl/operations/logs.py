@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     NotFound,
 )
+from clusterctl.domain.ranges import grouped
 from clusterctl.domain.results import FanoutResult, HostOutcome, last_line
 from clusterctl.jobs.detached import (
     JobRunning,
@@ -57,8 +58,8 @@ def running_jobs(access: Access) -> list[JobRecord]:
 @dataclass(frozen=True)
 class RunningWork:
     """The head node's jobs that have not ended, and the processes of jobs on all nodes. `silent`
-    has the outcomes of nodes that did not answer, `served_on` the nodes that serve a model: those
-    of the servers, and the head node, which runs them as jobs.
+    has the outcomes of nodes that did not answer, `served_on` the names of the models by the nodes
+    that serve them: those of the servers, and the head node, which runs them as jobs.
 
     A run is a job, or an mpirun that was started by hand. Processes without a run are leftovers:
     for example ranks whose daemon or mpirun was killed while their node was cut off.
@@ -69,7 +70,7 @@ class RunningWork:
     jobs: tuple[JobRecord, ...]
     processes: tuple[NodeProcess, ...]
     silent: tuple[HostOutcome[Any], ...] = ()
-    served_on: tuple[str, ...] = ()
+    served_on: Mapping[str, Sequence[str]] = field(default_factory=dict)
     are_jobs_known: bool = True
 
     @property
@@ -144,8 +145,11 @@ def running_work(
     silent.update({outcome.host: outcome for outcome in found.failures})
     processes = tuple(all_of(found))
     serving = [job for job in jobs if job.spec.preset == SERVE]
-    hosts = [host for job in serving for host in (*job.spec.hosts, access.head_name)]
-    served_on = tuple(dict.fromkeys(hosts))
+    served_on = grouped(
+        (host, _model(job))
+        for job in serving
+        for host in dict.fromkeys((*job.spec.hosts, access.head_name))
+    )
     are_jobs_known = access.head_name not in silent
     return RunningWork(jobs, processes, tuple(silent.values()), served_on, are_jobs_known)
 
@@ -188,14 +192,27 @@ def refuse_while_running(
             f"end it first (clusterctl cancel {name}), or go on all the same: --force",
         )
     disturbed = {target.host for target in (access.targets if targets is None else targets)}
-    models = [job for job in running.jobs if job.spec.preset == SERVE]
-    for host in [job.spec.hosts[0] for job in models]:
+    served, models = [], []
+    for job in running.jobs:  # by now, all serve a model
+        host, model = job.spec.hosts[0], _model(job)
         if {host, access.head_name} & disturbed:
             by = "" if host in disturbed else f" by {access.head_name}"
-            raise JobRunning(
-                f"a model is served on {host}{by}, and {because}",
-                f"end it first (clusterctl serve {name} --stop), or go on all the same: --force",
-            )
+            served.append(f"model {model} is served on {host}{by}")
+            models.append(model)
+    if served:
+        raise JobRunning(
+            f"{', '.join(served)}, and {because}",
+            f"end it first ({stop_serving(name, models)}), or go on all the same: --force",
+        )
+
+
+def _model(job: JobRecord) -> str:
+    return job.spec.destination.removeprefix("model ")
+
+
+def stop_serving(cluster: str, models: Iterable[str]) -> str:
+    """Return the commands that end these served models."""
+    return "; ".join(f"clusterctl serve {cluster} --stop --model {model}" for model in models)
 
 
 def job_running(cluster: str, job_id: str, because: str) -> JobRunning:

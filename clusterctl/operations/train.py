@@ -72,7 +72,13 @@ from clusterctl.node.scripts.pipe import Channels, files_of, list_channels
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import sender
 from clusterctl.operations.local_state import hosts_text
-from clusterctl.operations.logs import RunningWork, refuse_while_running, running_work, work_facts
+from clusterctl.operations.logs import (
+    RunningWork,
+    refuse_while_running,
+    running_work,
+    stop_serving,
+    work_facts,
+)
 from clusterctl.transport.call import call
 from clusterctl.transport.reports import read_reports
 from clusterctl.transport.target import Target
@@ -514,10 +520,10 @@ def leftovers(cluster: str, running: RunningWork) -> list[Finding]:
         message += f": {first.short_command}"
         hint = f"end it first: {end}"
         if host in running.served_on:
-            index = host.rpartition("-")[2]
+            index, stop = host.rpartition("-")[2], stop_serving(cluster, running.served_on[host])
             hint = (
-                f"end the model there first: clusterctl serve {cluster} --stop; then: clusterctl "
-                f"kill {cluster} --nodes {index}"
+                f"end the model there first: {stop}; then: "
+                f"clusterctl kill {cluster} --nodes {index}"
             )
         found.append(Finding.error("job.leftovers", message, hint, host))
     return folded(found)

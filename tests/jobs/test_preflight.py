@@ -686,12 +686,16 @@ def test_a_data_folder_of_the_callers_home(error, else_):
 
 
 @pytest.mark.parametrize(
-    ("check_id", "training"),
-    [("data.missing", {}), ("data.incomplete", dict(list(TRAINING.items())[1:]))],
+    ("check_id", "fields"),
+    [
+        ("data.missing", {"training": {}}),
+        ("data.incomplete", {"training": dict(list(TRAINING.items())[1:])}),
+        ("data.cut_short", {"records": {"train-00001-of-00016": -1}}),
+    ],
 )
 @pytest.mark.parametrize(("folder", "quoted"), [("/a b", "'/a b/'"), ("/home/ubuntu/d/", "'~/d/'")])
-def test_data_that_a_node_has_is_copied_from_it(check_id, training, folder, quoted):
-    lacking = replace(NODE, host="demo-1", training=training)
+def test_data_that_a_node_has_is_copied_from_it(check_id, fields, folder, quoted):
+    lacking = replace(NODE, host="demo-1", **fields)
     job = plan(replace(RUN, data_dir=folder), home="/home/ubuntu")
 
     def hint(nodes, home):
@@ -702,6 +706,8 @@ def test_data_that_a_node_has_is_copied_from_it(check_id, training, folder, quot
     assert hint([NODE, lacking], "/root").startswith(copy)
     # No node has the data; and the same on a node, where hosts have no names in the cluster.
     assert "--from" not in hint([lacking], "/root") + hint([NODE, lacking], "")
+    # Nodes that all have the same damaged file do not differ.
+    assert "data verify" not in hint([replace(lacking, host="demo-0"), lacking], "/root")
 
 
 @pytest.mark.parametrize(

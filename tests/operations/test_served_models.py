@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,9 +18,10 @@ from clusterctl.jobs.detached import JobRunning
 from clusterctl.node.agent import name_of
 from clusterctl.node.facts.processes import active_jobs, job_processes
 from clusterctl.node.facts.report import FactReading, FactReport
+from clusterctl.node.jobs import clean
 from clusterctl.node.jobs.processes import NodeProcess
-from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState, JobStatus
-from clusterctl.operations import logs
+from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState, JobStatus, JobStep
+from clusterctl.operations import clean_logs, logs
 from clusterctl.operations.doctor import _end_leftovers, _of_unknown_jobs
 from clusterctl.operations.logs import refuse_while_training, running_work
 from clusterctl.operations.serving import Served, ServerAnswer, served, server_argv, serving_spec
@@ -27,6 +29,8 @@ from clusterctl.operations.train import leftovers
 
 NODES = tuple(SimpleNamespace(host=f"d-{index}") for index in range(4))
 SERVE = ("/opt/python", "/home/u/.clusterctl/jobs/20261120-154501-3f2a/serve.py", "--port")
+TRAINED = "20261119-101010-0002"
+STOP = "serve d --stop --model m"
 BECAUSE = "a reboot ends it"
 
 
@@ -38,11 +42,17 @@ def left(node, job=None):
     return NodeProcess(f"d-{node}", 8 + node, 0, "rank", job, 9, ("python", "train.py"))
 
 
-def job(preset="serve", node=0):
+def job(preset="serve", node=0, model="m"):
     """A job of the head node: a model that is served on a node, or another."""
-    claims = {"serve": "serve:m", "copy": "copy:/data"}.get(preset, "gpus")
+    claims = {"serve": f"serve:model {model}", "copy": "copy:/data"}.get(preset, "gpus")
     job_id = serving(0).job_id if preset == "serve" else "20261120-154502-0001"
-    spec = JobSpec(job_id, preset=preset, claims=(claims,), hosts=(f"d-{node}",))
+    spec = JobSpec(
+        *(job_id, preset),
+        steps=(JobStep((*SERVE, f"/home/u/.clusterctl/jobs/{TRAINED}/model")),),
+        claims=(claims,),
+        destination=f"model {model}",
+        hosts=(f"d-{node}",),
+    )
     return JobRecord(spec, JobStatus())
 
 
@@ -70,7 +80,7 @@ def cluster(monkeypatch):
         monkeypatch.setattr(logs, "read_reports", read_reports)
         return SimpleNamespace(
             cluster=SimpleNamespace(name="d"),
-            connections=None,
+            connections=SimpleNamespace(),
             head=NODES[0],
             head_name=NODES[0].host,
             targets=NODES[:3],
@@ -82,13 +92,20 @@ def cluster(monkeypatch):
 @pytest.mark.parametrize(
     ("jobs", "processes", "nodes", "said", "command"),
     [
-        ([job(node=1)], [serving(1)], None, "a model is served on d-1, and a", "serve d --stop"),
-        ([job(node=1)], [serving(1)], [1, 2], "a model is served on d-1, and", "serve d --stop"),
-        ([job(node=3)], [serving(3)], [3], "a model is served on d-3, and", "serve d --stop"),
-        ([job()], [], None, "a model is served on d-0, and", "serve d --stop"),
-        ([job()], [serving(0)], [0], "a model is served on d-0, and", "serve d --stop"),
-        ([job(node=1)], [serving(1)], [0, 2], "is served on d-1 by d-0, and", "serve d --stop"),
-        ([job(node=3)], [serving(3)], None, "is served on d-3 by d-0, and", "serve d --stop"),
+        ([job(node=1)], [serving(1)], None, "model m is served on d-1, and a", STOP),
+        ([job(node=1)], [serving(1)], [1, 2], "model m is served on d-1, and", STOP),
+        ([job(node=3)], [serving(3)], [3], "model m is served on d-3, and", STOP),
+        ([job()], [], None, "model m is served on d-0, and", STOP),
+        ([job()], [serving(0)], [0], "model m is served on d-0, and", STOP),
+        ([job(node=1)], [serving(1)], [0, 2], "is served on d-1 by d-0, and", STOP),
+        ([job(node=3)], [serving(3)], None, "is served on d-3 by d-0, and", STOP),
+        (
+            [job(), job(node=1, model="other")],
+            [],
+            None,
+            "model m is served on d-0, model other is served on d-1, and a reboot",
+            f"{STOP}; clusterctl serve d --stop --model other",
+        ),
         ([job("mpi")], [], [2], "job 20261120-154502-0001 is running", "cancel d"),
         ([job(), job("mpi")], [], [], "job 20261120-154502-0001 is running", "cancel d"),
         ([job("copy")], [], [], "job 20261120-154502-0001 is running", "cancel d"),
@@ -109,6 +126,22 @@ def test_what_disturbs_a_served_model_is_refused(cluster, jobs, processes, nodes
     assert f"end it first (clusterctl {command})" in refused.value.hint
 
 
+def test_the_folder_of_a_model_that_is_served_stays(cluster, monkeypatch, tmp_path):
+    ids = (TRAINED, "20261119-101010-0003")
+    ended = [JobRecord(JobSpec(job_id), JobStatus()) for job_id in ids]
+    for one in ended:
+        (tmp_path / one.job_id).mkdir()
+    monkeypatch.setattr(clean, "JOBS", tmp_path)
+    monkeypatch.setattr(clean, "CODE", tmp_path / "code")
+    monkeypatch.setattr(clean_logs, "jobs_of", lambda access: [*ended, job()])
+    monkeypatch.setattr(clean_logs, "_on", lambda access, targets, request: None)
+    access = cluster([job()], [serving(0)])
+    cleaning, _ = clean_logs.find_logs(access, jobs=True, force=True)
+    found = clean.clean(replace(cleaning, folders=(), dumps=str(tmp_path)))
+    assert [one.path for one in found.folders] == [str(tmp_path / ended[1].job_id)]
+    assert (tmp_path / TRAINED).is_dir()
+
+
 def test_a_head_node_that_does_not_answer_refuses_all(cluster):
     access = cluster(head_error=HostUnreachable("d-0", "did not answer in time"))
     with pytest.raises(HostError, match="cannot ask whether a job runs"):
@@ -120,7 +153,7 @@ def test_a_head_node_that_does_not_answer_refuses_all(cluster):
     [
         (None, ["first: clusterctl kill d", "first: clusterctl kill d"]),
         (0, ["first: clusterctl kill d --nodes 1-2", "first: clusterctl kill d --nodes 1-2"]),
-        (1, ["serve d --stop; then: clusterctl kill d --nodes 1", "clusterctl kill d --nodes 2"]),
+        (1, [f"{STOP}; then: clusterctl kill d --nodes 1", "clusterctl kill d --nodes 2"]),
     ],
 )
 def test_no_hint_for_leftovers_ends_a_model_unasked(cluster, node, hints):
@@ -136,7 +169,7 @@ def test_of_leftovers_on_the_head_node_the_model_is_ended_first(cluster):
     """The job of a model on another node is there, too."""
     access = cluster([job(node=1)], [left(0), serving(1)])
     [finding] = leftovers("d", running_work(access).trainings)
-    assert "end the model there first: clusterctl serve d --stop" in finding.hint
+    assert f"end the model there first: clusterctl {STOP}; then" in finding.hint
 
 
 def test_a_server_whose_job_is_gone_is_a_leftover(cluster):

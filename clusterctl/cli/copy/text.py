@@ -426,9 +426,12 @@ def _alike(nodes: Sequence[NodeReport]) -> bool:
 
 
 def gap_table(report: TransferReport) -> list[Row]:
-    """Return a header and a row per group of nodes that lack the same; empty without any."""
+    """Return a header and a row per group of nodes that lack the same, and have room for it or
+    not; empty without any. FREE is the least of the nodes in the row."""
     groups = grouped(
-        ((one.gap.files, one.gap.bytes, one.gap.delete), one) for one in report.nodes if one.gap
+        ((gap.files, gap.bytes, gap.delete, gap.fits), node)
+        for node in report.nodes
+        if (gap := node.gap)
     )
     head = ("NODE", "FILES", "BYTES", "DELETE", "FREE")
     rows = [
@@ -439,7 +442,7 @@ def gap_table(report: TransferReport) -> list[Row]:
             str(delete),
             format_bytes(min(node.gap.free_bytes for node in nodes if node.gap)),
         )
-        for (files, size, delete), nodes in groups.items()
+        for (files, size, delete, _), nodes in groups.items()
     ]
     return [head, *rows] if rows else []
 

@@ -386,7 +386,7 @@ def parse_definitions(texts: Iterable[str]) -> list[MetricDefinition]:
     """Return the definitions in values of --metric: `NAME=REGEX`, or `@FILE`.
 
     The file has SageMaker's `metric_definitions` as JSON: a list of {"Name": ..., "Regex": ...}.
-    Raises UsageError.
+    Raises UsageError, also for a name given twice.
     """
     found: list[MetricDefinition] = []
     for text in texts:
@@ -394,6 +394,10 @@ def parse_definitions(texts: Iterable[str]) -> list[MetricDefinition]:
             found.append(parse_definition(text))
             continue
         found += [_definition(name, regex) for name, regex in _listed(Path(text[1:]))]
+    names = [one.name for one in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice:
+        raise UsageError(f"metric {twice} is given twice", "one expression, as in (?:a|b)=(.+)")
     return found
 
 

@@ -44,12 +44,13 @@ class Cleaning:
 
     `folders` are pairs of a log folder, which may begin with ~, and the name of the log in it; the
     trainer's files are removed there, except in the folders of `keep`. With `jobs`, the folders of
-    ended jobs are removed too, except those of the jobs in `running`. `recorded` are the jobs that
+    ended jobs are removed too, except those of the jobs in `running`: those that run, and those
+    whose folders these name. `recorded` are the jobs that
     the head node has a record of: the program of another one may be that of a job about to start.
     With `keep_last` above 0, only checkpoints older than the last `keep_last` are removed from a
     log folder, and the last `keep_last` jobs stay. `dumps` is the folder of the Flight Recorder's
     dumps, which go with their job. `dry_run` removes nothing. `force` removes files
-    even while a job runs, but for the folder of that job.
+    even while a job runs, but for the folders of `running`.
     """
 
     folders: tuple[tuple[str, str], ...] = ()

@@ -382,7 +382,7 @@ class JobFolder:
             now=time.time(),
             log_bytes=size_of(self.path / "log") or 0,
             by_rank=size_of(self.path / "log-0") is not None,
-            row=last_row(self.metrics(spec, status)),
+            row=last_row(self.metrics(spec, status), status.started_at or 0.0),
             problem=problem,
             copied=self.copied(),
         )
@@ -395,9 +395,10 @@ class JobFolder:
         return ()
 
 
-def last_row(path: Path | None) -> Row:
-    """Return the last row about a training step of the last run in the file; an empty one if there
-    is none. A job that goes on from a checkpoint adds its rows to those of an earlier job."""
+def last_row(path: Path | None, since: float) -> Row:
+    """Return the last row about a training step of the last training in the file; an empty one if
+    there is none. Rows of before `since` (seconds since 1970) are an earlier job's, to which a job
+    that goes on from a checkpoint, or that evaluates, adds its own."""
     try:
         if path is None:
             return Row()
@@ -409,8 +410,10 @@ def last_row(path: Path | None) -> Row:
     for line in reversed(lines):
         with contextlib.suppress(ValueError):  # another program's row, or one cut short
             row = from_json(Row, line)
-            if row.kind in ("train", "begin"):
-                return row if row.kind == "train" else Row()
+            if row.kind == "train" and row.time >= since:
+                return row
+            if row.kind == "train" or (row.kind == "begin" and row.validation_samples is None):
+                break
     return Row()
 
 

@@ -320,11 +320,14 @@ class CopyNode:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the trainer's metrics. A step of a training has the kind `train`."""
+    """A row of the trainer's metrics, written at `time`. A step of a training has the kind `train`.
+    Only the `begin` of an evaluation has `validation_samples`."""
 
     kind: str = ""
+    time: float = 0.0
     step: Optional[int] = None
     images_per_s: Optional[float] = None
+    validation_samples: Optional[int] = None
 
 
 @dataclass(frozen=True)

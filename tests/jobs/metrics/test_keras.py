@@ -90,6 +90,8 @@ def test_sagemakers_definitions_as_they_are_and_in_a_file(tmp_path):
     ]
     with pytest.raises(UsageError, match="No such file"):
         parse_definitions(["@/none"])
+    with pytest.raises(UsageError, match="metric a=b is given twice"):
+        parse_definitions([f"@{file}", f"@{file}"])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from clusterctl.node.jobs.spec import (
     JobStatus,
     fold,
 )
+from clusterctl.node.record import to_json
 from clusterctl.operations import fetch as fetching
 
 JOB_ID = "20261120-154501-3f2a"
@@ -61,6 +63,37 @@ def test_a_line_that_is_written_only_in_part_is_waited_for(tmp_path, monkeypatch
     monkeypatch.setattr(folder.JobFolder, "is_run", lambda _: True)
     monkeypatch.setattr(listing.time, "sleep", write_on)
     assert listing.wait_for_line(request) == ('ready: {"server": 1}',)
+
+
+BEGIN = {"kind": "begin", "steps": 30}
+EVALUATION = {"kind": "begin", "validation_samples": 8}
+
+
+@pytest.mark.parametrize(
+    ("rows", "step"),
+    [
+        ([BEGIN, 10, 20], 20),
+        # The evaluation after a training is a program of its own.
+        ([BEGIN, 10, 20, EVALUATION, {"kind": "eval", "step": 29}, {"kind": "end"}], 20),
+        ([BEGIN, 10, 20, BEGIN], None),
+        ([-5, EVALUATION, {"kind": "eval", "step": 29}], None),  # the training was another job's
+        ([-5, BEGIN, EVALUATION], None),
+    ],
+)
+def test_a_job_has_the_last_step_of_its_training(rows, step, tmp_path):
+    job = folder.JobFolder(tmp_path)
+    lines = [
+        row if isinstance(row, dict) else {"kind": "train", "step": row, "images_per_s": 3.5}
+        for row in rows
+    ]
+    at = [159.0 if row.get("step") == -5 else 170.0 for row in lines]
+    text = "".join(json.dumps({**row, "time": t}) + "\n" for row, t in zip(lines, at))
+    (tmp_path / folder.METRICS).write_text(text)
+    (tmp_path / "spec.json").write_text(to_json(JobSpec(JOB_ID)))
+    events = (SUBMITTED, RUNNING, ENDED)
+    (tmp_path / folder.EVENTS).write_text("".join(to_json(one) + "\n" for one in events))
+    found = job.record().report()
+    assert (found.step, found.images_per_s) == (step, 3.5 if step else None)
 
 
 SUBMITTED = JobEvent("submitted", 100.0, {"after": ["a", "b"], "boot_id": "boot"})
