@@ -279,7 +279,7 @@ def of_nodes() -> Iterator[Finding]:
     left = NodeProcess("demo-1", 812, 0, "rank", None, 9, ("python", "train.py"))
     access = SimpleNamespace(head_name="demo-0", cluster=SimpleNamespace(name="demo"))
     yield from doctor._of_unknown_jobs(access, [left])
-    for served in ((), ("demo-0",), ("demo-1",)):
+    for served in ({}, {"demo-0": ["resnet"]}, {"demo-1": ["resnet", "mn"]}):
         yield from leftovers("demo", RunningWork((), (left, left), served_on=served))
 
 

@@ -161,6 +161,7 @@ CHANGES = [
     (changed(mount, free_bytes=3, inodes_free=5), "disk.crowded disk.inodes.crowded"),
     (changed(mount, inodes_free=1), "disk.inodes.full"),
     (changed(mount, path="/data", readonly=True, kind="ext4"), "disk.readonly"),
+    (changed(mount, path="/data", readonly=True, kind="ext4", by_kernel=True), "disk.readonly"),
     (changed(mount, path="/dev/shm", free_bytes=1), "shm.full"),
     ({mount: HANGS}, "fact.hangs"),
     ({mount: REFUSED}, NOT_CHECKED),

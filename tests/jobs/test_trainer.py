@@ -80,7 +80,7 @@ def test_what_it_does_not_take(words, message):
     job = plan(*REAL, *words, evaluation=(*REAL, "--eval", *words))
     [(severity, told)] = said(job)
     assert (severity, job.run, job.log_dir) == ("error", None, "")
-    assert told.startswith("the trainer: ")
+    assert told.startswith("the trainer refuses its flags: ")
     assert message in told
     assert "\n" not in told
 

@@ -394,9 +394,9 @@ def test_the_launcher_of_another_job_is_not_called_well():
 def test_a_rank_of_a_job_by_hand_is_named_with_its_job():
     """Diagnose gives such a job an ID, and clusterctl has not started it all the same."""
     read = HostEvidence(host="n1", processes=(launcher(5, "a"), rank(7, 0, "a", 5)))
-    with pytest.raises(UsageError, match="process 7 on n1 names no job: it is rank 0 of job 5"):
+    with pytest.raises(NotFound, match="process 7 on n1 names no job: it is rank 0 of job 5"):
         diagnose_hosts._job([read], {}, "7")
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(NotFound) as refused:
         diagnose_hosts._job([read], {}, "9")
     assert refused.value.hint == "these do: 5 on n1"
 

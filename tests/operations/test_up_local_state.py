@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import delete_folder, keep_key, local_key, locked
 from clusterctl.operations.site import Site, check_site, keep_site, kept_site, parse_site, site_of
@@ -39,7 +39,7 @@ def test_a_fresh_key_is_nowhere_until_it_is_kept(folder):
 def test_a_key_file_that_is_broken_is_not_replaced(folder):
     folder.path.mkdir()
     folder.key.write_text("not a key")
-    with pytest.raises(UsageError):
+    with pytest.raises(MissingTool, match="is not a private key, or is damaged"):
         local_key(folder, "demo")
 
 

@@ -87,9 +87,14 @@ def test_a_child_that_does_not_get_to_its_program(start, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     process = start(sys.executable, "-c", SPAWN, str(tmp_path / "fifo"))
     wait_until(lambda: sampler.state_of(f"/proc/{process.pid}") == "D", "vfork")
-    [child] = waits(process, ("vfork", "clone"))
-    assert child[1:3] == ("child", process.pid)
-    assert child[3] in ("open", "openat")
+
+    def opens():
+        # Its parent waits from its first moment on.
+        [child] = waits(process, ("vfork", "clone"))
+        assert child[1:3] == ("child", process.pid)
+        return child[3] in ("open", "openat")
+
+    wait_until(opens, "open")
 
 
 def test_a_child_that_is_waited_for(start):
