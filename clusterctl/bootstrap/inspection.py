@@ -164,9 +164,8 @@ def fabric_finding(host: str, state: str, severity: Severity) -> Finding:
         f"NVIDIA's Fabric Manager is {state}: until it is active, CUDA programs fail with error "
         "802, system not yet initialized",
         host,
-        f"clusterctl run NAME --nodes {host.rpartition('-')[2]} 'sudo systemctl restart "
-        "nvidia-fabricmanager'; if it fails, its version differs from the driver's: journalctl -u "
-        "nvidia-fabricmanager",
+        "there: sudo systemctl restart nvidia-fabricmanager; if it fails, its version differs from "
+        "the driver's: journalctl -u nvidia-fabricmanager",
     )
 
 

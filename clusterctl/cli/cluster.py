@@ -676,13 +676,13 @@ def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> No
     if found.others:
         question = f"Remove {name}, with what was not made from here?"
         output.findings([others_finding(name, found.others)])
-    shown = None
+    shown: frozenset[object] | None = None
     while True:
-        age, losses = Age(app.timeouts.clock), Losses()
+        losses = Losses()
         if found.instances:
             losses = _losses(app, name, found.instances, found.others)
         at_risk = losses.findings(app.folder(name))
-        if at_risk == shown:
+        if shown is not None and losses.things <= shown:
             return
         if yes and at_risk:
             elsewhere = " --launched-elsewhere" if found.others else ""
@@ -693,10 +693,10 @@ def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> No
                 at_risk,
             )
         output.findings(at_risk)
+        age, shown = Age(app.timeouts.clock), losses.things
         output.confirm(question, yes)
         if age.seconds < app.timeouts.holds_s:
             return
-        shown = at_risk
 
 
 def _check_nodes_going(
@@ -723,7 +723,7 @@ def _check_nodes_going(
     check_not_anothers(app.clients.ec2, folder)
     nodes = fold_hosts([f"{name}-{index}" for index in indices])
     if not {one.node.index for one in found.instances} & set(indices):
-        output.confirm(f"{verb.capitalize()} {nodes}, which has no machine any more?", yes)
+        output.confirm(f"{verb.capitalize()} {nodes}, of which there is no machine?", yes)
         return
     check_head(name, found.instances)
     losses = _losses(app, name, found.instances, indices=indices)

@@ -215,6 +215,8 @@ def what_job(view: LiveView) -> str:
         now, within_s = time.monotonic(), view.interval_s
         read = [node for node in watch.nodes if node.at and not is_silent(node, now, within_s)]
         if not read:
+            if not all(is_silent(node, now, within_s) for node in watch.nodes):
+                return "whether a job runs is not known yet: the hosts are being read"
             return "whether a job runs is not known: no host answers"
         ranks = sum(len(node.facts.get("ranks", ())) for node in read)
         found = f"{count(ranks, 'rank')}, and no mpirun" if ranks else "no job found"

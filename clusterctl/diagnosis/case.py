@@ -208,10 +208,12 @@ class Scene(StepSigns):
     def left(self) -> list[Rank]:
         """The ranks that have left their program, by their calls, or since Python has ended in them
         while libraries wait for other ranks. One whose Python has not begun yet has no interpreter
-        either: so it has to be of the program that others run, and the job to be beyond its start.
+        either: so it has to be of the program that others run, and the job to be overdue or to have
+        failed. Before, a rank may have done its part, and the others go on without it.
         """
         run = {one.process.argv[:1] for one in self.ranks if one.last.stacks}
-        begun = self.has_made_steps or any(one.fatal for one in self.explained.unknown)
+        failed = any(one.fatal for one in self.explained.unknown)
+        begun = failed or (self.has_made_steps and self.is_overdue)
         return [
             one
             for one in self.ranks

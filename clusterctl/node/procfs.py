@@ -34,8 +34,11 @@ def living_thread(folder: str | Path) -> str:
     has ended (pthread_exit(3)): only there are its state, its files and its environment then.
     Raises OSError."""
     if _read_stat(folder)[1][0] == "Z":
+        tasks: list[str] = []
         with contextlib.suppress(OSError):  # a thread has no folder of threads
-            for task in os.listdir(f"{folder}/task"):  # noqa: PTH208
+            tasks = os.listdir(f"{folder}/task")  # noqa: PTH208
+        for task in tasks:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
                 if _read_stat(f"{folder}/task/{task}")[1][0] not in "ZX":
                     return f"{folder}/task/{task}"
     return str(folder)

@@ -17,6 +17,7 @@ from clusterctl.domain.errors import (
     HostError,
     HostUnreachable,
     NotFound,
+    UsageError,
 )
 from clusterctl.domain.ranges import grouped
 from clusterctl.domain.results import FanoutResult, HostOutcome, last_line
@@ -38,7 +39,7 @@ from clusterctl.transport.reports import facts_of, read_reports
 from clusterctl.transport.target import Target
 
 # The first of several steps of a remedy: they are lines, or parts between semicolons.
-FIRST_STEP = re.compile(r"(?:`[^`\n]*`|\([^)\n]*\)|(?!; ).)*")
+FIRST_STEP = re.compile(r"(?:`[^`\n]*`|\((?:[^()\n]|\([^()\n]*\))*\)|(?!; ).)*")
 
 
 class NoJobs(NotFound):
@@ -246,14 +247,16 @@ def find(
 
 
 def check_rank(job: JobRecord, rank: int) -> None:
-    """Raise NotFound if the job has no separate log of this rank."""
+    """Raise NotFound if the job has no logs by rank, UsageError if it has no such rank."""
     if not job.by_rank:
         raise NotFound(
             f"of job {job.job_id} there are no logs by rank",
             "it is a copy, sets mpirun's output (--mpi-arg), or was started by an older clusterctl",
         )
     if rank >= job.spec.ranks:
-        raise NotFound(f"job {job.job_id} has no rank {rank}", f"--rank 0 to {job.spec.ranks - 1}")
+        raise UsageError(
+            f"job {job.job_id} has no rank {rank}", f"--rank 0 to {job.spec.ranks - 1}"
+        )
 
 
 def read_log(

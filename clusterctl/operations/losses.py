@@ -78,6 +78,12 @@ class Losses:
     unread: Mapping[str, str] = field(default_factory=dict)
     off: frozenset[str] = frozenset()
 
+    @property
+    def things(self) -> frozenset[object]:
+        """What would be lost, whatever its size: files grow while a job runs."""
+        written = ((one.host, one.job_id, one.path, one.kind) for one in self.written)
+        return frozenset((*self.jobs, *self.runs, *written, *self.unknown, *self.unread))
+
     def of_jobs(self, ids: Collection[str], hosts: Collection[str]) -> Losses:
         """Return what is lost with all that is kept of these jobs, which is on these hosts."""
         return Losses(

@@ -27,7 +27,7 @@ from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector
 from clusterctl.operations.local_state import keep_key, local_key
-from clusterctl.operations.losses import Losses
+from clusterctl.operations.losses import Losses, Written
 from tests.cli.programs import BIN
 from tests.cli.running import DEMO, CommandLine, clusterctl, launched
 from tests.clock import LabClock
@@ -224,7 +224,12 @@ def test_down_looks_again_after_an_answer_that_took_long(clusterctl, client, mon
     ran = clusterctl("down", "demo")
     assert (ran.status, len(find_instances(client, "demo"))) == (130, 2)
     assert "job j1 has not ended, and ends with the nodes" in ran.err
-    # Nothing else would be lost than what was shown: there is one question.
+    # Nothing else would be lost than what was shown, though a job writes on: there is one question.
+    sizes = iter(range(1, 9))
+    monkeypatch.setattr(
+        "clusterctl.cli.cluster._losses",
+        lambda *_: Losses(("j1",), (), (Written("demo-0", "j1", "out", "files", 1, next(sizes)),)),
+    )
     monkeypatch.setattr("sys.stdin", Slow("y\n"))
     assert clusterctl("down", "demo").status == 0
     assert find_instances(client, "demo") == ()

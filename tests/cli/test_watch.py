@@ -280,9 +280,16 @@ def test_hosts_have_no_job_only_when_all_have_been_read(second, job):
     assert job in line_of(
         LiveView("--hosts hosts", SimpleNamespace(job=None, nodes=nodes, head=None), 2.0)
     )
-    nodes = [WatchedNode("n1", since=math.inf), second] if second.at is None else []
-    view = LiveView("--hosts hosts", SimpleNamespace(job=None, nodes=nodes, head=None), 2.0)
-    assert "is not known: no host answers" in line_of(view)
+
+
+def test_hosts_that_are_read_first_are_not_silent():
+    silent, asked = WatchedNode("n1", error="cut off"), WatchedNode("n2", since=math.inf)
+    for nodes, why in (
+        ([silent, asked], "is not known yet: the hosts are being read"),
+        ([silent], "is not known: no host answers"),
+    ):
+        view = LiveView("--hosts hosts", SimpleNamespace(job=None, nodes=nodes, head=None), 2.0)
+        assert why in line_of(view)
 
 
 INTERRUPTED = """\

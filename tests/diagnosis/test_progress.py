@@ -476,6 +476,19 @@ def test_a_rank_without_an_interpreter_need_not_have_left_its_program(log, chang
     assert not any(one.check in ("rank.left", "rank.exception") for one in found.findings)
 
 
+@pytest.mark.parametrize("log, quiet_s", [(STEPS, 12.0), (("batch 1",), 5.0)])
+def test_a_worker_that_has_done_its_part_is_no_fault(log, quiet_s):
+    """mpi4py: it waits in MPI_Finalize, and others work on."""
+    error = "Error: Failed to find a python interpreter in the .data section"
+    blank = samples((), state="S", syscall="futex", stack_error=error)
+    works = used(samples(own("compute"), own("compute", 31), own("reduce", 40), state="R"))
+    evidence = job_of(log=log, stack=own("recv"), quiet_s=quiet_s, age_s=400.0)
+    evidence = with_rank(evidence, *range(8), argv=("python", "farm.py"))
+    found = diagnose(with_rank(with_rank(evidence, 0, samples=works), 4, 5, samples=blank))
+    assert not any(one.check == "rank.left" for one in found.findings)
+    assert found.exit_status != 2
+
+
 def test_a_rank_that_has_ended_is_an_error_though_a_step_was_printed_a_moment_ago():
     evidence = job_of(log=STEPS, log_added=STEPS[-1:], quiet_s=0.5)
     gone = with_processes(evidence, lambda one: None if one.rank == 5 else one)

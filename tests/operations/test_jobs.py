@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from clusterctl.operations.logs import first_error
+from clusterctl.explain.catalogue import catalogue
+from clusterctl.operations.logs import FIRST_STEP, first_error
 from tests.pair import eventually
 
 pytestmark = [pytest.mark.lab, pytest.mark.train]
@@ -89,7 +90,7 @@ def test_what_a_rank_writes_is_shown_followed_and_fetched(quiet, tmp_path):
     log = quiet.ctl("logs")[1]
     assert ("<std" in log, log.count("is here"), log.count("goes")) == (False, 2, 2)
     status, _, err = quiet.ctl("logs", "--rank", "2")
-    assert (status, "has no rank 2" in err, "--rank 0 to 1" in err) == (1, True, True)
+    assert (status, "has no rank 2" in err, "--rank 0 to 1" in err) == (2, True, True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "log").write_text("mine")
     status, _, err = quiet.ctl("fetch", job_id, str(tmp_path / "mine"))
@@ -163,3 +164,9 @@ def test_the_hint_of_a_first_error_is_one_step_and_where_the_others_are(
     assert first == f"first error, line 1: {line}"
     assert step.startswith(f"  hint: {hint}") and "; " not in step
     assert more == [f"  other causes and hints: clusterctl explain {log}"] * has_more
+
+
+def test_the_first_step_of_each_remedy_is_whole():
+    for remedy in (do for one in catalogue() for _, do in one.remedies):
+        first = FIRST_STEP.findall(remedy)[0]
+        assert first.count("(") == first.count(")") or remedy.count("(") != remedy.count(")"), first

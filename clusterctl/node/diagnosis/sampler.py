@@ -351,7 +351,7 @@ def mark_ranks(found: list[processes.Process]) -> None:
         above = by_pid.get(one.ppid)
         if above and above.role in ("launcher", "daemon"):
             one.role = "rank"  # its number is not known
-        elif above and above.role == "rank":
+        elif above and above.role == "rank" and launchers.rank_identity(above.environ):
             one.role, one.environ = "rank", above.environ
     by_rank: dict[tuple[str, str, int], list[processes.Process]] = {}
     ranks = [

@@ -397,8 +397,8 @@ class JobFolder:
 
 def last_row(path: Path | None, since: float) -> Row:
     """Return the last row about a training step of the last training in the file; an empty one if
-    there is none. Rows of before `since` (seconds since 1970) are an earlier job's, to which a job
-    that goes on from a checkpoint, or that evaluates, adds its own."""
+    there is none. Rows of before `since` (seconds since 1970), if their time is known, are an earlier
+    job's, to which a job that goes on from a checkpoint, or that evaluates, adds its own."""
     try:
         if path is None:
             return Row()
@@ -410,7 +410,7 @@ def last_row(path: Path | None, since: float) -> Row:
     for line in reversed(lines):
         with contextlib.suppress(ValueError):  # another program's row, or one cut short
             row = from_json(Row, line)
-            if row.kind == "train" and row.time >= since:
+            if row.kind == "train" and (not row.time or row.time >= since):
                 return row
             if row.kind == "train" or (row.kind == "begin" and row.validation_samples is None):
                 break

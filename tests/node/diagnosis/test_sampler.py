@@ -199,6 +199,12 @@ def test_a_rank_that_has_written_a_title_over_its_environment(above):
     sampler.mark_ranks([parent, shared])
     assert shared.role == "child"
     assert processes.rank_of(titled) == (3 if above == "rank" else None)
+    # Its forked workers have its title.
+    if above == "daemon":
+        worker = Process(8, 6, "python3", titled.argv, titled.environ, started_ticks=8)
+        worker.role = "child"
+        sampler.mark_ranks([parent, titled, worker])
+        assert (titled.role, worker.role) == ("rank", "child")
 
 
 def test_a_process_that_ends_while_it_is_looked_at():
