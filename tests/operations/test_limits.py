@@ -408,8 +408,8 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
         limits = f"max-hours={ran_h:.4f}"
         ec2.create_tags(Resources=[id], Tags=[{"Key": "clusterctl:limits", "Value": limits}])
         # The node may end before `up` has done all that it does there.
-        clusterctl(*command)
-        wait_until(lambda: state() in ("stopped", "terminated"), "the end of its time")
+        ran = clusterctl(*command)
+        wait_until(lambda: state() in ("stopped", "terminated"), f"the end of its time: {ran}")
         assert state() == "terminated"
         ended = r"there is no cluster .*: ended 20\S+ \d\d:\d\d UTC by --max-hours \d\.\d+: "
         assert re.search(ended, clusterctl("status", name).err)

@@ -397,8 +397,8 @@ class JobFolder:
 
 def last_row(path: Path | None, since: float) -> Row:
     """Return the last row about a training step of the last training in the file; an empty one if
-    there is none. Rows of before `since` (seconds since 1970), if their time is known, are an earlier
-    job's, to which a job that goes on from a checkpoint, or that evaluates, adds its own."""
+    there is none. Rows of before `since` (seconds since 1970), if their time is known, are those of
+    an earlier job, to which a job that goes on from a checkpoint, or evaluates, adds its own."""
     try:
         if path is None:
             return Row()
