@@ -522,6 +522,23 @@ def test_ranks_without_readable_variables_have_the_numbers_that_are_missing_on_t
     assert any("which ranks processes 1002 on demo-1" in one for one in diagnose(gone).unseen)
 
 
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("hidden", [(1,), (0, 1), range(4)])
+def test_a_rank_of_a_job_by_hand_that_was_seen_without_its_number_is_not_missing(hosts, hidden):
+    """Where its ranks run is not known: it was started without a file of hosts."""
+    by_hand = with_job(job_of(hosts, 4 // hosts), line="python run.py", hosts={})
+    by_hand = replace(by_hand, source="-w n[0-1]")
+    blank = numbered(with_rank(by_hand, *hidden, rank=None))
+    found = diagnose(blank)
+    assert not any(one.check in ("rank.missing", "ranks.none") for one in found.findings)
+    if hosts == 1:
+        assert blank.hosts[0].ranks == by_hand.hosts[0].ranks
+    else:
+        assert any("which ranks processes" in one for one in found.unseen)
+    gone = with_processes(by_hand, lambda one: None if one.rank in hidden else one)
+    assert any(one.check in ("rank.missing", "ranks.none") for one in diagnose(gone).findings)
+
+
 def test_a_rank_whose_python_has_ended_by_an_exception_is_named():
     """mpi4py: MPI_Finalize waits for the others, which wait for this rank."""
     error = "Error: Failed to find a python interpreter in the .data section"
