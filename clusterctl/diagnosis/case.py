@@ -460,15 +460,19 @@ def numbered(evidence: Evidence) -> Evidence:
     """Return the evidence with numbers for the ranks whose environment could not be read.
 
     A launcher starts the ranks of a host in their order, so they have the numbers of those that
-    are missing there, if these are as many. Otherwise their numbers stay unknown.
+    are missing there, if these are as many. Otherwise their numbers stay unknown. If there is only
+    one host, ranks whose host is not known are missing there.
     """
     scene = Scene(evidence)
     known = {one.number for one in (*scene.ranks, *scene.gone)}
     hosts: list[HostEvidence] = []
+    host_of = scene.host_of
+    if len(evidence.hosts) == 1:
+        host_of = dict.fromkeys(range(scene.size), evidence.hosts[0]) | host_of
     for host in evidence.hosts:
         found = host
         blank = scene.unnumbered(host)
-        of_host = [one for one, at in scene.host_of.items() if at is host and one not in known]
+        of_host = [one for one, at in host_of.items() if at is host and one not in known]
         if blank and len(blank) == len(of_host):
             order = sorted(blank, key=lambda one: (-one.age_s, one.pid))
             number = {one.pid: rank for one, rank in zip(order, sorted(of_host))}

@@ -99,7 +99,8 @@ class StepSigns:
     @functools.cached_property
     def repeats(self) -> Sign:
         """What the last lines about steps show. They are REPEATED only if all are the same line,
-        speeds aside, for ten of the job's steps, or more often than its steps and ranks explain."""
+        speeds aside, for ten measured times of a step, or if no time is known more often than steps
+        and ranks explain."""
         runs = [0]  # how many lines that are no new step follow each one that is
         for sign in self.signs.values():
             if sign is Sign.STEP:
@@ -115,8 +116,9 @@ class StepSigns:
             return Sign.STEP
         if {*[*self.signs.values()][-last:]} != {Sign.REPEATED}:
             return Sign.UNCLEAR
-        if since_s is not None and self.rhythm_s:
-            is_long = since_s >= max(STUCK_AFTER_S, SILENT_STEPS * self.rhythm_s)
+        if since_s is not None:
+            long_s = max(STUCK_AFTER_S, SILENT_STEPS * self._measured_s)
+            is_long = self._measured_s > 0.0 and since_s >= long_s
         else:
             whole = before[2:]  # the first lines may be cut off
             often = max(SILENT_STEPS, 2 * self.size, *(OFTEN * one for one in whole))
@@ -187,6 +189,17 @@ class StepSigns:
         return found[::-1]
 
     @functools.cached_property
+    def _measured_s(self) -> float:
+        """The time in seconds that most of the log's sure steps took lately; 0 if too few are
+        known."""
+        times = [at_s for at_s, _ in self.step_times]
+        gaps = [a - b for a, b in zip(times, times[1:]) if a > b]
+        if len(gaps) < FEW_TIMES:
+            return 0.0
+        most = sorted(gaps)[int(USUAL_PART * (len(gaps) - 1))]
+        return max(most, statistics.median(gaps[-3:]))
+
+    @functools.cached_property
     def rhythm_s(self) -> float:
         """The usual time in seconds from a step, or a row of several, to the next; 0 if unknown.
 
@@ -198,11 +211,8 @@ class StepSigns:
         if len(gaps) >= 2:
             # A job that has become slower has a new usual time.
             return max(statistics.median(gaps), statistics.median(gaps[-3:]))
-        times = [at_s for at_s, _ in self.step_times]
-        gaps = [a - b for a, b in zip(times, times[1:]) if a > b]
-        if len(gaps) >= FEW_TIMES:
-            most = sorted(gaps)[int(USUAL_PART * (len(gaps) - 1))]
-            return max(most, statistics.median(gaps[-3:]))
+        if self._measured_s:
+            return self._measured_s
         steps = float(sum(is_step(line) for line in self.job.log))
         bytes_here = sum(len(line) + 1 for line in self.job.log)
         if steps < MOST_OF_A_LOG or self.job.log_silent_s is None or not self.job.age_s:

@@ -34,6 +34,8 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _RESULT = re.compile(r"(?i)(?:loss|acc)\w*\W{0,3}([\d.e+-]+|nan)")
 # A monitor measures that speed while a job hangs, but a slow job may be rounded to it.
 _NO_SPEED = re.compile(r"(?i)(?<![\d.])0(?:\.0*)?\s*(?:images?|img|samples?|it|tokens?)/s")
+# A batch that is the same on all lines may be the batch's size.
+_STEPS = ("step", "iter", "iteration")
 # Several ranks print steps that are not far apart.
 _RECENT = 8
 
@@ -47,56 +49,93 @@ class Sign(Enum):
 
 
 class _Line(NamedTuple):
-    """A line without its clock time, also without speeds, with what counts and what was measured
-    in it."""
+    """A line without its clock time, also without speeds, with what was measured in it.
 
+    `form`: the line with its numbers left out. Of `counters`, those are left out that are the same
+    on all lines. `has_step`: a step is numbered in it, and not the epoch alone.
+    """
+
+    form: str
     text: str
     at_any_speed: str
-    counters: tuple[tuple[str, str], ...]
+    counters: tuple[tuple[str, int], ...]
+    has_step: bool
     results: tuple[str, ...]
 
 
-def _counters(line: str) -> tuple[tuple[str, str], ...]:
+def _counters(line: str) -> list[tuple[str, int]]:
     found = (one.groups() for one in _COUNTER.finditer(line))
-    return tuple((name.lower(), a) if name else ("/", b) for name, a, b in found)
+    return [(name.lower(), int(a)) if name else ("/", int(b)) for name, a, b in found]
+
+
+def _form(text: str) -> str:
+    return "".join(_WHOSE.findall(text)) + _NUMBER.sub("#", text)
 
 
 def signs(lines: Sequence[str], more: Iterable[str] = ()) -> list[Sign]:
     """Return what each of these lines about steps shows. `more` are lines that came before."""
-    values: dict[str, set[str]] = {}
-    for line in (*more, *lines):
-        for name, value in _counters(line):
+    values: dict[str, set[int]] = {}
+    of_form: dict[tuple[str, str], set[int]] = {}
+    for text in (_CLOCK.sub("", line) for line in (*more, *lines)):
+        for name, value in _counters(text):
             values.setdefault(name, set()).add(value)
-    last: dict[str, _Line] = {}
+            of_form.setdefault((_form(text), name), set()).add(value)
     last_at: dict[str, int] = {}
-    counted: list[tuple[tuple[str, str], ...]] = []
-    recent: dict[str, deque[tuple[tuple[str, str], ...]]] = {}
+    counted: list[tuple[tuple[str, int], ...]] = []
+    recent: dict[str, deque[_Line]] = {}
     found = []
-    for line in lines:
-        text = _CLOCK.sub("", line)
-        whose = "".join(_WHOSE.findall(text))
-        counters = tuple(one for one in _counters(text) if len(values[one[0]]) > 1)
-        now = _Line(text, _SPEED.sub("", text), counters, tuple(_RESULT.findall(text)))
-        form = whose + _NUMBER.sub("#", text)
-        known = recent.setdefault(form, deque(maxlen=_RECENT))
-        sign = _sign(now, last.get(form), known)
+    for text in (_CLOCK.sub("", line) for line in lines):
+        every = _counters(text)
+        counters = tuple(one for one in every if len(values[one[0]]) > 1)
+        has_step = any(name != "epoch" for name, _ in counters)
+        has_step = has_step or any(name in _STEPS for name, _ in every)
+        results = tuple(_RESULT.findall(text))
+        now = _Line(_form(text), text, _SPEED.sub("", text), counters, has_step, results)
+        known = recent.setdefault(now.form, deque(maxlen=_RECENT))
+        before = known[-1] if known else None
+        if before and _begins_again(now, before, of_form):
+            known.clear()
+        sign = _sign(now, before, known)
         # Where others have counted meanwhile, it is not the job that repeats a step.
-        others = {*counted[last_at.get(form, len(counted)) :]} - {counters}
+        others = {*counted[last_at.get(now.form, len(counted)) :]} - {counters}
         found.append(Sign.UNCLEAR if sign is Sign.REPEATED and others else sign)
-        last[form], last_at[form] = now, len(counted)
-        known.append(counters)
+        last_at[now.form] = len(counted)
+        known.append(now)
         counted.append(counters)
     return found
 
 
-def _sign(now: _Line, before: _Line | None, recent: Iterable[tuple[tuple[str, str], ...]]) -> Sign:
+def _begins_again(now: _Line, before: _Line, of_form: dict[tuple[str, str], set[int]]) -> bool:
+    """Return whether a counter is at its lowest value after its highest, as with a new epoch. Two
+    values alone may be of two ranks, unless a speed is measured."""
+    for (name, was), (_, value) in zip(before.counters, now.counters):
+        seen = of_form[now.form, name]
+        if was == max(seen) and value == min(seen) and len(seen) > 1:
+            return len(seen) > 2 or _has_speed(now)
+    return False
+
+
+def _has_speed(line: _Line) -> bool:
+    return line.text != line.at_any_speed and not _NO_SPEED.search(line.text)
+
+
+def _sign(now: _Line, before: _Line | None, recent: Iterable[_Line]) -> Sign:
     """Return what a line shows. `before` is the last one of the same form, of the same rank."""
-    if not now.counters:
-        # What is the same on all lines, as `batch=32`, does not count steps.
-        is_same = before and before.text == now.text
-        return Sign.UNCLEAR if is_same or _NO_SPEED.search(now.text) else Sign.STEP
-    if before is None or before.results != now.results:
+    is_idle = bool(_NO_SPEED.search(now.text))
+    if before is None:
+        return Sign.UNCLEAR if is_idle and not now.counters else Sign.STEP
+    if before.results != now.results:
         return Sign.STEP
     if before.counters != now.counters:
-        return Sign.UNCLEAR if now.counters in recent else Sign.STEP
-    return Sign.REPEATED if before.at_any_speed == now.at_any_speed else Sign.UNCLEAR
+        again = any(one.counters == now.counters for one in recent)
+        return Sign.UNCLEAR if again else Sign.STEP
+    if not (now.has_step or is_idle):
+        # The steps of an epoch have one epoch, and may have one loss. Their speeds differ.
+        differs = any(one.text != now.text for one in (recent if _has_speed(now) else [before]))
+        if now.results or differs:
+            return Sign.STEP
+    is_same = before.at_any_speed == now.at_any_speed
+    if now.counters:
+        return Sign.REPEATED if is_same else Sign.UNCLEAR
+    # A number that is the same on all lines may be no step, or that of a job that hangs for long.
+    return Sign.UNCLEAR if is_same or is_idle else Sign.STEP

@@ -348,6 +348,16 @@ def numbers(text: str, most: int = 42, each: int = 1) -> list[str]:
         (["throughput 0.0 samples/s"] * 20, 3),
         ([*numbers("step {}"), *["step 42"] * 3], 3),
         (["step 42"] * 20, 3),
+        # It has hung for longer than the log reaches back.
+        ([f"step 42 elapsed {one} s, GPU 100 %" for one in range(400)], 3),
+        ([f"step 42, {812 - one / 10:.1f} samples/s" for one in range(400)], 3),
+        (
+            [
+                *numbers("step {}, 9.1 samples/s"),
+                *(f"step 42, {9 - i / 4} samples/s" for i in range(20)),
+            ],
+            2,
+        ),
         ([*numbers("step {}", each=8), *["step 42"] * 12], 3),
     ],
 )
@@ -382,6 +392,61 @@ def test_lines_that_may_repeat_a_step_never_clear_ranks_that_stand_still(lines, 
 def test_lines_of_a_healthy_log_repeat_no_step(lines):
     evidence = job_of(stack=STEP, log=tuple(lines), log_added=tuple(lines[-2:]), quiet_s=0.1)
     assert diagnose(evidence).exit_status == 0
+
+
+def speeds(text: str, lines: int) -> list[str]:
+    """Return so many lines, each with another speed."""
+    return [f"{text} {800 + one % 13}.{one % 10} images/s" for one in range(lines)]
+
+
+BY_BATCH = [f"batch {one % 5 * 100} {800 + one % 13}.{one % 10} images/s" for one in range(98)]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # A job that was resumed in its epoch, or whose epochs have become longer.
+        [*speeds("Epoch 7:", 5), *speeds("Epoch 8:", 60)],
+        [*speeds("Epoch 7:", 3), *speeds("Epoch 8:", 20)],
+        [
+            *(line for epoch in range(3) for line in speeds(f"Epoch {epoch}:", 10)),
+            *speeds("Epoch 3:", 60),
+        ],
+        [*["epoch 0 loss 2.303"] * 5, *["epoch 1 loss 2.303"] * 60],
+        # Of speeds that are rounded, some are the same.
+        [f"Epoch 8: {one // 3 % 2 + 812} images/s" for one in range(60)],
+        # A counter that begins again with each epoch.
+        BY_BATCH,
+        [f"step {one % 4 * 100 + 100}/400" for one in range(63)],
+        [f"batch {one % 2 * 100} {800 + one % 13} images/s" for one in range(61)],
+    ],
+)
+@pytest.mark.parametrize("is_timed", [False, True])
+def test_lines_without_a_number_of_their_own_are_steps(lines, is_timed):
+    """A rank that is slow is a warning, as beside numbered steps."""
+    writes = tuple((0.1 + 5.0 * one, 1) for one in reversed(range(len(lines)))) if is_timed else ()
+    kept = {"log": tuple(lines), "log_added": tuple(lines[-2:]), "log_writes": writes}
+    evidence = job_of(quiet_s=0.1, age_s=5.0 * len(lines) + 30.0, **kept)
+    assert diagnose(evidence).exit_status == 0
+    found = diagnose(with_rank(evidence, 5, samples=samples(own("nap"))))
+    assert (found.exit_status, found.check) == (1, "rank.straggler")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # After its epochs a monitor repeats the last batch, or ranks in two of them do.
+        [*BY_BATCH[:93], *["batch 200 0.0 images/s"] * 20],
+        [*(f"batch {one % 5}" for one in range(53)), *["batch 1", "batch 2"] * 10],
+        [*speeds("Epoch 7:", 20), *["Epoch 7: 0.0 images/s"] * 20],
+        [*speeds("Epoch 7:", 20), *["Epoch 7: 812.3 images/s"] * 20],
+        [*speeds("Epoch 7:", 20), *["epoch 7, GPU 0 %"] * 20],
+    ],
+)
+def test_lines_without_a_number_of_their_own_that_repeat_clear_nobody(lines):
+    evidence = job_of(log=tuple(lines), log_added=tuple(lines[-2:]), quiet_s=0.1)
+    found = diagnose(with_rank(evidence, 5, samples=samples(own("nap"))))
+    assert found.exit_status in (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -436,6 +501,15 @@ def test_for_how_long_a_step_is_repeated_counts_if_it_is_known(of_a_step_s, stat
     assert (found.exit_status == 2) == (status == 2)
 
 
+def test_how_long_steps_take_is_not_known_of_two():
+    """Then nothing follows from how long a line is repeated: a mean of all lines is of no step."""
+    lines = ("step 1", "step 2", *["step 2"] * 60)
+    writes = tuple((0.1 + 5.0 * one, 1) for one in reversed(range(len(lines))))
+    evidence = job_of(log=lines, log_added=lines[-2:], quiet_s=0.1, log_writes=writes, age_s=340.0)
+    found = diagnose(with_rank(evidence, 5, samples=samples(own("nap"))))
+    assert found.exit_status == 3 and "its log may repeat one step" in found.verdict
+
+
 def test_ranks_without_readable_variables_have_the_numbers_that_are_missing_on_their_host():
     whole = job_of()
     for hidden in ((2,), (2, 3), range(8)):
@@ -446,6 +520,23 @@ def test_ranks_without_readable_variables_have_the_numbers_that_are_missing_on_t
     assert [one.rank for one in gone.hosts[1].ranks] == [None]
     assert diagnose(gone).check != "rank.missing"
     assert any("which ranks processes 1002 on demo-1" in one for one in diagnose(gone).unseen)
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("hidden", [(1,), (0, 1), range(4)])
+def test_a_rank_of_a_job_by_hand_that_was_seen_without_its_number_is_not_missing(hosts, hidden):
+    """Where its ranks run is not known: it was started without a file of hosts."""
+    by_hand = with_job(job_of(hosts, 4 // hosts), line="python run.py", hosts={})
+    by_hand = replace(by_hand, source="-w n[0-1]")
+    blank = numbered(with_rank(by_hand, *hidden, rank=None))
+    found = diagnose(blank)
+    assert not any(one.check in ("rank.missing", "ranks.none") for one in found.findings)
+    if hosts == 1:
+        assert blank.hosts[0].ranks == by_hand.hosts[0].ranks
+    else:
+        assert any("which ranks processes" in one for one in found.unseen)
+    gone = with_processes(by_hand, lambda one: None if one.rank in hidden else one)
+    assert any(one.check in ("rank.missing", "ranks.none") for one in diagnose(gone).findings)
 
 
 def test_a_rank_whose_python_has_ended_by_an_exception_is_named():

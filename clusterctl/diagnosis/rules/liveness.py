@@ -429,7 +429,8 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
     if scene.has_made_steps and alone and python:
         return
     if not scene.ranks:
-        yield from _none_runs(scene)
+        if not any(map(scene.unnumbered, scene.evidence.hosts)):
+            yield from _none_runs(scene)
         return
     if max(one.process.age_s for one in scene.ranks) < STARTED_AFTER_S:
         return
@@ -490,15 +491,15 @@ def _unseen(scene: Scene) -> list[int]:
     """Return the ranks that were not seen, unless they may be where nothing could be seen."""
     silent = {host.host for host in scene.silent}
     blind = {host.host for host in scene.hosts if not host.error and sees_nothing(host)}
-    # A process whose environment could not be read may be any rank of its host.
-    blind |= {host.host for host in scene.hosts if scene.unnumbered(host)}
-    unseen = [
-        rank
-        for rank in range(scene.size)
-        if rank not in scene.by_number
-        and (rank not in scene.host_of or scene.host_of[rank].host not in silent | blind)
-    ]
-    return [] if silent and any(rank not in scene.host_of for rank in unseen) else unseen
+    # A process whose environment could not be read may be any rank of its host, or one whose host
+    # is not known.
+    blank = {host.host for host in scene.evidence.hosts if scene.unnumbered(host)}
+    hidden = silent | blind | blank
+    unseen = [rank for rank in range(scene.size) if rank not in scene.by_number]
+    if silent and any(rank not in scene.host_of for rank in unseen):
+        return []
+    at = {rank: scene.host_of[rank].host for rank in unseen if rank in scene.host_of}
+    return [one for one in unseen if (at[one] not in hidden if one in at else not blank)]
 
 
 def _none_runs(scene: Scene) -> Iterator[Cause]:
