@@ -236,7 +236,8 @@ class _ProxySocket(KeepAliveSocket):
         except ConnectionError:
             if self._began:
                 raise
-            raise ConnectionRefusedError(_last_words(self._stderr, self._command)) from None
+            # The command has ended. paramiko would hide why: the next `recv` says it.
+            return len(data)
 
     def close(self) -> None:
         self.sock.close()

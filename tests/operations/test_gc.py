@@ -497,6 +497,7 @@ def test_an_unknown_region_is_named(clusterctl):
 def test_an_instance_that_is_protected(places, home):
     ec2 = places["us-east-1"].ec2
     ended, protected = launch(ec2, "demo"), launch(ec2, "demo")
+    ec2.get_waiter("instance_running").wait(InstanceIds=[protected], WaiterConfig={"Delay": 0.1})
     ec2.modify_instance_attribute(InstanceId=protected, DisableApiTermination={"Value": True})
     collector = GarbageCollector(places, home, GcOptions(cluster="demo"))
     removed = collector.remove(collector.sweep().orphans)

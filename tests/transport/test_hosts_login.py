@@ -11,6 +11,7 @@ import pytest
 
 from clusterctl.domain.errors import HostKeyUnknown, HostUnreachable, KeyRefused, UsageError
 from clusterctl.operations.hosts_access import open_hosts
+from clusterctl.transport import dial
 from tests.lab.running import wait_until
 from tests.transport.conftest import SshServer, keygen, running_sshd
 
@@ -173,6 +174,17 @@ def test_a_proxy_command_is_a_command_of_the_shell(ssh, ssh_server, monkeypatch)
     proxy = f"ProxyCommand ssh -q {login} -W %h:%p $BASTION 2>/dev/null"
     config = block(ssh_server, 1, f"IdentityFile {ssh_server.key}", proxy)
     assert outcomes(ssh, config, ["h1"]) == {"h1": "in\n"}
+
+
+def test_a_proxy_command_that_ended_before_anything_was_sent_has_a_reason():
+    sock = dial._ProxySocket("sh -c 'echo no tunnel >&2'")
+    sock._process.wait()
+    try:
+        sock.send(b"SSH-2.0-x\r\n")  # paramiko would not tell the error of this
+        with pytest.raises(ConnectionRefusedError, match="no tunnel"):
+            sock.recv(10)
+    finally:
+        sock.close()
 
 
 @pytest.mark.parametrize("settings", [(), ("ProxyUseFdpass yes",)])
