@@ -712,13 +712,15 @@ def _check_nodes_going(
     """
     from clusterctl.operations.access import cluster_key
     from clusterctl.operations.losses import ResultsAtRisk
-    from clusterctl.operations.members import check_head
+    from clusterctl.operations.members import check_head, check_removable
     from clusterctl.operations.ownership import check_not_anothers
     from clusterctl.operations.status import cluster_status
 
     folder = app.folder(name)
     found = cluster_status(app.clients, folder)
     check_nodes(app, name, indices)
+    if verb == "remove":
+        check_removable(name, indices)
     cluster_key(folder)
     check_not_anothers(app.clients.ec2, folder)
     nodes = fold_hosts([f"{name}-{index}" for index in indices])

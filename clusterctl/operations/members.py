@@ -6,7 +6,7 @@ interrupted at any point and continued by `up` or by the same command, also from
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -158,12 +158,7 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> ReducedClus
         # others.
         known = {*wanted_of(there), *(found.node.index for found in there)}
         check_indices(name, known, set(indices).difference(before.remove))
-        if 0 in indices:
-            raise UsageError(
-                f"{name}-0 is the head node, and cannot be removed",
-                f"replace it (clusterctl replace {name} 0), or remove the cluster: "
-                f"clusterctl down {name}",
-            )
+        check_removable(name, indices)
         check_head(name, there)
         names = tuple(f"{name}-{index}" for index in sorted(set(indices)))
         wanted = [index for index in wanted_of(there) if index not in indices]
@@ -342,6 +337,16 @@ def _chosen(name: str, nodes: Sequence[Instance], indices: Sequence[int]) -> tup
 def _missing(there: Sequence[Instance]) -> set[int]:
     """Return the indices of the nodes that should exist and have no instance."""
     return set(wanted_of(there)) - {found.node.index for found in there}
+
+
+def check_removable(name: str, indices: Collection[int]) -> None:
+    """Raise UsageError for the head node."""
+    if 0 in indices:
+        raise UsageError(
+            f"{name}-0 is the head node, and cannot be removed",
+            f"replace it (clusterctl replace {name} 0), or remove the cluster: "
+            f"clusterctl down {name}",
+        )
 
 
 def check_head(name: str, there: Sequence[Instance]) -> None:

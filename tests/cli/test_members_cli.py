@@ -111,6 +111,11 @@ def test_a_node_without_a_machine_is_replaced_and_the_head_node_first(running, c
     assert (now[0], [*now]) == (there[0], [0, 1])
 
 
+def test_nobody_is_asked_about_the_head_node_which_cannot_be_removed(running, clusterctl):
+    ran = clusterctl("remove", "demo", "0")
+    assert (ran.status, "demo-0 is the head node, and cannot be removed" in ran.err) == (2, True)
+
+
 def test_a_replace_that_is_refused_reports_no_request_but_earlier_ones(running, clusterctl, client):
     ids = [found.node.instance_id for found in find_instances(client, "demo")]
     client.create_tags(Resources=ids, Tags=[{"Key": tags.LIMITS, "Value": "max-hourly=0.01"}])
