@@ -20,7 +20,7 @@ from clusterctl.diagnosis.drift import check
 from clusterctl.domain.cluster import Disk, Limits
 from clusterctl.domain.errors import AwsError, ClusterctlError, HostUnreachable
 from clusterctl.domain.findings import Finding
-from clusterctl.domain.results import HostFailure, HostOutcome
+from clusterctl.domain.results import HostOutcome
 from clusterctl.ec2 import health
 from clusterctl.ec2.images import image_findings
 from clusterctl.ec2.launch import execution
@@ -43,6 +43,7 @@ from clusterctl.node.facts.software import data, scripts
 from clusterctl.node.facts.system import system
 from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.operations import doctor, guards, known_hosts, readiness
+from clusterctl.operations.bench_network import no_answer
 from clusterctl.operations.costs import with_gone
 from clusterctl.operations.disk import SlowDisk, findings_of
 from clusterctl.operations.folder import ClusterFolder
@@ -238,7 +239,7 @@ def of_networks() -> Iterator[Finding]:
         NetworkFigures(
             ("demo-0", "demo-1", "demo-2"),
             *(8, 1.0),
-            failures=(HostFailure("demo-2", "HostUnreachable", "no answer within 10 s", ""),),
+            failures=(no_answer("demo", "demo-2", "no answer within 10 s"),),
             broken={("demo-0", "demo-1"): "connection refused"},
             allreduce=tables,
             lacks_nccl_tests=("all_gather_perf", "alltoall_perf"),

@@ -255,13 +255,7 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
     behind = outliers(report)
     two = len({pair[0] for pair in report.many}) == 2
     found = [
-        Finding.error(
-            "bench.no-answer",
-            one.message,
-            one.hint or f"see why: clusterctl doctor {cluster}",
-            one.host,
-        )
-        for one in report.failures
+        Finding.error("bench.no-answer", one.message, one.hint, one.host) for one in report.failures
     ]
     found += [
         Finding.error(

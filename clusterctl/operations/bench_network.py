@@ -129,7 +129,7 @@ def measure_network(
                 tables.append(found)
     except HostError as error:
         # The head node was lost during the allreduce: keep the results of the pairs.
-        failures += (_failure(access, error.host, error.message),)
+        failures += (no_answer(access.cluster.name, error.host, error.message),)
     return replace(
         report,
         failures=failures,
@@ -156,7 +156,7 @@ class _Probes(RelayGroup[str]):
     ) -> None:
         config = {"role": "probe", "secret": secrets.token_hex(32)}
         super().__init__(access.connections, access.targets, config)
-        self._access = access
+        self._cluster = access.cluster.name
         self.streams, self.seconds, self.watch = streams, seconds, watch
         self.broken: dict[Pair, str] = {}
         self.figures: dict[Pair, dict[str, float]] = {}
@@ -184,7 +184,7 @@ class _Probes(RelayGroup[str]):
             one=rates("one"),
             rtt=times("rtt_p50"),
             rtt_p99=times("rtt_p99"),
-            failures=tuple(_failure(self._access, *one) for one in self.failures.items()),
+            failures=tuple(no_answer(self._cluster, *one) for one in self.failures.items()),
             broken={
                 pair: why
                 for pair, why in self.broken.items()
@@ -261,10 +261,10 @@ class _Probes(RelayGroup[str]):
         return updates
 
 
-def _failure(access: Access, host: str, message: str) -> HostFailure:
-    return HostFailure(
-        host, HostError.__name__, message, f"clusterctl diagnose {access.cluster.name}"
-    )
+def no_answer(cluster: str, host: str, message: str) -> HostFailure:
+    """Return the failure of a node that was not measured, with what shows why."""
+    hint = f"see why: clusterctl doctor {cluster}"
+    return HostFailure(host, HostError.__name__, message, hint)
 
 
 def _allreduces(

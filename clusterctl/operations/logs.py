@@ -203,7 +203,7 @@ def refuse_while_running(
     if served:
         raise JobRunning(
             f"{', '.join(served)}, and {because}",
-            f"end it first ({stop_serving(name, models)}), or go on all the same: --force",
+            f"end it first ({stop_commands(name, models)}), or go on all the same: --force",
         )
 
 
@@ -211,7 +211,7 @@ def _model(job: JobRecord) -> str:
     return job.spec.destination.removeprefix("model ")
 
 
-def stop_serving(cluster: str, models: Iterable[str]) -> str:
+def stop_commands(cluster: str, models: Iterable[str]) -> str:
     """Return the commands that end these served models."""
     return "; ".join(f"clusterctl serve {cluster} --stop --model {model}" for model in models)
 

@@ -76,7 +76,7 @@ from clusterctl.operations.logs import (
     RunningWork,
     refuse_while_running,
     running_work,
-    stop_serving,
+    stop_commands,
     work_facts,
 )
 from clusterctl.transport.call import call
@@ -520,7 +520,7 @@ def leftovers(cluster: str, running: RunningWork) -> list[Finding]:
         message += f": {first.short_command}"
         hint = f"end it first: {end}"
         if host in running.served_on:
-            index, stop = host.rpartition("-")[2], stop_serving(cluster, running.served_on[host])
+            index, stop = host.rpartition("-")[2], stop_commands(cluster, running.served_on[host])
             hint = (
                 f"end the model there first: {stop}; then: "
                 f"clusterctl kill {cluster} --nodes {index}"
