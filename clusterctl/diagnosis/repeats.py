@@ -14,17 +14,20 @@ from typing import NamedTuple
 
 # Not a part of a decimal number, nor with a unit of time, memory or parts.
 _END = r"(?!\.?\d|\s*(?:%|(?:m?s|secs?|min|h|[kMGT]?i?B)\b))"
-_WHOLE = rf"(\d+){_END}"
+# Python refuses to read numbers of thousands of digits.
+_WHOLE = rf"(\d{{1,18}}){_END}"
 # Numbered steps, as in `step 120 loss 0.5` or `iteration 7`.
 NUMBERED = re.compile(rf"(?i)\b(?:step|iter(?:ation)?|batch)s?\b\W{{0,3}}{_WHOLE}")
 # The same with all that may count within a step, and `17/100`.
 _COUNTER = re.compile(
     rf"(?i)\b(step|epoch|iter|iteration|batch|micro\w*|update|image|sample|example|token)s?\b"
-    rf"\W{{0,3}}{_WHOLE}|(?<![\d./])(\d+)(?=/\d+(?!/){_END})"
+    rf"\W{{0,3}}{_WHOLE}|(?<![\d./])(\d{{1,18}})(?=/\d+(?!/){_END})"
 )
-_CLOCK = re.compile(r"\d{4}-\d\d-\d\d[T ]?|\d+(?::\d\d)+(?:[.,]\d+)?")
+_CLOCK = re.compile(r"\d{4}-\d\d-\d\d[T ]?|(?<!\d)\d{1,9}(?::\d\d)+(?:[.,]\d+)?")
+# A number begins in one place and ends soon: else a line of digits would take minutes.
 _SPEED = re.compile(
-    r"(?i)[\d.]+\s*(?:[nuµm]?s|secs?|seconds?|min|h)\b|[\d.]+\s*\w+/s(?:ec)?\b|[\d.]+\s*s/\w+"
+    r"(?i)(?<![\d.])[\d.]{1,24}\s{0,9}"
+    r"(?:(?:[nuµm]?s|secs?|seconds?|min|h)\b|\w{1,24}/s(?:ec)?\b|s/\w+)"
 )
 # Which rank or host has printed a line.
 _WHOSE = re.compile(

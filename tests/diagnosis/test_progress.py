@@ -567,6 +567,12 @@ def test_a_rank_without_an_interpreter_need_not_have_left_its_program(log, chang
     assert not any(one.check in ("rank.left", "rank.exception") for one in found.findings)
 
 
+@pytest.mark.parametrize("line", ["step {} loss 0.5", "loss 0.5 {}/9", "batch 7 {} s"])
+def test_a_number_that_is_too_long_to_be_read_ends_nothing(line):
+    evidence = job_of(log=(*STEPS, line.format("1" * 5000)))
+    assert diagnose(evidence).exit_status == diagnose(job_of(log=STEPS)).exit_status
+
+
 @pytest.mark.parametrize("log, quiet_s", [(STEPS, 12.0), (("batch 1",), 5.0)])
 def test_a_worker_that_has_done_its_part_is_no_fault(log, quiet_s):
     """mpi4py: it waits in MPI_Finalize, and others work on."""
