@@ -151,26 +151,25 @@ class JobSession(NamedTuple):
         return leader_ticks in (0, self.leader_ticks)
 
 
+@dataclass(eq=False)
 class Process:
     """One process, and what shows whether it belongs to a job. `role`: see `role_of`."""
 
-    def __init__(
-        self,
-        pid: int,
-        ppid: int,
-        name: str,
-        argv: list[str],
-        environ: dict[bytes, bytes],
-        program: str = "",
-        state: str = "S",
-        started_ticks: int = 0,
-        session: int = 0,
-    ) -> None:
-        self.pid, self.ppid, self.name, self.argv = pid, ppid, name, argv
-        self.environ, self.program, self.state = environ, program or name, state
-        self.started_ticks, self.session = started_ticks, session
-        self.role = self.group = ""
-        self.is_session_of_job = False
+    pid: int
+    ppid: int
+    name: str
+    argv: list[str]
+    environ: dict[bytes, bytes]
+    program: str = ""
+    state: str = "S"
+    started_ticks: int = 0
+    session: int = 0
+    role: str = ""
+    group: str = ""
+    is_session_of_job: bool = False
+
+    def __post_init__(self) -> None:
+        self.program = self.program or self.name
 
     @property
     def identity(self) -> tuple[int, int]:

@@ -193,11 +193,10 @@ class Destination:
 
     def publish_whole(self) -> None:
         """Publish missing entries that need no bytes: empty files."""
-        assert self.staging
         for number in self.plan.missing:
             entry = self.entries[number]
             if entry.kind == FILE and not entry.data:
-                self.publisher.put([(number, self.staging.part(entry), False)])
+                self.publisher.put([(number, self.publisher.staging.part(entry), False)])
 
     def bad(self) -> Iterable[int]:
         """Return the numbers of files that have changed at the source during the copy."""
@@ -227,17 +226,17 @@ class Destination:
 
     def _elsewhere(self) -> tuple[int, str]:
         """Return the bytes that have to come to other disks than ROOT's, and which lacks room."""
-        assert self.staging
+        staging = self.publisher.staging
         needs: dict[int, int] = {}
         paths: dict[int, bytes] = {}
-        for number in self._missing(FILE) if self.staging.has_other_disks else ():
+        for number in self._missing(FILE) if staging.has_other_disks else ():
             entry = self.entries[number]
-            folder = self.staging.folder_of(entry)
-            if folder is self.staging.main:
+            folder = staging.folder_of(entry)
+            if folder is staging.main:
                 continue
             had = 0
             with contextlib.suppress(FileNotFoundError):
-                had = os.stat(self.staging.part(entry)).st_blocks * 512
+                had = os.stat(staging.part(entry)).st_blocks * 512
             disk = os.stat(folder.parent).st_dev
             paths.setdefault(disk, folder.parent)
             need = max(0, sum(length for _, length in entry.data) - had)

@@ -49,7 +49,7 @@ class Publisher(threading.Thread):
 
     def __init__(self, staging: Staging, entries: Entries, waits: Waits) -> None:
         super().__init__(name="publisher", daemon=True)
-        self._staging, self._entries, self._waits = staging, entries, waits
+        self.staging, self._entries, self._waits = staging, entries, waits
         self._changed = threading.Condition()
         self._whole: list[tuple[int, bytes, bool]] = []
         self._ending = False
@@ -69,7 +69,7 @@ class Publisher(threading.Thread):
 
     def path(self, number: int) -> bytes:
         """Return the path of an entry in the destination."""
-        path, root = self._entries.path(number), self._staging.root
+        path, root = self._entries.path(number), self.staging.root
         return root if path == b"." else root + b"/" + path
 
     def stamp(self, number: int) -> int:
@@ -142,7 +142,7 @@ class Publisher(threading.Thread):
         if not self._folders:
             folders = map(self._entries.__getitem__, self._entries.of_kind(FOLDER))
             self._folders = {entry.path: entry for entry in folders}
-        entry = self._folders.get(os.path.relpath(folder, self._staging.root))
+        entry = self._folders.get(os.path.relpath(folder, self.staging.root))
         if entry is None or entry.mode == UNKNOWN_MODE:
             return False
         try:
@@ -177,10 +177,10 @@ class Publisher(threading.Thread):
             self.error = error
 
     def _publish(self, batch: Sequence[tuple[int, bytes, bool]]) -> None:
-        self._staging.check()
+        self.staging.check()
         # Not under `one_by_one`: a tool's file may have to be copied to its disk.
         batch = [
-            (number, self._staging.on_own_disk(self._entries[number], part), ready)
+            (number, self.staging.on_own_disk(self._entries[number], part), ready)
             for number, part, ready in batch
         ]
         for number, part, ready in batch:
@@ -198,7 +198,7 @@ class Publisher(threading.Thread):
             # these parts.
             for number, _, _ in batch:
                 with contextlib.suppress(OSError):
-                    self._staging.drop(self._entries[number])
+                    self.staging.drop(self._entries[number])
             raise
         finally:
             ACTIVITY.end()
@@ -206,7 +206,7 @@ class Publisher(threading.Thread):
         with self.one_by_one:
             for number, part, ready in batch:
                 if self._appear(number, part) and not ready:
-                    self._staging.drop(self._entries[number])
+                    self.staging.drop(self._entries[number])
 
     def _is_right(self, number: int, part: bytes, ready: bool) -> bool:
         """Return whether a part has the content that the source listed, as far as that is known."""
@@ -215,7 +215,7 @@ class Publisher(threading.Thread):
         if len(entry.digest) != SHA256_BYTES or has_digest(part, entry.digest):
             return True
         if not ready:
-            self._staging.drop(entry)
+            self.staging.drop(entry)
         why = "what came is not what the source had listed: run it again"
         self.refused[number] = f"{text_of(self.path(number))}: {why}"
         return False
@@ -332,7 +332,7 @@ class Publisher(threading.Thread):
         """
         removed, refused = 0, []
         for name in names:
-            path = self._staging.root + b"/" + name
+            path = self.staging.root + b"/" + name
             ACTIVITY.begin(DELETE, path)
             folder = os.path.isdir(path) and not os.path.islink(path)
             try:

@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from clusterctl.node.relay.blocks import MissingBlocks
-from clusterctl.node.relay.layout import Layout
 from clusterctl.node.relay.manifest import MOST_BYTES
 from clusterctl.node.relay.parts import Incoming
 from clusterctl.node.relay.store import Store
@@ -174,15 +172,13 @@ class Puller:
         self,
         caller: Caller,
         store: Store,
-        layout: Layout,
-        wanted: MissingBlocks,
         streams: int,
         lost: Callable[[Upstream, PeerError], None],
         broken: Callable[[BaseException], None],
     ) -> None:
-        self._caller, self._store, self._layout, self._wanted = caller, store, layout, wanted
-        self._streams = streams
-        self._ahead = max(2, AHEAD_BYTES // layout.block_bytes)
+        self._caller, self._store, self._streams = caller, store, streams
+        self._layout, self._wanted = store.layout, store.wanted
+        self._ahead = max(2, AHEAD_BYTES // store.layout.block_bytes)
         self._lost, self._broken = lost, broken
 
     def follow(self, upstream: Upstream) -> None:

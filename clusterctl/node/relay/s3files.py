@@ -100,7 +100,7 @@ class ObjectProgress:
 
     def __init__(self) -> None:
         self.path = ""
-        self.gap: Gap | None = None
+        self.gap = Gap()
         self.remarks: list[str] = []
         self.files = self.bytes = 0
 
@@ -692,12 +692,12 @@ class ObjectDownload(Download):
         )
 
     def fetch(self, missing: list[int]) -> None:
-        assert self.target.staging and self.progress.gap
-        held = self.target.staging.held_paths()
+        staging = self.target.publisher.staging
+        held = staging.held_paths()
         _clear(held)
-        staging = self.target.staging.tool_folder([self.target.entries[n] for n in missing])
+        folder = staging.tool_folder([self.target.entries[n] for n in missing])
         # A new folder each time: a tool of an earlier run may still be writing to the previous one.
-        self._folder = tempfile.mkdtemp(prefix=PREFIX, dir=staging)
+        self._folder = tempfile.mkdtemp(prefix=PREFIX, dir=folder)
         # By the paths that the tool gives them: files that are under way, those of them that came
         # in parts and have to be confirmed, and files that were published.
         wanted = {number: self._object(number) for number in missing}
@@ -747,7 +747,6 @@ class ObjectDownload(Download):
                         coming += min(status.st_size, status.st_blocks * 512)
                     if staged in self._waiting:
                         self._take(staged, status.st_size, last)
-        assert self.progress.gap
         self.progress.bytes = min(self.progress.gap.bytes, self._had + coming)
         self.progress.files = self.target.publisher.written
         if self._large and (last or time.monotonic() - self._confirmed_at > CONFIRM_S):

@@ -18,7 +18,7 @@ from clusterctl.node.relay.layout import WHOLE, Extent, Layout, missing_content
 from clusterctl.node.relay.manifest import LEAST_RESUMED, LINK, text_of
 from clusterctl.node.relay.publish import Publisher
 from clusterctl.node.relay.source import Source
-from clusterctl.node.relay.staging import Removed, Staging, add_part
+from clusterctl.node.relay.staging import Removed, add_part
 from clusterctl.node.relay.wire import (
     CHUNK,
     LENGTH,
@@ -63,7 +63,6 @@ class Store:
 
     def __init__(
         self,
-        staging: Staging,
         entries: Entries,
         layout: Layout,
         missing: Iterable[int],
@@ -71,7 +70,8 @@ class Store:
         waits: Waits,
         streams: int,
     ) -> None:
-        self._staging, self._entries, self._layout = staging, entries, layout
+        staging = self._staging = publisher.staging
+        self._entries, self.layout = entries, layout
         self._publisher, self._waits = publisher, waits
         self._lock = threading.Lock()
         # The kernel lets one thread write to a file at a time, and those that wait use CPU time.
@@ -112,14 +112,14 @@ class Store:
 
         `buffer` has room for a block.
         """
-        extents = self._layout.extents(block)
+        extents = self.layout.extents(block)
         checksum, data = None, None
         if len(extents) == 1:
             can_splice = self.ledger.watchers and block not in self._damaged and link.pipe_bytes()
             if not (can_splice and self._splice(link, extents[0])):
                 checksum = self._stream(link, extents[0], buffer)
         else:
-            data = buffer[: self._layout.length(block)]
+            data = buffer[: self.layout.length(block)]
             began = waited_s()
             link.read_into(data)
             self._waits.add("receive", waited_s() - began)
@@ -226,7 +226,7 @@ class Store:
                 ACTIVITY.end()
             self._waits.add("write", waited_s() - began)
         with self._lock:
-            self.received += self._layout.length(block)
+            self.received += self.layout.length(block)
         self.ledger.add(block)
         self._tick(extents, checksum)
         self.wanted.came(block)
@@ -234,7 +234,7 @@ class Store:
     def _accept_spliced(self, link: Link, block: int, checksum: int) -> None:
         self._sums[block] = checksum + 1
         with self._lock:
-            self.received += self._layout.length(block)
+            self.received += self.layout.length(block)
             self._waiting[block] = Waiting(time.monotonic(), link)
         self.wanted.arrived(block)
         self.ledger.add(block)
@@ -258,7 +258,7 @@ class Store:
 
     def _check(self, block: int) -> bool:
         """Sum a block in its file. Return whether it is right. Raises OSError."""
-        [extent] = self._layout.extents(block)
+        [extent] = self.layout.extents(block)
         if self._left[extent.entry] == WHOLE:  # the file became bad, and its part was removed
             return self._finish_check(block, good=True)
         with contextlib.suppress(FileNotFoundError):  # removed a moment ago
@@ -283,9 +283,9 @@ class Store:
             self._passed_on.discard(block)
             if not good:
                 self._damaged.add(block)
-                self.received -= self._layout.length(block)
+                self.received -= self.layout.length(block)
         if good:
-            self._tick(self._layout.extents(block), self._sums[block] - 1)
+            self._tick(self.layout.extents(block), self._sums[block] - 1)
             waiting.link.confirmed.append(block)
             self.wanted.came(block)
         else:
@@ -409,7 +409,7 @@ class Store:
         if is_repeated and not self._check(block):
             raise PeerError("a block here is damaged", "corrupt")
         known = self._sums[block]
-        extents = self._layout.extents(block)
+        extents = self.layout.extents(block)
         if not self.bad.isdisjoint(extent.entry for extent in extents):
             self._send_what_is_good(link, extents)
             return
@@ -418,7 +418,7 @@ class Store:
         if not known:
             self._here.send_block(link, block)
             return
-        link.send(LENGTH.pack(self._layout.length(block)))
+        link.send(LENGTH.pack(self.layout.length(block)))
         with self._lock:
             data = self._cache.get(block)
         began = waited_s()

@@ -30,10 +30,8 @@ class PulledDestination(Destination):
     """A destination whose bytes come from another relay in blocks, and go on to the next one."""
 
     def open_content(self, begin: Begin) -> None:
-        assert self.staging
         self.layout = Layout(self.entries, begin.block_bytes)
         self.store = Store(
-            self.staging,
             self.entries,
             self.layout,
             self.plan.missing,
@@ -106,15 +104,7 @@ class TargetRelay(Relay):
         if self.config.get("dry_run"):
             return
         store = self.target.store
-        self._puller = Puller(
-            self.caller,
-            store,
-            self.target.layout,
-            self.target.wanted,
-            self._begin.streams,
-            self._lost,
-            self.fail,
-        )
+        self._puller = Puller(self.caller, store, self._begin.streams, self._lost, self.fail)
         self.server.have_content(store.ledger, store, self._begin.streams)
         with self._lock:
             self._prepared.set()

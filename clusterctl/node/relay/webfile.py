@@ -91,8 +91,7 @@ class WebFile(Download):
 
     def fetch(self, missing: list[int]) -> None:
         [number] = missing
-        entry, staging = self.target.entries[number], self.target.staging
-        assert staging
+        entry, staging = self.target.entries[number], self.target.publisher.staging
         if not self._version:
             staging.drop(entry)
         part = staging.part(entry)
