@@ -10,7 +10,6 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.node_options import check_nodes
 from clusterctl.cli.params import indices_argument, json_option
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.ranges import fold_hosts
@@ -75,7 +74,6 @@ def _set(
     from clusterctl.operations.members import set_quarantine
     from clusterctl.operations.train import live_hosts, write_hosts_files
 
-    check_nodes(app, name, chosen)
     cluster = set_quarantine(app.clients, app.folder(name), chosen, reason)
     names = fold_hosts([f"{name}-{index}" for index in chosen])
     with app.access(cluster) as access:

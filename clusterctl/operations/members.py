@@ -80,7 +80,7 @@ def set_quarantine(
     UsageError for the head node, an unknown index or an unsuitable reason, MissingTool without the
     cluster's key, NoSuchCluster, AwsError.
     """
-    client, name = clients.ec2, folder.path.name
+    client, name = clients.ec2, folder.name
     if reason is not None and (len(reason) > MOST_OF_A_REASON or not reason.isprintable()):
         raise UsageError(
             f"a reason has up to {MOST_OF_A_REASON} characters, all of them printable",
@@ -95,12 +95,17 @@ def set_quarantine(
                 f"replace it: clusterctl replace {name} 0",
             )
         ids = [found.node.instance_id for found in chosen]
-        now = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ} {reason}".strip()
+        text = ""
         if reason is None:
             untag(client, ids, tags.QUARANTINED)
         else:
-            _tag(client, chosen, {tags.QUARANTINED: now})
-        return as_cluster(client, name, _instances(client, folder))
+            text = f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ} {reason}".strip()
+            _tag(client, chosen, {tags.QUARANTINED: text})
+        now = (
+            replace(one, node=replace(one.node, quarantined=text)) if one in chosen else one
+            for one in there
+        )
+        return as_cluster(client, name, tuple(now))
 
 
 def nearest_peer(cluster: Cluster, indices: Sequence[int]) -> Node:
@@ -305,7 +310,7 @@ def grown(name: str, there: Sequence[Instance], count: int, under_way: bool) -> 
 
 
 def _instances(client: EC2Client, folder: ClusterFolder) -> tuple[Instance, ...]:
-    there = find_instances(client, folder.path.name)
+    there = find_instances(client, folder.name)
     _check_there(client, folder, there)
     return there
 
@@ -313,7 +318,7 @@ def _instances(client: EC2Client, folder: ClusterFolder) -> tuple[Instance, ...]
 def _check_there(client: EC2Client, folder: ClusterFolder, there: Sequence[Instance]) -> None:
     """Raise UsageError if all nodes are being replaced, NoSuchCluster if there is no instance,
     MissingTool without the cluster's key: nodes could not get the change."""
-    name = folder.path.name
+    name = folder.name
     if not members_of(there):
         if there:
             raise UsageError(

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.operations.commands import COMMANDS, down, nothing, shorten_timeouts
+from clusterctl.cli.main import cli, run_command
+from clusterctl.ec2 import session
+from clusterctl.operations.members import set_quarantine
+from tests.moto_ec2 import REGION
+from tests.operations.commands import COMMANDS, SHORT, down, nothing, shorten_timeouts, up
 from tests.operations.fault_cases import (
     FOR_CHANGES,
     FOR_READS,
@@ -39,6 +43,45 @@ def test_each_call_has_its_turn_and_each_way():
         turns = {mode: in_turn(calls, FOR_CHANGES, mode, count) for mode in FOR_CHANGES}
         assert all(turns.values())
         assert {call for each in turns.values() for call in each} == {*calls}
+
+
+# How often a command reads instances. A read that is repeated until a state is reached counts once.
+# One more needs a reason.
+READS = {
+    "up": 4,  # there, quota, launched, ready
+    "add": 4,  # there, quota, launched and ready, tags to remove
+    "remove": 4,  # there, after launches of unknown outcome, terminated, ready
+    "replace": 6,  # there, with the old ones marked, quota, launched, terminated, ready
+    "replace-head": 7,  # and while the elastic address is not free
+    "stop": 2,  # there, stopped
+    "start": 3,  # there, stopped nodes whose cost is noted before each start, ready
+    "down": 3,  # there, terminated, before what they used is deleted
+    "up demo --dry-run --nodes 4": 2,  # there, quota
+    "hosts demo": 1,
+    "costs demo": 2,  # there, ended by a limit
+    "gc": 1,
+    "quarantine": 1,
+}
+
+
+def test_state_is_read_once(world, monkeypatch):
+    reads = {name: world.calls_of(name) for name in COMMANDS}
+    world.prepare(up)
+    for name, value in (("HOME", str(world.folder.home)), ("LAB", "0")):
+        monkeypatch.setenv(f"CLUSTERCTL_{name}", value)
+    monkeypatch.setattr(session, "Clients", lambda account: world.clients)
+    set_quarantine(world.clients, world.folder, [1], "a broken GPU")
+    reads["quarantine"] = tuple(world.clients.wire.calls)
+    for line in READS.keys() - reads.keys():
+        world.clients.wire.mend()
+        where = ("--region", REGION, "--endpoint-url", world.clients.account.endpoint_url)
+        run_command(cli, [*line.split(), *where], obj=SHORT)
+        reads[line] = tuple(world.clients.wire.calls)
+    counted = {
+        name: sum(call.action == "DescribeInstances" for call in calls)
+        for name, calls in reads.items()
+    }
+    assert counted == READS
 
 
 @pytest.mark.parametrize(("name", "mode", "others"), [*by_turns_and_all(COMMANDS, FOR_CHANGES)])
