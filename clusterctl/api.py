@@ -41,14 +41,14 @@ from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.operations import bench as benchmarks
 from clusterctl.operations import down as removal
 from clusterctl.operations import logs as job_logs
-from clusterctl.operations.copy import copy_to_cluster
+from clusterctl.operations.copy import CopyTerms, copy_to_cluster
 from clusterctl.operations.diagnose import collect
-from clusterctl.operations.fetch import Fetched
+from clusterctl.operations.fetch import Fetched, Scope
 from clusterctl.operations.fetch import fetch as fetch_job
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.ownership import NotLaunchedHere
 from clusterctl.operations.train import (
-    check_retries,
+    Retries,
     machines_of,
     plan_training,
     start_training,
@@ -273,15 +273,14 @@ def copy(
     words, indices = tuple(map(str, given)), _indices(name, nodes)
     [source] = _indices(name, from_node) or [None]
     app, request = _app(name, account), request_of(options, words, destination, source)
+    urls = url_access(options, words, lambda: app.clients, app.settings.home)
     with app.open(name) as access:
         return copy_to_cluster(
             access,
             access.select(indices),
             request,
             watch=lambda progress: None,
-            urls=url_access(options, words, lambda: app.clients, app.settings.home),
-            max_workers=options.fanout,
-            timeout_s=options.timeout_s,
+            terms=CopyTerms(urls, options.fanout, options.timeout_s),
         )
 
 
@@ -300,7 +299,8 @@ def train(
     With `queue` it runs after the jobs that are there. After a lost node it is started again up to
     `retries` times, with `min_gpus` at least. Raises NotReady, with its findings, JobRunning.
     """
-    check_retries(request.ranks, retries, min_gpus)
+    again = Retries(retries, min_gpus)
+    again.check(request.ranks)
     app = _app(name, account)
     status = app.status(name)
     with app.access(status.cluster) as access:
@@ -312,8 +312,7 @@ def train(
             plan,
             "queue" if queue else "refuse",
             machines=machines,
-            retries=retries,
-            min_gpus=min_gpus,
+            retries=again,
         )
         return job_logs.find(access, started.job.job_id)
 
@@ -365,7 +364,8 @@ def fetch(
     """Copy what the job, or the latest, wrote into `folder` here, with its record and logs."""
     with _app(name, account).open(name) as access:
         job = job_logs.find(access, job_id)
-        return fetch_job(access, job.job_id, Path(folder), verify=verify)
+        scope = Scope.VERIFIED if verify else Scope.ALL
+        return fetch_job(access, job.job_id, Path(folder), scope=scope)
 
 
 @_checked
@@ -427,12 +427,12 @@ def down(
     """
     app = _app(name, account)
     folder = app.folder(name)
-    found = removal.find_removable(app.clients, name, folder, app.timeouts)
+    found = removal.find_removable(app.clients, folder, app.timeouts)
     if found.others and not launched_elsewhere:
         raise NotLaunchedHere(name, found.others)
     if not discard_results:
         check_removal(app, name, found, yes=True)
-    return removal.down(app.clients, name, folder, None, app.timeouts, found.others)
+    return removal.down(app.clients, folder, None, app.timeouts, found.others)
 
 
 @dataclass(frozen=True)

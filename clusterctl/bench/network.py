@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, ClassVar, Optional
+from typing import Any, ClassVar, Optional, TypedDict
 
 from clusterctl.bench.model import MeasuredNetwork
 from clusterctl.domain.findings import Finding
@@ -100,6 +100,25 @@ class AllreduceTable:
         return [row for row in self.rows if row.bytes >= FEWEST_BYTES and row.seconds > 0]
 
 
+# A direction between two nodes, in JSON. `from` is a word of Python's.
+LinkData = TypedDict(
+    "LinkData",
+    {
+        "from": str,
+        "to": str,
+        "one_stream_bytes_s": int,
+        "streams_bytes_s": int,
+        "rtt_p50_s": float,
+        "rtt_p99_s": float,
+    },
+)
+
+
+class BrokenPair(TypedDict):
+    pair: tuple[str, str]
+    message: str
+
+
 @dataclass(frozen=True)
 class NetworkFigures:
     """All measurements of a network benchmark.
@@ -144,7 +163,7 @@ class NetworkFigures:
     )
 
     @property
-    def links(self) -> Sequence[Mapping[str, Any]]:
+    def links(self) -> Sequence[LinkData]:
         """The figures of each direction."""
         return [
             {
@@ -159,7 +178,7 @@ class NetworkFigures:
         ]
 
     @property
-    def not_measured(self) -> Sequence[Mapping[str, Any]]:
+    def not_measured(self) -> Sequence[BrokenPair]:
         """The broken pairs."""
         return [{"pair": pair, "message": why} for pair, why in self.broken.items()]
 

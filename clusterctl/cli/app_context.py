@@ -263,10 +263,10 @@ class ClusterCommand(click.Command):
 def _elsewhere(given: Mapping[str, Any]) -> str:
     """Return where clusters of this machine are that these options do not mean; may be empty."""
     others = clusters_launched()
-    local = [one.path.name for one in others if in_lab(one)]
+    local = [one.name for one in others if in_lab(one)]
     if local and not given.get("lab"):
         return f" but on the local EC2, with --lab: {', '.join(local)}"
-    names = ", ".join(one.path.name for one in others)
+    names = ", ".join(one.name for one in others)
     return f" but in another place: {names}" if names else ""
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +15,6 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count, format_duration
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from clusterctl.operations.bench_network import NetworkProgress
 
 # Nodes up to which the matrix of rates is printed; --json has those of more.
@@ -59,7 +57,7 @@ def bench_network(
         # Bytes a second of the slowest node's link, as EC2 describes its type; None if unknown.
         link = min((one.link_gbps for one in types.values()), default=0.0) * 1e9 / 8 or None
         view = _Progress()
-        with output.live(view) if output.is_live() else contextlib.nullcontext():
+        with output.live(view.rows):
             report = measure_network(
                 access,
                 streams=streams,
@@ -83,7 +81,7 @@ def bench_network(
 
 
 class _Progress:
-    """The pairs measured and the time left, redrawn by rich."""
+    """The pairs measured and the time left."""
 
     def __init__(self) -> None:
         self._step: NetworkProgress | None = None
@@ -94,19 +92,18 @@ class _Progress:
             self._began = time.monotonic()
         self._step, self._stepped = step, time.monotonic()
 
-    def __rich__(self) -> Text:
-        from rich.text import Text
-
+    def rows(self, width: int) -> Iterator[Sequence[str]]:
         step = self._step
         if step is None or not step.pairs:
-            return Text(step.doing if step else "")
+            yield [step.doing if step else ""]
+            return
         text = f"{step.done} of {count(step.pairs, 'pair')}"
         if step.done:
             left = (self._stepped - self._began) / step.done * (step.pairs - step.done)
             # Count down between two steps as well.
             left -= time.monotonic() - self._stepped
             text += f", about {format_duration(max(0.0, left))} left"
-        return Text(text)
+        yield [text]
 
 
 def show(report: NetworkFigures) -> None:

@@ -852,7 +852,7 @@ def down(
     from clusterctl.operations.ownership import NotLaunchedHere
 
     folder = app.folder(name)
-    found = find_removable(app.clients, name, folder, app.timeouts)
+    found = find_removable(app.clients, folder, app.timeouts)
     if found.others and yes and not launched_elsewhere:
         raise NotLaunchedHere(name, found.others)
     if not (yes and discard_results):
@@ -861,9 +861,7 @@ def down(
     described = (printed_progress(), app.timeouts, found.others)
     with interrupts.handled():
         try:
-            removed = interrupts.interruptible(
-                lambda: remove(app.clients, name, folder, *described)
-            )
+            removed = interrupts.interruptible(lambda: remove(app.clients, folder, *described))
         except KeyboardInterrupt:
             output.note("something may be left")
             output.note_resume_command()

@@ -76,23 +76,19 @@ def copyclust(
     from clusterctl.cli.copy.view import showing
     from clusterctl.config import home_folder
     from clusterctl.copy.state_file import StateFile
-    from clusterctl.operations.copy import copy_to_hosts
-    from clusterctl.operations.hosts_access import open_hosts
+    from clusterctl.operations.copy import CopyTerms, copy_to_hosts
+    from clusterctl.operations.hosts_access import LoginOptions, open_hosts
 
     with showing(options) as shown:
         state = StateFile(state_file, shown.watch) if state_file else None
-        with open_hosts(hosts, user=user, key=key, home=home_folder()) as access:
+        with open_hosts(hosts, LoginOptions(user, key), home=home_folder()) as access:
             names = [one.host for one in access.targets]
             from_node = None if from_host is None else place_of(from_host, names)
             request = request_of(options, src, dst, from_node)
-            report = copy_to_hosts(
-                access,
-                request,
-                watch=state.watch if state else shown.watch,
-                urls=url_access(options, src, _clients, home_folder()),
-                max_workers=options.fanout,
-                timeout_s=options.timeout_s,
-            )
+            urls = url_access(options, src, _clients, home_folder())
+            terms = CopyTerms(urls, options.fanout, options.timeout_s)
+            watch = state.watch if state else shown.watch
+            report = copy_to_hosts(access, request, watch=watch, terms=terms)
         if state:
             state.finish(report)
     return shown.finish(report)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -19,7 +21,17 @@ MOST_AT_ONCE = 1024
 DEFAULT_FANOUT = 256
 
 
-fanout_options = together(
+class FanoutOptions(NamedTuple):
+    """How a command runs on many hosts: `fanout` is how many at once."""
+
+    gather: bool
+    no_stdin: bool
+    timeout_s: float | None
+    fanout: int
+    as_json: bool
+
+
+_options = together(
     click.option("-b", "--gather", is_flag=True, help="Fold hosts with identical output together."),
     click.option("-n", "--no-stdin", is_flag=True, help="Give the command no standard input."),
     timeout_option,
@@ -32,6 +44,17 @@ fanout_options = together(
     ),
     json_option("Outputs"),
 )
+
+
+def fanout_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of FanoutOptions; pass `options`."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        given = {name: kwargs.pop(name) for name in FanoutOptions._fields}
+        return command(*args, options=FanoutOptions(**given), **kwargs)
+
+    return _options(wrapped)
 
 
 def piped_stdin(closed: bool) -> StdinSource | bytes:

@@ -150,6 +150,7 @@ def host_source(
     from clusterctl.operations.hosts_access import (
         AsRoot,
         HostSource,
+        LoginOptions,
         hosts_in,
         hosts_of_slurm,
         open_hosts,
@@ -164,10 +165,8 @@ def host_source(
         named = nodes if slurm is None else hosts_of_slurm(slurm)
         access = open_hosts(
             hosts or hosts_in(named or ""),
-            user=user,
-            key=key,
+            LoginOptions(user, key, CONNECT_WITHIN_S),
             home=home_folder(),
-            connect_timeout_s=CONNECT_WITHIN_S,
         )
         connections, targets = access.connections, access.targets
     words = [*given, *["--sudo"] * bool(as_root), *([f"-u {shlex.quote(user)}"] if user else [])]

@@ -81,7 +81,7 @@ def job_remarks(job: JobRecord) -> list[str]:
     for number, attempt in enumerate(job.status.attempts, 1):
         lost = lost_in(attempt)
         remarks += [f", attempt {number} lost {lost}"] if lost else []
-        remarks += [f", attempt {number}: {attempt['why']}"] if attempt.get("why") else []
+        remarks += [f", attempt {number}: {attempt['message']}"] if attempt.get("message") else []
     return remarks
 
 
@@ -163,7 +163,8 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
         job = find(access, job_id)
         place = place or Path(job.job_id)
         with showing(CopyOptions()) as shown:
-            fetched = fetching.fetch(access, job.job_id, place, shown.watch, confirm_size, verify)
+            scope = fetching.Scope.VERIFIED if verify else fetching.Scope.ALL
+            fetched = fetching.fetch(access, job.job_id, place, shown.watch, confirm_size, scope)
     names = output.one_line(fold_hosts(fetched.names))
     written = f"{count(fetched.files, 'file')}, {format_bytes(fetched.size_bytes)}"
     named = job.spec.output  # comes whole, whoever wrote into it

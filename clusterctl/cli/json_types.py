@@ -27,7 +27,7 @@ from clusterctl.domain.hostsfile import HostSlots
 from clusterctl.domain.results import CommandResult, HostFailure, HostOutcome
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.jobs.horovod import Timeline, Tuned
-from clusterctl.node.jobs.spec import JobReport
+from clusterctl.node.jobs.spec import JobReport, JobState, RecipeData
 from clusterctl.node.relay.messages import Gap
 from clusterctl.operations.costs import CostReport
 from clusterctl.operations.disk import DiskReport, GrownDisk, PartsOnHost
@@ -102,6 +102,20 @@ class FailedNode(CopiedNode):
     hint: str
 
 
+class CopyPlanData(TypedDict, total=False):
+    """`reasons` are sentences. A copy from S3 has a tool, and neither order nor blocks."""
+
+    way: Literal["chain", "tool"]
+    reasons: Sequence[str]
+    predicted_s: Optional[float]
+    tool: str
+    order: Sequence[str]
+    block_bytes: int
+    streams: int
+    phases: Mapping[str, float]
+    limited_by: str
+
+
 class _CopyReport(TypedDict):
     event: Literal["report"]
     ok: bool
@@ -113,7 +127,7 @@ class _CopyReport(TypedDict):
     source: Optional[SourceSummary]
     nodes: Sequence[CopiedNode]
     failures: Sequence[FailedNode]
-    plan: Mapping[str, Any]
+    plan: CopyPlanData
     missing: Sequence[str]
     findings: Sequence[Finding]
 
@@ -206,7 +220,8 @@ class _TrainingPlan(LinesData):
 class TrainingPlanData(_TrainingPlan, total=False):
     """With --dry-run."""
 
-    recipe: Mapping[str, Any]
+    recipe: RecipeData
+    # TensorFlow's own.
     tf_config: Mapping[str, Any]
 
 
@@ -236,7 +251,11 @@ class CancelledData(Killed):
 
 
 # With --follow, one a line: `kind` is train, eval or metric, and the rest that of the row.
-LogRow = Mapping[str, Any]
+LogRow = Mapping[str, Union[str, float, None]]
+
+
+# The figures of a size, by name.
+Figures = Mapping[str, Union[str, float, None]]
 
 
 class _SpeedComparison(TypedDict):
@@ -249,7 +268,7 @@ class _SpeedComparison(TypedDict):
 class SpeedComparison(_SpeedComparison, total=False):
     """With --compare."""
 
-    choices: Sequence[Mapping[str, Any]]
+    choices: Sequence[Figures]
 
 
 RunResults = Union[Results, LogRow, list[SpeedComparison]]
@@ -263,15 +282,60 @@ class TuningData(TypedDict):
     findings: Sequence[Finding]
 
 
+class _About(TypedDict):
+    cluster: str
+    region: str
+    zones: Sequence[str]
+    types: Sequence[str]
+    nodes: int
+    per_node: int
+    gpu: str
+    market: Sequence[str]
+    placement_group: Sequence[str]
+    network_gbps: float
+    efa_interfaces: int
+    images: Sequence[str]
+    hourly_usd: Sequence[Optional[float]]
+    price: Sequence[str]
+
+
+class AboutCluster(_About, total=False):
+    """The cluster whose speed was measured. `local`: its nodes are hosts of the local EC2."""
+
+    local: bool
+
+
+class PredictedStep(TypedDict):
+    gpus: int
+    step_s: float
+    low_s: Optional[float]
+    high_s: Optional[float]
+    percent: Optional[float]
+    far: bool
+    measured_s: Optional[float]
+
+
+class ModelData(TypedDict):
+    """A model of the seconds of a step. `residuals` are by GPUs."""
+
+    seconds: Mapping[str, float]
+    input_s: float
+    input_is_shared: bool
+    misfits: Sequence[int]
+    residuals: Mapping[int, float]
+    exposed: float
+    predictions: Sequence[PredictedStep]
+
+
 class BenchReport(TypedDict):
     name: str
     settings: BenchSettings
     seed: int
     on_cpus: bool
     local_ec2: bool
-    about: Mapping[str, Any]
-    sizes: Sequence[Mapping[str, Any]]
-    models: Mapping[str, Optional[Mapping[str, Any]]]
+    about: AboutCluster
+    sizes: Sequence[Figures]
+    models: Mapping[str, Optional[ModelData]]
     imagenet_images: int
     runs: Sequence[MeasuredRun]
 
@@ -396,12 +460,24 @@ class Checked(TypedDict):
     failures: Sequence[HostOutcome[Any]]
 
 
+class WatchedJob(TypedDict):
+    """`metrics` is the trainer's last row."""
+
+    job_id: str
+    state: Optional[JobState]
+    size: int
+    age_s: float
+    log_silent_s: Optional[float]
+    metrics: Optional[Mapping[str, Any]]
+
+
 class Watched(TypedDict):
-    """One a line and interval; `stuck` is null if that is not known."""
+    """One a line and interval; `stuck` is null if that is not known. `nodes` have what each
+    reported."""
 
     cluster: Optional[str]
     hosts: Optional[str]
-    job: Optional[Mapping[str, Any]]
+    job: Optional[WatchedJob]
     last_stall: str
     stuck: Optional[bool]
     nodes: Sequence[Mapping[str, Any]]
@@ -427,11 +503,13 @@ class NetworkDown(TypedDict):
 
 
 class S3Endpoint(TypedDict):
+    """`request` has boto3's arguments."""
+
     endpoint_id: Optional[str]
     request: Mapping[str, Any]
 
 
-# By the name of who gets them.
+# Of IAM, by the name of who gets them.
 Policies = Mapping[str, Any]
 
 
@@ -440,7 +518,7 @@ class SettingsData(TypedDict):
     environment: Sequence[str]
     cluster: Optional[str]
     clusters: Sequence[str]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Union[str, float, bool, Sequence[str], None]]
 
 
 class CheckedFile(TypedDict):

@@ -134,7 +134,7 @@ def stop(yes: bool) -> None:
 
     running = read_record(load_settings().home)
     folders = [folder for folder in clusters_launched() if in_lab(folder)]
-    names = ", ".join(folder.path.name for folder in folders)
+    names = ", ".join(folder.name for folder in folders)
     if running is None:
         output.note("the lab is not running")
     else:

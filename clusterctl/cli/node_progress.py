@@ -6,16 +6,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
 
 from clusterctl.cli import output
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import format_duration
 from clusterctl.operations.launcher import LineProgress, Stage, StepProgress
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 # Nodes that get a row each; more are grouped by stage, with folded names, to fit on a screen.
 ROWS = 20
@@ -27,7 +23,7 @@ def printed_progress() -> StepProgress:
 
 
 class TableProgress(StepProgress):
-    """A table of nodes that rich redraws. Steps and findings stay as lines above it.
+    """A table of nodes that is redrawn in place. Steps and findings stay as lines above it.
 
     Drawing begins with the first nodes: before that a question may be open on the terminal.
     """
@@ -50,36 +46,27 @@ class TableProgress(StepProgress):
                 dict.fromkeys(names, (Stage.PENDING, "", time.monotonic())),
             )
         if begins:
-            self._drawing.enter_context(output.live(self))
+            # What a node has failed with may be long.
+            self._drawing.enter_context(output.live(self._rows, wraps=1))
 
     def node(self, name: str, stage: Stage, detail: str = "") -> None:
         with self._lock:
             self._shown[name] = (stage, detail, time.monotonic())
 
-    def __rich__(self) -> Table:
-        from rich.table import Table
-        from rich.text import Text
-
-        view = Table.grid(padding=(0, 2))
+    def _rows(self, width: int) -> Iterator[tuple[str, str, str]]:
         with self._lock:
             shown = dict(self._shown)
-        # Text, not str: rich would read brackets in EC2's messages as markup.
-        for row in _rows(shown, time.monotonic()):
-            view.add_row(*(Text(cell) for cell in row))
-        return view
-
-
-def _rows(shown: dict[str, tuple[Stage, str, float]], now: float) -> Iterator[tuple[str, str, str]]:
-    if len(shown) <= ROWS:
-        for name, (stage, detail, since) in shown.items():
-            is_stable = stage in (Stage.READY, Stage.FAILED)
-            yield name, detail or stage.value, "" if is_stable else format_duration(now - since)
-        return
-    by_stage = grouped((stage, name) for name, (stage, _, _) in shown.items())
-    for stage in Stage:
-        if stage in by_stage:
-            names = by_stage[stage]
-            yield fold_hosts(names), stage.value, f"{len(names)} of {len(shown)}"
+        if len(shown) <= ROWS:
+            for name, (stage, detail, since) in shown.items():
+                is_stable = stage in (Stage.READY, Stage.FAILED)
+                after = "" if is_stable else format_duration(time.monotonic() - since)
+                yield name, detail or stage.value, after
+            return
+        by_stage = grouped((stage, name) for name, (stage, _, _) in shown.items())
+        for stage in Stage:
+            if stage in by_stage:
+                names = by_stage[stage]
+                yield fold_hosts(names), stage.value, f"{len(names)} of {len(shown)}"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -366,13 +366,50 @@ def status_line(text: str) -> None:
         sys.stderr.flush()
 
 
-def live(view: Any) -> Any:
-    """Return rich's Live on stderr: it redraws a view in place, and removes it at the end."""
+# The cells of each row for a terminal of so many columns. A row of one cell is a line.
+Rows = Callable[[int], Iterable[Sequence[str]]]
+
+
+@contextmanager
+def live(rows: Rows, wraps: int = -1) -> Iterator[None]:
+    """Redraw rows in place on stderr until the block ends, and then remove them; nothing without a
+    terminal. It is the one display of progress. For `wraps` see RowsView."""
+    if not is_live():
+        yield
+        return
     from rich.console import Console
     from rich.live import Live
 
-    shown, console = _VisibleView(view), Console(stderr=True)
-    return Live(shown, console=console, refresh_per_second=8, transient=True)
+    view, console = _VisibleView(RowsView(rows, wraps)), Console(stderr=True)
+    with Live(view, console=console, refresh_per_second=8, transient=True):
+        yield
+
+
+class RowsView:
+    """Rows of cells as rich draws them. On a narrow terminal the column `wraps` is wrapped."""
+
+    def __init__(self, rows: Rows, wraps: int = -1) -> None:
+        self._rows, self._wraps = rows, wraps
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        from rich.table import Table
+        from rich.text import Text
+
+        rows = [*self._rows(options.max_width)]
+        if not rows:
+            return
+        columns = max(map(len, rows))
+        table, lines = Table.grid(padding=(0, 2)), []
+        for column in range(columns):
+            table.add_column(no_wrap=column != self._wraps % columns)
+        # Text, not str: rich would read what is in brackets as markup.
+        for row in rows:
+            if len(row) == 1:
+                lines.append(Text(row[0], no_wrap=True, overflow="ellipsis"))
+            else:
+                table.add_row(*(Text(cell, overflow="ellipsis") for cell in row))
+        yield table
+        yield from lines
 
 
 def has_screen() -> bool:

@@ -367,7 +367,7 @@ def clusters_here(given: Mapping[str, Any]) -> list[str]:
     `given` has the options of `account_options`. Each cluster's folder records whether it is in the
     lab or on AWS, and its region. Raises UsageError.
     """
-    return [folder.path.name for folder in clusters_launched() if _is_meant(folder, given)]
+    return [folder.name for folder in clusters_launched() if _is_meant(folder, given)]
 
 
 def clusters_launched() -> list[ClusterFolder]:
@@ -385,7 +385,7 @@ def _is_meant(folder: ClusterFolder, given: Mapping[str, Any]) -> bool:
         lab=given.get("lab"),
         region=given.get("region"),
         config=Path(config) if config else None,
-        cluster=folder.path.name,
+        cluster=folder.name,
     )
     try:
         region, _, where = folder.site.read_text().partition(" at ")
@@ -417,7 +417,7 @@ def _jobs_of(ctx: click.Context) -> list[str]:
     folder = _meant(ctx)
     argv = ["ssh", "-F", str(folder.ssh_config), "-o", "BatchMode=yes"]
     listed = subprocess.run(
-        [*argv, f"{folder.path.name}-0", "echo; ls -r .clusterctl/jobs"],
+        [*argv, f"{folder.name}-0", "echo; ls -r .clusterctl/jobs"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -80,6 +80,7 @@ def reboot(
     there again. If a node does not come back, the remaining ones are not rebooted. `--at-once all`
     is quicker, for a cluster that is not in use. --no-wait reboots all at once, and does not wait.
     """
+    from clusterctl.operations.reboot import RollingReboot
     from clusterctl.operations.reboot import reboot as reboot_nodes
 
     if chosen and indices is not None:
@@ -91,10 +92,10 @@ def reboot(
         result = reboot_nodes(
             access,
             chosen or indices,
-            wait=wait,
             # 0 (`all`) becomes None: no limit.
-            at_once=1 if at_once is None else at_once or None,
-            timeout_s=timeout_s,
+            rolling=RollingReboot(1 if at_once is None else at_once or None, timeout_s)
+            if wait
+            else None,
             force=force,
             on_sent=course.sent,
             on_outcome=course.ended,

@@ -164,6 +164,7 @@ def _follow(
     push: _Push | None,
 ) -> tuple[str, int]:
     """Show and push what the job's log adds until it ends; return its id and exit status."""
+    from clusterctl.jobs.detached import LogFollower
     from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.logs import find, follow
     from clusterctl.operations.results import NoResults, results_of_cluster
@@ -178,7 +179,7 @@ def _follow(
                 push.now_and_then(lambda: results_of_cluster(access, job_id, None, definitions))
 
         try:
-            ended = follow(access, job_id, take, note_lost)
+            ended = follow(access, job_id, LogFollower(take, note_lost))
             with contextlib.suppress(NoResults):
                 if push:
                     push(results_of_cluster(access, job_id, None, definitions))

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.fanout_options import fanout_options, piped_stdin
+from clusterctl.cli.fanout_options import FanoutOptions, fanout_options
 from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import CommandText, clusters_here, launched_here
 from clusterctl.cli.run_on import QuotedCommand, run_on
@@ -32,11 +32,7 @@ def run(
     command: str,
     head: bool,
     indices: tuple[int, ...] | None,
-    gather: bool,
-    no_stdin: bool,
-    timeout_s: float | None,
-    fanout: int,
-    as_json: bool,
+    options: FanoutOptions,
 ) -> int:
     """Run COMMAND on the nodes of cluster NAME, in parallel over SSH.
 
@@ -46,13 +42,4 @@ def run(
     clusterctl run demo --head 'tail -n 20 train.log'
     """
     with app.open(name) as access:
-        return run_on(
-            access.connections,
-            selected(access, head, indices),
-            command,
-            stdin=piped_stdin(no_stdin),
-            timeout_s=timeout_s,
-            fanout=fanout,
-            gather=gather,
-            as_json=as_json,
-        )
+        return run_on(access.connections, selected(access, head, indices), command, options)

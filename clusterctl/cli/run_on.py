@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import hostlines, output
+from clusterctl.cli.fanout_options import FanoutOptions, piped_stdin
 from clusterctl.domain.errors import with_tilde
 from clusterctl.domain.results import CommandResult, HostOutcome, exit_status_of
 
 if TYPE_CHECKING:
     from clusterctl.transport.connections import Connections
-    from clusterctl.transport.stdin import StdinSource
     from clusterctl.transport.target import Target
 
 
@@ -72,40 +72,35 @@ def run_on(
     connections: Connections,
     targets: Sequence[Target],
     command: str,
-    *,
-    stdin: StdinSource | bytes,
-    timeout_s: float | None,
-    fanout: int,
-    gather: bool = False,
+    options: FanoutOptions,
     verbose: bool = False,
-    as_json: bool = False,
 ) -> int:
     """Run the command on all targets, and show its output.
 
     Return the highest exit status of the hosts, 255 if one gave none.
     """
     lines = hostlines.HostLines()
-    live = not (gather or as_json)
+    live = not (options.gather or options.as_json)
 
     def ended(outcome: HostOutcome[CommandResult]) -> None:
         lines.finish(outcome.host)
-        if verbose and not as_json:
+        if verbose and not options.as_json:
             hostlines.show_verbose(outcome)
 
     result = connections.run_all(
         targets,
         command,
-        timeout_s=timeout_s,
-        stdin=stdin,
+        timeout_s=options.timeout_s,
+        stdin=piped_stdin(options.no_stdin),
         sink=lines.take if live else None,
-        max_workers=fanout,
+        max_workers=options.fanout,
         on_outcome=ended,
         as_user=True,
     )
-    if as_json:
+    if options.as_json:
         output.data(hostlines.data_of(result))
     else:
-        if gather:
+        if options.gather:
             hostlines.show_grouped(result)
         hostlines.show_trouble(result)
     return exit_status_of(result)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from clusterctl.cli.fanout_options import fanout_options, piped_stdin
+from clusterctl.cli.fanout_options import FanoutOptions, fanout_options
 from clusterctl.cli.host_options import HostsCommand, hosts_argument
 from clusterctl.cli.main import run_program
 from clusterctl.cli.params import CommandText, Duration
@@ -32,14 +32,10 @@ def runclust(
     hosts: Path | list[str],
     command: str,
     verbose: str | None,
-    gather: bool,
     user: str | None,
     key: Path | None,
-    no_stdin: bool,
     connect_timeout: float,
-    timeout_s: float | None,
-    fanout: int,
-    as_json: bool,
+    options: FanoutOptions,
 ) -> int:
     """Run COMMAND on every host of the hosts file HOSTS, in parallel over SSH.
 
@@ -54,27 +50,11 @@ def runclust(
     or 255 if one could not be reached or did not end in time.
     """
     from clusterctl.config import home_folder
-    from clusterctl.operations.hosts_access import open_hosts
+    from clusterctl.operations.hosts_access import LoginOptions, open_hosts
 
-    with open_hosts(
-        hosts,
-        user=user,
-        key=key,
-        home=home_folder(),
-        connect_timeout_s=connect_timeout,
-        at_once=fanout,
-    ) as access:
-        return run_on(
-            access.connections,
-            access.targets,
-            command,
-            stdin=piped_stdin(no_stdin),
-            timeout_s=timeout_s,
-            fanout=fanout,
-            gather=gather,
-            verbose=verbose is not None,
-            as_json=as_json,
-        )
+    login = LoginOptions(user, key, connect_timeout)
+    with open_hosts(hosts, login, home=home_folder(), at_once=options.fanout) as access:
+        return run_on(access.connections, access.targets, command, options, verbose is not None)
 
 
 def main() -> None:

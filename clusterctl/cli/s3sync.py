@@ -208,7 +208,7 @@ def _follow(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
     Return the exit status, 130 after Ctrl-C, which does not end the sync.
     """
     from clusterctl.cli.train import note_lost
-    from clusterctl.jobs.detached import find_job
+    from clusterctl.jobs.detached import LogFollower, find_job
     from clusterctl.operations.logs import follow
     from clusterctl.operations.s3sync import status_of_sync
 
@@ -216,7 +216,7 @@ def _follow(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
         output.raw(chunk, "stderr" if as_json else "stdout")
 
     try:
-        follow(access, job.job_id, show, note_lost)
+        follow(access, job.job_id, LogFollower(show, note_lost))
     except KeyboardInterrupt:
         output.note(f"\nno longer following: sync {job.job_id} goes on")
         output.note(f"  follow it: clusterctl s3sync {access.cluster.name} --follow")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clusterctl.copy.request import CopyRequest
     from clusterctl.node.jobs.spec import JobRecord
     from clusterctl.operations.access import Access
-    from clusterctl.operations.serving import Served
+    from clusterctl.operations.serving import Served, ServeRequest
     from clusterctl.transport.target import Target
 
 model_option = click.option(
@@ -86,7 +86,13 @@ def serve(
     when this machine is switched off, and counts as activity: idle limits do not end the node.
     """
     from clusterctl.jobs.detached import list_jobs
-    from clusterctl.operations.serving import find_served, forward_argv, stop_serving
+    from clusterctl.operations.serving import (
+        ServeRequest,
+        find_served,
+        forward_argv,
+        model_name,
+        stop_serving,
+    )
 
     requested = [show_status, end, forward is not None, model_dir is not None]
     if sum(requested) != 1:
@@ -96,7 +102,9 @@ def serve(
         )
     with app.open(name) as access:
         if model_dir is not None:
-            return _start(app, access, model_dir, model, node, port, public, credentials, as_json)
+            named = model_name(model, model_dir)
+            request = ServeRequest(model_dir, named, node, port, public)
+            return _start(app, access, request, credentials, as_json)
         if show_status:
             return _status(access, list_jobs(access.connections, access.head), model, as_json)
         try:
@@ -122,41 +130,30 @@ def serve(
 def _start(
     app: AppContext,
     access: Access,
-    model_dir: str,
-    model: str | None,
-    node: int,
-    port: int | None,
-    public: bool,
+    model: ServeRequest,
     credentials: str,
     as_json: bool,
 ) -> int:
     from clusterctl.cli.copy.options import CopyOptions, url_access
     from clusterctl.cli.copy.view import showing
-    from clusterctl.operations.copy import copy_to_cluster
-    from clusterctl.operations.serving import model_name, start_serving
+    from clusterctl.operations.copy import CopyTerms, copy_to_cluster
+    from clusterctl.operations.serving import start_serving
 
     options = CopyOptions(credentials=credentials, quiet=as_json)
 
     def upload(request: CopyRequest, target: Target) -> TransferReport:
         urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
         with showing(options, goes_on=False) as shown:
-            return copy_to_cluster(access, (target,), request, watch=shown.watch, urls=urls)
+            terms = CopyTerms(urls)
+            return copy_to_cluster(access, (target,), request, watch=shown.watch, terms=terms)
 
-    one, ready = start_serving(
-        access,
-        model_dir,
-        model_name(model, model_dir),
-        node=node,
-        port=port,
-        public=public,
-        upload=upload,
-    )
+    one, ready = start_serving(access, model, upload)
     name, host = access.cluster.name, one.target.host
     if as_json:
         output.data(replace(one, state=AVAILABLE, version=str(ready.version)))
     where = f"port {one.port}, /v1/models/{one.model}"
     output.note(f"model {one.model}, version {ready.version}, is served on {host} ({where})")
-    if public:
+    if model.public:
         output.note(
             f"it listens on all addresses of {host}, port {one.port}, without a password or TLS: "
             "the cluster's nodes can ask it, and whoever else its security group lets in"

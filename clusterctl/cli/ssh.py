@@ -103,7 +103,7 @@ def _reach(
 
     The cluster's folder has the node's address. EC2 is queried only if the node does not answer.
     """
-    from clusterctl.operations.hosts_access import open_nodes
+    from clusterctl.operations.hosts_access import LoginOptions, open_nodes
     from clusterctl.operations.status import Ec2Explanation
     from clusterctl.transport.stdin import StdinStream
 
@@ -114,7 +114,8 @@ def _reach(
             return error
 
     folder, host = app.folder(name), f"{name}-{index}"
-    with open_nodes(folder, [host], connect_timeout_s=connect_timeout_s, explain=explain) as access:
+    login = LoginOptions(connect_timeout_s=connect_timeout_s)
+    with open_nodes(folder, [host], login, explain=explain) as access:
         [target] = access.targets
         try:
             access.connections.session(target)

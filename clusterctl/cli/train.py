@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from clusterctl.jobs.script_mode import ScriptMode
     from clusterctl.node.jobs.spec import JobRecord
     from clusterctl.operations.access import Access
-    from clusterctl.operations.train import StartedJob, TrainingPlan
+    from clusterctl.operations.train import Retries, StartedJob, TrainingPlan
 
 
 def follow_to_end(
@@ -64,6 +64,7 @@ def follow_to_end(
     On GPUs of several nodes it also prints which network NCCL uses between them.
     """
     from clusterctl.cli.training_status import StatusLine, TrainingStatus
+    from clusterctl.jobs.detached import LogFollower
     from clusterctl.jobs.nccl import TransportWatch
     from clusterctl.jobs.trainer import EFA
     from clusterctl.operations.logs import find, follow
@@ -89,7 +90,7 @@ def follow_to_end(
             with contextlib.suppress(HostError):  # `follow` connects again
                 line = StatusLine(TrainingStatus(last_read or find(access, job_id)))
         try:
-            job = follow(access, job_id, show, lost, rank, last_read)
+            job = follow(access, job_id, LogFollower(show, lost, rank), last_read)
         finally:
             line.clear()
     except KeyboardInterrupt:
@@ -131,10 +132,10 @@ def print_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
 def _fetched(access: Access, job_id: str, place: Path, what: str, model: bool = False) -> bool:
     """Fetch the record of a job that has ended, or with its model, and return whether that
     succeeded. An error is only printed, so that the caller can return the job's exit status."""
-    from clusterctl.operations.fetch import can_write, fetch
+    from clusterctl.operations.fetch import Scope, can_write, fetch
 
     try:
-        fetch(access, job_id, place, record_only=not model)
+        fetch(access, job_id, place, scope=Scope.ALL if model else Scope.RECORD)
     except (ClusterctlError, OSError) as error:
         why = error.message if isinstance(error, ClusterctlError) else error
         folder = place if can_write(place) else Path(job_id)
@@ -525,11 +526,16 @@ class _TrainOptions:
         is_url = (self.model_dir or "s3://").startswith("s3://")
         return None if is_url else Path(str(self.model_dir))
 
+    @property
+    def again(self) -> Retries:
+        from clusterctl.operations.train import Retries
+
+        return Retries(self.retries, self.min_gpus)
+
 
 def _check_options(given: _TrainOptions) -> None:
     """Raise UsageError for options that exclude or need each other."""
     from clusterctl.operations.fetch import check_place
-    from clusterctl.operations.train import check_retries
 
     if given.queue and given.force:
         raise UsageError("--queue waits for other jobs, --force does not", "leave one out")
@@ -542,7 +548,7 @@ def _check_options(given: _TrainOptions) -> None:
             )
     # Without GPUS, all are taken, whose number is not known yet.
     gpus = given.min_gpus if given.gpus is None else given.gpus
-    check_retries(gpus or 0, given.retries, given.min_gpus)
+    given.again.check(gpus or 0)
     if given.watchdog_cancel and not given.watchdog_s:
         raise UsageError("--watchdog-cancel needs a time", "say how long: --watchdog 5m")
     if given.model_folder:
@@ -624,7 +630,7 @@ def _train(
 ) -> int:
     """Check and start the job, follow it unless it is detached, and return the exit status."""
     from clusterctl.ec2.health import health_findings
-    from clusterctl.operations.train import check_retries, live_hosts, plan_training
+    from clusterctl.operations.train import live_hosts, plan_training
 
     status = app.status(name)
     output.findings(folded(status.findings))
@@ -633,7 +639,7 @@ def _train(
             if options.gpus is None:
                 hosts = live_hosts(access)
                 request = replace(request, ranks=job.ranks(hosts, name) if job else hosts.slots)
-                check_retries(request.ranks, options.retries, options.min_gpus)
+                options.again.check(request.ranks)
             plan = plan_training(access, request, options.force, mode)
         health = health_findings(app.clients.ec2, status.instances)
         plan = replace(plan, findings=(*health, *plan.findings))
@@ -667,19 +673,17 @@ def _start(
     from clusterctl.ec2.money.prices import find_prices, list_prices
     from clusterctl.operations.train import machines_of, start_training
 
-    watchdog = None
     if options.watchdog_s:
         from clusterctl.operations.watchdog import prepare
 
         is_lab = bool(app.settings.lab)
-        watchdog = prepare(access, options.watchdog_s, options.watchdog_cancel, is_lab)
+        plan = plan.watched(prepare(access, options.watchdog_s, options.watchdog_cancel, is_lab))
     how = "queue" if options.queue else "force" if options.force else "refuse"
     priced = (app.clients, instances)
     machines = machines_of(instances, find_prices(*priced), list_prices(*priced))
     shown = CopyOptions(credentials=options.credentials, quiet=options.as_json)
     copy_channel = _channel_copier(app, access, shown)
-    limits = options.retries, options.min_gpus
-    return start_training(access, plan, how, watchdog, machines, *limits, copy_channel)
+    return start_training(access, plan, how, machines, options.again, copy_channel)
 
 
 def _follow(access: Access, started: StartedJob, options: _TrainOptions) -> int:
@@ -759,13 +763,14 @@ def _channel_copier(
     """Return a function that copies a channel to all nodes, and shows the progress."""
     from clusterctl.cli.copy.options import url_access
     from clusterctl.cli.copy.view import showing
-    from clusterctl.operations.copy import copy_to_cluster
+    from clusterctl.operations.copy import CopyTerms, copy_to_cluster
 
     def copy_channel(name: str, request: CopyRequest) -> TransferReport:
         output.note(f"channel {name}: {request.sources[0]}")
         urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
         with showing(options, goes_on=False) as shown:
-            return copy_to_cluster(access, access.targets, request, watch=shown.watch, urls=urls)
+            terms = CopyTerms(urls)
+            return copy_to_cluster(access, access.targets, request, watch=shown.watch, terms=terms)
 
     return copy_channel
 

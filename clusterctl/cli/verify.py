@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +16,6 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from clusterctl.copy.verify import Discrepancy, HostGroup
     from clusterctl.node.relay.messages import Progress
     from clusterctl.operations.verify import Depth, VerifyReport, Watch
@@ -60,53 +57,35 @@ def copyclust_verify(
     there is nothing at DST anywhere, and 255 if a host could not be reached.
     """
     from clusterctl.config import home_folder
-    from clusterctl.operations.hosts_access import open_hosts
+    from clusterctl.operations.hosts_access import LoginOptions, open_hosts
     from clusterctl.operations.verify import Depth, verify
 
     depth = Depth(content, mtime)
-    with open_hosts(hosts, user=user, key=key, home=home_folder()) as access, checking() as watch:
+    with (
+        open_hosts(hosts, LoginOptions(user, key), home=home_folder()) as access,
+        checking() as watch,
+    ):
         report = verify(
             access.connections, access.targets, dst, depth, watch=watch, timeout_s=timeout_s
         )
     return show(report, as_json)
 
 
-class _Reading:
-    """The progress of each host, redrawn by rich."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._progress: dict[str, Progress] = {}
-
-    def watch(self, host: str, progress: Progress) -> None:
-        with self._lock:
-            self._progress[host] = progress
-
-    def __rich__(self) -> Table:
-        from rich.table import Table
-        from rich.text import Text
-
-        view = Table.grid(padding=(0, 2))
-        with self._lock:
-            progress_of = sorted(self._progress.items(), key=lambda item: item[1].bytes)
-        # The slowest hosts first: the others wait for them.
-        for host, progress in progress_of[:SHOWN]:
-            read = format_bytes(progress.bytes)
-            rate = format_bytes(progress.bytes / max(progress.wall, 0.001))
-            cells = (host, count(progress.files, "file"), f"{read} read", f"{rate}/s")
-            view.add_row(*(Text(cell) for cell in cells))
-        return view
-
-
 @contextmanager
-def checking() -> Iterator[Watch | None]:
-    """Yield a function that draws progress until the block ends; None without a terminal."""
-    if not output.is_live():
-        yield None
-        return
-    reading = _Reading()
-    with output.live(reading):
-        yield reading.watch
+def checking() -> Iterator[Watch]:
+    """Yield a function that draws the progress of hosts until the block ends."""
+    progress_of: dict[str, Progress] = {}
+
+    def rows(width: int) -> Iterator[Sequence[str]]:
+        # A copy, since another thread adds hosts. The slowest first: the others wait for them.
+        slowest = sorted(progress_of.copy().items(), key=lambda item: item[1].bytes)
+        for host, progress in slowest[:SHOWN]:
+            rate = format_bytes(progress.bytes / max(progress.wall, 0.001))
+            read = f"{format_bytes(progress.bytes)} read"
+            yield host, count(progress.files, "file"), read, f"{rate}/s"
+
+    with output.live(rows):
+        yield progress_of.__setitem__
 
 
 def show(report: VerifyReport, as_json: bool) -> int:

@@ -26,7 +26,7 @@ from clusterctl.node.jobs.spec import JobState
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
-    from clusterctl.cli.json_types import Watched
+    from clusterctl.cli.json_types import Watched, WatchedJob
     from clusterctl.diagnosis.evidence import Evidence, JobEvidence
     from clusterctl.operations.hosts_access import HostSource
     from clusterctl.operations.watch import Watch, WatchedNode
@@ -345,11 +345,14 @@ def event_of(view: LiveView, is_cluster: bool = True) -> Watched:
         }
         for node in view.watch.nodes
     ]
-    about = (
+    about: WatchedJob | None = (
         None
         if job is None
         else {
-            **{name: getattr(job, name) for name in ("job_id", "state", "size", "age_s")},
+            "job_id": job.job_id,
+            "state": job.state,
+            "size": job.size,
+            "age_s": job.age_s,
             "log_silent_s": job.log_silent_s,
             "metrics": job.metrics[-1] if job.metrics else None,
         }

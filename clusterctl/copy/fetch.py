@@ -276,8 +276,8 @@ class Fetching(RelayGroup[ClusterctlError]):
     def _plan(self) -> dict[str, Any]:
         """Return the plan that `--json` and `--plan` show."""
         tools = sorted({node.tool for node in self._nodes.values() if node.tool})
-        why = ["Every node pulls all from the source itself: no node waits for another."]
-        return {"way": "tool", "tool": ", ".join(tools), "why": why, "predicted_s": None}
+        reasons = ["Every node pulls all from the source itself: no node waits for another."]
+        return {"way": "tool", "tool": ", ".join(tools), "reasons": reasons, "predicted_s": None}
 
     def _summary(self) -> SourceSummary | None:
         """Return the size of the source, from the first node that has listed it."""

@@ -43,7 +43,7 @@ SLOW_STREAMS = 2
 # Each connection has one block under way. With blocks smaller than this, further connections cost
 # more CPU time than they gain.
 BLOCK_WORTH_A_STREAM = 1 << 20
-# Sentences of `CopyPlan.why`.
+# Sentences of `CopyPlan.reasons`.
 WHY = (
     "Every node passes on what it gets, so the source sends each byte once, "
     "however many nodes there are."
@@ -93,7 +93,7 @@ class CopyPlan:
 
     `order` is the chain, the source's neighbour first. `phases` maps names to seconds that add up
     to `predicted_s`, which is None while a rate is not known. `limited_by` is empty in that case,
-    and if nothing is missing. `why` has sentences for the user.
+    and if nothing is missing. `reasons` has sentences for the user.
     """
 
     order: tuple[str, ...]
@@ -102,7 +102,7 @@ class CopyPlan:
     predicted_s: float | None = None
     phases: Mapping[str, float] = field(default_factory=dict)
     limited_by: str = ""
-    why: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
         """Return plain values, for `--json` and TransferReport.plan."""
@@ -118,7 +118,7 @@ def plan_copy(request: CopyRequest, facts: CopyFacts) -> CopyPlan:
         chain_order(facts),
         request.block_bytes or choose_block(facts.bytes, len(facts.nodes), streams),
         streams,
-        why=(WHY, *_order_reason(facts), UNKNOWN if slowest_link(request, facts) else NO_LINK),
+        reasons=(WHY, *_order_reason(facts), UNKNOWN if slowest_link(request, facts) else NO_LINK),
     )
     return predict(plan, request, facts)
 

@@ -22,6 +22,7 @@ from clusterctl.node.packer import Program, program_of
 from clusterctl.node.relay.messages import Event, Order, Ping, Progress, Stop, decode_event, encode
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.execute import Exchange
+from clusterctl.transport.session import Session
 from clusterctl.transport.target import Target
 
 # Bytes of an event's line. The longest that relays send is a `Listed` with a hundred warnings.
@@ -201,25 +202,32 @@ class RelaySession(ABC):
         return ended_early(host, exit_status, stderr, self._lines.spoke)
 
 
-class RemoteRelay(RelaySession):
-    """A relay on a node: a command on its SSH connection.
+class Logins:
+    """Connections to nodes, of which at most `at_once` log in at the same time."""
 
-    `logins` limits how many sessions log in at the same time.
-    """
+    def __init__(self, connections: Connections, at_once: int) -> None:
+        self._connections, self._at_once = connections, threading.Semaphore(max(1, at_once))
+
+    def session(self, target: Target) -> Session:
+        """Return the connection to a node. Raise HostError."""
+        with self._at_once:
+            return self._connections.session(target)
+
+
+class RemoteRelay(RelaySession):
+    """A relay on a node: a command on its SSH connection."""
 
     def __init__(
         self,
         name: str,
         target: Target,
-        connections: Connections,
+        logins: Logins,
         inbox: Inbox,
-        logins: threading.Semaphore,
         program: Program,
         config: Mapping[str, Any],
     ) -> None:
         super().__init__(name, inbox, program, config)
-        self.target = target
-        self._connections, self._logins = connections, logins
+        self.target, self._logins = target, logins
         self._exchange: Exchange | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -239,8 +247,7 @@ class RemoteRelay(RelaySession):
     def _run(self) -> None:
         error: ClusterctlError | None
         try:
-            with self._logins:
-                session = self._connections.session(self.target)
+            session = self._logins.session(self.target)
             self._inbox.put(self.name, LoggedIn())
             result = session.run(
                 self._program.command(), stdin=self._orders, sink=self._take, started=self._started
@@ -278,13 +285,11 @@ class RelayGroup(Generic[Why]):
     ) -> None:
         self.failures: dict[str, Why] = {}
         self._inbox, self._pinged_at = Inbox(), time.monotonic()
-        logins = threading.Semaphore(MOST_LOGINS)
+        logins = Logins(connections, MOST_LOGINS)
         program = program_of(module)
         config = {"report_s": 1.0, "silence_s": SILENCE_S, **config}
         self._relays = {
-            target.host: RemoteRelay(
-                target.host, target, connections, self._inbox, logins, program, config
-            )
+            target.host: RemoteRelay(target.host, target, logins, self._inbox, program, config)
             for target in targets
         }
 

@@ -10,7 +10,6 @@ import contextlib
 import datetime
 import functools
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,15 @@ from clusterctl.copy.plan import CopyPlan, SourceSummary
 from clusterctl.copy.report import CopyProgress, TransferReport, progress_of, report_of
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.routes import Routes
-from clusterctl.copy.session import Ended, Inbox, LocalRelay, LoggedIn, RelaySession, RemoteRelay
+from clusterctl.copy.session import (
+    Ended,
+    Inbox,
+    LocalRelay,
+    LoggedIn,
+    Logins,
+    RelaySession,
+    RemoteRelay,
+)
 from clusterctl.copy.topology import SOURCE, CopyTimeouts
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, NotFound, UsageError
 from clusterctl.node.packer import program_of
@@ -106,7 +113,7 @@ class _Run:
             timeouts=transfer.timeouts,
         )
         self._inbox = Inbox()
-        self._logins = threading.Semaphore(max(1, transfer.max_logins))
+        self._logins = Logins(transfer.connections, transfer.max_logins)
         self._program = program_of("clusterctl.node.relay.relay")
         self._relays: dict[str, RelaySession] = {}
         self._targets = {target.host: target for target in transfer.targets}
@@ -169,12 +176,7 @@ class _Run:
 
     def _start_on(self, name: str, target: Target, config: Mapping[str, Any]) -> None:
         self._relays[name] = RemoteRelay(
-            name,
-            target,
-            self._transfer.connections,
-            self._inbox,
-            self._logins,
-            self._program,
+            *(name, target, self._logins, self._inbox, self._program),
             {**self._common, "node": target.host, **config},
         )
 

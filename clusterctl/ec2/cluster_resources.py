@@ -57,31 +57,27 @@ class StillShuttingDown(ClusterctlError):
 def terminate(
     client: EC2Client,
     name: str,
-    timeout_s: float,
-    ids: Collection[str] | None = None,
+    chosen: Collection[str] | Callable[[Instance], bool],
+    polling: Polling,
     on_poll: Callable[[Sequence[Instance]], None] = lambda left: None,
-    clock: Clock = Clock(),
     until_gone: bool = True,
-    known: Sequence[Instance] = (),
-    is_own: Callable[[Instance], bool] = lambda one: True,
 ) -> tuple[str, ...]:
     """Terminate a cluster's instances, wait until they are gone, and return the nodes' names.
 
-    These are the instances with `ids`. None means all that `is_own` accepts: each poll finds them
-    by tag, so it also terminates those of a launch still under way. `known` are some of
-    these all that an earlier answer has shown: the next one may not. `on_poll` receives the
-    remaining instances of each poll. Without `until_gone` it waits only until they shut down: they
-    cost nothing any more, but still take room in their reservation, placement group and subnet.
-    Raises AwsError, and after `timeout_s` ClusterctlError: StillShuttingDown if all shut down.
+    `chosen` are their ids, or a function that accepts them: each poll finds these by tag, so it
+    also terminates those of a launch still under way. `on_poll` receives the remaining instances of
+    each poll. Without `until_gone` it waits only until they shut down: they cost nothing any more,
+    but still take room in their reservation, placement group and subnet. Raises AwsError, and once
+    the time of `polling` is up ClusterctlError: StillShuttingDown if all shut down.
     """
-    polling = Polling(clock, timeout_s)
-    is_chosen = is_own if ids is None else lambda one: one.node.instance_id in ids
-    nodes = dict.fromkeys(one.node.name for one in known)
+    by_tag = chosen if callable(chosen) else None
+    ids = () if callable(chosen) else chosen
+    nodes: dict[str, None] = {}
     # Whatever EC2 shows of them: it may show an instance, or its tags, late.
-    _terminate(client, [one.node.instance_id for one in known] if ids is None else tuple(ids))
+    request_termination(client, tuple(ids))
     while True:
         found = find_instances(client, name, NOT_TERMINATED)
-        left = [one for one in found if is_chosen(one)]
+        left = [one for one in found if (by_tag(one) if by_tag else one.node.instance_id in ids)]
         on_poll(left)
         nodes.update(dict.fromkeys(one.node.name for one in left))
         if until_gone and not left:
@@ -91,10 +87,10 @@ def terminate(
         awake = [one for one in left if one.node.state is not NodeState.SHUTTING_DOWN]
         if not until_gone and not awake:
             return tuple(nodes)
-        _terminate(client, [one.node.instance_id for one in awake])
+        request_termination(client, [one.node.instance_id for one in awake])
         if polling.left_s < 0:
             hint = f"see `clusterctl status {name}`"
-            if ids is None:
+            if by_tag:
                 hint = f"run it again later: clusterctl down {name}"
             kind = ClusterctlError if awake else StillShuttingDown
             raise kind(
@@ -105,7 +101,7 @@ def terminate(
         polling.wait()
 
 
-def _terminate(client: EC2Client, ids: Sequence[str]) -> None:
+def request_termination(client: EC2Client, ids: Sequence[str]) -> None:
     """Call TerminateInstances, leaving out ids that EC2 does not know. Raises AwsError if EC2
     refuses one of them: then none of its batch ends."""
     for batch in batches(ids, BATCH):
@@ -119,7 +115,7 @@ def _terminate(client: EC2Client, ids: Sequence[str]) -> None:
                 raise
             if len(batch) > 1:
                 for one in batch:
-                    _terminate(client, [one])
+                    request_termination(client, [one])
 
 
 def terminate_each(client: EC2Client, ids: Sequence[str]) -> dict[str, AwsError]:
@@ -130,7 +126,7 @@ def terminate_each(client: EC2Client, ids: Sequence[str]) -> dict[str, AwsError]
     refused: dict[str, AwsError] = {}
     for batch in batches(ids, BATCH):
         try:
-            _terminate(client, batch)
+            request_termination(client, batch)
         except AwsError as error:
             if len(batch) == 1:
                 refused[batch[0]] = error

@@ -9,7 +9,7 @@ import errno
 import os
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -182,33 +182,43 @@ def tail_command(
     )
 
 
+@dataclass(frozen=True)
+class LogFollower:
+    """Who follows a job's log, or that of one rank: `sink` gets it, and None only waits.
+
+    After a lost connection, `on_lost(why, delay_s)` is called before each new attempt.
+    """
+
+    sink: Callable[[bytes], None] | None = None
+    on_lost: Callable[[HostError, float], None] = lambda why, delay_s: None
+    rank: int | None = None
+
+
 def follow_job(
     connections: Connections,
     head: Target,
     job_id: str,
-    sink: Callable[[bytes], None] | None,
-    on_lost: Callable[[HostError, float], None] = lambda why, delay_s: None,
-    rank: int | None = None,
+    log: LogFollower,
     last_read: JobRecord | None = None,
     timeouts: Timeouts = Timeouts(),
 ) -> JobRecord:
-    """Pass a job's log, or that of one rank, to `sink` until the job has ended. Return its record.
+    """Pass a job's log to the follower until the job has ended. Return its record.
 
-    Without a sink, only wait. `last_read` is the job's record, if the caller has just queried it.
-
-    After a lost connection the log continues at the byte where it broke; `on_lost(why, delay_s)` is
-    called before each new attempt, of which there are as many in a row as `reconnect_after_s` has
-    delays. Raises ConnectionLost or HostUnreachable, with the last known state of the job, if the
-    head node is off or if all attempts in a row fail. Raises NotFound if there is no such job.
+    `last_read` is the job's record, if the caller has just queried it. After a lost connection the
+    log continues at the byte where it broke; there are as many new attempts in a row as
+    `reconnect_after_s` has delays. Raises ConnectionLost or HostUnreachable, with the last known
+    state of the job, if the head node is off or if all attempts in a row fail. Raises NotFound if
+    there is no such job.
     """
     failures, offset, known = 0, 0, f"of job {job_id} no message arrived"
     polled_again = False
     while True:
-        received = _Counter(sink or (lambda chunk: None))
+        received = _Counter(log.sink or (lambda chunk: None))
         try:
             job, last_read = last_read or find_job(connections, head, job_id), None
             known = _known(job)
-            command = tail_command(job_id, offset, job.is_active, silent=sink is None, rank=rank)
+            silent = log.sink is None
+            command = tail_command(job_id, offset, job.is_active, silent=silent, rank=log.rank)
             read_data(connections, head, command, received)
             if not job.is_active:
                 return job
@@ -223,7 +233,7 @@ def follow_job(
             if lost.is_off or failures > len(timeouts.reconnect_after_s):
                 raise type(lost)(lost.host, f"{lost.message}; {known}", lost.hint) from lost
             delay_s = timeouts.reconnect_after_s[failures - 1]
-            on_lost(lost, delay_s)
+            log.on_lost(lost, delay_s)
             connections.forget(head)
             timeouts.clock.sleep(delay_s)
         offset += received.count

@@ -166,7 +166,7 @@ def cluster_key(folder: ClusterFolder) -> PKey:
 
     Raises MissingTool if there is none: the file is not there, or cannot be used.
     """
-    name, agent = folder.path.name, os.environ.get("SSH_AUTH_SOCK", "")
+    name, agent = folder.name, os.environ.get("SSH_AUTH_SOCK", "")
     why = f"is not on this machine: {folder.key}"
     hint = "copy the folder from the machine that ran `up`"
     try:

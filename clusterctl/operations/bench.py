@@ -35,7 +35,7 @@ from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.costs import price_key
 from clusterctl.ec2.money.prices import find_prices, list_prices
 from clusterctl.ec2.session import is_local
-from clusterctl.jobs.detached import list_jobs
+from clusterctl.jobs.detached import LogFollower, list_jobs
 from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, JobRequest
 from clusterctl.jobs.trainer import IMAGENET_IMAGES
@@ -349,16 +349,14 @@ def run_benchmark(
     Raise ClusterctlError when a run fails; the results before it are kept. Ctrl-C cancels the
     current run on all nodes.
     """
-    benchmark, machines, force = plan.benchmark, plan.machines, request.force
+    benchmark = plan.benchmark
     with locked_folder(folder):
         rest = list(plan.keys)
         try:
             going = _under_way(access, folder, {run.key for run in benchmark.runs})
             while going or rest:
                 if going is None:
-                    first, variables = rest[0], request.variables
-                    job = request_of(benchmark.settings, first.gpus, first.data, variables)
-                    going = _start(access, benchmark, folder, first, job, machines, force)
+                    going = _start(access, plan, request, folder, rest[0])
                 run = _finish(access, benchmark, folder, going, watch)
                 append_line(folder / RUNS, to_json(run))
                 (folder / UNDER_WAY).unlink()
@@ -419,26 +417,23 @@ class _Going:
 
 
 def _start(
-    access: Access,
-    benchmark: Benchmark,
-    folder: Path,
-    key: RunKey,
-    request: JobRequest,
-    machines: Machines,
-    force: bool,
+    access: Access, plan: BenchPlan, request: BenchRequest, folder: Path, key: RunKey
 ) -> _Going:
     """Write `under-way.json` and start the job of one run. Raise ClusterctlError."""
-    plan = plan_training(access, request, force)
-    plan.check()
-    nodes = sum(ranks > 0 for ranks in plan.hosts.fill(key.gpus))
-    prices = benchmark.about.get("hourly_usd", [])[:nodes]
-    unknown = None in prices or len(prices) < nodes or benchmark.about.get("local")
+    about = plan.benchmark.about
+    job = request_of(plan.benchmark.settings, key.gpus, key.data, request.variables)
+    training = plan_training(access, job, request.force)
+    training.check()
+    nodes = sum(ranks > 0 for ranks in training.hosts.fill(key.gpus))
+    prices = about.get("hourly_usd", [])[:nodes]
+    unknown = None in prices or len(prices) < nodes or about.get("local")
     usd = None if unknown else sum(prices)
-    batch = plan.job.run.global_batch if plan.job.run else 0
-    going = _Going(plan.job.job_id, **vars(key), batch=batch, nodes=nodes, hourly_usd=usd)
+    batch = training.job.run.global_batch if training.job.run else 0
+    going = _Going(training.job.job_id, **vars(key), batch=batch, nodes=nodes, hourly_usd=usd)
     # Write this before the start: if the connection is lost during the start, the job may run.
     write_file(folder / UNDER_WAY, to_json(going) + "\n")
-    start_training(access, plan, "force" if force else "refuse", machines=machines)
+    how = "force" if request.force else "refuse"
+    start_training(access, training, how, machines=plan.machines)
     return going
 
 
@@ -474,7 +469,7 @@ def _finish(
         def take(chunk: bytes) -> None:
             file.write(chunk)
 
-        job = follow(access, going.job_id, take, watch.lost)
+        job = follow(access, going.job_id, LogFollower(take, watch.lost))
     if job.state is not JobState.SUCCEEDED:
         failed = ClusterctlError(
             f"the run of {going.key} {state_phrase(job)}",

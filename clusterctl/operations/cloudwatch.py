@@ -72,7 +72,7 @@ def push(clients: Clients, folder: ClusterFolder, found: Results, namespace: str
     timed = list(points_of(found, found.job, marks))
     new = [one for one in timed if one.place > marks.get(one.metric, (-1.0,))[0]]
     left = sort_out(new, time.time())
-    dimensions = {"Cluster": folder.path.name, "Job": found.job.job_id}
+    dimensions = {"Cluster": folder.name, "Job": found.job.job_id}
     for batch in put(clients.cloudwatch, namespace, dimensions, left.points):
         marks.update({point.metric: (point.place, point.at) for point in batch})
         write_file(path, to_json(known) + "\n")

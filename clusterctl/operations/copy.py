@@ -6,7 +6,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,23 +49,32 @@ JUMP_LOGINS = 8
 Watch = Callable[[CopyProgress], None]
 
 
+@dataclass(frozen=True)
+class CopyTerms:
+    """The terms of a copy, whatever is copied.
+
+    `urls` is how sources that are URLs are read. `max_logins` is the number of simultaneous logins,
+    limited to JUMP_LOGINS behind a jump host. After `timeout_s` seconds, unfinished nodes fail.
+    """
+
+    urls: UrlAccess | None = None
+    max_logins: int = 64
+    timeout_s: float | None = None
+
+
 def copy_to_cluster(
     access: Access,
     targets: Sequence[Target],
     request: CopyRequest,
     *,
     watch: Watch,
-    urls: UrlAccess | None = None,
+    terms: CopyTerms = CopyTerms(),
     link_rates: Callable[[], Mapping[str, float]] = dict,
-    max_workers: int = 64,
-    timeout_s: float | None = None,
 ) -> TransferReport:
     """Copy SRC to DST on these nodes of a cluster. Raise UsageError if nothing can be copied.
 
     `link_rates` returns the known link rates in bytes per second by instance type. It runs in a
-    thread during the logins and must not raise; the plan waits `link_rates_s` for it. `max_workers`
-    is the number of simultaneous logins, limited to JUMP_LOGINS behind a jump host. After
-    `timeout_s` seconds, unfinished nodes fail.
+    thread during the logins and must not raise; the plan waits `link_rates_s` for it.
     """
     by_index = {node.index: access.target(node) for node in access.cluster.nodes}
     zones = {node.name: node.zone for node in access.cluster.nodes}
@@ -89,12 +98,12 @@ def copy_to_cluster(
         )
 
     source_zone = zones.get(source.host, "") if source else ""
-    copy = _Copy(access.connections, targets, request, source, facts, source_zone, urls)
+    copy = _Copy(access.connections, tuple(targets), request, facts, source, source_zone, terms)
     # From S3 each node downloads by itself, and no plan needs the rates. A file of a web server
     # needs them only when the first node passes it on.
     if not request.has_urls:
         asking.start()
-    report = copy.run(watch, max_workers, timeout_s)
+    report = copy.run(watch)
     return replace(
         report, nodes=tuple(with_reason(access, node, by_index) for node in report.nodes)
     )
@@ -113,20 +122,14 @@ def with_reason(access: Access, node: NodeReport, targets: Mapping[int, Target])
 
 
 def copy_to_hosts(
-    hosts: HostsAccess,
-    request: CopyRequest,
-    *,
-    watch: Watch,
-    urls: UrlAccess | None = None,
-    max_workers: int = 64,
-    timeout_s: float | None = None,
+    hosts: HostsAccess, request: CopyRequest, *, watch: Watch, terms: CopyTerms = CopyTerms()
 ) -> TransferReport:
     """Copy to the hosts of a hosts file, as `copy_to_cluster` does to nodes. `from_node` of the
     request is a position in the file."""
     source = _chosen(dict(enumerate(hosts.targets)), request.from_node)
     facts = tuple(NodeFacts(target.host) for target in hosts.targets)
-    copy = _Copy(hosts.connections, hosts.targets, request, source, lambda: facts, "", urls)
-    return copy.run(watch, max_workers, timeout_s)
+    copy = _Copy(hosts.connections, hosts.targets, request, lambda: facts, source, terms=terms)
+    return copy.run(watch)
 
 
 def copy_here(
@@ -138,10 +141,8 @@ def copy_here(
     """
     here = Target("this machine", HERE, "")
     facts = (NodeFacts(here.host),)
-    copy = _Copy(
-        access.connections, (here,), request, source, lambda: facts, "", None, to_here=True
-    )
-    return copy.run(watch, 1, None)
+    copy = _Copy(access.connections, (here,), request, lambda: facts, source, to_here=True)
+    return copy.run(watch)
 
 
 def _chosen(by_index: dict[int, Target], index: int | None) -> Target | None:
@@ -152,7 +153,7 @@ def _chosen(by_index: dict[int, Target], index: int | None) -> Target | None:
     return by_index[index]
 
 
-def sender(connections: Connections, max_workers: int = 64) -> Send:
+def sender(connections: Connections, max_logins: int = 64) -> Send:
     """Return a function that copies a file of this machine to some nodes, and returns the errors of
     those that failed."""
 
@@ -161,8 +162,9 @@ def sender(connections: Connections, max_workers: int = 64) -> Send:
     ) -> Mapping[str, ClusterctlError]:
         facts = tuple(NodeFacts(target.host) for target in targets)
         request = CopyRequest((str(path),), destination)
-        copy = _Copy(connections, targets, request, None, lambda: facts, "", None)
-        report = copy.run(lambda progress: None, max_workers, None)
+        terms = CopyTerms(max_logins=max_logins)
+        copy = _Copy(connections, tuple(targets), request, lambda: facts, terms=terms)
+        report = copy.run(lambda progress: None)
         errors = {node.host: node.error or report.left_out for node in report.nodes}
         return {host: error for host, error in errors.items() if error}
 
@@ -193,86 +195,84 @@ class _Progress:
         self._watch(replace(self._last, nodes=tuple(nodes)))
 
 
+@dataclass
 class _Copy:
-    """One copy: its inputs, and its steps in `run`."""
+    """One copy: its inputs, and its steps in `run`.
 
-    def __init__(
-        self,
-        connections: Connections,
-        targets: Sequence[Target],
-        request: CopyRequest,
-        source: Target | None,
-        facts: Callable[[], tuple[NodeFacts, ...]],
-        source_zone: str,
-        urls: UrlAccess | None,
-        to_here: bool = False,
-    ) -> None:
-        if not targets:
+    `source` is the node that has the source files, None for this machine.
+    """
+
+    connections: Connections
+    targets: tuple[Target, ...]
+    request: CopyRequest
+    facts: Callable[[], tuple[NodeFacts, ...]]
+    source: Target | None = None
+    source_zone: str = ""
+    terms: CopyTerms = CopyTerms()
+    to_here: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.targets:
             raise UsageError("there is no node to copy to")
-        self._connections, self._targets = connections, tuple(targets)
-        self._request, self._source, self._to_here = request, source, to_here
+        if any(target.jump for target in self.targets):
+            at_once = min(self.terms.max_logins, JUMP_LOGINS)
+            self.terms = replace(self.terms, max_logins=at_once)
         # Cached, so that all plans of one copy use the same rates.
-        self._facts = functools.lru_cache(maxsize=None)(facts)
-        self._source_zone, self._urls = source_zone, urls
+        self.facts = functools.lru_cache(maxsize=None)(self.facts)
         self._there: tuple[str, ...] = ()  # the hosts that take part, known when it is planned
 
-    def run(self, watch: Watch, max_workers: int, timeout_s: float | None) -> TransferReport:
+    def run(self, watch: Watch) -> TransferReport:
         progress = _Progress(watch)
-        if any(target.jump for target in self._targets):
-            max_workers = min(max_workers, JUMP_LOGINS)
-        if self._request.has_urls:
-            return self._from_urls(progress, max_workers, timeout_s)
+        if self.request.has_urls:
+            return self._from_urls(progress)
         report = Transfer(
-            connections=self._connections,
-            targets=self._targets,
-            request=self._request,
+            connections=self.connections,
+            targets=self.targets,
+            request=self.request,
             plan=self._plan,
             predict=lambda plan, files, size: predict(
-                plan, self._request, self._facts_of(files, size)
+                plan, self.request, self._facts_of(files, size)
             ),
-            source=self._source,
-            to_here=self._to_here,
-            slowest_link=lambda: slowest_link(self._request, self._facts_of(0, 0)),
-            max_logins=max_workers,
-            timeout_s=timeout_s,
+            source=self.source,
+            to_here=self.to_here,
+            slowest_link=lambda: slowest_link(self.request, self._facts_of(0, 0)),
+            max_logins=self.terms.max_logins,
+            timeout_s=self.terms.timeout_s,
             watch=progress,
         ).run()
-        return self._verified(report, progress, timeout_s)
+        return self._verified(report, progress)
 
-    def _from_urls(
-        self, progress: _Progress, max_workers: int, timeout_s: float | None
-    ) -> TransferReport:
+    def _from_urls(self, progress: _Progress) -> TransferReport:
         """Copy from URLs. From S3, each node downloads. From a web server, only the first node
         downloads, and its copy is then copied to the others."""
-        urls = self._urls
+        urls, timeout_s = self.terms.urls, self.terms.timeout_s
         assert urls, "sources that are URLs come with their UrlAccess"
-        pulling, rest = self._targets, self._targets[:0]
-        if not all(map(is_s3, self._request.sources)):
-            pulling, rest = self._targets[:1], self._targets[1:]
+        pulling, rest = self.targets, self.targets[:0]
+        if not all(map(is_s3, self.request.sources)):
+            pulling, rest = self.targets[:1], self.targets[1:]
         began = time.monotonic()
-        send = sender(self._connections, max_workers)
-        with Fetching(self._connections, pulling, self._request, urls, send) as fetching:
+        send = sender(self.connections, self.terms.max_logins)
+        with Fetching(self.connections, pulling, self.request, urls, send) as fetching:
             report = fetching.run(progress, timeout_s)
         [first] = report.nodes[:1]
         if not rest:
-            return self._verified(report, progress, timeout_s)
-        if self._request.dry_run or first.error:
+            return self._verified(report, progress)
+        if self.request.dry_run or first.error:
             others = tuple(replace(first, host=target.host) for target in rest)
             return replace(report, nodes=(first, *others))
         # Use the file's full path on the first node as source and DST. The given DST may be a
         # folder on the first node and not on another, which would give the file another name.
         path = first.path
         left = None if timeout_s is None else max(1.0, timeout_s - (time.monotonic() - began))
-        passed = _Copy(
-            self._connections,
-            rest,
-            replace(self._request, sources=(path,), destination=path),
-            self._targets[0],
-            lambda: tuple(facts for facts in self._facts() if facts.host != first.host),
-            self._source_zone,
-            self._urls,
+        passed = replace(
+            self,
+            targets=rest,
+            request=replace(self.request, sources=(path,), destination=path),
+            facts=lambda: tuple(facts for facts in self.facts() if facts.host != first.host),
+            source=self.targets[0],
+            terms=replace(self.terms, timeout_s=left),
         )
-        onward = passed.run(progress, max_workers, left)
+        onward = passed.run(progress)
         # The others were compared with the first node: it is the same as those that passed.
         same = (first.host, *onward.verified) if onward.verified else ()
         return replace(
@@ -286,34 +286,32 @@ class _Copy:
 
     def _plan(self, summary: SourceSummary, there: Sequence[str]) -> CopyPlan:
         self._there = tuple(there)
-        return plan_copy(self._request, self._facts_of(summary.files, summary.bytes))
+        return plan_copy(self.request, self._facts_of(summary.files, summary.bytes))
 
     def _facts_of(self, files: int, size: int) -> CopyFacts:
         return CopyFacts(
-            nodes=tuple(node for node in self._facts() if node.host in self._there),
+            nodes=tuple(node for node in self.facts() if node.host in self._there),
             bytes=size,
             files=files,
-            source_zone=self._source_zone,
+            source_zone=self.source_zone,
         )
 
-    def _verified(
-        self, report: TransferReport, progress: _Progress, timeout_s: float | None
-    ) -> TransferReport:
+    def _verified(self, report: TransferReport, progress: _Progress) -> TransferReport:
         """Verify the finished nodes if the request has `verify`, and return the report with the
         result.
 
         The same copy is repeated as a dry run that compares contents: a node to which it would
         copy anything differs from the source.
         """
-        request = self._request
+        request, timeout_s = self.request, self.terms.timeout_s
         done = {node.host for node in report.nodes if node.error is None}
-        targets = [target for target in self._targets if target.host in done]
+        targets = [target for target in self.targets if target.host in done]
         if not request.verify or not targets or request.dry_run:
             return report
         if request.has_urls:
             # The URLs are not downloaded again. The nodes are compared with each other.
             found = verify(
-                self._connections,
+                self.connections,
                 targets,
                 request.destination,
                 Depth(content=True),
@@ -322,12 +320,12 @@ class _Copy:
             errors: dict[str, ClusterctlError | None] = {**errors_of(found)}
         else:
             again = Transfer(
-                connections=self._connections,
+                connections=self.connections,
                 targets=targets,
                 request=replace(request, verify=False, checksum=True, dry_run=True),
                 plan=self._plan,
-                source=self._source,
-                to_here=self._to_here,
+                source=self.source,
+                to_here=self.to_here,
                 timeout_s=timeout_s,
                 watch=progress.checking,
             ).run()

@@ -383,10 +383,10 @@ def _by_limit(
         try:
             site = kept_site(folder)
         except ClusterctlError as error:
-            found.setdefault(folder.path.name, f"it is not known where it was: {error.message}")
+            found.setdefault(folder.name, f"it is not known where it was: {error.message}")
             continue
         if any(site == site_of(one) for one in places.values()):
-            found.setdefault(folder.path.name, kept_end(folder, _now()))
+            found.setdefault(folder.name, kept_end(folder, _now()))
     return {one: words for one, words in found.items() if words and one not in there}
 
 

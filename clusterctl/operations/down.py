@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import NoSuchCluster
 from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.domain.units import count
-from clusterctl.ec2.cluster_resources import await_launches, terminate
+from clusterctl.ec2.cluster_resources import await_launches, request_termination, terminate
 from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.instances import Instance, billing_reservations, find_instances
 from clusterctl.ec2.node_role import delete_node_role, role_name
@@ -26,7 +26,7 @@ from clusterctl.operations.costs import record_removal_cost
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import StepProgress
 from clusterctl.operations.local_state import delete_folder, locked, record_removed, sent_launches
-from clusterctl.operations.ownership import NotLaunchedHere, ownership
+from clusterctl.operations.ownership import NotLaunchedHere, Ownership, ownership
 from clusterctl.operations.site import check_site, site_of
 
 if TYPE_CHECKING:
@@ -72,28 +72,27 @@ class Removable:
 
 
 def find_removable(
-    clients: Clients, name: str, folder: ClusterFolder, timeouts: Timeouts = Timeouts()
+    clients: Clients, folder: ClusterFolder, timeouts: Timeouts = Timeouts()
 ) -> Removable:
     """Return what `down` would remove, with the name of each resource that it keeps.
 
     Raises AwsError, and UsageError if the folder's cluster is in another account.
     """
-    instances = _find_nodes(clients, name, folder)
+    instances = _find_nodes(clients, folder)
     creations = Creations(folder.creations, timeouts)
-    made = find_made(clients.ec2, name, creations)
+    made = find_made(clients.ec2, folder.name, creations)
     own = ownership(folder, creations, details_of(made, KeyPair))
     return Removable(instances, own.others(instances, made))
 
 
-def _find_nodes(clients: Clients, name: str, folder: ClusterFolder) -> tuple[Instance, ...]:
-    instances = find_instances(clients.ec2, name, NOT_TERMINATED)
+def _find_nodes(clients: Clients, folder: ClusterFolder) -> tuple[Instance, ...]:
+    instances = find_instances(clients.ec2, folder.name, NOT_TERMINATED)
     check_site(folder, clients, instances)
     return instances
 
 
 def down(
     clients: Clients,
-    name: str,
     folder: ClusterFolder,
     progress: StepProgress | None = None,
     timeouts: Timeouts = Timeouts(),
@@ -108,20 +107,21 @@ def down(
     Raises AwsError, UsageError for another account, ClusterctlError at a deadline.
     """
     progress = progress or StepProgress()
+    removal = _Removal(clients, folder, progress, timeouts, agreed)
     if not folder.path.exists():
-        return _remove(clients, name, folder, (), progress, timeouts, agreed)
+        return removal.run(())
     with locked(folder):
         # Existing nodes carry the account number, so `down` works even where STS is unreachable.
-        there = _find_nodes(clients, name, folder)
+        there = _find_nodes(clients, folder)
         made = wait_for_unfinished_launches(clients.ec2, folder, progress.step, timeouts)
         by_id = {one.node.instance_id: one for one in (*made, *there)}
         known = [one for one in by_id.values() if one.node.state.value in NOT_TERMINATED]
-        removed = _remove(clients, name, folder, known, progress, timeouts, agreed)
+        removed = removal.run(known)
         if removed.nothing and folder.launched:
             # Nodes may still run in another region or account, and only the key in this folder
             # can log in to them.
             raise NoSuchCluster(
-                f"there is nothing of cluster {name} in {site_of(clients)}, though it was "
+                f"there is nothing of cluster {folder.name} in {site_of(clients)}, though it was "
                 f"launched from {folder.path}; that folder, with its key, is kept",
                 "check with `clusterctl gc --all-regions` and with the account's other profiles; "
                 f"if the cluster is gone for good, delete the folder: rm -r {folder.path}",
@@ -141,96 +141,99 @@ def wait_for_unfinished_launches(
     sent = sent_launches(folder)
     until = max((launch.sent_at + timeouts.shown_s for launch in sent), default=0.0)
     if until > timeouts.clock.time():
-        notify(f"waiting for what launches of {folder.path.name} have made to show")
+        notify(f"waiting for what launches of {folder.name} have made to show")
     return await_launches(client, [launch.token for launch in sent], until, timeouts.clock)
 
 
-def _remove(
-    clients: Clients,
-    name: str,
-    folder: ClusterFolder,
-    known: Sequence[Instance],
-    progress: StepProgress,
-    timeouts: Timeouts,
-    agreed: Collection[str],
-) -> RemovedCluster:
-    """Remove what EC2 shows of the cluster, and the instances that it has shown: `known`.
+@dataclass
+class _Removal:
+    """A removal under way: what it needs, and what it has removed so far.
 
-    Raises NotLaunchedHere if something is left that is neither this machine's nor `agreed`.
+    `profiles` are the instance profiles of the nodes, `reservations` as in RemovedCluster.
     """
-    client, clock = clients.ec2, timeouts.clock
-    creations = Creations(folder.creations, timeouts, progress.step)
-    key_pairs = creations.find("import_key_pair", lambda: find_key_pairs(client, name))
-    own = ownership(folder, creations, key_pairs, agreed)
-    known = [one for one in known if own.has(one)]
-    own_role = role_name(name, client.meta.region_name)
-    profiles: set[str] = set()
-    notified: list[int] = []
-    reservations: list[str] = []
 
-    def listed(left: Sequence[Instance]) -> None:
-        reservations.extend(billing_reservations(left))
-        profiles.update(one.instance_profile for one in left)
-        # Costs are noted before the first termination: EC2 forgets an instance within the hour.
-        if not notified:
-            record_removal_cost(folder.home, clients, name, left, progress.step)
-        if left and notified[-1:] != [len(left)]:
-            notified.append(len(left))
-            progress.step(f"terminating {name}: {count(len(left), 'node')} left")
+    clients: Clients
+    folder: ClusterFolder
+    progress: StepProgress
+    timeouts: Timeouts
+    agreed: Collection[str]
+    nodes: dict[str, None] = field(default_factory=dict)
+    profiles: set[str] = field(default_factory=set)
+    reservations: set[str] = field(default_factory=set)
 
-    if known:
-        listed(known)
+    def __post_init__(self) -> None:
+        self._client, self._name = self.clients.ec2, self.folder.name
+        self._creations = Creations(self.folder.creations, self.timeouts, self.progress.step)
+        self._nodes_left: int | None = None
 
-    nodes: dict[str, None] = {}
+    def run(self, known: Sequence[Instance]) -> RemovedCluster:
+        """Remove what EC2 shows of the cluster, and the instances that it has shown: `known`.
 
-    def end(known: Sequence[Instance] = ()) -> None:
-        within_s = timeouts.terminated_s
-        ended = terminate(
-            *(client, name, within_s),
-            on_poll=listed,
-            clock=clock,
-            known=known,
-            is_own=own.has,
-        )
-        nodes.update(dict.fromkeys(ended))
-
-    end(known)
-    progress.step(f"removing what was made for {name}, once nothing uses it any more")
-    made = find_made(client, name, creations)
-    there = find_instances(client, name, NOT_TERMINATED)
-    if others := ownership(folder, creations, details_of(made, KeyPair), agreed).others(
-        there, made
-    ):
-        raise NotLaunchedHere(name, others)
-    # A role with nothing else may be that of an `up` of another machine, which has just started.
-    may_be_new = creations.began("create_role") or creations.began("create_instance_profile")
-    has_role = bool(nodes or may_be_new or made or own_role in profiles)
-    # An instance that EC2 did not show before may be what still uses a group.
-    timeout = (timeouts.group_free_s, clock, end)
-    addresses = delete_all(client, made, ResourceKind.ADDRESS, timeouts.shown_s, clock)
-    groups = delete_all(client, made, ResourceKind.SECURITY_GROUP, *timeout)
-    placements = delete_all(client, made, ResourceKind.PLACEMENT_GROUP, *timeout)
-    removed = RemovedCluster(
-        addresses=tuple(one.name for one in addresses),
-        security_groups=tuple(one.id for one in groups),
-        placement_groups=tuple(one.name for one in placements),
-        key_pairs=tuple(pair.name for pair in details_of(made, KeyPair)),
+        Raises NotLaunchedHere if something is left that is neither this machine's nor `agreed`.
+        """
+        client, name, timeouts = self._client, self._name, self.timeouts
+        key_pairs = self._creations.find("import_key_pair", lambda: find_key_pairs(client, name))
+        own = ownership(self.folder, self._creations, key_pairs, self.agreed)
+        known = [one for one in known if own.has(one)]
+        if known:
+            self._listed(known)
+        self._end(own, known)
+        self.progress.step(f"removing what was made for {name}, once nothing uses it any more")
+        made = find_made(client, name, self._creations)
+        there = find_instances(client, name, NOT_TERMINATED)
+        pairs = details_of(made, KeyPair)
+        left = ownership(self.folder, self._creations, pairs, self.agreed).others(there, made)
+        if left:
+            raise NotLaunchedHere(name, left)
+        has_own_role = role_name(name, client.meta.region_name) in self.profiles
+        # An instance that EC2 did not show before may be what still uses a group.
+        timeout = (timeouts.group_free_s, timeouts.clock, lambda: self._end(own))
+        shown = (timeouts.shown_s, timeouts.clock)
+        addresses = delete_all(client, made, ResourceKind.ADDRESS, *shown)
+        groups = delete_all(client, made, ResourceKind.SECURITY_GROUP, *timeout)
+        placements = delete_all(client, made, ResourceKind.PLACEMENT_GROUP, *timeout)
         # After all that costs money, since others may have added to it what keeps it.
-        roles=delete_node_role(clients, name, creations, own_role in profiles, timeouts)
-        if has_role
-        else (),
-        nodes=tuple(nodes),
-        reservations=tuple(sorted({*reservations})),
-    )
-    if not removed.nothing:
-        # The key pair is deleted last. A `down` that was interrupted earlier finds it when it is
-        # run again, and so still deletes the folder.
-        record_removed(folder)
-    delete_all(client, made, ResourceKind.KEY_PAIR, timeouts.shown_s, clock)
-    if not removed.nothing:
-        # The record is gone by now, so the polls that follow wait for nothing.
-        _wait_until_gone(client, name, creations)
-    return removed
+        roles: tuple[str, ...] = ()
+        # A role with nothing else may be that of an `up` of another machine, which has just begun.
+        may_be_new = any(map(self._creations.began, ("create_role", "create_instance_profile")))
+        if self.nodes or may_be_new or made or has_own_role:
+            roles = delete_node_role(self.clients, name, self._creations, has_own_role, timeouts)
+        removed = RemovedCluster(
+            addresses=tuple(one.name for one in addresses),
+            security_groups=tuple(one.id for one in groups),
+            placement_groups=tuple(one.name for one in placements),
+            key_pairs=tuple(pair.name for pair in pairs),
+            roles=roles,
+            nodes=tuple(self.nodes),
+            reservations=tuple(sorted(self.reservations)),
+        )
+        if not removed.nothing:
+            # The key pair is deleted last. A `down` that was interrupted earlier finds it when it
+            # is run again, and so still deletes the folder.
+            record_removed(self.folder)
+        delete_all(client, made, ResourceKind.KEY_PAIR, *shown)
+        if not removed.nothing:
+            # The record is gone by now, so the polls that follow wait for nothing.
+            _wait_until_gone(client, name, self._creations)
+        return removed
+
+    def _end(self, own: Ownership, known: Sequence[Instance] = ()) -> None:
+        """Terminate the own nodes, and those that are known, and wait until they are gone."""
+        request_termination(self._client, [one.node.instance_id for one in known])
+        polling = Polling(self.timeouts.clock, self.timeouts.terminated_s)
+        ended = terminate(self._client, self._name, own.has, polling, on_poll=self._listed)
+        self.nodes.update(dict.fromkeys([*(one.node.name for one in known), *ended]))
+
+    def _listed(self, left: Sequence[Instance]) -> None:
+        self.reservations.update(billing_reservations(left))
+        self.profiles.update(one.instance_profile for one in left)
+        notify = self.progress.step
+        # Costs are noted before the first termination: EC2 forgets an instance within the hour.
+        if self._nodes_left is None:
+            record_removal_cost(self.folder.home, self.clients, self._name, left, notify)
+        if left and self._nodes_left != len(left):
+            self._nodes_left = len(left)
+            notify(f"terminating {self._name}: {count(len(left), 'node')} left")
 
 
 def _wait_until_gone(client: EC2Client, name: str, creations: Creations) -> None:

@@ -155,9 +155,9 @@ def gone_words(clients: Clients, folder: ClusterFolder) -> str:
     """Return how the folder's cluster, of which nothing runs, has ended; empty if not known."""
     by_limit = kept_end(folder, datetime.now(timezone.utc))
     with suppress(AwsError):
-        for ended in ended_clusters(clients, folder.path.name):
+        for ended in ended_clusters(clients, folder.name):
             return str(ended)
-        gone = find_instances(clients.ec2, folder.path.name, GONE)
+        gone = find_instances(clients.ec2, folder.name, GONE)
         return by_limit or taken_words(gone)
     return by_limit
 
@@ -175,7 +175,7 @@ def taken_words(gone: Sequence[Instance]) -> str:
 
 def no_cluster(clients: Clients, folder: ClusterFolder) -> NoSuchCluster:
     """Return the error for a folder's cluster that has no instance, with how it ended."""
-    missing = no_such_cluster(folder.path.name, clients.ec2.meta.region_name)
+    missing = no_such_cluster(folder.name, clients.ec2.meta.region_name)
     words = gone_words(clients, folder)
     if words:
         return NoSuchCluster(f"{missing.message}: {words}", missing.hint)
@@ -186,5 +186,5 @@ def did_you_mean(folder: ClusterFolder) -> str:
     """Return `did you mean demo? ` if this machine has a cluster of a name like the folder's."""
     home = folder.home
     here = [one.parent.name for one in home.glob("*/account")] if home.is_dir() else []
-    near = difflib.get_close_matches(folder.path.name, set(here) - {folder.path.name}, 1)
+    near = difflib.get_close_matches(folder.name, set(here) - {folder.name}, 1)
     return f"did you mean {near[0]}? " if near else ""

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
 from itertools import chain, count
 from pathlib import Path
 from typing import TypeVar
@@ -42,7 +43,16 @@ R = TypeVar("R")
 LIST_TIMEOUT_S = 3600.0  # for a listing of millions of files on a disk that is slow
 RECORD = "record.json"
 # The folder for what is known of a job's fetch until it is complete.
-STARTED = ".fetch-{}-begun"
+STARTED = ".fetch-{}-fetching"
+
+
+class Scope(Enum):
+    """What `fetch` copies: the job's record, or also all that the job wrote. VERIFIED reads all
+    files again at the end, on both sides."""
+
+    RECORD = "record"
+    ALL = "all"
+    VERIFIED = "verified"
 
 
 @dataclass(frozen=True)
@@ -101,8 +111,7 @@ def fetch(
     place: Path,
     watch: Watch = lambda progress: None,
     approve: Callable[[int], None] = lambda size: None,
-    verify: bool = False,
-    record_only: bool = False,
+    scope: Scope = Scope.ALL,
 ) -> Fetched:
     """Fetch a job's record and what the job wrote into `place`: only complete files.
 
@@ -111,52 +120,25 @@ def fetch(
     what is here already is not copied again. Then contents are compared, since a file that was
     written over may have its size and its time of before. Nothing else is deleted here.
 
-    `approve` gets the bytes of all files, and raises to refuse. With `verify` all files are read
-    again at the end, on both sides. Raises UsageError if `place` holds another job's files or the
-    user's own, or this user may not write there, HostError if the head node does not answer,
-    ClusterctlError if a write fails, and, after all else has come, if something cannot be read, a
-    copy failed, or one differs.
+    `approve` gets the bytes of all files, and raises to refuse. Raises UsageError if `place` holds
+    another job's files or the user's own, or this user may not write there, HostError if the head
+    node does not answer, ClusterctlError if a write fails, and, after all else has come, if
+    something cannot be read, a copy failed, or one differs.
     """
     job = find_job(access.connections, access.head, job_id)
-    record, started = place / RECORD, place / STARTED.format(job_id)
     check_place(place, job_id)
     problems: list[ClusterctlError] = []
-    outputs = [] if record_only else _outputs(access, job, problems)
+    outputs = [] if scope is Scope.RECORD else _outputs(access, job, problems)
     size = sum(one.found.bytes for one in outputs)
     approve(size)
-    gone: tuple[str, ...] = ()
     try:
         place.mkdir(parents=True, exist_ok=True)
         with locked_staging_folder(place, job_id) as (draft, was_started):
-            earlier = started / "earlier"  # the record of the last fetch that brought everything
-            is_again = record.exists() or earlier.exists()
-            _unpack(access, job_id, draft)
-            kept = [path.name for path in draft.iterdir()]
-            hosts = [target.host for target in access.all_targets]
-            parts = plan_parts(place, [*kept, RECORD], access.head_name, hosts, outputs)
-            fetched = {name for part in parts for name in part.tops(place)}
-            if is_again or was_started:
-                for one in (record, earlier, started / RECORD):
-                    fetched |= {*_read_record(one).fetched} if one.exists() else set()
-                gone = _gone(place, fetched, parts)
-            else:
-                _check_free(place, kept)
-                here = (part.here if part.place == place else [part.place] for part in parts)
-                _check_free(place, (os.path.relpath(one, place) for some in here for one in some))
-            data = {"cluster": access.cluster.name, **to_data(job.report())}
-            if job.spec.code:
-                data["code"] = job.spec.code
-            data["fetched"] = sorted(fetched)
-            (draft / RECORD).write_text(json.dumps(data, indent=1) + "\n")
-            started.mkdir(exist_ok=True)
-            (draft / RECORD).replace(started / RECORD)
-            if record.exists():
-                record.replace(earlier)
-            for name in kept:
-                (draft / name).replace(place / name)
+            fetching = _begin(access, job, place, draft, was_started, outputs)
             broken: set[tuple[Target, str]] = set()
-            for part in parts:
-                problem = _copy_part(access, part, watch, is_again, verify)
+            for part in fetching.parts:
+                is_verified = scope is Scope.VERIFIED
+                problem = _copy_part(access, part, watch, fetching.is_again, is_verified)
                 if problem:
                     problems.append(problem)
                     broken.add((part.target, part.source))
@@ -164,7 +146,8 @@ def fetch(
             _note(access, job_id, place, whole)
             if problems:
                 raise _incomplete(job_id, place, problems)
-            (started / RECORD).replace(record)
+            started = place / STARTED.format(job_id)
+            (started / RECORD).replace(place / RECORD)
             shutil.rmtree(started, ignore_errors=True)
     except OSError as error:
         raise ClusterctlError(
@@ -176,11 +159,62 @@ def fetch(
         raise CommandFailed(access.head.host, why) from error
     named = job.spec.output
     paths = (f"{one.found.path}/{name}" for one in outputs for name in one.found.names)
-    is_empty = not (record_only or any(path.startswith(f"{named}/") for path in paths))
-    lost = () if record_only else _lost(access.cluster, job)
+    is_record = scope is Scope.RECORD
+    is_empty = not (is_record or any(path.startswith(f"{named}/") for path in paths))
+    lost = () if is_record else _lost(access.cluster, job)
     files = sum(one.found.files for one in outputs)
-    named_here = tuple(sorted({*fetched, *kept, RECORD}))
-    return Fetched(files, size, gone, named * is_empty, lost, named_here)
+    return Fetched(files, size, fetching.gone, named * is_empty, lost, fetching.names)
+
+
+@dataclass(frozen=True)
+class _Fetching:
+    """A fetch whose record is here. `parts` are to be copied; for the others see Fetched.
+    `is_again`: an earlier fetch has brought everything."""
+
+    parts: Sequence[Part]
+    is_again: bool
+    gone: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+def _begin(
+    access: Access,
+    job: JobRecord,
+    place: Path,
+    draft: Path,
+    was_started: bool,
+    outputs: Sequence[Output],
+) -> _Fetching:
+    """Fetch the files of the record into `place`, and record what is fetched there, as fetching."""
+    record, started = place / RECORD, place / STARTED.format(job.job_id)
+    earlier = started / "earlier"  # the record of the last fetch that brought everything
+    is_again = record.exists() or earlier.exists()
+    _unpack(access, job.job_id, draft)
+    kept = [path.name for path in draft.iterdir()]
+    hosts = [target.host for target in access.all_targets]
+    parts = plan_parts(place, [*kept, RECORD], access.head_name, hosts, outputs)
+    fetched = {name for part in parts for name in part.tops(place)}
+    gone: tuple[str, ...] = ()
+    if is_again or was_started:
+        for one in (record, earlier, started / RECORD):
+            fetched |= {*_read_record(one).fetched} if one.exists() else set()
+        gone = _gone(place, fetched, parts)
+    else:
+        _check_free(place, kept)
+        here = (part.here if part.place == place else [part.place] for part in parts)
+        _check_free(place, (os.path.relpath(one, place) for some in here for one in some))
+    data = {"cluster": access.cluster.name, **to_data(job.report())}
+    if job.spec.code:
+        data["code"] = job.spec.code
+    data["fetched"] = sorted(fetched)
+    (draft / RECORD).write_text(json.dumps(data, indent=1) + "\n")
+    started.mkdir(exist_ok=True)
+    (draft / RECORD).replace(started / RECORD)
+    if record.exists():
+        record.replace(earlier)
+    for name in kept:
+        (draft / name).replace(place / name)
+    return _Fetching(parts, is_again, gone, tuple(sorted({*fetched, *kept, RECORD})))
 
 
 def _lost(cluster: Cluster, job: JobRecord) -> tuple[str, ...]:
@@ -356,7 +390,7 @@ def check_place(place: Path, job_id: str = "") -> None:
             raise UsageError(f"{place} holds {holds}", "name another folder")
         for part in place.glob(STARTED.format("*")):
             if part.name != STARTED.format(job_id):
-                job = part.name.removeprefix(".fetch-").removesuffix("-begun")
+                job = part.name.removeprefix(".fetch-").removesuffix("-fetching")
                 raise UsageError(f"{place} holds a part of job {job}", "name another folder")
     except OSError as error:
         raise UsageError(f"cannot read {place}: {error.strerror}", "name another folder") from None

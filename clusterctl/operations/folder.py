@@ -13,6 +13,11 @@ class ClusterFolder:
     path: Path
 
     @property
+    def name(self) -> str:
+        """The cluster's name."""
+        return self.path.name
+
+    @property
     def home(self) -> Path:
         """The folder that holds the folders of all clusters, and what is kept for all of them."""
         return self.path.parent

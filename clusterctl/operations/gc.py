@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.domain.cluster import AWAKE, Market, is_cluster_name
+from clusterctl.domain.cluster import AWAKE, Disk, Market, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.files import Lock, file_lock, read_file, write_file
 from clusterctl.domain.ranges import grouped
@@ -178,7 +178,7 @@ def _regions(folder: ClusterFolder, sites: Mapping[str, Site]) -> frozenset[str]
 def _identities(
     regions: Mapping[ClusterFolder, frozenset[str]], folders: Iterable[ClusterFolder]
 ) -> frozenset[tuple[str, str]]:
-    return frozenset((region, folder.path.name) for folder in folders for region in regions[folder])
+    return frozenset((region, folder.name) for folder in folders for region in regions[folder])
 
 
 def _why_locked(lock: Path) -> str:
@@ -211,7 +211,7 @@ class HourlyCosts:
             awake = one.instance.node.state in AWAKE
             return self._machine(one.region, one.instance) if awake else 0.0
         if one.kind is ResourceKind.VOLUME:
-            return disk_hourly_usd(one.size_gib, one.iops, one.throughput)
+            return disk_hourly_usd(Disk(one.size_gib, one.iops, one.throughput))
         return PUBLIC_IPV4_HOUR_USD if one.kind is ResourceKind.ADDRESS else 0.0
 
     def total(self, resources: Iterable[Resource]) -> tuple[float, bool]:

@@ -166,12 +166,19 @@ def read_hosts_file(path: Path) -> HostsFile:
         raise UsageError(f"{path} is not a text file") from None
 
 
+@dataclass(frozen=True)
+class LoginOptions:
+    """How hosts are logged in to. Without `user` and `key` it is as the hosts' files say."""
+
+    user: str | None = None
+    key: Path | None = None
+    connect_timeout_s: float = 10.0
+
+
 def open_hosts(
     hosts: Path | Sequence[str],
+    login: LoginOptions = LoginOptions(),
     *,
-    user: str | None = None,
-    key: Path | None = None,
-    connect_timeout_s: float = 10.0,
     home: Path | None = None,
     at_once: int = 0,
 ) -> HostsAccess:
@@ -183,8 +190,8 @@ def open_hosts(
 
     Hosts of a file that are a cluster's nodes are reached with the cluster's key and ssh_config,
     without a call to EC2 (see `cluster_of`; `home` holds the clusters' folders). Other hosts are
-    reached as `ssh` reaches them. Each is offered `key`, or without it the keys that its own
-    settings name (see KeyRing); `key` is not for jump hosts. Host keys come from its own
+    reached as `ssh` reaches them. Each is offered the login's key, or without it the keys that its
+    own settings name (see KeyRing); that key is not for jump hosts. Host keys come from its own
     known_hosts files and are never accepted unverified.
     """
     path = hosts if isinstance(hosts, Path) else None
@@ -192,16 +199,8 @@ def open_hosts(
     config = read_user_config(Path.home() / ".ssh", system=SYSTEM_CONFIG)
     folder = cluster_of(path, names, config, home) if home and path else None
     if folder:
-        return open_nodes(
-            folder,
-            names,
-            user=user,
-            key=key,
-            connect_timeout_s=connect_timeout_s,
-            explain=_name_a_key,
-            at_once=at_once,
-        )
-    targets = tuple(config.target(host, user) for host in names)
+        return open_nodes(folder, names, login, explain=_name_a_key, at_once=at_once)
+    targets = tuple(config.target(host, login.user) for host in names)
     dial.start_connecting(targets[:at_once])
 
     from clusterctl.transport.connections import Connections
@@ -209,7 +208,7 @@ def open_hosts(
     from clusterctl.transport.session import Identity
 
     hops = with_jumps(targets)
-    given = dict.fromkeys(targets, [load_key(key)]) if key else {}
+    given = dict.fromkeys(targets, [load_key(login.key)]) if login.key else {}
     of_files = {hop: config.key_sources(hop) for hop in hops if hop not in given}
     ring = KeyRing(config.folder)
     identity = Identity((), {**{hop: ring.keys(of) for hop, of in of_files.items()}, **given})
@@ -226,7 +225,7 @@ def open_hosts(
             return error
         return _name_a_key(target, error) if target in targets else error
 
-    connections = Connections(identity, host_keys, connect_timeout_s, explain)
+    connections = Connections(identity, host_keys, login.connect_timeout_s, explain)
     return HostsAccess(targets, connections)
 
 
@@ -271,10 +270,8 @@ def _name_a_key(target: Target, error: HostError) -> HostError:
 def open_nodes(
     folder: ClusterFolder,
     hosts: Sequence[str],
+    login: LoginOptions = LoginOptions(),
     *,
-    user: str | None = None,
-    key: Path | None = None,
-    connect_timeout_s: float = 10.0,
     explain: Callable[[Target, HostError], HostError] = lambda target, error: error,
     at_once: int = 0,
 ) -> HostsAccess:
@@ -283,7 +280,7 @@ def open_nodes(
     `explain` is described at Connections, `at_once` at open_hosts. Raises UsageError, MissingTool
     as cluster_key does.
     """
-    targets = _nodes(folder, hosts, user)
+    targets = _nodes(folder, hosts, login.user)
     dial.start_connecting(targets[:at_once])
 
     from clusterctl.operations.access import cluster_key
@@ -291,15 +288,15 @@ def open_nodes(
     from clusterctl.transport.keys import KnownHostKeys, load_key
     from clusterctl.transport.session import Identity
 
-    given = dict.fromkeys(targets, [load_key(key)]) if key else {}
+    given = dict.fromkeys(targets, [load_key(login.key)]) if login.key else {}
     others = [hop for hop in with_jumps(targets) if hop not in given]
     identity = Identity((cluster_key(folder),) if others else (), given)
     host_keys = KnownHostKeys(
         [folder.known_hosts],
-        renew=f"run `clusterctl up {folder.path.name}` again, with its options: "
+        renew=f"run `clusterctl up {folder.name}` again, with its options: "
         "it learns the key from the instance's console",
     )
-    connections = Connections(identity, host_keys, connect_timeout_s, explain)
+    connections = Connections(identity, host_keys, login.connect_timeout_s, explain)
     return HostsAccess(targets, connections)
 
 
@@ -322,7 +319,7 @@ def cluster_of(
     found = [folder for folder in folders if folder.node_names().keys() >= set(hosts)]
     if len(found) > 1:
         raise UsageError(
-            f"the hosts of {path} are nodes of {' and of '.join(one.path.name for one in found)}",
+            f"the hosts of {path} are nodes of {' and of '.join(one.name for one in found)}",
             f"name the hosts file that is meant: {' or '.join(str(one.hosts) for one in found)}",
         )
     return found[0] if found else None
@@ -332,7 +329,7 @@ def old_file_error(path: Path, hosts: Sequence[str], home: Path) -> UsageError |
     """Return the error for a hosts file of which a part are nodes of a cluster: one that was
     printed before a node was replaced, or has other hosts too. None for any other file."""
     for folder in (ClusterFolder(found.parent) for found in sorted(home.glob("*/ssh_config"))):
-        names, cluster = folder.node_names(), folder.path.name
+        names, cluster = folder.node_names(), folder.name
         others = [host for host in hosts if host not in names]
         if own := [host for host in hosts if host in names]:
             are = "is a node" if len(own) == 1 else "are nodes"

@@ -118,7 +118,7 @@ class Launcher:
     @property
     def name(self) -> str:
         """The cluster's name, which is the name of its folder."""
-        return self.folder.path.name
+        return self.folder.name
 
     @property
     def home(self) -> Path:

@@ -158,7 +158,7 @@ def public_key(folder: ClusterFolder) -> str:
     """Return the public half of the key in the folder as one line; empty if there is no such key,
     or it cannot be used: that must not keep `down` from removing instances."""
     with suppress(MissingTool):
-        return local_key(folder, folder.path.name).public if folder.key.exists() else ""
+        return local_key(folder, folder.name).public if folder.key.exists() else ""
     return ""
 
 
@@ -232,7 +232,7 @@ def locked(folder: ClusterFolder, clock: Clock = Clock()) -> Iterator[None]:
         held.close()
         if clock.monotonic() > until:
             raise ClusterctlError(
-                f"another clusterctl is at work on {folder.path.name}", "wait for it to end"
+                f"another clusterctl is at work on {folder.name}", "wait for it to end"
             )
         clock.sleep(0.02)
     with held:

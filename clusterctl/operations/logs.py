@@ -23,6 +23,7 @@ from clusterctl.domain.ranges import grouped
 from clusterctl.domain.results import FanoutResult, HostOutcome, last_line
 from clusterctl.jobs.detached import (
     JobRunning,
+    LogFollower,
     find_job,
     follow_job,
     list_jobs,
@@ -277,21 +278,17 @@ def read_log(
 def follow(
     access: Access,
     job_id: str,
-    sink: Callable[[bytes], None],
-    on_lost: Callable[[HostError, float], None],
-    rank: int | None = None,
+    log: LogFollower,
     last_read: JobRecord | None = None,
 ) -> JobRecord:
-    """Pass the job's log, or one rank's log, to `sink` until the job ends; return its record.
+    """Pass the job's log to the follower until the job ends; return its record.
 
-    `on_lost` is called before each new connection, with the error and the seconds until then. For
-    `last_read` see follow_job. Raise ConnectionLost or HostUnreachable, with the last known state
-    of the job and the command that follows it again.
+    For `last_read` see follow_job. Raise ConnectionLost or HostUnreachable, with the last known
+    state of the job and the command that follows it again.
     """
     try:
         return follow_job(
-            *(access.connections, access.head, job_id, sink, on_lost, rank, last_read),
-            timeouts=access.timeouts,
+            *(access.connections, access.head, job_id, log, last_read, access.timeouts)
         )
     except (ConnectionLost, HostUnreachable) as lost:
         again = f"then: clusterctl logs {access.cluster.name} {job_id} -f"
@@ -301,14 +298,8 @@ def follow(
 
 def wait_for(access: Access, last_read: JobRecord) -> JobRecord:
     """Wait until the job has ended and return its record. Raise the errors of follow_job."""
-    return follow_job(
-        access.connections,
-        access.head,
-        last_read.job_id,
-        None,
-        last_read=last_read,
-        timeouts=access.timeouts,
-    )
+    where = (access.connections, access.head, last_read.job_id)
+    return follow_job(*where, LogFollower(), last_read, access.timeouts)
 
 
 def with_reasons(access: Access, job: JobRecord) -> JobRecord:

@@ -94,7 +94,7 @@ class Losses:
 
     def findings(self, folder: ClusterFolder) -> tuple[Finding, ...]:
         """Return a warning for each, with the command that saves it."""
-        name = folder.path.name
+        name = folder.name
         found = [
             Finding.warning(
                 "results.job",
@@ -141,7 +141,7 @@ class Losses:
 
 def _unsaved(written: Sequence[Written], folder: ClusterFolder) -> Iterator[Finding]:
     """Yield the warnings for what one job has left, or a run that was started by hand on a node."""
-    job, name = written[0].job_id, folder.path.name
+    job, name = written[0].job_id, folder.name
     parts = []
     for (path, kind), some in grouped(((one.path, one.kind), one) for one in written).items():
         size = format_bytes(sum(one.size_bytes for one in some))
@@ -182,7 +182,7 @@ def known_without_asking(cluster: Cluster, folder: ClusterFolder) -> Losses | No
     heads = [node for node in cluster.nodes if node.index == 0]
     if not heads:
         others = fold_hosts([node.name for node in cluster.nodes])
-        return Losses(unknown={others: f"the records of jobs went with {folder.path.name}-0"})
+        return Losses(unknown={others: f"the records of jobs went with {folder.name}-0"})
     if folder.launched and not LearntHostKeys(folder.known_hosts).recall(heads[0]):
         return Losses()  # it never became ready: no command has logged in to it, no job has run
     if heads[0].state is not NodeState.RUNNING:

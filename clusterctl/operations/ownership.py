@@ -126,7 +126,7 @@ def check_not_anothers(client: EC2Client, folder: ClusterFolder) -> None:
 
     Without a key in the folder nothing is checked: then this machine claims no cluster.
     """
-    key, name = public_key(folder), folder.path.name
+    key, name = public_key(folder), folder.name
     if not key:
         return
     if any(one.public_key and not one.holds(key) for one in find_key_pairs(client, name)):

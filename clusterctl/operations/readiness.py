@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.bootstrap.head_programs import start_installation
@@ -195,6 +195,7 @@ class ReadyNode:
     findings: tuple[Finding, ...] = ()
 
 
+@dataclass
 class Readiness:
     """Waits for the nodes of one cluster, all at once.
 
@@ -203,29 +204,20 @@ class Readiness:
     for. `first_script` returns what a node's shell runs before it is inspected, at each login.
     """
 
-    def __init__(
-        self,
-        watch: InstanceWatch,
-        connections: Connections,
-        host_keys: HostKeySources,
-        target_of: Callable[[Node], Target],
-        progress: StepProgress,
-        timeout_s: float,
-        checked: Callable[[Node], None],
-        timeouts: Timeouts = Timeouts(),
-        first_script: Callable[[], str] = lambda: "",
-    ) -> None:
-        self._first_script = first_script
-        self._timeouts, self._clock = timeouts, timeouts.clock
-        self._checked = checked
-        self._watch = watch
-        self._connections = connections
-        self._host_keys = host_keys
-        self._target_of = target_of
-        self._progress = progress
-        self._timeout_s = timeout_s
-        self._deadline = self._clock.monotonic() + timeout_s
-        self._finished_at = self._clock.monotonic() + timeouts.shown_s
+    watch: InstanceWatch
+    connections: Connections
+    host_keys: HostKeySources
+    target_of: Callable[[Node], Target]
+    progress: StepProgress
+    timeout_s: float
+    checked: Callable[[Node], None]
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    first_script: Callable[[], str] = lambda: ""
+
+    def __post_init__(self) -> None:
+        self._clock = self.timeouts.clock
+        self._deadline = self._clock.monotonic() + self.timeout_s
+        self._finished_at = self._clock.monotonic() + self.timeouts.shown_s
         self._cancelled = threading.Event()
         self._stages: dict[str, Stage] = {}
         self._nodes: Sequence[Node] = ()
@@ -251,10 +243,10 @@ class Readiness:
             if self._cancelled.is_set():
                 # Ended by the interrupt: the node itself has not failed.
                 raise
-            self._progress.node(name, Stage.FAILED, error.message.split("\n")[0])
+            self.progress.node(name, Stage.FAILED, error.message.split("\n")[0])
             raise
         self._enter(node, Stage.CHECKED)
-        self._checked(node)
+        self.checked(node)
         findings = check_equipment(name, found.equipment, requested)
         return ReadyNode(node, host_keys, found, findings)
 
@@ -270,19 +262,19 @@ class Readiness:
 
     def _learn(self, node: Node) -> tuple[str, ...]:
         """Return and pin the node's host keys, waiting until a source has them."""
-        keys = self._host_keys.recall(node)
+        keys = self.host_keys.recall(node)
         if keys:
             return keys
         self._enter(node, Stage.CONSOLE)
-        agents, has_agent = self._host_keys.agents, self._may_have_agent(node)
+        agents, has_agent = self.host_keys.agents, self._may_have_agent(node)
         if has_agent:
             agents.expect(node.instance_id)
         began = self._clock.monotonic()
         try:
             for _ in self._ticks(node, backoff_delays(0.3, 1.5, 10.0)):
                 # All nodes share one rate of GetConsoleOutput calls, which EC2 throttles.
-                self._sleep(node, self._host_keys.consoles.turn_s())
-                keys = self._host_keys.read(node, has_agent, self._clock.monotonic() - began)
+                self._sleep(node, self.host_keys.consoles.turn_s())
+                keys = self.host_keys.read(node, has_agent, self._clock.monotonic() - began)
                 if keys:
                     return keys
                 self._alive(node)
@@ -292,12 +284,12 @@ class Readiness:
 
     def _may_have_agent(self, node: Node) -> bool:
         """Return whether the node has an instance profile, which the SSM agent needs to answer."""
-        found = self._watch.read(node.instance_id)
+        found = self.watch.read(node.instance_id)
         return bool(found and found.instance_profile)
 
     def _requested(self, node: Node) -> RequestedEquipment:
         """Return what the launch requested, to compare the node with."""
-        found = self._watch.read(node.instance_id)
+        found = self.watch.read(node.instance_id)
         return (
             RequestedEquipment(found.efa_interfaces, found.disk.size_gib or 0)
             if found
@@ -308,7 +300,7 @@ class Readiness:
         """Run the inspection script as soon as the node can be logged in to. Return its report."""
         self._enter(node, Stage.LOGIN)
         compared = False
-        refused_until = self._clock.monotonic() + self._timeouts.key_refused_s
+        refused_until = self._clock.monotonic() + self.timeouts.key_refused_s
         for _ in self._ticks(node, backoff_delays(0.2, 1.5)):
             try:
                 return self._ask(node, script)
@@ -332,9 +324,9 @@ class Readiness:
 
         The new keys are then recorded. The error may be about either of the two.
         """
-        jump = self._target_of(node).jump
+        jump = self.target_of(node).jump
         names = (node.name, jump.host if jump else "")
-        renewed = [self._host_keys.compare(one) for one in self._nodes if one.name in names]
+        renewed = [self.host_keys.compare(one) for one in self._nodes if one.name in names]
         return any(renewed)
 
     def _ask(self, node: Node, script: str) -> Inspection:
@@ -349,11 +341,11 @@ class Readiness:
                 if b"stage gpus" in chunk:
                     self._enter(node, Stage.GPUS)
 
-        self._connections.run(
-            self._target_of(node),
+        self.connections.run(
+            self.target_of(node),
             "sh -s",
             timeout_s=max(1.0, self._deadline - self._clock.monotonic()),
-            stdin=(self._first_script() + script).encode(),
+            stdin=(self.first_script() + script).encode(),
             sink=sink,
         )
         return parse_inspection(node.name, b"".join(output).decode(errors="replace"))
@@ -363,7 +355,7 @@ class Readiness:
 
         Raises NodeNotReady once its instance stops or terminates.
         """
-        found = self._watch.read(node.instance_id)
+        found = self.watch.read(node.instance_id)
         if found is None:
             return None
         state = found.node.state
@@ -379,7 +371,7 @@ class Readiness:
     def _enter(self, node: Node, stage: Stage) -> None:
         if self._stages.get(node.name) is not stage:
             self._stages[node.name] = stage
-            self._progress.node(node.name, stage)
+            self.progress.node(node.name, stage)
 
     def _ticks(self, node: Node, gaps_s: Iterator[float]) -> Iterator[None]:
         """Yield at once, then after each gap in seconds. Raises NodeNotReady at the deadline."""
@@ -399,9 +391,9 @@ class Readiness:
         """Return the error for a node at the deadline, and close its connection."""
         stage = self._stages[node.name]
         with contextlib.suppress(HostError):
-            self._connections.forget(self._target_of(node))
+            self.connections.forget(self.target_of(node))
         return not_ready_error(
-            node, stage, self._timeout_s, self._host_keys.agents.reason(node.instance_id)
+            node, stage, self.timeout_s, self.host_keys.agents.reason(node.instance_id)
         )
 
 
@@ -599,7 +591,7 @@ def _no_programs(launcher: Launcher, head: str, reason: str) -> Finding:
         "head.programs",
         f"runclust and copyclust could not be installed: {reason}",
         f"they work from here: runclust {folder.hosts} hostname; "
-        f"once that is fixed, `clusterctl up {folder.path.name}` installs them",
+        f"once that is fixed, `clusterctl up {folder.name}` installs them",
         head,
     )
 

@@ -152,6 +152,15 @@ class Rebooted:
     back_after_s: Optional[float] = None
 
 
+@dataclass(frozen=True)
+class RollingReboot:
+    """How rebooted nodes are waited for: `at_once` are rebooted at a time (None: all), and each may
+    take `timeout_s` to be back as it was."""
+
+    at_once: int | None = 1
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+
 # Called with a host's name when its reboot is requested.
 Sent = Callable[[str], None]
 
@@ -160,20 +169,17 @@ def reboot(
     access: Access,
     indices: Sequence[int] | None = None,
     *,
-    wait: bool = True,
-    at_once: int | None = 1,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
+    rolling: RollingReboot | None = RollingReboot(),
     force: bool = False,
     on_sent: Sent = lambda host: None,
     on_outcome: Callable[[HostOutcome[Rebooted]], None] = lambda outcome: None,
 ) -> FanoutResult[Rebooted]:
     """Reboot these nodes, or all in service for None. Return one outcome per node, in that order.
 
-    The head node comes last. `at_once` nodes are rebooted at a time (None: all), and the next ones
-    when these are back as they were. After one that is not, the rest gets NotTouched. A node that
-    could not be sent the command does not stop the others. Without `wait`, all are rebooted at the
-    same time. `on_sent` is called with a host as its reboot is requested, `on_outcome` with each
-    outcome.
+    The head node comes last. The next nodes are rebooted when those before are back as they were.
+    After one that is not, the rest gets NotTouched. A node that could not be sent the command does
+    not stop the others. Without `rolling`, all are rebooted at the same time. `on_sent` is called
+    with a host as its reboot is requested, `on_outcome` with each outcome.
 
     Raises UsageError for an unknown index. Unless `force` is given, raises JobRunning while a job
     runs, and HostError if the head node cannot be queried for jobs.
@@ -191,9 +197,9 @@ def reboot(
     def one(target: Target) -> Rebooted:
         sent = _send(access, target, on_sent)
         reported.add(target.host)
-        return _wait(access, sent, timeout_s) if wait else Rebooted(target.host)
+        return _wait(access, sent, rolling.timeout_s) if rolling else Rebooted(target.host)
 
-    for batch in batches(targets, access.head, at_once if wait else None):
+    for batch in batches(targets, access.head, rolling.at_once if rolling else None):
         fan_out(one, batch, max_workers=len(batch), on_outcome=note)
         late = [host for host in done if host in reported and done[host].error]
         if late:

@@ -31,7 +31,7 @@ from clusterctl.domain.cluster import ClusterSpec, Limits, Market, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, CommandFailed
 from clusterctl.domain.findings import Finding, errors
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.timeouts import backoff_delays
+from clusterctl.domain.timeouts import Polling, backoff_delays
 from clusterctl.domain.units import count
 from clusterctl.ec2.cluster_resources import terminate
 from clusterctl.ec2.creations import CREATIONS
@@ -43,7 +43,7 @@ from clusterctl.ec2.launch.preflight import cluster_estimate
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, CostEstimate, Price, format_usd
 from clusterctl.ec2.money.prices import find_price
 from clusterctl.ec2.resources import CREATED_BY, NOT_TERMINATED, find_key_pairs, find_made
-from clusterctl.jobs.detached import find_job
+from clusterctl.jobs.detached import LogFollower, find_job
 from clusterctl.jobs.plan import JobRequest
 from clusterctl.jobs.processes import all_of, list_processes
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
@@ -373,8 +373,9 @@ def train(test: Selftest) -> Passed:
         test.say(planned.job.line)
         # A training that hangs would else be waited for until the nodes end themselves.
         watchdog = prepare(access, HUNG_AFTER_S, True, offline=test.is_free)
-        job_id = start_training(access, planned, watchdog=watchdog).job.job_id
-        job = follow(access, job_id, partial(_both, test), lambda why, _: test.say(why.message))
+        job_id = start_training(access, planned.watched(watchdog)).job.job_id
+        log = LogFollower(partial(_both, test), lambda why, _: test.say(why.message))
+        job = follow(access, job_id, log)
         if job.state is not JobState.SUCCEEDED:
             raise ClusterctlError(f"the job {job.state} (exit status {job.exit_status})")
         figures = _training_figures(access, job)
@@ -570,9 +571,7 @@ def _remove_once(test: Selftest, pause_s: float) -> Passed:
     launcher = test.launcher
     launcher.timeouts.clock.sleep(pause_s)
     _spare_others(test)
-    removed = down(
-        launcher.clients, test.name, launcher.folder, launcher.progress, launcher.timeouts
-    )
+    removed = down(launcher.clients, launcher.folder, launcher.progress, launcher.timeouts)
     if not removed.nothing:
         return Passed(f"{count(len(removed.nodes), 'node')}, and all that was made for them")
     if left := _still_shown(test):
@@ -599,8 +598,8 @@ def _spare_others(test: Selftest) -> None:
     if test.others:
         if own:
             ids = [one.node.instance_id for one in own]
-            within_s, clock = launcher.timeouts.terminated_s, launcher.timeouts.clock
-            terminate(client, name, within_s, ids, clock=clock)
+            polling = Polling(launcher.timeouts.clock, launcher.timeouts.terminated_s)
+            terminate(client, name, ids, polling)
         raise ClusterctlError(
             f"this self-test did not make {', '.join(test.others)}, which has the same name: "
             "only its own nodes were terminated",

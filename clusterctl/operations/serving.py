@@ -167,24 +167,33 @@ def model_name(given: str | None, model_dir: str) -> str:
     return name
 
 
+@dataclass(frozen=True)
+class ServeRequest:
+    """A model to serve: in a folder of the node (`~/models/cifar10`), of this machine or in S3.
+
+    Without `port` it gets the first port from PORT on that no served model on the node has.
+    """
+
+    model_dir: str
+    name: str
+    node: int = 0
+    port: int | None = None
+    public: bool = False
+
+
 def start_serving(
     access: Access,
-    model_dir: str,
-    name: str,
-    *,
-    node: int = 0,
-    port: int | None = None,
-    public: bool = False,
+    request: ServeRequest,
     upload: Callable[[CopyRequest, Target], TransferReport],
 ) -> tuple[Served, Ready]:
-    """Serve the model in a folder of the node (`~/models/cifar10`), of this machine or in S3, and
-    wait until the server answers. Return the model, and which server and version answers.
+    """Serve a model, and wait until the server answers. Return the model, and which server and
+    version answers.
 
-    Without `port`, use the first port from PORT on that no served model on the node has. `upload`
-    copies a model that is not on the node to it. Raise UsageError, MissingTool, JobRunning if a
-    model of that name is served already, and CommandFailed if the model does not load.
+    `upload` copies a model that is not on the node to it. Raise UsageError, MissingTool, JobRunning
+    if a model of that name is served already, and CommandFailed if the model does not load.
     """
-    (target,) = access.select((node,))
+    model_dir, name, port = request.model_dir, request.name, request.port
+    (target,) = access.select((request.node,))
     check_home(model_dir)
     source = "" if is_on_nodes(model_dir) else _source(model_dir)
     report = read_report(access.connections, target, facts_to_read(), "looking at it")
@@ -202,7 +211,7 @@ def start_serving(
     job_id, home = new_job_id(), facts.home
     own = f"{MODELS}/{name}/{job_id}" if source else ""
     folder = f"{home}/{own}" if own else home + model_dir[1:] if model_dir[0] == "~" else model_dir
-    argv = server_argv(home, python, name, folder, port, public)
+    argv = server_argv(home, python, name, folder, port, request.public)
     may_run = False  # whether the job may have been started
     try:
         if own:

@@ -133,7 +133,7 @@ def check_account(folder: ClusterFolder, clients: Clients) -> None:
 
 
 def _elsewhere(folder: ClusterFolder, kept: Site, here: Site) -> UsageError:
-    name = folder.path.name
+    name = folder.name
     if kept.endpoint == here.endpoint:
         message = f"cluster {name} is in account {kept.account}, not in account {here.account}"
     else:

@@ -95,14 +95,14 @@ def find_own(clients: Clients, folder: ClusterFolder) -> tuple[Instance, ...]:
     Raises UsageError if the folder's cluster is in another region or account, where a cluster of
     the same name may exist. Raises AwsError.
     """
-    instances = find_instances(clients.ec2, folder.path.name)
+    instances = find_instances(clients.ec2, folder.name)
     check_site(folder, clients, instances)
     return instances
 
 
 def cluster_status(clients: Clients, folder: ClusterFolder) -> ClusterStatus:
     """Return a snapshot of a folder's cluster. Raises NoSuchCluster, UsageError, AwsError."""
-    name = folder.path.name
+    name = folder.name
     instances = find_own(clients, folder)
     if not instances:
         raise no_cluster(clients, folder)

@@ -118,6 +118,10 @@ class TrainingPlan:
             return {}
         return tf_config(addresses, self.job.port, addresses[0])
 
+    def watched(self, watchdog: Watchdog) -> TrainingPlan:
+        """Return the plan with a watchdog, which is from `watchdog.prepare`."""
+        return replace(self, job=replace(self.job, watchdog=watchdog))
+
     def check(self) -> None:
         """Raise NotReady if a finding is an error."""
         if errors(self.findings):
@@ -217,28 +221,32 @@ def _no_copy(name: str, request: CopyRequest) -> TransferReport:
     )
 
 
-def check_retries(ranks: int, retries: int, min_gpus: int | None) -> None:
-    """Raise UsageError for a least number of GPUs without retries, or above that of the ranks."""
-    if min_gpus and not (retries and min_gpus <= ranks):
-        raise UsageError("--min-gpus is for --retries, and at most GPUS", "--retries 3")
+@dataclass(frozen=True)
+class Retries:
+    """After a lost node a job is started again up to `times` times, with at least `min_gpus` ranks
+    (None: with all)."""
+
+    times: int = 0
+    min_gpus: int | None = None
+
+    def check(self, ranks: int) -> None:
+        """Raise UsageError for a least number of GPUs without retries, or above that of ranks."""
+        if self.min_gpus and not (self.times and self.min_gpus <= ranks):
+            raise UsageError("--min-gpus is for --retries, and at most GPUS", "--retries 3")
 
 
 def start_training(
     access: Access,
     plan: TrainingPlan,
     how: str = "refuse",
-    watchdog: Watchdog | None = None,
     machines: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
-    retries: int = 0,
-    min_gpus: int | None = None,
+    retries: Retries = Retries(),
     copy_channel: Callable[[str, CopyRequest], TransferReport] = _no_copy,
 ) -> StartedJob:
     """Put the files on every node and start the job on the head node.
 
-    For `how` see Submission. `watchdog` is from `watchdog.prepare`. `machines` describes each
-    node for the job's record (`machines_of`). After a lost node the job is started again up to
-    `retries` times, with at least `min_gpus` ranks (None: with all). `copy_channel` copies a
-    channel, given its name and the copy.
+    For `how` see Submission. `machines` describes each node for the job's record (`machines_of`).
+    `copy_channel` copies a channel, given its name and the copy.
 
     Raise NotReady, JobRunning, HostError, ClusterctlError.
     """
@@ -255,14 +263,14 @@ def start_training(
     text = format_hosts_file(plan.hosts)
     shipped = _on_all(access, deploy_files(access.connections, access.targets, text))
     nodes = _node_records(access, plan, machines)
-    job = replace(plan.job, watchdog=watchdog)
+    job = plan.job
     if plan.script_mode:
         contract = plan.script_mode.contract(job, nodes)
         listed = list_streams(access, plan.script_mode, job)
         for name, found in listed.items():
             contract["channels"][name].update(found)
         job = replace(job, contract=contract)
-    spec = training_spec(replace(plan, job=job), nodes, retries, min_gpus)
+    spec = training_spec(replace(plan, job=job), nodes, retries)
     to = (access.connections, access.targets)
     may_run = False
     try:
@@ -286,9 +294,7 @@ def start_training(
     return StartedJob(plan.job, started, folded)
 
 
-def training_spec(
-    plan: TrainingPlan, nodes: Sequence[dict[str, Any]], retries: int, min_gpus: int | None
-) -> JobSpec:
+def training_spec(plan: TrainingPlan, nodes: Sequence[dict[str, Any]], retries: Retries) -> JobSpec:
     """Return the specification of a training on these nodes (`_node_records`). Pure."""
     code = plan.code
     return spec_of(
@@ -301,8 +307,8 @@ def training_spec(
         git={"commit": code.commit, "changed": len(code.changed.splitlines())}
         if code and code.commit
         else None,
-        retries=retries,
-        min_ranks=min_gpus or plan.job.ranks,
+        retries=retries.times,
+        min_ranks=retries.min_gpus or plan.job.ranks,
         model_dir=plan.script_mode.model_url if plan.script_mode else None,
         metric_definitions=dict(plan.script_mode.metrics) if plan.script_mode else {},
     )

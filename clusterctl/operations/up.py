@@ -11,6 +11,7 @@ from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Limits, Market
 from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster
 from clusterctl.domain.findings import Finding, Severity, errors
 from clusterctl.domain.ranges import fold_hosts
+from clusterctl.domain.timeouts import Polling
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import anothers_key, terminate
@@ -153,8 +154,8 @@ def terminate_leaving(launcher: Launcher, leaving: Sequence[Instance]) -> None:
         unmarked = [one.node.instance_id for one in leaving if not one.retired]
         with suppress(AwsError):
             tag(launcher.clients.ec2, unmarked, {tags.RETIRED: "yes"})
-        within_s, clock = launcher.timeouts.removed_s, launcher.timeouts.clock
-        terminate(launcher.clients.ec2, launcher.name, within_s, ids, clock=clock)
+        polling = Polling(launcher.timeouts.clock, launcher.timeouts.removed_s)
+        terminate(launcher.clients.ec2, launcher.name, ids, polling)
 
 
 def creations_of(launcher: Launcher) -> Creations:
@@ -198,11 +199,9 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     set_at_power_off(client, kept, "stop")
     with _naming_limits(plan):
         instances = carry_out(
-            *(client, plan, folder.launch, creations_of(launcher), progress.step),
+            *(launcher.clients, plan, folder.launch, creations_of(launcher)),
             max(0.0, launcher.capacity_timeout_s - waited_s),
             lambda: prepare_start(launcher),
-            launcher.timeouts,
-            launcher.clients.iam if plan.grants else None,
         )
     # The lock covers this machine only: another machine may have launched the same nodes, or
     # removed them.

@@ -76,7 +76,7 @@ def verify(
     path: str,
     depth: Depth = Depth(),  # noqa: B008
     *,
-    watch: Watch | None = None,
+    watch: Watch = lambda host, progress: None,
     timeout_s: float | None = None,
 ) -> VerifyReport:
     """Compare the files that these nodes have at `path`. Raise NotFound if none has anything
@@ -150,7 +150,7 @@ class _Relays(RelayGroup[ClusterctlError]):
         connections: Connections,
         targets: Sequence[Target],
         config: Mapping[str, Any],
-        watch: Watch | None,
+        watch: Watch,
         timeout_s: float | None,
     ) -> None:
         super().__init__(
@@ -215,8 +215,7 @@ class _Relays(RelayGroup[ClusterctlError]):
             elif host not in self._waiting:
                 continue
             elif isinstance(updates, Progress):
-                if self._watch:
-                    self._watch(host, updates)
+                self._watch(host, updates)
             elif isinstance(updates, Failed) and updates.kind == "absent":
                 self.absent.append(host)
                 self._waiting.discard(host)

@@ -25,11 +25,7 @@ if sys.argv[1] in ("stdout", "stderr"):
     for chunk in chunks:
         output.raw(chunk, sys.argv[1])
 elif sys.argv[1] == "live":
-    from rich.table import Table
-    from rich.text import Text
-    table = Table(box=None)
-    table.add_row(Text(chunks[0].decode(), style="red"))
-    with output.live(table):
+    with output.live(lambda width: [[chunks[0].decode()]]):
         pass
 else:
     getattr(output, sys.argv[1])(chunks[0].decode(errors="surrogateescape"))

@@ -367,7 +367,7 @@ def interrupted(*_):
         ((up_module, "make_ready"), (), "there are 2 instances, which cost money"),
         ((up_module, "observe"), (), "no instance yet"),
         (
-            (launch_module, "search"),
+            (launch_module._Execution, "_search"),
             ("--private",),
             "no instance yet, but an elastic address, which costs money",
         ),
@@ -388,7 +388,7 @@ def test_what_fails_after_the_launch_says_what_runs_and_what_it_costs(
     def refuse(*_):
         raise AwsError("Gateway.NotAttached", "no gateway")
 
-    monkeypatch.setattr(launch_module, "_associate", refuse)
+    monkeypatch.setattr(launch_module._Execution, "_associate", refuse)
     ran = clusterctl("up", *DEMO, "--private")
     assert (ran.status, "no gateway" in ran.err) == (1, True)
     [told] = [line for line in ran.err.splitlines() if "run now" in line]
@@ -399,7 +399,7 @@ def test_what_fails_after_the_launch_says_what_runs_and_what_it_costs(
     # Nothing runs that did not run before.
     monkeypatch.setattr(up_module, "make_ready", lambda *_: pytest.fail("it is not launched"))
     before = {one.node.instance_id for one in find_instances(client, "demo")}
-    monkeypatch.setattr(launch_module, "search", refuse)
+    monkeypatch.setattr(launch_module._Execution, "_search", refuse)
     ran = clusterctl("up", "demo", "--nodes", "3")
     assert (ran.status, "run now" in ran.err) == (1, False)
     assert {one.node.instance_id for one in find_instances(client, "demo")} == before

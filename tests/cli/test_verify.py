@@ -10,7 +10,7 @@ from clusterctl.cli.verify import checking, show
 from clusterctl.copy.verify import Discrepancy, HostGroup, Kind
 from clusterctl.domain.errors import CommandFailed, HostUnreachable
 from clusterctl.domain.results import HostOutcome
-from clusterctl.node.relay.messages import VerifiedTree
+from clusterctl.node.relay.messages import Progress, VerifiedTree
 from clusterctl.operations.verify import Depth, VerifyReport
 
 COUNTS = {
@@ -89,6 +89,7 @@ def test_json(capsys):
     assert found["failures"][0]["error"] == "HostUnreachable"
 
 
-def test_no_progress_without_a_terminal():
+def test_no_progress_without_a_terminal(capsys):
     with checking() as watch:
-        assert watch is None
+        watch("demo-0", Progress())
+    assert capsys.readouterr() == ("", "")

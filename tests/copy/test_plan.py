@@ -38,7 +38,7 @@ def test_a_data_set_to_eight_nodes():
         predicted_s=plan.predicted_s,
         phases=plan.phases,
         limited_by="link",
-        why=(
+        reasons=(
             "Every node passes on what it gets, so the source sends each byte once, "
             "however many nodes there are.",
             "How fast the disks read and write is not known: taken as fast enough.",
@@ -83,7 +83,7 @@ def test_nothing_is_predicted_of_links_that_nobody_knows():
     for unknown in (facts(), one_unknown):
         plan = plan_copy(request(), unknown)
         assert (plan.predicted_s, dict(plan.phases), plan.limited_by) == (None, {}, "")
-        assert "--link-rate" in " ".join(plan.why)
+        assert "--link-rate" in " ".join(plan.reasons)
         assert plan.as_data()["predicted_s"] is None
 
 
@@ -143,9 +143,9 @@ def test_zone_by_zone_the_sources_first():
     nodes = tuple(NodeFacts(f"demo-{index}", zone) for index, zone in enumerate("babcab"))
     plan = plan_copy(request(), CopyFacts(nodes, source_zone="a"))
     assert plan.order == ("demo-1", "demo-4", "demo-0", "demo-2", "demo-5", "demo-3")
-    assert any("3 zones" in reason for reason in plan.why)
+    assert any("3 zones" in reason for reason in plan.reasons)
     unknown = (NodeFacts("demo-0", "a"), NodeFacts("demo-1"))
-    assert not any("zones" in reason for reason in plan_copy(request(), CopyFacts(unknown)).why)
+    assert not any("zones" in reason for reason in plan_copy(request(), CopyFacts(unknown)).reasons)
     elsewhere = plan_copy(request(), CopyFacts(nodes, source_zone=""))
     assert elsewhere.order == ("demo-0", "demo-2", "demo-5", "demo-1", "demo-4", "demo-3")
 
@@ -153,7 +153,7 @@ def test_zone_by_zone_the_sources_first():
 def test_the_time_of_what_is_missing():
     whole = plan_copy(request(), facts(link_rate=GBIT25))
     part = predict(whole, request(), facts(size=15 * GB, link_rate=GBIT25))
-    assert (part.order, part.why) == (whole.order, whole.why)
+    assert (part.order, part.reasons) == (whole.order, whole.reasons)
     assert (part.block_bytes, part.streams) == (whole.block_bytes, whole.streams)
     assert part.phases["transfer"] == pytest.approx(whole.phases["transfer"] / 10)
     assert part.predicted_s == pytest.approx(sum(part.phases.values()))

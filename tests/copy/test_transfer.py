@@ -23,7 +23,7 @@ from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.topology import CopyTimeouts
 from clusterctl.domain.errors import CommandFailed, CommandTimeout, HostUnreachable, UsageError
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.operations.copy import UrlAccess, copy_to_cluster, copy_to_hosts
+from clusterctl.operations.copy import CopyTerms, UrlAccess, copy_to_cluster, copy_to_hosts
 from tests.copy.ssh_hosts import ssh_hosts, tree
 from tests.lab.running import wait_until
 from tests.node.relay.webserver import serving
@@ -62,9 +62,9 @@ def large_file(folder, mib):
 
 def copy(hosts, source, destination, count=3, watch=lambda progress: None, **options):
     request = CopyRequest((str(source),), str(destination))
-    timeout_s = options.pop("timeout_s", 60)
+    terms = CopyTerms(timeout_s=options.pop("timeout_s", 60))
     with hosts.access(count) as access:
-        return copy_to_hosts(access, replace(request, **options), watch=watch, timeout_s=timeout_s)
+        return copy_to_hosts(access, replace(request, **options), watch=watch, terms=terms)
 
 
 def test_every_host_has_the_same_and_progress_is_told(hosts, data):
@@ -142,7 +142,7 @@ def test_a_verified_file_of_a_web_server_is_the_same_on_all_nodes(hosts, tmp_pat
             access,
             CopyRequest((f"{server.url}/file",), "~/web/", verify=True),
             watch=lambda progress: None,
-            urls=UrlAccess(tmp_path),
+            terms=CopyTerms(UrlAccess(tmp_path)),
         )
     assert report.ok, report
     assert {*report.verified} == {"host1", "host2", "host3"}

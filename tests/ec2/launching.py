@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +95,9 @@ class Launches:
         return self.carry_out(plan, capacity_timeout_s)
 
     def carry_out(self, plan, capacity_timeout_s: float = 0.0):
-        return execution.carry_out(
-            *(self.client, plan, self.record, self.creations),
-            *(self.told.append, capacity_timeout_s),
-            timeouts=self.timeouts or Timeouts(self.clock),
-        )
+        creations = replace(self.creations, notify=self.told.append)
+        clients = clients_with(self.client)
+        return execution.carry_out(clients, plan, self.record, creations, capacity_timeout_s)
 
     def alive(self) -> list[tuple[int, str]]:
         """Return index and zone of the running and pending instances."""

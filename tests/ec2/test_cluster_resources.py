@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.domain.timeouts import Timeouts
+from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.ec2 import cluster_resources, tags
 from clusterctl.ec2.cluster_resources import await_available, terminate, terminate_each
 from clusterctl.ec2.instances import find_instances
@@ -24,6 +24,14 @@ from tests.ec2.test_instances import launch
 NOT_FOUND = "InvalidInstanceID.NotFound"
 KEY_PAIR, GROUP = ResourceKind.KEY_PAIR, ResourceKind.SECURITY_GROUP
 PLACEMENT_GROUP = ResourceKind.PLACEMENT_GROUP
+
+
+def all_of_them(instance):
+    return True
+
+
+def within(seconds):
+    return Polling(LabClock(), seconds)
 
 
 def delete_of_demo(client, kind, *timeout):
@@ -51,7 +59,7 @@ def test_one_instance_that_may_not_be_ended_keeps_no_other_from_it_in_gc_and_all
         assert ec2.ended == ["i-0", "i-2"]
         ec2 = Protecting(code)
         with pytest.raises(AwsError):
-            terminate(ec2, "demo", 1.0, ids)
+            terminate(ec2, "demo", ids, within(1))
         assert ec2.ended == [], "the command has yet to say what it could not do"
 
 
@@ -68,7 +76,7 @@ def test_all_of_a_cluster_and_nothing_else(client):
         if left and len(find_instances(client, "demo", ())) == 3:
             launch(client, "demo", 1, first=3)
 
-    ended = cluster_resources.terminate(client, "demo", 60, on_poll=look, clock=LabClock())
+    ended = cluster_resources.terminate(client, "demo", all_of_them, within(60), on_poll=look)
     assert ended == ("demo-0", "demo-1", "demo-2", "demo-3")
     assert (looks[0], looks[-1]) == (3, 0)
     assert find_instances(client, "demo") == ()
@@ -78,7 +86,7 @@ def test_all_of_a_cluster_and_nothing_else(client):
 def test_an_id_that_ec2_has_forgotten_does_not_save_the_others(client):
     launch(client, "demo", 3)
     trouble = Trouble(client, "terminate_instances", refused(NOT_FOUND), refused(NOT_FOUND))
-    cluster_resources.terminate(trouble, "demo", 60, clock=LabClock())
+    cluster_resources.terminate(trouble, "demo", all_of_them, within(60))
     # The first request is for all, the second for one alone, which the next poll repeats.
     assert [len(request["InstanceIds"]) for request in trouble.requests][:4] == [3, 1, 1, 1]
 
@@ -88,7 +96,7 @@ def test_what_does_not_end_in_time(client):
     deaf = Trouble(client, "terminate_instances")
     deaf._call = lambda **_: {"TerminatingInstances": []}
     with pytest.raises(ClusterctlError) as caught:
-        cluster_resources.terminate(deaf, "demo", 0.0)
+        cluster_resources.terminate(deaf, "demo", all_of_them, within(0))
     assert "demo-0, demo-1" in caught.value.message
     assert "clusterctl down demo" in caught.value.hint
 
@@ -105,7 +113,7 @@ def test_a_request_that_ec2_does_not_carry_out_is_repeated(client):
             requests.append(request)
             return client.terminate_instances(**request) if requests[1:] else {}
 
-    ended = cluster_resources.terminate(DeafAtFirst(), "demo", 60, clock=LabClock())
+    ended = cluster_resources.terminate(DeafAtFirst(), "demo", all_of_them, within(60))
     assert ended == ("demo-0", "demo-1")
     assert find_instances(client, "demo") == ()
 

@@ -32,6 +32,7 @@ from clusterctl.domain.timeouts import Timeouts
 from clusterctl.jobs import detached
 from clusterctl.jobs.detached import (
     JobRunning,
+    LogFollower,
     end_job,
     find_job,
     follow_job,
@@ -45,7 +46,7 @@ from clusterctl.node.jobs.spec import JobState
 from clusterctl.node.jobs.written import FILES, OutputFiles
 from clusterctl.operations import fetch as fetching
 from clusterctl.operations import logs
-from clusterctl.operations.fetch import Output, check_place, fetch
+from clusterctl.operations.fetch import Output, Scope, check_place, fetch
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.tuning import fetch_tuning
@@ -93,7 +94,7 @@ def test_a_job_runs_to_its_end(node, status, state):
     words = f"echo 'out é'; echo err >&2; env | grep ^CLUSTERCTL_JOB; pwd; exit {status}"
     start_job(node, HEAD, plan(node.home, words), "demo")
     chunks = []
-    job = follow_job(node, HEAD, JOB, chunks.append)
+    job = follow_job(node, HEAD, JOB, LogFollower(chunks.append))
     assert (job.state, job.exit_status, job.spec.ranks, job.spec.preset) == (
         state,
         status,
@@ -109,17 +110,20 @@ def test_a_job_runs_to_its_end(node, status, state):
 
 def test_a_job_that_was_just_looked_at_is_not_looked_at_again_before_its_log(node, monkeypatch):
     start_job(node, HEAD, plan(node.home, "echo out"), "demo")
-    ended = follow_job(node, HEAD, JOB, lambda _: None)
+    ended = follow_job(node, HEAD, JOB, LogFollower(lambda _: None))
     asked, run = [], node.run
     monkeypatch.setattr(node, "run", lambda *a, **k: asked.append(a[1]) or run(*a, **k))
     chunks = []
-    assert follow_job(node, HEAD, JOB, chunks.append, last_read=ended) is ended
+    assert follow_job(node, HEAD, JOB, LogFollower(chunks.append), last_read=ended) is ended
     assert (b"".join(chunks), len(asked)) == (b"out\n", 1), asked
     # It ended after the poll.
     running = replace(ended.status, state=JobState.RUNNING, exit_status=None)
     before = replace(ended, status=running)
     chunks.clear()
-    assert follow_job(node, HEAD, JOB, chunks.append, last_read=before).state is JobState.SUCCEEDED
+    assert (
+        follow_job(node, HEAD, JOB, LogFollower(chunks.append), last_read=before).state
+        is JobState.SUCCEEDED
+    )
     assert b"".join(chunks) == b"out\n"
 
 
@@ -143,7 +147,7 @@ def test_copies_and_trainings_are_in_nobodys_way_but_their_own_kinds(node):
     assert (folder(node, jobs[0].job_id) / "names").read_bytes() == b"a\0\xff"
     (node.home / "go").touch()
     for job in jobs:
-        follow_job(node, HEAD, job.job_id, lambda chunk: None)
+        follow_job(node, HEAD, job.job_id, LogFollower(lambda chunk: None))
 
 
 LOOP = "echo ready; while :; do sleep 0.05; done"
@@ -169,7 +173,7 @@ def test_a_training_and_its_evaluation_are_one_job(node, train, evaluate, status
     job = two_lines(node, train, evaluate)
     start_job(node, HEAD, job, "demo")
     chunks = []
-    seen = follow_job(node, HEAD, JOB, chunks.append)
+    seen = follow_job(node, HEAD, JOB, LogFollower(chunks.append))
     assert (seen.state, seen.exit_status) == (JobState.FAILED, status)
     assert (seen.spec.line, seen.spec.evaluation) == job.lines
     log = b"".join(chunks).decode()
@@ -212,7 +216,7 @@ def test_a_second_job_waits_for_leave(node):
         start_job(node, HEAD, plan(node.home, "true", OTHER), "demo")
     assert not folder(node, OTHER).exists()
     start_job(node, HEAD, plan(node.home, "true", OTHER), "demo", "force")
-    assert follow_job(node, HEAD, OTHER, lambda _: None).state is JobState.SUCCEEDED
+    assert follow_job(node, HEAD, OTHER, LogFollower(lambda _: None)).state is JobState.SUCCEEDED
     assert end_job(node, HEAD, JOB)
 
 
@@ -234,7 +238,7 @@ def test_the_log_is_brought_also_if_what_the_job_wrote_cannot_be(node, tmp_path,
         raise CommandFailed("demo-0", "no space")
 
     start_job(node, HEAD, plan(node.home, "echo said"), "demo")
-    follow_job(node, HEAD, JOB, lambda _: None)
+    follow_job(node, HEAD, JOB, LogFollower(lambda _: None))
     found = OutputFiles(JOB, "/home/ubuntu/out", FILES, 1, 1, "", ("a",))
     monkeypatch.setattr(fetching, "_outputs", lambda *_: [Output(HEAD, "out", found)])
     monkeypatch.setattr(fetching, "_copy_part", fail)
@@ -249,7 +253,7 @@ def test_a_second_fetch_is_whole_only_at_its_end_and_names_what_is_no_longer_the
 ):
     """Of the head node's working folder, too, whose files are next to those of the user."""
     start_job(node, HEAD, plan(node.home, "echo said"), "demo")
-    follow_job(node, HEAD, JOB, lambda _: None)
+    follow_job(node, HEAD, JOB, LogFollower(lambda _: None))
     access, place, ends, sums = access_to(node), tmp_path / "run", [], []
 
     def bring(access, part, watch, checksum, verify):
@@ -309,14 +313,14 @@ def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(
     if not locks:  # as on NFS, where the other process may still be working
         monkeypatch.setattr(fcntl, "flock", refuse)
     start_job(node, HEAD, plan(node.home, "echo said"), "demo")
-    follow_job(node, HEAD, JOB, lambda _: None)
+    follow_job(node, HEAD, JOB, LogFollower(lambda _: None))
     access = access_to(node)
     place = tmp_path / "run"
     (place / f".fetch-{JOB}-killed").mkdir(parents=True)
     (place / f".fetch-{JOB}-killed" / "log").write_text("sa")
     (place / "spec.json").write_text("{}")
     (place / ".fetch-mine").mkdir()
-    fetch(access, JOB, place, record_only=True)
+    fetch(access, JOB, place, scope=Scope.RECORD)
     names = {"spec.json", "events.jsonl", "command", "log", "record.json", ".fetch-mine"}
     names |= set() if locks else {f".fetch-{JOB}-killed"}
     assert {path.name for path in place.iterdir()} == names
@@ -327,7 +331,7 @@ def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(
 
 def test_a_fetch_goes_on_after_ctrl_c_while_it_moves_its_files(node, tmp_path, monkeypatch):
     start_job(node, HEAD, plan(node.home, "echo said"), "demo")
-    follow_job(node, HEAD, JOB, lambda _: None)
+    follow_job(node, HEAD, JOB, LogFollower(lambda _: None))
     access = access_to(node)
     place, moved, move = tmp_path / "run", [], Path.replace
 
@@ -339,9 +343,9 @@ def test_a_fetch_goes_on_after_ctrl_c_while_it_moves_its_files(node, tmp_path, m
 
     monkeypatch.setattr(Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        fetch(access, JOB, place, record_only=True)
+        fetch(access, JOB, place, scope=Scope.RECORD)
     assert not (place / "record.json").exists()
-    fetch(access, JOB, place, record_only=True)
+    fetch(access, JOB, place, scope=Scope.RECORD)
     names = {path.name for path in place.iterdir()}
     assert names == {"spec.json", "events.jsonl", "command", "log", "record.json"}
     assert moved[-1] == place / "record.json"
@@ -350,7 +354,7 @@ def test_a_fetch_goes_on_after_ctrl_c_while_it_moves_its_files(node, tmp_path, m
 def test_traced_steps_are_brought_after_a_kill_and_what_that_left_is_removed(node, tmp_path):
     start_job(node, HEAD, plan(node.home, "true"), "demo", files={STEPS: "steps"})
     (Path(node.environ["PATH"]) / "gzip").symlink_to("/usr/bin/gzip")
-    follow_job(node, HEAD, JOB, lambda _: None)
+    follow_job(node, HEAD, JOB, LogFollower(lambda _: None))
     access = access_to(node)
     place = tmp_path / "run"
     (place / f".fetch-{JOB}-killed").mkdir(parents=True)
@@ -366,10 +370,10 @@ def test_a_greeting_is_no_part_of_logs_and_files(node, tmp_path):
     node.greeting = b"Welcome {\n"
     access = access_to(node)
     followed, read = [], []
-    job = follow_job(node, HEAD, JOB, followed.append)
+    job = follow_job(node, HEAD, JOB, LogFollower(followed.append))
     logs.read_log(access, job, read.append)
     assert b"".join(followed) == b"".join(read) == b"out\n"
-    fetch(access, JOB, tmp_path / "run", record_only=True)
+    fetch(access, JOB, tmp_path / "run", scope=Scope.RECORD)
     assert (tmp_path / "run" / "log").read_text() == "out\n"
     assert fetch_tuning(access, job, tmp_path).steps_file.read_text() == "steps"
     (node.home / ".clusterctl/jobs" / JOB / "log").unlink()
@@ -407,7 +411,7 @@ def test_a_fetch_that_fails_leaves_the_status_to_the_job(tmp_path, monkeypatch, 
 def test_jobs_are_in_the_order_of_the_head_node(node):
     for job_id in (OTHER, JOB):  # the second one is submitted by a laptop whose clock is slow
         start_job(node, HEAD, plan(node.home, "true", job_id), "demo")
-        follow_job(node, HEAD, job_id, lambda _: None)
+        follow_job(node, HEAD, job_id, LogFollower(lambda _: None))
     assert [job.job_id for job in list_jobs(node, HEAD)] == [OTHER, JOB]
 
 
@@ -432,7 +436,7 @@ def test_private_variables_are_in_the_environment_and_in_no_file(node):
     )
     start_job(node, HEAD, job, "demo")
     chunks = []
-    seen = follow_job(node, HEAD, JOB, chunks.append)
+    seen = follow_job(node, HEAD, JOB, LogFollower(chunks.append))
     assert (seen.exit_status, seen.spec.variables) == (0, dict.fromkeys(names)), chunks
     values = [(value + name).encode("utf-8", "surrogateescape") for name in names]
     log = b"".join(chunks)
@@ -485,7 +489,7 @@ def test_connections_that_break_at_any_byte_lose_and_repeat_nothing(node, monkey
     chunks = []
     lost = []
     on_lost = lambda why, delay_s: lost.append(delay_s)  # noqa: E731
-    follow_job(node, HEAD, JOB, chunks.append, on_lost, timeouts=timeouts)
+    follow_job(node, HEAD, JOB, LogFollower(chunks.append, on_lost), timeouts=timeouts)
     assert (b"".join(chunks), set(lost)) == (written, {0.0})
 
 
@@ -493,7 +497,7 @@ def test_a_head_node_that_stays_away_ends_the_following(node):
     clock = FakeClock()
     node.trouble = [HostUnreachable("demo-0", "did not answer in time")] * 6
     with pytest.raises(HostUnreachable):
-        follow_job(node, HEAD, JOB, lambda _: None, timeouts=Timeouts(clock))
+        follow_job(node, HEAD, JOB, LogFollower(lambda _: None), timeouts=Timeouts(clock))
     assert (node.trouble, clock.waits) == ([], [1.0, 2.0, 4.0, 8.0, 16.0])
 
 
@@ -511,7 +515,12 @@ def test_of_a_head_node_that_is_off_is_said_what_was_last_known_and_at_once(node
 
     monkeypatch.setattr(node, "run", run)
     with pytest.raises(ConnectionLost) as caught:
-        follow_job(node, HEAD, JOB, lambda _: None, lambda *_: pytest.fail("it was tried again"))
+        follow_job(
+            node,
+            HEAD,
+            JOB,
+            LogFollower(lambda _: None, lambda *_: pytest.fail("it was tried again")),
+        )
     known = rf"its instance is stopped; job {JOB} wrote its last line that came at [\d:]+ UTC; "
     assert re.fullmatch(known + "its current state is unknown", caught.value.message)
     assert caught.value.hint == "switch it on"

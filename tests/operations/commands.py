@@ -72,13 +72,13 @@ def up(launcher: Launcher, nodes: int = SPEC.nodes) -> None:
 
 
 def down(launcher: Launcher) -> None:
-    down_module.down(launcher.clients, NAME, launcher.folder, timeouts=launcher.timeouts)
+    down_module.down(launcher.clients, launcher.folder, timeouts=launcher.timeouts)
 
 
 def down_from(clients: Clients, folder: ClusterFolder) -> None:
     """Remove the cluster from a machine with this folder, whoever has launched it."""
-    others = down_module.find_removable(clients, NAME, folder).others
-    down_module.down(clients, NAME, folder, agreed=others)
+    others = down_module.find_removable(clients, folder).others
+    down_module.down(clients, folder, agreed=others)
 
 
 def stop(launcher: Launcher) -> None:

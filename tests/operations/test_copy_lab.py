@@ -15,7 +15,7 @@ from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.s3 import AccessKeys
 from clusterctl.domain.errors import CommandTimeout, HostError
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.operations.copy import UrlAccess, copy_to_cluster
+from clusterctl.operations.copy import CopyTerms, UrlAccess, copy_to_cluster
 from tests.cli.forks import run_one
 from tests.lab.running import wait_until
 
@@ -56,7 +56,9 @@ class Cluster:
         with self.open() as access:
             request = CopyRequest((str(source),), destination, **options)
             return copy_to_cluster(
-                access, access.targets, request, watch=watch, urls=self.urls, timeout_s=120
+                *(access, access.targets, request),
+                watch=watch,
+                terms=CopyTerms(self.urls, timeout_s=120),
             )
 
     def on(self, number, command):
@@ -145,7 +147,7 @@ def test_ec2_is_asked_for_the_links_beside_the_logins(cluster, tmp_path):
                 access.targets,
                 request,
                 watch=lambda progress: None,
-                urls=cluster.urls,
+                terms=CopyTerms(cluster.urls),
                 link_rates=rates,
             )
 

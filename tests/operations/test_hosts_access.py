@@ -9,7 +9,7 @@ import pytest
 from clusterctl.domain.errors import MissingTool, UsageError
 from clusterctl.domain.files import write_file
 from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.hosts_access import open_hosts
+from clusterctl.operations.hosts_access import LoginOptions, open_hosts
 from clusterctl.operations.local_state import new_key_pair, ssh_config_text
 from clusterctl.transport.keys import load_key
 from clusterctl.transport.target import Target
@@ -41,7 +41,7 @@ def reached(home, path, text, ssh_config="", user=None, key=None):
     ssh = home.parent / ".ssh"
     ssh.mkdir(exist_ok=True)
     (ssh / "config").write_text(f"Host *\n User me\n{ssh_config}")
-    with open_hosts(path, user=user, key=key, home=home) as access:
+    with open_hosts(path, LoginOptions(user, key), home=home) as access:
         return access
 
 

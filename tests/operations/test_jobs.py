@@ -144,7 +144,7 @@ def test_a_lost_node_is_a_reason_to_start_again_and_an_exception_is_none(quiet):
     first, second = quiet.jobs()[0]["attempts"]
     assert (first["lost"], first["retried"], first["killed"]["pair-1"]) == (True, True, 1)
     assert (second["lost"], second["retried"]) == (False, False)
-    assert "the failure is the job's own" in second["why"]
+    assert "the failure is the job's own" in second["message"]
 
 
 @pytest.mark.parametrize(

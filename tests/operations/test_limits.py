@@ -15,7 +15,7 @@ from clusterctl.cli.money import print_spending
 from clusterctl.domain.cluster import Limits
 from clusterctl.ec2 import instances
 from clusterctl.ec2.money import prices
-from clusterctl.ec2.money.costs import Price, spending
+from clusterctl.ec2.money.costs import Price, format_limits, spending
 from clusterctl.node.guard import decisions, guard, workers
 from clusterctl.node.guard.settings import GuardSettings
 from clusterctl.operations import costs, guards, up
@@ -405,7 +405,7 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
         # A limit that has passed can only come from elsewhere. `up` keeps it. One that had passed
         # at the start would leave the node a quarter of an hour.
         ran_h = spending(instances.find_instances(ec2, name), {}, datetime.now(timezone.utc)).ran_h
-        limits = f"max-hours={ran_h:.4f}"
+        limits = format_limits(Limits(max_hours=round(ran_h, 4)))
         ec2.create_tags(Resources=[id], Tags=[{"Key": "clusterctl:limits", "Value": limits}])
         # The node may end before `up` has done all that it does there.
         ran = clusterctl(*command)

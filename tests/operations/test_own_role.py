@@ -57,8 +57,8 @@ class Account:
 
     def down(self, folder=None):
         folder = folder or self.launcher.folder
-        others = down.find_removable(self.clients, "demo", folder, SHORT).others
-        return down.down(self.clients, "demo", folder, timeouts=SHORT, agreed=others)
+        others = down.find_removable(self.clients, folder, SHORT).others
+        return down.down(self.clients, folder, timeouts=SHORT, agreed=others)
 
     @property
     def nodes(self):
@@ -212,9 +212,7 @@ def test_gc_finds_a_role_without_a_cluster_and_says_what_keeps_it(account, tmp_p
     ended = account.clients.ec2.get_waiter("instance_terminated")
     ended.wait(InstanceIds=ids, WaiterConfig={"Delay": 0.1})
     # The cluster of the same name in another region has another role.
-    down.down(
-        account.clients.in_region("us-west-2"), "demo", ClusterFolder(tmp_path / "x" / "demo")
-    )
+    down.down(account.clients.in_region("us-west-2"), ClusterFolder(tmp_path / "x" / "demo"))
     made = account.iam.create_policy(PolicyName="theirs", PolicyDocument=account.policy())
     account.iam.attach_role_policy(RoleName=NAME, PolicyArn=made["Policy"]["Arn"])
     an_hour_later(monkeypatch)
@@ -266,7 +264,7 @@ def test_the_same_name_in_two_regions_has_two_roles(account, tmp_path):
     assert {one.instance_profile for one in find_instances(west.ec2, "demo")} == {
         "clusterctl-demo-us-west-2"
     }
-    assert down.down(west, "demo", other.folder, timeouts=SHORT).roles
+    assert down.down(west, other.folder, timeouts=SHORT).roles
     assert account.left == set()
 
 

@@ -104,6 +104,6 @@ def test_a_reservation_goes_on_costing_when_its_nodes_do_not(reserved):
     up(launcher, fixed_request(spec))
     stopped = power.stop(launcher, NAME)
     assert stopped.reservations == (spec.capacity_reservation,)
-    removed = down_module.down(launcher.clients, NAME, launcher.folder)
+    removed = down_module.down(launcher.clients, launcher.folder)
     assert removed.reservations == (spec.capacity_reservation,)
     assert len(removed.nodes) == 2

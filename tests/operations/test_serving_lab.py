@@ -18,6 +18,7 @@ from clusterctl.operations import serving
 from clusterctl.operations.copy import copy_to_cluster
 from clusterctl.operations.logs import NoJobs, find, refuse_while_training
 from clusterctl.operations.serving import (
+    ServeRequest,
     _wait_until_ready,
     ask,
     list_of_npy,
@@ -113,9 +114,8 @@ def refused_because_of_another_node(pair, tiny):
         return copy_to_cluster(access, (target,), request, watch=nothing)
 
     with pair.access() as access:
-        words = {"port": 8602, "upload": upload}
         with pytest.raises(JobRunning, match="a model m is served on pair-1 already"):
-            start_serving(access, f"file://{tiny}", "m", **words)
+            start_serving(access, ServeRequest(f"file://{tiny}", "m", port=8602), upload)
         [one] = [one for one in served(access) if one.model == "m"]
         assert one.target.host == "pair-1"
         assert ask(access, one).status == 200
@@ -137,9 +137,9 @@ def ended_as_soon_as_it_was_served(pair, tiny, monkeypatch):
 
     monkeypatch.setattr(serving, "_wait_until_ready", end)
     for upload, why in ((copies, "ended as soon as it was served"), (fails, "the disk is full")):
-        words = {"port": 8602, "upload": upload}
+        request = ServeRequest(f"file://{tiny}", "brief", port=8602)
         with pair.access() as access, pytest.raises(CommandFailed, match=why):
-            start_serving(access, f"file://{tiny}", "brief", **words)
+            start_serving(access, request, upload)
         assert "brief" not in pair.on(0, f"ls {MODELS}").split()
 
 
@@ -153,7 +153,7 @@ def test_a_server_on_another_node_ends_with_its_job(pair, how):
         status, _, err = pair.ctl("reboot", "0")
         assert (status, "is served on pair-1 by pair-0" in err) == (1, True), err
         with pytest.raises(JobRunning, match="stand-in is served on pair-1 already"):
-            start_serving(access, "~/models/any", "stand-in", upload=None)
+            start_serving(access, ServeRequest("~/models/any", "stand-in"), None)
         if how == "stopped":
             assert pair.ctl("serve", "--stop")[0] == 0
         else:

@@ -90,7 +90,7 @@ class Machine:
         self._command("up", command)
 
     def down(self) -> None:
-        self._command("down", lambda place: down_module.down(place.clients, NAME, self.folder))
+        self._command("down", lambda place: down_module.down(place.clients, self.folder))
 
     def others(self) -> None:
         """End the nodes, as by --max-hours, or remove the cluster, as by a colleague."""
@@ -144,7 +144,7 @@ class Machine:
         """Assert that `down` removes the cluster in its place, whatever has happened before."""
         for place in self.places:
             if place.alive():
-                down_module.down(place.clients, NAME, self.folder)
+                down_module.down(place.clients, self.folder)
                 assert not self.folder.path.exists(), self.told
             down_from(place.plain, self._elsewhere)
             assert not place.alive()

@@ -83,13 +83,13 @@ class Machine:
         members.remove(Launcher(self.clients, self.folder, timeouts=SHORT), NAME, [1])
 
     def down(self) -> None:
-        down_module.down(self.clients, NAME, self.folder, None, SHORT)
+        down_module.down(self.clients, self.folder, None, SHORT)
 
     def down_all(self) -> None:
         """Look at what would be removed, and agree."""
-        self.agreed = down_module.find_removable(self.clients, NAME, self.folder, SHORT).others
+        self.agreed = down_module.find_removable(self.clients, self.folder, SHORT).others
         try:
-            down_module.down(self.clients, NAME, self.folder, None, SHORT, self.agreed)
+            down_module.down(self.clients, self.folder, None, SHORT, self.agreed)
         finally:
             self.agreed = ()
 

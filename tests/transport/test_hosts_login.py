@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.errors import HostKeyUnknown, HostUnreachable, KeyRefused, UsageError
-from clusterctl.operations.hosts_access import open_hosts
+from clusterctl.operations.hosts_access import LoginOptions, open_hosts
 from clusterctl.transport import dial
 from tests.lab.running import wait_until
 from tests.transport.conftest import SshServer, keygen, running_sshd
@@ -59,7 +59,7 @@ def outcomes(ssh: Path, config: str, hosts: list[str], **options) -> dict[str, o
     (ssh / "config").write_text(config)
     names = ssh / "hosts"
     names.write_text("".join(f"{host}\n" for host in hosts))
-    with open_hosts(names, **options) as access:
+    with open_hosts(names, LoginOptions(**options)) as access:
         result = access.connections.run_all(access.targets, "echo in", max_workers=2)
     return {
         one.host: one.error or (one.value.stdout if one.value else None) for one in result.outcomes

@@ -75,7 +75,7 @@ def copy(
     stands for what is in the folder. Running it again copies what is missing.
     """
     from clusterctl.cli.copy.view import showing
-    from clusterctl.operations.copy import copy_to_cluster
+    from clusterctl.operations.copy import CopyTerms, copy_to_cluster
     from clusterctl.operations.detached_copy import plan_detached_copy
 
     if from_node is not None and dst.partition("/")[0] in (".", ".."):
@@ -103,10 +103,8 @@ def copy(
                 (access.head,) if job else targets,
                 request,
                 watch=shown.watch,
-                urls=urls,
+                terms=CopyTerms(urls, options.fanout, options.timeout_s),
                 link_rates=lambda: _link_rates(app, access),
-                max_workers=options.fanout,
-                timeout_s=options.timeout_s,
             )
             if options.dry_run:
                 looking.join(DISK_WITHIN_S)

@@ -486,7 +486,7 @@ def plan_lines(plan: dict[str, Any]) -> list[str]:
     lines = ["plan: a chain, each node passes on what it gets"]
     lines.append(f"  order: {_in_order(plan['order'])}")
     lines.append(f"  {count(plan['streams'], 'connection')} per hop, blocks of {block}")
-    return [*lines, *(f"  {reason}" for reason in plan["why"]), f"  {_prediction(plan)}"]
+    return [*lines, *(f"  {reason}" for reason in plan["reasons"]), f"  {_prediction(plan)}"]
 
 
 def _prediction(plan: dict[str, Any]) -> str:

@@ -14,8 +14,6 @@ from clusterctl.copy.report import CopyProgress, NodeProgress, NodeReport, Trans
 from clusterctl.domain.errors import ClusterctlError
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions
-
     from clusterctl.cli.copy.options import CopyOptions
     from clusterctl.domain.findings import Finding
     from clusterctl.operations.disk import SlowDisk
@@ -133,35 +131,21 @@ class InPlace(CopyView):
     """Redraws a row per node and the total; lines on failures and relinks stay above."""
 
     def drawn(self) -> AbstractContextManager[Any]:
-        live: AbstractContextManager[Any] = output.live(self)
-        return live
+        return output.live(self.rows)
 
     def _show(self, before: CopyProgress | None, now: CopyProgress) -> None:
         for line in text.failure_and_relink_lines(before, now):
             output.note(line)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:
-        from rich.table import Table
-        from rich.text import Text
-
+    def rows(self, width: int) -> Iterator[Sequence[str]]:
+        """Yield a row for each node, or stage of many nodes, and the line of the total."""
         progress = self._last
         if progress is None:
             return
-        shown = [
-            place
-            for place, name in enumerate(text.COLUMNS)
-            if name != "bar" or options.max_width >= BAR_FITS
-        ]
-        view = Table.grid(padding=(0, 2))
-        for place in shown:
-            # On a narrow terminal only the last column, the remark, is cut.
-            view.add_column(no_wrap=place != shown[-1])
-        # Text, not str: rich would read a name in brackets as markup.
+        bar = text.COLUMNS.index("bar")
         for row in text.rows(progress):
-            view.add_row(*(Text(row[place], no_wrap=True, overflow="ellipsis") for place in shown))
-        yield view
-        line = text.total_line(progress, options.max_width)
-        yield Text(line, no_wrap=True, overflow="ellipsis")
+            yield row if width >= BAR_FITS else (*row[:bar], *row[bar + 1 :])
+        yield [text.total_line(progress, width)]
 
 
 class Events(CopyView):

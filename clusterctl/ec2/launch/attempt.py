@@ -14,7 +14,7 @@ from clusterctl.domain.cluster import AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.files import read_file, write_file
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.timeouts import Timeouts, backoff_delays
+from clusterctl.domain.timeouts import Polling, Timeouts, backoff_delays
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import StillShuttingDown, terminate
 from clusterctl.ec2.errors import outcome_unknown, throttled, translated
@@ -305,8 +305,7 @@ class Attempt:
         in_the_way = {"Placement", "CapacityReservationSpecification"} & request.keys()
         try:
             terminate(
-                *(self.client, self.cluster, limits.rolled_back_s, ids),
-                clock=limits.clock,
+                *(self.client, self.cluster, ids, Polling(limits.clock, limits.rolled_back_s)),
                 until_gone=bool(in_the_way),
             )
         except StillShuttingDown as late:

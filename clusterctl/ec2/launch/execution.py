@@ -61,6 +61,8 @@ from clusterctl.ec2.session import without_retries
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
+    from clusterctl.ec2.session import Clients
+
 
 # The first and the longest delay between two tries while EC2 has no capacity.
 FIRST_WAIT_S, LONGEST_WAIT_S = 30.0, 600.0
@@ -151,57 +153,6 @@ def _changed(plan: LaunchPlan, there: Sequence[Instance], is_tagged: bool) -> st
     return f"another command has stopped {fold_hosts(stopped)}" if stopped else ""
 
 
-def search(
-    plan: LaunchPlan,
-    step: Step,
-    results: dict[str, Any],
-    attempt: Attempt,
-    timeout: CapacityTimeout,
-    holds: PlanCheck,
-) -> tuple[Instance, ...]:
-    """Launch the step at the first of the plan's places that has room; return the instances.
-
-    Raises AwsError for an error that no other place would fix, and when all places were tried and
-    `timeout` is up, and what `holds` raises.
-    """
-    on_step = attempt.on_step
-    indices = indices_of(step)
-    place = place_of(step.arguments, plan.observed)
-    assert place, "the plan is for places that EC2 has"
-    tried: list[Place] = []
-    fills = True
-    for number in itertools.count(1):
-        holds.if_old()
-        try:
-            return attempt.launch(step, results)
-        except OutcomeUnknown:
-            raise
-        except AwsError as error:
-            move, failure = refusal_action(error.code), error
-        if fills and plan.launch_at(place, indices).load_mib_s and is_about_filling(failure):
-            fills = False
-            step = plan.step_at(place, indices, f"{plan.launch_id}-{indices[0]}-{number}", fills)
-            on_step(f"{failure.message}; again without --disk-load: the first reads are slow")
-            continue
-        if move not in (RefusalAction.NEXT_PLACE, RefusalAction.WAIT):
-            raise failure
-        tried.append(place)
-        other = next_place(plan.places, tried, failure.message)
-        if move is RefusalAction.WAIT:
-            # Another place would be refused for the same reason.
-            timeout.wait(failure, on_step)
-            tried, other = [], place
-        elif other is None:
-            bound = bool(members_of(plan.observed.instances))
-            timeout.wait(out_of_capacity(tried, failure, bound), on_step)
-            tried, other = [], plan.places[0]
-        place = other
-        # After a definite answer take a new token: EC2 refuses a known token with another request.
-        step = plan.step_at(place, indices, f"{plan.launch_id}-{indices[0]}-{number}", fills)
-        on_step(f"{failure.code}; {step.describe()}")
-    raise AssertionError("unreachable")
-
-
 def is_about_filling(failure: AwsError) -> bool:
     """Return whether EC2 refused the rate at which it was to fill the volumes.
 
@@ -225,109 +176,265 @@ NOT_YET_KNOWN = (
 
 
 @dataclass
-class _Remaining:
-    """The remaining steps of a plan, and the results of those that were carried out.
+class _Execution:
+    """A plan under way: its remaining steps, the results of the others, and what all need.
 
     `results` are parts of EC2's answers that later steps need. `launched` has the ids of the new
     instances. `lost` has the indices of nodes that EC2 had no capacity for and that --min-nodes
     makes optional. `last` is the operation of the last step carried out.
     """
 
+    clients: Clients
+    plan: LaunchPlan
+    creations: Creations
+    attempt: Attempt
+    holds: PlanCheck
+    capacity: CapacityTimeout
+    before_start: Callable[[], None]
     steps: list[Step]
     results: dict[str, Any] = field(default_factory=dict)
     launched: list[str] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     last: str = ""
 
+    def run(self) -> None:
+        while self.steps:
+            step = self.steps.pop(0)
+            if step.operation == "create_tags" and not self.holds.is_tagged:
+                self.holds.if_old()
+                self.holds.is_tagged = True
+            self.last = step.operation
+            self.attempt.on_step(step.describe())
+            if step.operation == "run_instances":
+                self._launch(step)
+            elif step.operation == "start_instances":
+                self._start(step)
+            elif step.operation == "associate_address":
+                self._associate(step)
+            elif "IamInstanceProfile" in step.arguments:
+                self._give_profile(step)
+            else:
+                self._send(step)
+
+    def _launch(self, step: Step) -> None:
+        if "Placement" in step.arguments:
+            await_available(self.clients.ec2, self.plan.spec.name, self.attempt.timeouts)
+        indices = indices_of(step)
+        made: tuple[Instance, ...] = ()
+        try:
+            made = self._search(step)
+        except AwsError as failure:
+            scarce = refusal_action(failure.code) in (RefusalAction.NEXT_PLACE, RefusalAction.WAIT)
+            if not scarce or not self.plan.can_do_without(indices, len(self.launched)):
+                raise
+            self.attempt.on_step(failure.message)
+        self.launched += [found.node.instance_id for found in made]
+        self.results.update(_known_of(made))
+        there = {found.node.index for found in made}
+        self.lost += [index for index in indices if index not in there]
+        types = {found.node.instance_type for found in made} - {step.arguments["InstanceType"]}
+        for other in types:
+            # EC2 had another type than planned, and the steps after the launch depend on the type.
+            self.steps = list(self.plan.steps_after(other))
+
+    def _search(self, step: Step) -> tuple[Instance, ...]:
+        """Launch the step at the first of the plan's places that has room; return the instances.
+
+        Raises AwsError for an error that no other place would fix, and when all places were tried
+        and the time for capacity is up, and what `holds` raises.
+        """
+        plan, attempt, capacity = self.plan, self.attempt, self.capacity
+        indices = indices_of(step)
+        place = place_of(step.arguments, plan.observed)
+        assert place, "the plan is for places that EC2 has"
+        tried: list[Place] = []
+        fills = True
+        for number in itertools.count(1):
+            self.holds.if_old()
+            try:
+                return attempt.launch(step, self.results)
+            except OutcomeUnknown:
+                raise
+            except AwsError as error:
+                move, failure = refusal_action(error.code), error
+            # After a definite answer take a new token: EC2 refuses a known token with another
+            # request.
+            launch_id = f"{plan.launch_id}-{indices[0]}-{number}"
+            if fills and plan.launch_at(place, indices).load_mib_s and is_about_filling(failure):
+                fills = False
+                step = plan.step_at(place, indices, launch_id, fills)
+                attempt.on_step(
+                    f"{failure.message}; again without --disk-load: the first reads are slow"
+                )
+                continue
+            if move not in (RefusalAction.NEXT_PLACE, RefusalAction.WAIT):
+                raise failure
+            tried.append(place)
+            other = next_place(plan.places, tried, failure.message)
+            if move is RefusalAction.WAIT:
+                # Another place would be refused for the same reason.
+                capacity.wait(failure, attempt.on_step)
+                tried, other = [], place
+            elif other is None:
+                bound = bool(members_of(plan.observed.instances))
+                capacity.wait(out_of_capacity(tried, failure, bound), attempt.on_step)
+                tried, other = [], plan.places[0]
+            place = other
+            step = plan.step_at(place, indices, launch_id, fills)
+            attempt.on_step(f"{failure.code}; {step.describe()}")
+        raise AssertionError("unreachable")
+
+    def _start(self, step: Step) -> None:
+        """Start stopped nodes. Waits for nodes that are still stopping, and for capacity."""
+        clock = self.attempt.timeouts.clock
+        deadline = clock.monotonic() + self.attempt.timeouts.state_change_s
+        too_fast = iter(range(ATTEMPTS))
+        for gap_s in backoff_delays(0.5):
+            self.holds.if_old()
+            self.before_start()
+            try:
+                with translated():
+                    self.attempt.once.start_instances(**step.resolved({}))
+                return
+            except AwsError as error:
+                stops = error.code == "IncorrectInstanceState" and clock.monotonic() < deadline
+                if stops or (throttled(error) and next(too_fast, None) is not None):
+                    clock.sleep(gap_s)
+                elif refusal_action(error.code) in (RefusalAction.NEXT_PLACE, RefusalAction.WAIT):
+                    self.capacity.wait(_no_room_to_start(error), self.attempt.on_step)
+                else:
+                    raise
+
+    def _associate(self, step: Step) -> None:
+        """Associate the elastic address, retrying while the head node is still starting."""
+        client, timeouts = self.clients.ec2, self.attempt.timeouts
+        arguments = step.resolved(self.results)
+        polling = Polling(timeouts.clock, timeouts.state_change_s, 0.5)
+        while True:
+            try:
+                _repeated(client, step, arguments, timeouts.clock)
+                return
+            except AwsError as error:
+                if error.code not in STILL_STARTING or polling.left_s < 0:
+                    raise
+                there = find_instances(client, self.plan.spec.name)
+                interface = arguments["NetworkInterfaceId"]
+                head = [one for one in there if one.interface_id == interface]
+                if not any(one.node.state is NodeState.PENDING for one in head):
+                    # It may have left `pending` after the call. The answer to one more is final.
+                    _repeated(client, step, arguments, timeouts.clock)
+                    return
+            polling.wait()
+
+    def _give_profile(self, step: Step) -> None:
+        """Give a node an instance profile, retrying while the node changes its state and while EC2
+        does not know a profile that was created just before."""
+        clock = self.attempt.timeouts.clock
+        try:
+            retried(
+                lambda: _repeated(self.clients.ec2, step, step.resolved({}), clock),
+                lambda error: error.code in STILL_STARTING or not_yet_known(error),
+                Polling(clock, self.attempt.timeouts.known_s, 0.5),
+            )
+        except AwsError as error:
+            raise unknown_profile(error) from error
+
+    def _send(self, step: Step) -> None:
+        is_iam = step.service == "iam"
+        client: Any = self.clients.iam if is_iam else self.clients.ec2
+        if step.operation == "allocate_address":
+            # It is not idempotent: every retry by botocore could allocate another.
+            client = self.attempt.once
+        messages = with_policy_hint() if is_iam else nullcontext()
+        with messages, _recorded(step.operation, self.creations):
+            answer = _repeated(
+                client, step, step.resolved(self.results), self.attempt.timeouts.clock
+            )
+        self.results.update({key: answer[key] for key in step.gives})
+
+    def give_back(self, allocation_id: str) -> None:
+        """Release the elastic address that was just allocated if the cluster has no instance left.
+
+        Ignores AwsErrors: an address that stays is found by the next `up`.
+        """
+        client = self.clients.ec2
+        with suppress(AwsError):
+            if not find_instances(client, self.plan.spec.name):
+                # EC2 may not show it yet, so it is not searched for.
+                [made] = [one for one in self.plan.steps if one.operation == "allocate_address"]
+                group = made.arguments.get("NetworkBorderGroup", "")
+                with translated():
+                    client.release_address(**release_arguments(allocation_id, group))
+                self.attempt.on_step(
+                    f"ReleaseAddress: {allocation_id}, there is no node to have it"
+                )
+
+    def accept_fewer(self) -> None:
+        """Reduce the cluster to the nodes that it got, in a message and in its tags.
+
+        Without the tags a later command would take the lost nodes for missing ones.
+        """
+        plan, client = self.plan, self.clients.ec2
+        wanted = [index for index in plan.wanted if index not in self.lost]
+        self.attempt.on_step(
+            f"{len(self.lost)} of {count(len(plan.missing), 'new node')} were not to be had, which "
+            f"--min-nodes allows: the cluster has {count(len(wanted), 'node')}"
+        )
+        members = [found for found in find_instances(client, plan.spec.name) if not found.retired]
+        ids = [found.node.instance_id for found in members]
+        tag(client, ids, {tags.NODES: tags.indices_text(wanted)})
+
 
 def carry_out(
-    client: EC2Client,
+    clients: Clients,
     plan: LaunchPlan,
     launch_record: Path,
     creations: Creations,
-    on_step: Callable[[str], None] = lambda text: None,
     capacity_timeout_s: float = 0.0,
     before_start: Callable[[], None] = lambda: None,
-    timeouts: Timeouts = Timeouts(),
-    iam: Any = None,
 ) -> tuple[Instance, ...]:
     """Execute the plan's steps and return the cluster's members.
 
-    Waits until none of the launched instances is pending, for some minutes at most. `on_step`
-    receives a line about each step, `before_start` is called before each request to start stopped
-    nodes. While EC2 has no capacity, launches and starts are retried for `capacity_timeout_s`.
-    `iam` is a client for the steps of that service, needed only where the plan has some.
+    Waits until none of the launched instances is pending, for some minutes at most. `notify` of
+    `creations` receives a line about each step, `before_start` is called before each request to
+    start stopped nodes. While EC2 has no capacity, launches and starts are retried for
+    `capacity_timeout_s`.
 
     Raises AwsError, ClusterctlError. A launch that failed has left nothing running; one of unknown
     outcome stays in `launch_record`.
     """
-    work = _Remaining(list(plan.steps))
-    once = without_retries(client)
-    attempt = Attempt(client, once, plan.spec.name, launch_record, on_step, timeouts=timeouts)
-    holds = PlanCheck(client, plan, timeouts)
-    capacity = CapacityTimeout(capacity_timeout_s, timeouts.clock)
+    client, timeouts, name = clients.ec2, creations.timeouts, plan.spec.name
+    attempt = Attempt(
+        *(client, without_retries(client), name, launch_record, creations.notify),
+        timeouts=timeouts,
+    )
+    work = _Execution(
+        *(clients, plan, creations, attempt, PlanCheck(client, plan, timeouts)),
+        *(CapacityTimeout(capacity_timeout_s, timeouts.clock), before_start, list(plan.steps)),
+    )
     # Keep the launches that this plan sends again. All others are finished: `check_finished`
     # refuses a plan where they are not.
     write_launches(launch_record, _sent_again(plan, launch_record))
     try:
-        _carry_out(client, plan, work, attempt, capacity, holds, before_start, creations, iam)
+        work.run()
     except ClusterctlError:
         # An elastic address costs money even without nodes, so release it. Not if a launch may have
         # taken place: the next `up` then uses the address. After Ctrl-C, which is no
         # ClusterctlError, it stays too, and the command line names it.
         if "AllocationId" in work.results and not read_launches(launch_record):
-            _give_back(client, plan, work.results["AllocationId"], on_step)
+            work.give_back(work.results["AllocationId"])
             creations.end("allocate_address")
         raise
     if work.lost:
-        _accept_fewer(client, plan, work.lost, on_step)
+        work.accept_fewer()
     write_launches(launch_record, ())
     # After a launch as the last step its snapshot is still valid, and saves a call.
     unchanged = work.last == "run_instances" and not work.lost
     older = [one.node.instance_id for one in plan.observed.members]
     found = attempt.observed if unchanged else ()
     if not {*work.launched, *older} <= {one.node.instance_id for one in found}:
-        found = find_with(client, plan.spec.name, work.launched, older, timeouts)
+        found = find_with(client, name, work.launched, older, timeouts)
     return _members(found, work.launched)
-
-
-def _carry_out(
-    client: EC2Client,
-    plan: LaunchPlan,
-    work: _Remaining,
-    attempt: Attempt,
-    timeout: CapacityTimeout,
-    holds: PlanCheck,
-    before_start: Callable[[], None],
-    creations: Creations,
-    iam: Any,
-) -> None:
-    on_step, timeouts = attempt.on_step, attempt.timeouts
-    while work.steps:
-        step = work.steps.pop(0)
-        if step.operation == "create_tags" and not holds.is_tagged:
-            holds.if_old()
-            holds.is_tagged = True
-        work.last = step.operation
-        on_step(step.describe())
-        if step.operation == "run_instances":
-            if "Placement" in step.arguments:
-                await_available(client, plan.spec.name, timeouts)
-            _launch(plan, step, work, attempt, timeout, holds)
-        elif step.operation == "start_instances":
-            _start(client, step, attempt, timeout, holds, before_start)
-        elif step.operation == "associate_address":
-            _associate(client, plan.spec.name, step, work.results, timeouts)
-        elif "IamInstanceProfile" in step.arguments:
-            _give_profile(client, step, timeouts)
-        else:
-            # AllocateAddress is not idempotent: every retry by botocore could allocate another.
-            sent_by = attempt.once if step.operation == "allocate_address" else client
-            sent_by = iam if step.service == "iam" else sent_by
-            messages = with_policy_hint() if step.service == "iam" else nullcontext()
-            with messages, _recorded(step.operation, creations):
-                answer = _repeated(sent_by, step, step.resolved(work.results), timeouts.clock)
-            work.results.update({key: answer[key] for key in step.gives})
 
 
 @contextmanager
@@ -343,102 +450,6 @@ def _recorded(operation: str, creations: Creations) -> Iterator[None]:
         raise
     if operation == "release_address":
         creations.end("allocate_address")
-
-
-def _give_back(
-    client: EC2Client, plan: LaunchPlan, allocation_id: str, on_step: Callable[[str], None]
-) -> None:
-    """Release the elastic address that was just allocated if the cluster has no instance left.
-
-    Ignores AwsErrors: an address that stays is found by the next `up`.
-    """
-    with suppress(AwsError):
-        if not find_instances(client, plan.spec.name):
-            # EC2 may not show it yet, so it is not searched for.
-            [made] = [step for step in plan.steps if step.operation == "allocate_address"]
-            group = made.arguments.get("NetworkBorderGroup", "")
-            with translated():
-                client.release_address(**release_arguments(allocation_id, group))
-            on_step(f"ReleaseAddress: {allocation_id}, there is no node to have it")
-
-
-def _associate(
-    client: EC2Client, name: str, step: Step, results: Mapping[str, Any], timeouts: Timeouts
-) -> None:
-    """Associate the elastic address, retrying while the head node is still starting."""
-    clock, arguments = timeouts.clock, step.resolved(results)
-    polling = Polling(clock, timeouts.state_change_s, 0.5)
-    while True:
-        try:
-            _repeated(client, step, arguments, clock)
-            return
-        except AwsError as error:
-            if error.code not in STILL_STARTING or polling.left_s < 0:
-                raise
-            interface = arguments["NetworkInterfaceId"]
-            head = [one for one in find_instances(client, name) if one.interface_id == interface]
-            if not any(one.node.state is NodeState.PENDING for one in head):
-                # It may have left `pending` after the call. The answer to one more is final.
-                _repeated(client, step, arguments, clock)
-                return
-        polling.wait()
-
-
-def _give_profile(client: EC2Client, step: Step, timeouts: Timeouts) -> None:
-    """Give a node an instance profile, retrying while the node changes its state and while EC2 does
-    not know a profile that was created just before."""
-    try:
-        retried(
-            lambda: _repeated(client, step, step.resolved({}), timeouts.clock),
-            lambda error: error.code in STILL_STARTING or not_yet_known(error),
-            Polling(timeouts.clock, timeouts.known_s, 0.5),
-        )
-    except AwsError as error:
-        raise unknown_profile(error) from error
-
-
-def _launch(
-    plan: LaunchPlan,
-    step: Step,
-    work: _Remaining,
-    attempt: Attempt,
-    timeout: CapacityTimeout,
-    holds: PlanCheck,
-) -> None:
-    indices = indices_of(step)
-    made: tuple[Instance, ...] = ()
-    try:
-        made = search(plan, step, work.results, attempt, timeout, holds)
-    except AwsError as failure:
-        scarce = refusal_action(failure.code) in (RefusalAction.NEXT_PLACE, RefusalAction.WAIT)
-        if not scarce or not plan.can_do_without(indices, len(work.launched)):
-            raise
-        attempt.on_step(failure.message)
-    work.launched += [found.node.instance_id for found in made]
-    work.results.update(_known_of(made))
-    there = {found.node.index for found in made}
-    work.lost += [index for index in indices if index not in there]
-    types = {found.node.instance_type for found in made} - {step.arguments["InstanceType"]}
-    for other in types:
-        # EC2 had another type than planned, and the steps after the launch depend on the type.
-        work.steps = list(plan.steps_after(other))
-
-
-def _accept_fewer(
-    client: EC2Client, plan: LaunchPlan, lost: list[int], on_step: Callable[[str], None]
-) -> None:
-    """Reduce the cluster to the nodes that it got, in a message and in its tags.
-
-    Without the tags a later command would take the lost nodes for missing ones.
-    """
-    wanted = [index for index in plan.wanted if index not in lost]
-    on_step(
-        f"{len(lost)} of {count(len(plan.missing), 'new node')} were not to be had, which "
-        f"--min-nodes allows: the cluster has {count(len(wanted), 'node')}"
-    )
-    members = [found for found in find_instances(client, plan.spec.name) if not found.retired]
-    ids = [found.node.instance_id for found in members]
-    tag(client, ids, {tags.NODES: tags.indices_text(wanted)})
 
 
 def _sent_again(plan: LaunchPlan, launch_record: Path) -> list[SentLaunch]:
@@ -482,36 +493,6 @@ def _repeated(client: EC2Client, step: Step, arguments: dict[str, Any], clock: C
             failure = error
             clock.sleep(wait_s)
     raise failure
-
-
-def _start(
-    client: EC2Client,
-    step: Step,
-    attempt: Attempt,
-    timeout: CapacityTimeout,
-    holds: PlanCheck,
-    before: Callable[[], None],
-) -> None:
-    """Start stopped nodes. Waits for nodes that are still stopping, and for capacity."""
-    clock = attempt.timeouts.clock
-    deadline = clock.monotonic() + attempt.timeouts.state_change_s
-    once = without_retries(client)
-    too_fast = iter(range(ATTEMPTS))
-    for gap_s in backoff_delays(0.5):
-        holds.if_old()
-        before()
-        try:
-            with translated():
-                once.start_instances(**step.resolved({}))
-            return
-        except AwsError as error:
-            stops = error.code == "IncorrectInstanceState" and clock.monotonic() < deadline
-            if stops or (throttled(error) and next(too_fast, None) is not None):
-                clock.sleep(gap_s)
-            elif refusal_action(error.code) in (RefusalAction.NEXT_PLACE, RefusalAction.WAIT):
-                timeout.wait(_no_room_to_start(error), attempt.on_step)
-            else:
-                raise
 
 
 def _no_room_to_start(failure: AwsError) -> AwsError:

@@ -734,9 +734,7 @@ def estimate_of(
     return estimate(
         catalogue.prices.get(machine.name),
         nodes,
-        disk.size_gib or 0,
-        disk.iops,
-        disk.throughput_mib_s,
+        disk,
         addresses,
         instance_type=machine.name,
         market=spec.market,

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Optional
 
-from clusterctl.domain.cluster import ASLEEP, AWAKE, Limits, Market, NodeState
+from clusterctl.domain.cluster import ASLEEP, AWAKE, Disk, Limits, Market, NodeState
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import count, format_duration
@@ -149,22 +149,17 @@ class CostEstimate:
 def estimate(
     price: Price | None,
     nodes: int,
-    disk_gib: int = 0,
-    disk_iops: int | None = None,
-    disk_throughput: int | None = None,
+    disk: Disk,
     public_addresses: int = 0,
     *,
     instance_type: str = "instance",
     market: Market = Market.ON_DEMAND,
 ) -> CostEstimate:
-    """Estimate what `nodes` machines at this price cost while they run.
-
-    Each has one gp3 disk of `disk_gib`; `disk_throughput` is in MiB/s.
-    """
+    """Estimate what `nodes` machines at this price cost while they run, each with such a disk."""
     lines = [machine_line(price, nodes, instance_type, market)]
-    if disk_gib:
-        each = disk_hourly_usd(disk_gib, disk_iops, disk_throughput)
-        lines.append(CostLine(f"gp3 disk of {disk_gib} GiB", nodes, each))
+    if disk.size_gib:
+        what = f"gp3 disk of {disk.size_gib} GiB"
+        lines.append(CostLine(what, nodes, disk_hourly_usd(disk)))
     if public_addresses:
         lines.append(CostLine("public IPv4 address", public_addresses, PUBLIC_IPV4_HOUR_USD))
     return CostEstimate(tuple(lines), "" if price is None else f"{price.source}, {price.as_of}")
@@ -181,15 +176,15 @@ def machine_line(
     )
 
 
-def disk_hourly_usd(gib: int, iops: int | None = None, throughput: int | None = None) -> float:
+def disk_hourly_usd(disk: Disk) -> float:
     """Return the US dollars an hour for one gp3 volume, whether or not its machine runs.
 
-    `throughput` is in MiB/s. Only what exceeds gp3's free performance is charged.
+    Only what exceeds gp3's free performance is charged.
     """
-    extra_iops = max(0, (iops or 0) - GP3_FREE_IOPS)
-    extra_mib_s = max(0, (throughput or 0) - GP3_FREE_MIB_S)
+    extra_iops = max(0, (disk.iops or 0) - GP3_FREE_IOPS)
+    extra_mib_s = max(0, (disk.throughput_mib_s or 0) - GP3_FREE_MIB_S)
     month = (
-        gib * GP3_GIB_MONTH_USD
+        (disk.size_gib or 0) * GP3_GIB_MONTH_USD
         + extra_iops * GP3_IOPS_MONTH_USD
         + extra_mib_s * GP3_MIB_S_MONTH_USD
     )
@@ -441,7 +436,7 @@ def node_cost(
     node, disk, spent = instance.node, instance.disk, instance.spent
     billed = node.state in AWAKE
     machine = price.hourly_usd if price else 0.0
-    held = disk_hourly_usd(disk.size_gib or 0, disk.iops, disk.throughput_mib_s)
+    held = disk_hourly_usd(disk)
     # A stopped machine keeps a public address only if it is an elastic one, which costs all the
     # time. `own` is true for such a machine.
     own = bool(node.public_ip) and not billed

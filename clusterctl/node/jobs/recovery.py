@@ -3,11 +3,7 @@ whether the job is started again. It runs on the head node, in a process of the 
 
 A job is started again only if it lost a node, at most `retries` times: as soon as all its nodes
 answer, or on fewer nodes once enough of them have answered for a minute. Nodes in quarantine are
-not in the hosts file.
-
-Each failure is recorded as {"ended_at", "exit_status", "ranks", "silent": [NAME], "rebooted":
-[NAME], "lost": BOOLEAN, "notices": {NAME: {"action": ..., "time": ...}}, "killed": {NAME:
-PROCESSES}, "retried": BOOLEAN, "why": TEXT}. `notices` are those that EC2 gave of silent nodes.
+not in the hosts file. Each failure is recorded as an AttemptData (spec.py).
 """
 
 from __future__ import annotations
@@ -111,7 +107,7 @@ def recover(folder: Path, spec: JobSpec, attempt: FailedAttempt) -> dict[str, An
             again, why = wait_for_nodes(spec, nodes, folder)
     if why:
         say(why)
-    return {"attempt": {**described, "retried": bool(again), "why": why}, "again": again}
+    return {"attempt": {**described, "retried": bool(again), "message": why}, "again": again}
 
 
 def say(text: str) -> None:

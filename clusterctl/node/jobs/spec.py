@@ -11,7 +11,7 @@ import enum
 import shlex
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import Any, Optional
+from typing import Any, Optional, TypedDict
 
 from clusterctl.node.record import pick
 
@@ -90,18 +90,16 @@ class JobSpec:
     that the program writes into. `recipe` is the trainer's recipe (recipe.JobRecipe.as_data), None
     for any other job. `hosts` are the names of the nodes with ranks, the head node first;
     `hourly_usd` is what they cost together when the job began, `list_hourly_usd` AWS's price
-    for their types on demand; None if unknown. `git`: {commit, changed}, the number of files that
-    differ from it; None if the program's folder is no git work tree. After a lost node the job is
+    for their types on demand; None if unknown. `git` is None if the program's folder is no git work
+    tree. After a lost node the job is
     started again up to `retries` times, on `min_ranks` ranks or more. `model_dir` is where the
     model of a script-mode program is uploaded; empty if it stays on the head node, None for any
     other job. `metric_definitions` are those of a script-mode program. `grace_s` is how long a
     command may take to end after TERM, as mpirun that ends the ranks of all nodes. What does not
     apply is empty.
 
-    `nodes` are the nodes with processes of the job, the head node first (of a served model, also if
-    it has none): name, address, slots, ranks, instance_type, zone,
-    image, market, efa, placement_group, hourly_usd, list_hourly_usd, versions (tensorflow,
-    horovod, mpirun, nccl, cuda, cudnn, driver, kernel, python, keras). `code` is the program that
+    `nodes` are the nodes with processes of the job (JobNode), the head node first (of a served
+    model, also if it has none). `code` is the program that
     was shipped: folder, script, files, commit, changed. A list of jobs has neither.
     """
 
@@ -428,6 +426,56 @@ class JobRecord:
         )
 
 
+class JobNode(TypedDict, total=False):
+    """A node of a job (JobSpec). That of a served model has a name and an address only."""
+
+    name: str
+    address: str
+    slots: int
+    ranks: int
+    instance_type: str
+    zone: str
+    image: str
+    market: str
+    efa: bool
+    placement_group: str
+    hourly_usd: Optional[float]
+    list_hourly_usd: Optional[float]
+    versions: dict[str, str]
+
+
+class AttemptData(TypedDict, total=False):
+    """An attempt that failed. `notices` are those that EC2 gave of silent nodes, `killed` the
+    number of processes by node. `reasons` are added where a job is shown (operations/logs.py)."""
+
+    ended_at: float
+    exit_status: int
+    ranks: int
+    lost: bool
+    silent: list[str]
+    rebooted: list[str]
+    notices: dict[str, dict[str, str]]
+    killed: dict[str, int]
+    retried: bool
+    message: str
+    reasons: dict[str, str]
+
+
+class GitState(TypedDict):
+    """The commit of a program's folder, and the number of files that differ from it."""
+
+    commit: str
+    changed: int
+
+
+class RecipeData(TypedDict):
+    name: str
+    flags: list[str]
+    variables: dict[str, str]
+    batch: Optional[int]
+    largest_step: Optional[int]
+
+
 @dataclass(frozen=True)
 class JobReport:
     """A job in `--json`, and in the record that `fetch` copies. `watchdog` has its messages.
@@ -450,14 +498,14 @@ class JobReport:
     images_per_s: Optional[float]
     hosts: tuple[str, ...]
     argv: tuple[str, ...]
-    git: Optional[dict[str, Any]]
-    attempts: tuple[dict[str, Any], ...]
-    nodes: Optional[tuple[dict[str, Any], ...]]
+    git: Optional[GitState]
+    attempts: tuple[AttemptData, ...]
+    nodes: Optional[tuple[JobNode, ...]]
     gpus: int
     preset: str
     line: str
     evaluation: str
-    recipe: Optional[dict[str, Any]]
+    recipe: Optional[RecipeData]
     variables: dict[str, Optional[str]]
     mpi_arguments: tuple[str, ...]
     log_dir: str

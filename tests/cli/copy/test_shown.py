@@ -31,9 +31,9 @@ PLAN = {
     "predicted_s": 16.0,
     "phases": {"set-up": 1.0, "transfer": 15.0, "fill": 0.0},
     "limited_by": "link",
-    "why": ["Because."],
+    "reasons": ["Because."],
 }
-TOOL = {"way": "tool", "tool": "s5cmd", "why": [], "predicted_s": None}
+TOOL = {"way": "tool", "tool": "s5cmd", "reasons": [], "predicted_s": None}
 
 
 @pytest.fixture(autouse=True)
@@ -395,10 +395,10 @@ def test_a_drawing_fits_its_terminal(width, monkeypatch, capsys, snapshot):
     monkeypatch.setattr(output, "is_live", lambda: True)
     nodes = (node(n, COPYING, 57 << 30, 140 << 30, rate=2.7e9, silent=n == 2) for n in range(4))
     with view.showing(CopyOptions()) as shown:
-        console.print(shown)
+        console.print(output.RowsView(shown.rows))
         for now in (*STORY, progress(*nodes, left_s=30.0, slowest_link=3.1e9)):
             shown.watch(now)
-        console.print(shown)
+        console.print(output.RowsView(shown.rows))
         shown.report = END
     assert capsys.readouterr().err == ""
     assert "\n".join(line.rstrip() for line in screen.getvalue().splitlines()) == snapshot

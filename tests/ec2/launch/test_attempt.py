@@ -62,7 +62,7 @@ def launch(monkeypatch, tmp_path):
         monkeypatch.setattr(attempt, "find_states", find_states)
         monkeypatch.setattr(attempt, "find_instances", find)
         monkeypatch.setattr(attempt, "name_each", lambda *_: None)
-        monkeypatch.setattr(attempt, "terminate", lambda *given, **_: ended.extend(given[3]))
+        monkeypatch.setattr(attempt, "terminate", lambda *given, **_: ended.extend(given[2]))
         nodes = len(looks[0])
         record, timeouts = tmp_path / "launch.json", Timeouts(FakeClock())
         made = Attempt(None, Once(), "demo", record, told.append, timeouts=timeouts)

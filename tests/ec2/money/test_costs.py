@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from clusterctl.domain.cluster import Limits, Market
+from clusterctl.domain.cluster import Disk, Limits, Market
 from clusterctl.domain.findings import Severity
 from clusterctl.ec2.money.costs import (
     CostEstimate,
@@ -40,11 +40,11 @@ def costing(hourly):
     ],
 )
 def test_a_disk_costs_its_size_and_what_exceeds_the_free_part(gib, iops, throughput, month):
-    assert disk_hourly_usd(gib, iops, throughput) == pytest.approx(month / 730)
+    assert disk_hourly_usd(Disk(gib, iops, throughput)) == pytest.approx(month / 730)
 
 
 def test_a_cluster_costs_its_machines_disks_and_addresses():
-    found = estimate(P4D, 4, 500, 6000, 500, 1, instance_type="p4d.24xlarge")
+    found = estimate(P4D, 4, Disk(500, 6000, 500), 1, instance_type="p4d.24xlarge")
     # 4 x 21.957642 + 4 x 70 / 730 + 0.005
     assert found.hourly_usd == pytest.approx(87.830568 + 0.383562 + 0.005, abs=1e-6)
     assert [(line.what, line.count) for line in found.lines] == [
@@ -62,11 +62,11 @@ def test_filling_a_disk_from_its_image_costs_once_and_little():
 
 
 def test_a_capacity_block_is_paid_in_advance_but_its_disks_are_not():
-    found = estimate(None, 2, 100, market=Market.CAPACITY_BLOCK, instance_type="p5.48xlarge")
+    found = estimate(None, 2, Disk(100), market=Market.CAPACITY_BLOCK, instance_type="p5.48xlarge")
     assert found.hourly_usd == pytest.approx(16 / 730)
     assert "paid in advance" in found.lines[0].what
     # Without one of the prices, the sum is unknown.
-    assert estimate(None, 2, 100, public_addresses=2).hourly_usd is None
+    assert estimate(None, 2, Disk(100), 2).hourly_usd is None
 
 
 @pytest.mark.parametrize(

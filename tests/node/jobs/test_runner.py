@@ -417,7 +417,7 @@ def test_a_job_is_started_again_after_a_lost_node_and_not_after_its_own_failure(
     assert [one["retried"] for one in status.attempts] == [True, True]
     own = head.start("exit 5", nodes=nodes, **retry)
     [attempt] = ended(own, JobState.FAILED, 5).attempts
-    assert attempt["why"] == "not started again: no node was lost, the failure is the job's own"
+    assert attempt["message"] == "not started again: no node was lost, the failure is the job's own"
 
 
 def test_nodes_that_ssh_does_not_reach_are_named(head, tmp_path, monkeypatch):
