@@ -47,12 +47,7 @@ from clusterctl.operations.fetch import Fetched
 from clusterctl.operations.fetch import fetch as fetch_job
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.ownership import NotLaunchedHere
-from clusterctl.operations.train import (
-    check_retries,
-    machines_of,
-    plan_training,
-    start_training,
-)
+from clusterctl.operations.train import check_retries, machines_of, plan_training, start_training
 from clusterctl.operations.up import UpReport
 from clusterctl.operations.up import up as launch
 from clusterctl.transport.fabric import VerifiedConnection
@@ -471,8 +466,7 @@ def connect(name: str, **account: Unpack[AccountOptions]) -> ConnectedCluster:
     with _app(name, account).open(name) as access:
         shared = (access.connections.identity, access.connections.host_keys)
         return ConnectedCluster(
-            access.cluster,
-            tuple(VerifiedConnection(target, *shared) for target in access.targets),
+            access.cluster, tuple(VerifiedConnection(target, *shared) for target in access.targets)
         )
 
 

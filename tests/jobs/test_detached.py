@@ -30,14 +30,7 @@ from clusterctl.domain.errors import (
 )
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.jobs import detached
-from clusterctl.jobs.detached import (
-    JobRunning,
-    end_job,
-    find_job,
-    follow_job,
-    list_jobs,
-    spec_of,
-)
+from clusterctl.jobs.detached import JobRunning, end_job, find_job, follow_job, list_jobs, spec_of
 from clusterctl.jobs.horovod import STEPS
 from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, check_job_id, new_job_id
