@@ -471,8 +471,7 @@ def connect(name: str, **account: Unpack[AccountOptions]) -> ConnectedCluster:
     with _app(name, account).open(name) as access:
         shared = (access.connections.identity, access.connections.host_keys)
         return ConnectedCluster(
-            access.cluster,
-            tuple(VerifiedConnection(target, *shared) for target in access.targets),
+            access.cluster, tuple(VerifiedConnection(target, *shared) for target in access.targets)
         )
 
 

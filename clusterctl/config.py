@@ -60,12 +60,7 @@ def load_settings(
     a `profile` or `endpoint_url` with the local EC2.
     """
     # Imported here: runclust uses only `home_folder`, and starts faster without these.
-    from clusterctl.configuration.options import (
-        ACCOUNT,
-        OPTIONS,
-        environment_values,
-        parse_value,
-    )
+    from clusterctl.configuration.options import ACCOUNT, OPTIONS, environment_values, parse_value
 
     file = load_spec_file(config, environ)
     texts = {"region": region, "profile": profile}

@@ -79,10 +79,7 @@ def of_launches() -> Iterator[Finding]:
         (launch.single(), SPEC),
         (launch.single(efa_interfaces=4), SPEC),
         (with_nodes(0, 1), replace(SPEC, tags=(("team", "vision"),), disk=Disk(size_gib=200))),
-        (
-            replace(with_nodes(0), instances=(instance(0, unfinished=Unfinished(add=(1,))),)),
-            SPEC,
-        ),
+        (replace(with_nodes(0), instances=(instance(0, unfinished=Unfinished(add=(1,))),)), SPEC),
         (
             replace(with_nodes(0), instances=(instance(0), instance(1, retired=True))),
             replace(SPEC, nodes=1),

@@ -80,6 +80,8 @@ def private_words(path: Path) -> Iterator[str]:
 
 def test_names_and_messages_have_the_fields_words():
     assert not [found for path in PACKAGE.rglob("*.py") for found in private_words(path)]
+    codes = (PACKAGE / "ec2" / "codes.toml").read_text().lower()
+    assert not PRIVATE_WORDS.intersection(re.findall("[a-z]+", codes))
 
 
 def test_a_class_name_stands_for_one_thing():

@@ -65,10 +65,7 @@ def first_settings(
 
 
 def joined_settings(
-    first: GuardSettings,
-    index: int | None,
-    user: str,
-    members: Sequence[NodeIdentity],
+    first: GuardSettings, index: int | None, user: str, members: Sequence[NodeIdentity]
 ) -> GuardSettings:
     """Return the settings of a node that is part of its cluster; in quarantine its `index` is None.
 

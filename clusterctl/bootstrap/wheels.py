@@ -29,11 +29,7 @@ def program_in_wheel(requirement: str, machine: str, ending: str, timeout_s: flo
             argv += ["--platform", f"manylinux{tag}_{machine}"]
         try:
             done = subprocess.run(
-                argv,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=timeout_s,
-                check=False,
+                argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
             )
         except subprocess.TimeoutExpired:
             raise OSError(f"pip did not end within {timeout_s:g} s") from None

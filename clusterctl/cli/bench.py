@@ -144,13 +144,7 @@ def bench(
         if dry_run:
             raise UsageError("--network has no dry run: it measures", "leave out --dry-run")
         return bench_network(
-            app,
-            name,
-            streams=streams,
-            seconds=seconds,
-            force=force,
-            as_json=as_json,
-            out=out,
+            app, name, streams=streams, seconds=seconds, force=force, as_json=as_json, out=out
         )
     if not gpus:
         raise UsageError("--gpus is missing", f"for example: clusterctl bench {name} --gpus 1,8")
@@ -297,9 +291,7 @@ def _watch(runs: int) -> RunWatch:
         output.note(f"run {next(numbers)} of {runs}: {key} (job {job_id})")
 
     return RunWatch(
-        starts=starts,
-        lost=note_lost,
-        ended=lambda run: output.note(f"  {in_words(run)}"),
+        starts=starts, lost=note_lost, ended=lambda run: output.note(f"  {in_words(run)}")
     )
 
 

@@ -59,11 +59,7 @@ def bench_network(
         view = _Progress()
         with output.live(view.rows):
             report = measure_network(
-                access,
-                streams=streams,
-                seconds=seconds,
-                force=force,
-                watch=view.watch,
+                access, streams=streams, seconds=seconds, force=force, watch=view.watch
             )
     report = replace(report, link_bytes_s=link)
     found = findings(report, name)

@@ -17,12 +17,7 @@ from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
 from clusterctl.cli.money import end_words
 from clusterctl.cli.node_options import check_nodes, refuse_while_job_runs
-from clusterctl.cli.params import (
-    dry_run_option,
-    indices_argument,
-    json_option,
-    yes_option,
-)
+from clusterctl.cli.params import dry_run_option, indices_argument, json_option, yes_option
 from clusterctl.cli.spec_options import click_option, flags_of, layers, spec_options
 from clusterctl.cli.status import print_nodes, with_counts
 from clusterctl.configuration.effective import SpecDraft
@@ -467,12 +462,7 @@ removal_force_option = click.option(
 @removal_force_option
 @json_option("Reduced")
 def remove(
-    app: AppContext,
-    name: str,
-    indices: tuple[int, ...],
-    yes: bool,
-    force: bool,
-    as_json: bool,
+    app: AppContext, name: str, indices: tuple[int, ...], yes: bool, force: bool, as_json: bool
 ) -> None:
     """Terminate the nodes INDEX... of cluster NAME, and take them out of the others' hosts file.
 
@@ -567,13 +557,7 @@ def _copy_data(
 @waiting_options
 @yes_option
 @json_option("ReadyCluster")
-def start(
-    app: AppContext,
-    name: str,
-    waiting: WaitingOptions,
-    yes: bool,
-    as_json: bool,
-) -> None:
+def start(app: AppContext, name: str, waiting: WaitingOptions, yes: bool, as_json: bool) -> None:
     """Start the stopped nodes of cluster NAME, and wait until all are ready.
 
     Addresses change: hosts file, known_hosts and ssh_config follow. A node that is gone is
@@ -610,9 +594,7 @@ def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
 
     with launcher_of(app, name) as launcher:
         found = power_off(
-            launcher,
-            name,
-            lambda cluster: None if force else _check_nodes(app, cluster),
+            launcher, name, lambda cluster: None if force else _check_nodes(app, cluster)
         )
     _note_reservations(found.reservations, app.ec2.meta.region_name)
     if as_json:

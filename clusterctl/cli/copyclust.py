@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterctl.cli.copy.options import (
-    CopyOptions,
-    CopyWords,
-    copy_options,
-    request_of,
-    url_access,
-)
+from clusterctl.cli.copy.options import CopyOptions, CopyWords, copy_options, request_of, url_access
 from clusterctl.cli.host_options import HostsCommand, hosts_argument
 from clusterctl.cli.main import run_program
 from clusterctl.cli.params import OutputFile, complete_file

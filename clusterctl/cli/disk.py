@@ -88,12 +88,7 @@ def disk(
 
 
 def _grow(
-    app: AppContext,
-    name: str,
-    indices: tuple[int, ...] | None,
-    gib: int,
-    yes: bool,
-    as_json: bool,
+    app: AppContext, name: str, indices: tuple[int, ...] | None, gib: int, yes: bool, as_json: bool
 ) -> int:
     """Grow root volumes to `gib` GiB; return the exit status. Answering no raises click.Abort."""
     from clusterctl.ec2.money.costs import GP3_GIB_MONTH_USD, format_usd

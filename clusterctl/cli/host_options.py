@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 # The parameters of the options that name hosts.
 SOURCES = ("hosts", "nodes", "slurm", "is_local")
 _nodes_option = click.option(
-    "-w",
-    "nodes",
-    metavar="NODES",
-    help="Hosts as ClusterShell has them: node[1-9], @GROUP.",
+    "-w", "nodes", metavar="NODES", help="Hosts as ClusterShell has them: node[1-9], @GROUP."
 )
 
 

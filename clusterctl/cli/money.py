@@ -68,10 +68,7 @@ def _end(money: Spending) -> str:
 
 
 def end_words(
-    money: Spending,
-    now: datetime,
-    kept: bool,
-    block_ends_at: datetime | None = None,
+    money: Spending, now: datetime, kept: bool, block_ends_at: datetime | None = None
 ) -> str:
     """Return when and why a running cluster ends, whose nodes were just notified; empty for never.
 
@@ -102,28 +99,12 @@ def end_words(
 
 # Of the table.
 HEADERS = (
-    "CLUSTER",
-    "REGION",
-    "NODES",
-    "TYPE",
-    "MARKET",
-    "SINCE (UTC)",
-    "AN HOUR",
-    "SO FAR",
-    "LIMITS",
+    *("CLUSTER", "REGION", "NODES", "TYPE", "MARKET", "SINCE (UTC)", "AN HOUR", "SO FAR", "LIMITS"),
 )
 # Of the CSV.
 COLUMNS = (
-    "cluster",
-    "region",
-    "nodes",
-    "type",
-    "market",
-    "since",
-    "ended_at",
-    "hourly_usd",
-    "spent_usd",
-    "complete",
+    *("cluster", "region", "nodes", "type", "market", "since", "ended_at", "hourly_usd"),
+    *("spent_usd", "complete"),
 )
 
 

@@ -88,6 +88,5 @@ class ProgramCommand(ClusterCommand):
         close = difflib.get_close_matches(option, flags, 1, _MISSPELT)
         meant = f"did you mean {close[0]}? " if close else ""
         return UsageError(
-            f"no such option: {option}",
-            f"{meant}program arguments go after --: {typed.line(path)}",
+            f"no such option: {option}", f"{meant}program arguments go after --: {typed.line(path)}"
         )

@@ -43,10 +43,7 @@ class AtOnce(click.ParamType):
     "--wait/--no-wait", default=True, show_default=True, help="Until they are back as they were."
 )
 @click.option(
-    "--at-once",
-    type=AtOnce(),
-    metavar="N|all",
-    help="So many nodes at a time. Default: 1.",
+    "--at-once", type=AtOnce(), metavar="N|all", help="So many nodes at a time. Default: 1."
 )
 @click.option(
     "--timeout",

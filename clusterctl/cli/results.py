@@ -473,10 +473,7 @@ def show_run(run: Run, title: str, all_rows: bool) -> None:
         output.line(f"  {remark}")
     if run.rows:
         output.line()
-        output.table(
-            TRAINING_COLUMNS,
-            [_cells(row) for row in chosen(run.rows, all_rows)],
-        )
+        output.table(TRAINING_COLUMNS, [_cells(row) for row in chosen(run.rows, all_rows)])
         _note_left_out(len(run.rows), all_rows)
     if run.evaluations:
         output.line()

@@ -34,11 +34,7 @@ if TYPE_CHECKING:
     help="Launch nothing that may cost more. The nodes also end themselves at 90 % of it.",
 )
 @click.option(
-    "--instance-type",
-    metavar="TYPE",
-    default="g5.xlarge",
-    show_default=True,
-    help="Of both nodes.",
+    "--instance-type", metavar="TYPE", default="g5.xlarge", show_default=True, help="Of both nodes."
 )
 @click.option(
     "--file",

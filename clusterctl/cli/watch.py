@@ -59,10 +59,7 @@ class LiveView:
         """Return the lines above the table: the job, its last stall, silent nodes."""
         job = self.watch.job
         now = time.monotonic()
-        shown = [
-            f"{self.name}: {what_job(self)}",
-            f"last stall: {last_stall(job)}",
-        ]
+        shown = [f"{self.name}: {what_job(self)}", f"last stall: {last_stall(job)}"]
         return shown + silent_lines(self.watch.nodes, now, self.interval_s)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Any]:

@@ -136,11 +136,7 @@ class _Run:
         finally:
             self._end_all()
         self._watch(always=True)
-        report = report_of(
-            self._coordinator,
-            time.monotonic() - self._began,
-            self._plan_data,
-        )
+        report = report_of(self._coordinator, time.monotonic() - self._began, self._plan_data)
         paths = self._transfer.node_paths
         for error in filter(None, (report.error, *(node.error for node in report.nodes))):
             error.hint = with_unquoted_home(error.hint, error.message, paths)
@@ -378,8 +374,6 @@ def ephemeral_pem() -> str:
         .sign(key, hashes.SHA256())
     )
     private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return (certificate.public_bytes(serialization.Encoding.PEM) + private).decode()

@@ -128,10 +128,7 @@ def _named(
     """Return the newest image of this name pattern that the type can run."""
     if not pattern.strip():
         return None
-    filters = [
-        {"Name": "name", "Values": [pattern]},
-        {"Name": "state", "Values": ["available"]},
-    ]
+    filters = [{"Name": "name", "Values": [pattern]}, {"Name": "state", "Values": ["available"]}]
     if machine.architectures:
         filters.append({"Name": "architecture", "Values": list(machine.architectures)})
     # EC2 hides deprecated images of other accounts by default. All images with the proprietary
@@ -245,11 +242,7 @@ _BLACKWELL_FAMILY = re.compile(r"p6|g7")
 # Blackwell, is a little older. Images from before this date may lack it.
 _BLACKWELL_SINCE = "2025-05-15"
 # Names that descriptions of images use for several families.
-_FAMILIES = {
-    "p4": ("p4d", "p4de"),
-    "p6": ("p6-b200", "p6-b300"),
-    "gr6(f)": ("gr6", "gr6f"),
-}
+_FAMILIES = {"p4": ("p4d", "p4de"), "p6": ("p6-b200", "p6-b300"), "gr6(f)": ("gr6", "gr6f")}
 # Names of plain distribution images, which have no NVIDIA driver.
 _PLAIN_SYSTEM = re.compile(r"ubuntu/images|al2023-ami-|amzn2-ami-(hvm|kernel)|debian-\d|RHEL-")
 _DLAMI = "Deep Learning "
@@ -257,10 +250,7 @@ _HAS_FRAMEWORK = re.compile(r"TensorFlow|Deep Learning AMI \(")
 
 
 def image_findings(
-    image: Image | None,
-    machine: MachineType,
-    wanted: str | None = None,
-    today: date | None = None,
+    image: Image | None, machine: MachineType, wanted: str | None = None, today: date | None = None
 ) -> list[Finding]:
     """Check whether an image runs on this type, and return all findings.
 

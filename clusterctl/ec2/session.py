@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError, UsageError
-from clusterctl.ec2.errors import TABLE, translated
+from clusterctl.ec2.errors import codes, translated
 
 if TYPE_CHECKING:
     from mypy_boto3_cloudformation import CloudFormationClient
@@ -175,7 +175,7 @@ class Clients:
                 aws_secret_access_key=self.account.secret_key,
             )
             if session.get_credentials() is None:
-                raise AwsError("NoCredentialsError", *TABLE["NoCredentialsError"])
+                raise AwsError("NoCredentialsError", *codes()["errors"]["NoCredentialsError"])
             parsers = session._session.get_component("response_parser_factory")
             parsers.set_parser_defaults(timestamp_parser=parse_timestamp)
             return session

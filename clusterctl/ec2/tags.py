@@ -140,10 +140,7 @@ def read_disk(text: str) -> Disk:
         return Disk()
     size, iops, throughput, *key = text.split()
     return Disk(
-        int(size) or None,
-        int(iops) or None,
-        int(throughput) or None,
-        key[0] if key else None,
+        int(size) or None, int(iops) or None, int(throughput) or None, key[0] if key else None
     )
 
 

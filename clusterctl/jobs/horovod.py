@@ -237,8 +237,7 @@ def read_timeline(chunks: Iterable[str]) -> Timeline:
     if not reading.reduced:
         lost = f", and {count(records.lost, 'place')} in it cannot be read" if records.lost else ""
         raise UsageError(
-            f"the timeline has no operation that ended{lost}",
-            "let the job make some steps with it",
+            f"the timeline has no operation that ended{lost}", "let the job make some steps with it"
         )
     return replace(reading.timeline(), unread=records.lost, unread_at=records.first_lost)
 

@@ -41,12 +41,7 @@ KEYS = (
     *IGNORED,
 )
 CHANNEL_KEYS = (
-    "source",
-    "input_mode",
-    "shuffle_seed",
-    "distribution",
-    "compression",
-    "content_type",
+    *("source", "input_mode", "shuffle_seed", "distribution", "compression", "content_type"),
     "record_wrapping",
 )
 _NO_PROGRAM = ("entry_point is missing", "entry_point: train.py")

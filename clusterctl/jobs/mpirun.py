@@ -291,13 +291,7 @@ def _spawn(option: str, launcher: str, hosts: int) -> list[list[str]]:
 
 
 _DIALECTS = {
-    Dialect.OPEN_MPI_4: (
-        ("--mca", "plm_rsh"),
-        (("pml", "ob1"), ("btl", "^openib")),
-    ),
+    Dialect.OPEN_MPI_4: (("--mca", "plm_rsh"), (("pml", "ob1"), ("btl", "^openib"))),
     # Open MPI 5 has no openib and no vader.
-    Dialect.OPEN_MPI_5: (
-        ("--prtemca", "plm_ssh"),
-        (("pml", "ob1"), ("btl", "self,sm,tcp")),
-    ),
+    Dialect.OPEN_MPI_5: (("--prtemca", "plm_ssh"), (("pml", "ob1"), ("btl", "self,sm,tcp"))),
 }

@@ -275,10 +275,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     preset = choose_preset(request.preset, facts.nvidia_driver, facts.efa > 0)
     filled = ranks_per_host(request, hosts)
     options = _options(request, preset, facts)
-    defaults = {
-        **dict(preset.exports_for(max(filled))),
-        **recipe_variables(preset, options),
-    }
+    defaults = {**dict(preset.exports_for(max(filled))), **recipe_variables(preset, options)}
     port = free_port(job_id, facts)
     address = first_address(hosts, facts)
     meeting = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}

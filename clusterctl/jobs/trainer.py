@@ -89,10 +89,7 @@ GPU = Preset(
 # chooses the number of channels: more of them make messages too small for EFA. From libfabric 1.18
 # and aws-ofi-nccl 1.7 on, AWS recommends only to turn huge pages off, because a fork with them runs
 # out of memory (awsome-distributed-training, efa-cheatsheet.md).
-EFA = Preset(
-    name="efa",
-    exports=(("FI_EFA_USE_HUGE_PAGE", "0"), *_GPU_EXPORTS),
-)
+EFA = Preset(name="efa", exports=(("FI_EFA_USE_HUGE_PAGE", "0"), *_GPU_EXPORTS))
 CPU = Preset(
     name="cpu",
     exports=(("TF_CPP_MIN_LOG_LEVEL", "2"), ("PYTHONUNBUFFERED", "1")),

@@ -88,12 +88,7 @@ class Handler(werkzeug_app.MotoRequestHandler):
 def _serve(listening: socket.socket, app: wsgi.Wsgi) -> BaseWSGIServer:
     host, port = listening.getsockname()
     return make_server(
-        host,
-        port,
-        app,
-        threaded=True,
-        request_handler=Handler,
-        fd=listening.fileno(),
+        host, port, app, threaded=True, request_handler=Handler, fd=listening.fileno()
     )
 
 

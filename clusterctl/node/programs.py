@@ -6,10 +6,7 @@ import subprocess
 
 
 def output(
-    argv: list[str],
-    check: bool = True,
-    errors: bool = False,
-    cwd: str | None = None,
+    argv: list[str], check: bool = True, errors: bool = False, cwd: str | None = None
 ) -> str | None:
     """Return what a program prints, with `errors` also on stderr; None if it is missing,
     or with `check` if it fails.

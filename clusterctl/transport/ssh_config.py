@@ -38,14 +38,8 @@ _LISTS = frozenset(
 )
 _YES_OR_NO = frozenset({"identitiesonly", "proxyusefdpass", "canonicalizefallbacklocal"})
 _ONE_WORD = _YES_OR_NO | {
-    "hostname",
-    "user",
-    "port",
-    "hostkeyalias",
-    "identityfile",
-    "identityagent",
-    "canonicalizehostname",
-    "canonicalizemaxdots",
+    *("hostname", "user", "port", "hostkeyalias", "identityfile", "identityagent"),
+    *("canonicalizehostname", "canonicalizemaxdots"),
 }
 _KEYWORD = re.compile(
     r'[ \t\r\n]*([^ \t\r\n"=#]+)(?:[ \t\r\n]*=[ \t\r\n]*|[ \t\r\n]+)(.*)', re.DOTALL

@@ -142,11 +142,7 @@ def test_allreduces_are_read():
     assert (table.nccl, table.error, table.expected_by) == (None, None, AWS_SAMPLES)
     assert [
         (row.bytes, row.busbw_bytes_s / 1e9, row.expected_busbw_bytes_s) for row in table.rows
-    ] == [
-        (8, 0.0, None),
-        (1048576, 16.01, 16e9),
-        (1073741824, 437.18, 437e9),
-    ]
+    ] == [(8, 0.0, None), (1048576, 16.01, 16e9), (1073741824, 437.18, 437e9)]
     assert nccl(NCCL, type_="g5.48xlarge").rows[-1].expected_busbw_bytes_s is None
     # Published are only allreduces.
     gathered = nccl(NCCL, program="all_gather_perf")

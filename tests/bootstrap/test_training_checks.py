@@ -190,13 +190,7 @@ HIGH = "--tensorflow NEWEST, for compute capability "
         (EnvRequest(release="default"), [gpus(0, 90)], "default", FOLDER, ""),
         (EnvRequest(release="default"), [gpus(0, 100)], "default", FOLDER, ""),
         # So is what was installed, or what a folder of the user's has.
-        (
-            EnvRequest(),
-            [gpus(0, 90, state=EnvState.READY, remembered=True)],
-            "default",
-            FOLDER,
-            "",
-        ),
+        (EnvRequest(), [gpus(0, 90, state=EnvState.READY, remembered=True)], "default", FOLDER, ""),
         (
             EnvRequest("/data/env"),
             [gpus(0, 90, folder="/data/env", state=EnvState.PARTIAL)],
@@ -367,8 +361,7 @@ def test_what_a_node_says():
 
 
 @pytest.mark.parametrize(
-    "result",
-    [said(""), said(LOOKED.replace("looked\n", "")), said(LOOKED, "bash: not found", 127)],
+    "result", [said(""), said(LOOKED.replace("looked\n", "")), said(LOOKED, "bash: not found", 127)]
 )
 def test_a_node_that_does_not_say_it(result):
     with pytest.raises(CommandFailed):

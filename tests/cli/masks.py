@@ -74,10 +74,7 @@ LAB = (
     (r"^([a-z]+-\d +)\d+(?= +\d+ +N s)", r"\1PID"),
 )
 # Sizes of files and disks.
-SIZES = (
-    (r"\b\d+(\.\d+)? ([KMG]iB)", "N B"),
-    (r"\b\d+ %", "N %"),
-)
+SIZES = ((r"\b\d+(\.\d+)? ([KMG]iB)", "N B"), (r"\b\d+ %", "N %"))
 # Values of --json that differ so. What is missing stays.
 VARIES = re.compile(
     r"(_s|_at|spent_usd|^usd|pid|pid_started|memory_bytes|link|cgroups|mode|tcp|proxy_command"

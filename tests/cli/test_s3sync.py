@@ -46,10 +46,7 @@ def test_a_node_that_is_done_stays_so_and_the_others_become_what_the_job_became(
 
 def test_the_record_of_a_copy_tells_how_far_it_is_on_each_node():
     copied = job(JobState.RUNNING, DONE, COPYING).report().copied
-    assert [(one.host, one.stage) for one in copied] == [
-        ("demo-0", "done"),
-        ("demo-1", "copying"),
-    ]
+    assert [(one.host, one.stage) for one in copied] == [("demo-0", "done"), ("demo-1", "copying")]
 
 
 def test_a_job_that_has_succeeded_has_done_so_on_every_node():

@@ -13,13 +13,7 @@ from clusterctl.domain.results import HostOutcome
 from clusterctl.node.relay.messages import Progress, VerifiedTree
 from clusterctl.operations.verify import Depth, VerifyReport
 
-COUNTS = {
-    "files": 1152,
-    "folders": 1,
-    "links": 0,
-    "others": 0,
-    "bytes": 3 << 30,
-}
+COUNTS = {"files": 1152, "folders": 1, "links": 0, "others": 0, "bytes": 3 << 30}
 HOSTS = tuple(f"demo-{number}" for number in range(31))
 ALL = HostGroup(HOSTS, VerifiedTree("abc", **COUNTS))
 ONE = HostGroup(("demo-31",), VerifiedTree("def", **{**COUNTS, "files": 1151}))

@@ -517,8 +517,7 @@ def test_a_node_without_a_tool_is_sent_one(s3, node):
 
 @pytest.mark.parametrize("node", ["none"], indirect=True)
 @pytest.mark.parametrize(
-    ("tool", "message"),
-    [("auto", "no room for the tool"), ("aws", "aws is not on the node")],
+    ("tool", "message"), [("auto", "no room for the tool"), ("aws", "aws is not on the node")]
 )
 def test_a_node_that_can_have_no_tool_says_why(s3, node, tool, message):
     def refuse(path, destination, targets):

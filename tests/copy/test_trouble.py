@@ -170,10 +170,7 @@ def test_what_hangs_is_named_with_its_step_and_path(tmp_path, data, what):
     make(tmp_path / "n0", {b"small": b"other"})
     lines = HANGS.format(module=module, change=change)
     copy = Copy(
-        data,
-        {"n0": tmp_path / "n0"},
-        timeouts=CopyTimeouts(hung_s=2.0),
-        **{f"{side}_lines": lines},
+        data, {"n0": tmp_path / "n0"}, timeouts=CopyTimeouts(hung_s=2.0), **{f"{side}_lines": lines}
     )
     [peer] = copy.run()
     place = data if side == "source" else tmp_path / "n0"

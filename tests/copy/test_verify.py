@@ -46,11 +46,7 @@ def test_nodes_are_grouped_by_their_digests(digests, groups):
         (entry(), entry(size=1), [(Kind.DIFFERS, "has 1 byte instead of 5")]),
         (entry(digest=b"a"), entry(digest=b"b"), [(Kind.DIFFERS, "has other content")]),
         (entry(), entry(mode=0o4600), [(Kind.DIFFERS, "has mode 4600 instead of 0644")]),
-        (
-            entry(link=b"a"),
-            entry(link=b"b\n"),
-            [(Kind.DIFFERS, r"leads to 'b\n' instead of 'a'")],
-        ),
+        (entry(link=b"a"), entry(link=b"b\n"), [(Kind.DIFFERS, r"leads to 'b\n' instead of 'a'")]),
         (entry(mtime_ns=5), entry(mtime_ns=2_000_000_005), [(Kind.DIFFERS, "is 2 s newer")]),
         (entry(mtime_ns=5), entry(mtime_ns=4), [(Kind.DIFFERS, "is 1e-09 s older")]),
         (

@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.hostsfile import (
-    HostsFile,
-    HostSlots,
-    format_hosts_file,
-    parse_hosts_file,
-)
+from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 
 TUTORIAL = """172.100.1.200 slots=8
 172.200.8.99 slots=8

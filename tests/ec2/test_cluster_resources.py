@@ -11,12 +11,7 @@ from clusterctl.ec2.cluster_resources import await_available, terminate, termina
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.request import tagged
 from clusterctl.ec2.network.vpcs import find_vpc
-from clusterctl.ec2.resources import (
-    ResourceKind,
-    delete_all,
-    find_key_pairs,
-    find_resources,
-)
+from clusterctl.ec2.resources import ResourceKind, delete_all, find_key_pairs, find_resources
 from tests.clock import FakeClock, LabClock
 from tests.ec2.launching import PUBLIC_KEY, Trouble, refused
 from tests.ec2.test_instances import launch

@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.ec2.errors import TABLE, aws_error, outcome_unknown, throttled, translated
+from clusterctl.ec2.errors import aws_error, codes, outcome_unknown, throttled, translated
 
 URL = {"endpoint_url": "https://ec2.mars-1.amazonaws.com"}
 
@@ -79,7 +79,7 @@ def test_other_errors_pass(error):
 
 
 def test_every_entry_says_what_to_do():
-    assert [code for code, (_, hint) in TABLE.items() if not hint] == []
+    assert [code for code, (_, hint) in codes()["errors"].items() if not hint] == []
 
 
 @pytest.mark.parametrize(

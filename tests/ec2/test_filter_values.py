@@ -55,8 +55,7 @@ def test_any_of_the_values_will_do(client, made, operation):
 
 
 @pytest.mark.parametrize(
-    ("name", "values"),
-    [("tag-key", ["clusterctl:network", "owner"]), ("tag:team", ["a[1]*"])],
+    ("name", "values"), [("tag-key", ["clusterctl:network", "owner"]), ("tag:team", ["a[1]*"])]
 )
 def test_instances_by_several_values(client, name, values):
     node = launch(client, "demo")

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from clusterctl.domain.cluster import Market
+from clusterctl.ec2.errors import codes
 from clusterctl.ec2.gone import BLOCK, SPOT, gone_nodes, newest, why_gone
 from clusterctl.ec2.instances import read_instance
-from clusterctl.ec2.launch.attempt import DEATHS
 from tests.ec2.money.test_spending import NOW, machine
 
 AT, LATER = "(2026-11-26 14:02:05 GMT)", "2026-11-26T14:03:00Z"
@@ -122,7 +122,7 @@ def test_the_instance_that_was_there_at_a_time_is_meant():
     assert newest([new, old], NOW - timedelta(hours=10)) is None
 
 
-@pytest.mark.parametrize("code", DEATHS)
+@pytest.mark.parametrize("code", codes()["deaths"])
 def test_each_reason_that_has_a_hint_at_a_launch_has_words_later(code):
     assert why_gone(ended(f"{code}: said by EC2")).by
 

@@ -105,12 +105,7 @@ def test_epochs(imagenet):
 
 @pytest.mark.parametrize(
     ("flags", "peak"),
-    [
-        (["--use_larc"], 3.7),
-        (["--use_larc", "--lr", "2"], 2.0),
-        (["--lr", "6.4"], 6.4),
-        ([], 25.6),
-    ],
+    [(["--use_larc"], 3.7), (["--use_larc", "--lr", "2"], 2.0), (["--lr", "6.4"], 6.4), ([], 25.6)],
 )
 def test_the_rate_is_the_given_one_or_larcs_or_that_of_the_images(imagenet, flags, peak):
     assert schedule(imagenet, 256, *flags).peak == peak

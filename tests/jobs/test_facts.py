@@ -8,12 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterctl.domain.errors import CommandFailed, HostUnreachable
-from clusterctl.jobs.head_facts import (
-    Environment,
-    choose_environment,
-    facts_of_head,
-    facts_to_read,
-)
+from clusterctl.jobs.head_facts import Environment, choose_environment, facts_of_head, facts_to_read
 from clusterctl.jobs.mpirun import MpiRun
 from clusterctl.node.agent import name_of
 from clusterctl.node.facts import network

@@ -490,11 +490,7 @@ def test_synthetic_training_that_clears_nothing_has_no_earlier_run():
             GIB // 8,
             ["1 checkpoint of resnet50 needs 195.0 MiB, 128.0 MiB are free for " + LOG],
         ),
-        (
-            {},
-            GIB,
-            ["6 checkpoints of resnet50 need 1.1 GiB, 1.0 GiB are free for " + LOG],
-        ),
+        ({}, GIB, ["6 checkpoints of resnet50 need 1.1 GiB, 1.0 GiB are free for " + LOG]),
         ({"data_dir": None}, 0, []),
     ],
 )

@@ -127,8 +127,7 @@ def test_the_recipe_is_an_option_of_train_sh(trainable, words):
 
 
 @pytest.mark.parametrize(
-    ("environ", "status", "lines"),
-    [({"TRAIN_STATUS": "3"}, 3, 1), ({"EVAL_STATUS": "4"}, 4, 2)],
+    ("environ", "status", "lines"), [({"TRAIN_STATUS": "3"}, 3, 1), ({"EVAL_STATUS": "4"}, 4, 2)]
 )
 def test_the_exit_status_is_that_of_what_failed(trainable, environ, status, lines):
     assert typed(trainable, "./train_more_aug.sh", "2", **environ)[0] == status

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.domain.errors import (
-    CommandFailed,
-    CommandNotRun,
-    CommandTimeout,
-    HostUnreachable,
-)
+from clusterctl.domain.errors import CommandFailed, CommandNotRun, CommandTimeout, HostUnreachable
 from clusterctl.node.jobs.clean import Cleaning, NodeLogs, clean
 from clusterctl.operations.hosts_access import AsRoot
 from clusterctl.transport.call import call, call_all

@@ -10,12 +10,7 @@ from dataclasses import replace
 import paramiko
 import pytest
 
-from clusterctl.domain.errors import (
-    HostKeyChanged,
-    HostKeyUnknown,
-    HostUnreachable,
-    KeyRefused,
-)
+from clusterctl.domain.errors import HostKeyChanged, HostKeyUnknown, HostUnreachable, KeyRefused
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fabric import VerifiedConnection
 from clusterctl.transport.fanout import fan_out

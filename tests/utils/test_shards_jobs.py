@@ -107,8 +107,7 @@ def test_a_process_that_is_killed_ends_the_run_with_a_reason(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "damage",
-    ['{"shard": "train-000', "\xff\n[]\n", '{"shard": 3, "left_out": 7}\n', "null\n\n"],
+    "damage", ['{"shard": "train-000', "\xff\n[]\n", '{"shard": 3, "left_out": 7}\n', "null\n\n"]
 )
 def test_a_damaged_journal_costs_the_damaged_lines_only(tmp_path, damage):
     make_shards(jobs(tmp_path, "a", "b"), shard_work.write_text, processes=1)

@@ -9,13 +9,7 @@ from typing import Any
 
 from clusterctl.cli.output import one_line
 from clusterctl.copy.plan import PAYLOAD_SHARE
-from clusterctl.copy.report import (
-    CopyProgress,
-    NodeProgress,
-    NodeReport,
-    NodeStage,
-    TransferReport,
-)
+from clusterctl.copy.report import CopyProgress, NodeProgress, NodeReport, NodeStage, TransferReport
 from clusterctl.domain.errors import ClusterctlError, HostError
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import count, format_bytes, format_duration, format_rate

@@ -16,14 +16,8 @@ if TYPE_CHECKING:
 
 # After one of these errors every other call to the region would fail too.
 _NO_ANSWER = (
-    "EndpointConnectionError",
-    "ConnectTimeoutError",
-    "ReadTimeoutError",
-    "AuthFailure",
-    "OptInRequired",
-    "ExpiredToken",
-    "RequestExpired",
-    "InvalidClientTokenId",
+    *("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "AuthFailure"),
+    *("OptInRequired", "ExpiredToken", "RequestExpired", "InvalidClientTokenId"),
     "UnrecognizedClientException",
 )
 

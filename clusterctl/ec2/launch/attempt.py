@@ -17,15 +17,8 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.timeouts import Polling, Timeouts, backoff_delays
 from clusterctl.ec2 import tags
 from clusterctl.ec2.cluster_resources import StillShuttingDown, terminate
-from clusterctl.ec2.errors import outcome_unknown, throttled, translated
-from clusterctl.ec2.instances import (
-    PRESENT,
-    Instance,
-    find_instances,
-    find_states,
-    name_each,
-    tag,
-)
+from clusterctl.ec2.errors import codes, outcome_unknown, throttled, translated
+from clusterctl.ec2.instances import PRESENT, Instance, find_instances, find_states, name_each, tag
 from clusterctl.ec2.launch.request import Step
 from clusterctl.node.record import from_data, from_json, to_data, to_json
 
@@ -128,18 +121,6 @@ MADE_JUST_NOW = (
     "InvalidKeyPair.NotFound",
     "InvalidPlacementGroup.Unknown",
 )
-# Reasons for which EC2 terminates an instance while it starts, each with a hint. For all others
-# the hint is to try again.
-DEATHS = {
-    "Client.VolumeLimitExceeded": "ask for more EBS storage under Service Quotas, or give a "
-    "smaller --disk-gib",
-    "Client.InternalError": "most often the KMS key of the volumes does not exist, or you may "
-    "not use it: check --kms-key, or without it the account's key for EBS, and the kms "
-    "statements of `clusterctl iam-policy operator`",
-    "Client.InvalidKMSKey.InvalidState": "the KMS key that the volumes are encrypted with is "
-    "disabled or about to be deleted: enable it, or choose another --kms-key",
-    "Client.InvalidSnapshot.NotFound": "the image's snapshot is gone: choose another --image",
-}
 
 
 class OutcomeUnknown(AwsError):
@@ -315,11 +296,9 @@ class Attempt:
         kept = [sent for sent in read_launches(self.launch_record) if sent.token != token]
         write_launches(self.launch_record, kept)
         code = reason.partition(":")[0]
-        hint = DEATHS.get(code, "run `up` again, or try another zone or type")
+        hint = codes()["deaths"].get(code, "run `up` again, or try another zone or type")
         raise AwsError(
-            code,
-            f"{names} died while starting: {reason}",
-            f"that launch was taken back; {hint}",
+            code, f"{names} died while starting: {reason}", f"that launch was taken back; {hint}"
         )
 
 

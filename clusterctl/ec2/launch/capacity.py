@@ -1,8 +1,7 @@
 """Zones that offer a type, and what a refusal of EC2 means, as a value: where to try next.
 
-Also reserved capacity (On-Demand Capacity Reservations and Capacity Blocks), and one table of the
-error codes with which EC2 refuses a launch. The codes are from EC2's error list and from the lists
-of capacity errors in Karpenter and AWS ParallelCluster.
+Also reserved capacity (On-Demand Capacity Reservations and Capacity Blocks). What each error code
+calls for is in codes.toml.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.domain.cluster import Market
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.ec2.errors import paged, translated
+from clusterctl.ec2.errors import codes, paged, translated
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.network.vpcs import Subnet
 
@@ -66,41 +65,6 @@ class RefusalAction(Enum):
     ABORT = "give up"
 
 
-# By error code of RunInstances, or by the state reason of an instance that died while starting.
-MOVES = {
-    "InsufficientInstanceCapacity": RefusalAction.NEXT_PLACE,
-    "InsufficientHostCapacity": RefusalAction.NEXT_PLACE,
-    "InsufficientReservedInstanceCapacity": RefusalAction.NEXT_PLACE,
-    "InsufficientVolumeCapacity": RefusalAction.NEXT_PLACE,
-    "VolumeTypeNotAvailableInZone": RefusalAction.NEXT_PLACE,
-    "InsufficientCapacity": RefusalAction.NEXT_PLACE,
-    "UnfulfillableCapacity": RefusalAction.NEXT_PLACE,
-    "Unsupported": RefusalAction.NEXT_PLACE,
-    "InsufficientFreeAddressesInSubnet": RefusalAction.NEXT_PLACE,
-    "SpotMaxPriceTooLow": RefusalAction.NEXT_PLACE,
-    "Server.InsufficientInstanceCapacity": RefusalAction.NEXT_PLACE,
-    "Server.InsufficientVolumeCapacity": RefusalAction.NEXT_PLACE,
-    "Server.SpotInstanceTermination": RefusalAction.NEXT_PLACE,
-    "Server.InternalError": RefusalAction.NEXT_PLACE,
-    "ReservationCapacityExceeded": RefusalAction.WAIT,
-    "InvalidCapacityReservationState.PendingActivation": RefusalAction.WAIT,
-    "InsufficientAddressCapacity": RefusalAction.WAIT,
-    "PendingVerification": RefusalAction.WAIT,
-    "VcpuLimitExceeded": RefusalAction.QUOTA,
-    "InstanceLimitExceeded": RefusalAction.QUOTA,
-    "NetworkInterfaceLimitExceeded": RefusalAction.QUOTA,
-    "MaxSpotInstanceCountExceeded": RefusalAction.QUOTA,
-    "MaxFleetCountExceeded": RefusalAction.QUOTA,
-    "VolumeLimitExceeded": RefusalAction.QUOTA,
-    "Client.VolumeLimitExceeded": RefusalAction.QUOTA,
-    "InvalidParameterValue": RefusalAction.FIX,
-    "InvalidParameterCombination": RefusalAction.FIX,
-    "InvalidBlockDeviceMapping": RefusalAction.FIX,
-    # Of a Dedicated Host that the account's settings name: it is in one zone only.
-    "InsufficientCapacityOnHost": RefusalAction.FIX,
-    "Client.InternalError": RefusalAction.FIX,
-    "Client.InvalidSnapshot.NotFound": RefusalAction.FIX,
-}
 # A zone's name, including local zones such as us-west-2-lax-1a.
 _ZONE = re.compile(r"(?<![\w-])([a-z]{2,4}(?:-[a-z]+)+-\d+(?:-[a-z]+-\d+)?[a-z])(?![\w-])")
 _FREE = (
@@ -118,7 +82,9 @@ _SENTENCE_END = re.compile(r"\.\s")
 
 def refusal_action(code: str) -> RefusalAction:
     """Return what an error code calls for: ABORT if the code has nothing to do with capacity."""
-    return MOVES.get(code, RefusalAction.ABORT)
+    listed = codes()["refusals"].items()
+    found = (RefusalAction[name] for name, refusals in listed if code in refusals.split())
+    return next(found, RefusalAction.ABORT)
 
 
 def zones_offered(message: str) -> tuple[str, ...]:

@@ -260,11 +260,7 @@ class Observed:
 
 
 def observe(
-    clients: Clients,
-    name: str,
-    request: Request,
-    launch_record: Path,
-    creations: Creations,
+    clients: Clients, name: str, request: Request, launch_record: Path, creations: Creations
 ) -> Observed:
     """Take a snapshot of a cluster and complete the spec to launch. Changes nothing in EC2.
 
@@ -315,10 +311,7 @@ def observe(
         observed = _with_profile(clients, observed, creations)
     if not lacking:
         return observed
-    return replace(
-        observed,
-        catalogue=_catalogue(clients, observed, reservation, subnets, lacking),
-    )
+    return replace(observed, catalogue=_catalogue(clients, observed, reservation, subnets, lacking))
 
 
 def _with_profile(clients: Clients, observed: Observed, creations: Creations) -> Observed:

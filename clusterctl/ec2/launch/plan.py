@@ -13,13 +13,7 @@ from clusterctl.domain.findings import Finding, as_warning, errors
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
-from clusterctl.ec2.instances import (
-    Instance,
-    leaving_of,
-    members_or_all,
-    unfinished_of,
-    wanted_of,
-)
+from clusterctl.ec2.instances import Instance, leaving_of, members_or_all, unfinished_of, wanted_of
 from clusterctl.ec2.launch.capacity import Place, border_group, is_local_zone, places
 from clusterctl.ec2.launch.observe import Observed
 from clusterctl.ec2.launch.preflight import (
@@ -43,12 +37,7 @@ from clusterctl.ec2.launch.request import (
     tagged,
 )
 from clusterctl.ec2.machines import MachineType
-from clusterctl.ec2.money.costs import (
-    PUBLIC_IPV4_HOUR_USD,
-    CostEstimate,
-    LoadCost,
-    format_limits,
-)
+from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, CostEstimate, LoadCost, format_limits
 from clusterctl.ec2.network.vpcs import FOUND_RULE, GIVEN_RULE, release_arguments
 from clusterctl.ec2.node_role import POLICY as ROLE_POLICY
 from clusterctl.ec2.node_role import TRUST

@@ -521,9 +521,7 @@ def interfaces(context: LaunchContext, machine: MachineType) -> Iterator[Finding
     """Check that the type has EFA if it was requested; report nodes without a public address."""
     if context.spec.efa and not machine.efa_interfaces:
         yield Finding.error(
-            "network.efa",
-            f"{machine.name} has no EFA",
-            "leave --efa out, or take a larger type",
+            "network.efa", f"{machine.name} has no EFA", "leave --efa out, or take a larger type"
         )
     if lacks_public_address(context.spec, machine) and not context.spec.private:
         yield Finding.info(
@@ -764,15 +762,6 @@ CHECKS: tuple[Callable[[LaunchContext], Iterator[Finding]], ...] = (
     way_in,
 )
 TYPE_CHECKS: tuple[Callable[[LaunchContext, MachineType], Iterator[Finding]], ...] = (
-    offered,
-    sold,
-    _images,
-    performance,
-    interfaces,
-    way_out,
-    placed,
-    single_node_growth,
-    store,
-    quotas,
-    _money,
+    *(offered, sold, _images, performance, interfaces, way_out, placed, single_node_growth, store),
+    *(quotas, _money),
 )

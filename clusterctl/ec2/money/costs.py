@@ -17,12 +17,7 @@ from clusterctl.domain.cluster import ASLEEP, AWAKE, Disk, Limits, Market, NodeS
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import count, format_duration
-from clusterctl.ec2.instances import (
-    Instance,
-    billing_reservations,
-    first_launch,
-    stopped_since,
-)
+from clusterctl.ec2.instances import Instance, billing_reservations, first_launch, stopped_since
 from clusterctl.node.guard.settings import GRACE_S
 
 # The keys in the tag of the limits -> fields of Limits.

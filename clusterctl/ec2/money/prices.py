@@ -107,10 +107,7 @@ _UNLISTED = ("us-gov-", "eusc-", "cn-")
 
 
 def find_price(
-    clients: Clients,
-    instance_type: str,
-    market: Market,
-    zone: str | None = None,
+    clients: Clients, instance_type: str, market: Market, zone: str | None = None
 ) -> Price | None:
     """Return the hourly price of one machine; None if no source has it. Raises no AwsError.
 

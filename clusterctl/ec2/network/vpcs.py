@@ -249,10 +249,7 @@ def _to_firewall(route: Any) -> bool:
 
 
 def find_subnets(
-    client: EC2Client,
-    *,
-    subnet_ids: Sequence[str] | None = None,
-    network: str | None = None,
+    client: EC2Client, *, subnet_ids: Sequence[str] | None = None, network: str | None = None
 ) -> tuple[Subnet, ...]:
     """Return the subnets with these ids or of a network, sorted by zone.
 

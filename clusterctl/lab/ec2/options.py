@@ -17,10 +17,7 @@ from moto.core.responses import ActionResult, EmptyResult
 from moto.core.types import Base64EncodedString
 from moto.core.utils import utcnow
 from moto.ec2.responses import EC2Response
-from moto.ec2.utils import (
-    filter_iam_instance_profiles,
-    random_iam_instance_profile_association_id,
-)
+from moto.ec2.utils import filter_iam_instance_profiles, random_iam_instance_profile_association_id
 from werkzeug.exceptions import HTTPException
 
 from clusterctl.lab.ec2.completion import guard, override

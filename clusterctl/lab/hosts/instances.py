@@ -322,8 +322,7 @@ class LabInstance(Instance):
     def _user_initiated(self) -> None:
         self._reason = f"User initiated ({utcnow().strftime('%Y-%m-%d %H:%M:%S')} GMT)"
         self.state_reason = StateReason(
-            "Client.UserInitiatedShutdown: User initiated shutdown",
-            "Client.UserInitiatedShutdown",
+            "Client.UserInitiatedShutdown: User initiated shutdown", "Client.UserInitiatedShutdown"
         )
 
 

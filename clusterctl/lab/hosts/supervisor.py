@@ -20,11 +20,7 @@ from clusterctl.lab.faults import interruptions
 from clusterctl.lab.faults.hosts import Cut, Frozen
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts.daemon.network import hardware_address
-from clusterctl.lab.hosts.instances import (
-    LabInstance,
-    all_lab_instances,
-    simulated_hardware,
-)
+from clusterctl.lab.hosts.instances import LabInstance, all_lab_instances, simulated_hardware
 from clusterctl.lab.hosts.namespaces import Daemon
 from clusterctl.lab.hosts.reconcile import Decision, HostStatus, decide
 from clusterctl.lab.hosts.tracker import TRACKER

@@ -32,17 +32,7 @@ PSEUDO = frozenset(
 IMAGES = ("cramfs", "erofs", "iso9660", "squashfs", "udf")
 # Folders of the system, in which mounts hold nothing of jobs.
 SYSTEM = (
-    "/boot",
-    "/dev",
-    "/etc",
-    "/opt",
-    "/proc",
-    "/root",
-    "/run",
-    "/snap",
-    "/sys",
-    "/usr",
-    "/var",
+    *("/boot", "/dev", "/etc", "/opt", "/proc", "/root", "/run", "/snap", "/sys", "/usr", "/var"),
 )
 MOST_FOLDERS = 5
 # A subfolder with at least this share of its folder is named in place of the folder.

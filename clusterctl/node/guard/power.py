@@ -16,11 +16,7 @@ WALL_TIMEOUT_S = 5.0
 AGAIN_S = 60.0
 # A shutdown can hang on a file system that does not answer. `-f` has the system manager switch off
 # at once, `-f -f` does so without it (poweroff(8)).
-ATTEMPTS = (
-    *(["shutdown", "-P", "now"],) * 5,
-    ["poweroff", "-f"],
-    ["poweroff", "-f", "-f"],
-)
+ATTEMPTS = (*(["shutdown", "-P", "now"],) * 5, ["poweroff", "-f"], ["poweroff", "-f", "-f"])
 
 
 def announce(place: GuardFiles, text: str) -> None:

@@ -55,11 +55,7 @@ def place(dst: bytes, single: bool, entries: Entries) -> tuple[bytes, Entries]:
 
 
 def compare(
-    root: bytes,
-    entries: Entries,
-    checksum: bool,
-    delete: bool,
-    among: Iterable[int] | None = None,
+    root: bytes, entries: Entries, checksum: bool, delete: bool, among: Iterable[int] | None = None
 ) -> Plan:
     """Compare entries with the files below `root`. Raises OSError.
 

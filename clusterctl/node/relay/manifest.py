@@ -36,13 +36,7 @@ _END = zlib.compress(b"[]")
 
 # What decoding raises for bytes that `encode` has not made.
 _MALFORMED = (
-    zlib.error,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    OverflowError,
+    *(zlib.error, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError),
     RecursionError,
 )
 

@@ -592,11 +592,7 @@ MEANINGS = (
         "send the nodes credentials of yours for this command: --credentials mine; for a public "
         "bucket: --credentials none; or add a role: clusterctl up NAME --instance-profile new",
     ),
-    (
-        r"NoSuchBucket",
-        "there is no bucket {bucket}",
-        "`aws s3 ls` shows the names",
-    ),
+    (r"NoSuchBucket", "there is no bucket {bucket}", "`aws s3 ls` shows the names"),
     (
         r"(ExpiredToken|InvalidToken|InvalidAccessKeyId|SignatureDoesNotMatch|RequestTimeTooSkewed)",
         "S3 does not accept the credentials ({0})",

@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 
 CONTRACT = "contract.json"
 # Folders below the job's folder on every node, as in SageMaker's /opt/ml. They exist at the start.
-FOLDERS = (
-    "code",
-    "input/config",
-    "input/data",
-    "model",
-    "output/data",
-    "output/intermediate",
-)
+FOLDERS = ("code", "input/config", "input/data", "model", "output/data", "output/intermediate")
 PIPES = "input/pipes"  # FIFOs, in a folder for each rank
 # The name that SageMaker gives the only group of instances of a job.
 GROUP = "homogeneousCluster"

@@ -11,12 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from clusterctl.cli.copy.options import (
-    CopyOptions,
-    copy_options,
-    request_of,
-    url_access,
-)
+from clusterctl.cli.copy.options import CopyOptions, copy_options, request_of, url_access
 from clusterctl.cli.copyclust import copyclust, place_of
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.s3 import AccessKeys

@@ -138,10 +138,7 @@ FOUND = {
     ),
     "network.efa": (NOTHING, asked(efa=True)),
     "network.public": (offering(MACHINE), SPEC),
-    "network.way_out": (
-        account(ways_out=dict.fromkeys(SUBNET_IDS, PUBLIC)),
-        asked(private=True),
-    ),
+    "network.way_out": (account(ways_out=dict.fromkeys(SUBNET_IDS, PUBLIC)), asked(private=True)),
     "network.way_out, several interfaces in one subnet": (
         offering(MACHINE, ways_out={"subnet-b": replace(PUBLIC, services=frozenset({"ssm"}))}),
         asked(subnet_id="subnet-b"),

@@ -199,12 +199,7 @@ def test_interfaces_are_counted_where_a_launch_takes_many(client, moto_url, tmp_
         "Network interfaces per Region", "L-DF5E4CA3", 3, 5000.0, "vpc"
     )
     few, many = (
-        observe(
-            clients,
-            "demo",
-            fixed_request(asked),
-            *(tmp_path / "a", Creations(tmp_path / "c")),
-        )
+        observe(clients, "demo", fixed_request(asked), *(tmp_path / "a", Creations(tmp_path / "c")))
         for asked in (ClusterSpec("demo", nodes, "p5en.48xlarge") for nodes in (2, 400))
     )
     assert few.catalogue.interfaces is None

@@ -123,13 +123,7 @@ def test_what_the_limits_say(limits, hourly, spent, expected):
         (Limits(max_hours=8, budget_usd=100), 8.0, 0, 10, ["--max-hours 8 has been reached"]),
         (Limits(max_hours=8), 7.95, 0, 10, ["--max-hours 8 would end the nodes in 3 min 00 s"]),
         (Limits(max_hours=0.05), 0, 0, 10, ["--max-hours 0.05 would end the nodes in 3 min 00 s"]),
-        (
-            Limits(budget_usd=5),
-            2,
-            5.49,
-            7,
-            ["--budget $5.00 has been reached already: the"],
-        ),
+        (Limits(budget_usd=5), 2, 5.49, 7, ["--budget $5.00 has been reached already: the"]),
         (Limits(budget_usd=5), 2, 5.0, None, ["--budget $5.00 has been reached already"]),
         (Limits(budget_usd=6), 2, 5.5, 12, ["--budget $6.00 would end the nodes in 2 min 30 s"]),
         (Limits(budget_usd=6), 2, 4.99, 12, []),
@@ -165,10 +159,7 @@ def test_a_limit_that_would_end_the_cluster_at_once_is_refused(
             Limits(8, 100, 90, 30, 3),
             "max-hours=8 budget=100 max-hourly=90 idle-minutes=30 stopped-days=3",
         ),
-        (
-            Limits(idle_minutes=30, idle_erases_store=True),
-            "idle-minutes=30 idle-erases-store=1",
-        ),
+        (Limits(idle_minutes=30, idle_erases_store=True), "idle-minutes=30 idle-erases-store=1"),
         (Limits(max_hours=0.25, budget_usd=1234567.89), "max-hours=0.25 budget=1234567.89"),
     ],
 )

@@ -10,13 +10,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.ec2.launch.observe import Observed
 from clusterctl.ec2.launch.plan import group_steps
 from clusterctl.ec2.network import vpcs as network
-from clusterctl.ec2.network.vpcs import (
-    SecurityGroup,
-    Vpc,
-    caller_cidr,
-    parse_cidr,
-    read_group,
-)
+from clusterctl.ec2.network.vpcs import SecurityGroup, Vpc, caller_cidr, parse_cidr, read_group
 from clusterctl.ec2.resources import ResourceKind, details_of, find_resources
 from clusterctl.ec2.session import is_local
 from tests.moto_ec2 import REGION

@@ -33,8 +33,7 @@ from tests.pythons import python_or_skip
 
 
 @pytest.mark.parametrize(
-    ("test", "over_ssh", "number"),
-    [("_port_22", False, network.PORTS_AT_ONCE), ("_ssh", True, 8)],
+    ("test", "over_ssh", "number"), [("_port_22", False, network.PORTS_AT_ONCE), ("_ssh", True, 8)]
 )
 def test_peers_are_tested_at_once(test, over_ssh, number, monkeypatch):
     together = threading.Barrier(number, timeout=60)

@@ -172,9 +172,7 @@ def table(*rows) -> dict[int, JobProcess]:
     """Make a process table from rows of (pid, parent, name, title, *environ)."""
     made = [
         JobProcess(
-            *(pid, parent, name, title),
-            dict(word.encode().split(b"=", 1) for word in environ),
-            0.0,
+            *(pid, parent, name, title), dict(word.encode().split(b"=", 1) for word in environ), 0.0
         )
         for pid, parent, name, title, *environ in rows
     ]
@@ -194,10 +192,7 @@ LOGINS = {
     "not yet in": ([(3, 2, "sshd", "sshd: ubuntu [net]")], 0),
     "a process that only says so": ([(3, 2, "bash", "sshd: ubuntu@pts/0")], 0),
     "Systems Manager": ([(3, 1, "ssm-session-wor", "/usr/bin/ssm-session-worker u-0a")], 1),
-    "two": (
-        [(3, 2, "sshd", "sshd: ubuntu@pts/0"), (5, 1, "sshd", "sshd: root@pts/1")],
-        2,
-    ),
+    "two": ([(3, 2, "sshd", "sshd: ubuntu@pts/0"), (5, 1, "sshd", "sshd: root@pts/1")], 2),
 }
 
 

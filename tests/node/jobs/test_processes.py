@@ -233,12 +233,7 @@ def test_the_number_of_a_session_that_a_shell_of_the_user_has_got():
 
 @pytest.mark.parametrize(
     ("recorded", "boot", "found"),
-    [
-        (5, boot_id(), {7, 9}),
-        (5, "another boot", {7}),
-        (6, boot_id(), {7}),
-        ("", boot_id(), {7}),
-    ],
+    [(5, boot_id(), {7, 9}), (5, "another boot", {7}), (6, boot_id(), {7}), ("", boot_id(), {7})],
 )
 def test_the_session_of_a_runner_that_has_ended(tmp_path, monkeypatch, recorded, boot, found):
     """The job's record on the head node tells that the session was made for the job."""

@@ -318,8 +318,7 @@ def test_damage_that_a_node_has_passed_on_unseen_is_mended_on_both(relays, data,
 
 
 @pytest.mark.parametrize(
-    "blob",
-    [b"", b"garbage", zlib.compress(b"[]\n"), zlib.compress(b'["../x","f",420,1,1]\n')],
+    "blob", [b"", b"garbage", zlib.compress(b"[]\n"), zlib.compress(b'["../x","f",420,1,1]\n')]
 )
 @pytest.mark.parametrize("number", usual(1, [0, 1]))
 def test_a_manifest_that_is_not_the_one(relays, data, tmp_path, blob, number):

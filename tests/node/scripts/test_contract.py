@@ -44,10 +44,7 @@ HOST = {
 
 def test_variables_and_arguments_are_the_toolkits():
     ours, theirs = environment(CONTRACT, HOST, "/opt/ml"), dict(REAL["vars"])
-    assert (ours.pop("TRAINING_JOB_NAME"), ours.pop("TRAINING_JOB_ARN")) == (
-        CONTRACT["job_id"],
-        "",
-    )
+    assert (ours.pop("TRAINING_JOB_NAME"), ours.pop("TRAINING_JOB_ARN")) == (CONTRACT["job_id"], "")
     named = json.loads(theirs["SM_TRAINING_ENV"]) | {"job_name": CONTRACT["job_id"]}
     # The file has an addition of its estimator: MPI, not enabled.
     named["additional_framework_parameters"] = {}

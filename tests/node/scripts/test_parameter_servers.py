@@ -31,11 +31,7 @@ def test_tf_config_of_two_hosts():
     }
 
     def told(kind, index):
-        return {
-            "cluster": cluster,
-            "environment": "cloud",
-            "task": {"type": kind, "index": index},
-        }
+        return {"cluster": cluster, "environment": "cloud", "task": {"type": kind, "index": index}}
 
     hosts = ["10.0.0.4", "10.0.0.5"]
     assert tf_config(hosts, PORT, "10.0.0.4") == told("chief", 0)

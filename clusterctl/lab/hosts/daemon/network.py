@@ -19,11 +19,7 @@ STORAGE_PORT = 80
 _CLOSED, _LOCAL = 50, 100
 # No ICMP redirects: with them hosts would learn to reach a public address directly, and go on after
 # the bridge has taken it from its host.
-SETTINGS = {
-    "ip_forward": "1",
-    "conf/all/send_redirects": "0",
-    f"conf/{BRIDGE}/send_redirects": "0",
-}
+SETTINGS = {"ip_forward": "1", "conf/all/send_redirects": "0", f"conf/{BRIDGE}/send_redirects": "0"}
 
 
 def build(network: IPv4Network, public: IPv4Network) -> None:
