@@ -25,6 +25,7 @@ from clusterctl.diagnosis.ranks import (
     only,
     ranks_in_words,
     sees_nothing,
+    usual_size,
     works_alone,
 )
 from clusterctl.domain.findings import Finding, Severity
@@ -34,6 +35,7 @@ from clusterctl.explain.engine import explain
 from clusterctl.explain.explanation import Explanation
 from clusterctl.explain.stalls import place_in_model, stalls
 from clusterctl.node.jobs.spec import JobState
+from clusterctl.node.untrusted import MOST_RANKS
 
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 # A program in C computes if the kernel's part of its time is at most the first share, and that of
@@ -133,8 +135,9 @@ class Scene(StepSigns):
     @functools.cached_property
     def size(self) -> int:
         """The number of ranks that the job should have; 0 if unknown."""
-        largest = max((one.process.size or 0 for one in self.ranks), default=0)
-        return self.job.size or largest or self.placement.ranks
+        own = usual_size(one.process.size for one in self.ranks)
+        size = self.job.size or own or self.placement.ranks
+        return size if size <= MOST_RANKS else 0
 
     @functools.cached_property
     def by_number(self) -> dict[int, Rank]:

@@ -21,7 +21,8 @@ from clusterctl.node.facts.native import NativeCalls
 from clusterctl.node.facts.network import ConnectAttempt, EfaCard, Interface
 from clusterctl.node.jobs.processes import STARTERS
 from clusterctl.node.jobs.spec import JobState
-from clusterctl.node.record import salvage
+from clusterctl.node.record import finite, salvage
+from clusterctl.node.untrusted import legible
 
 
 @dataclass(frozen=True)
@@ -242,6 +243,9 @@ class KernelMessage:
     age_s: Optional[float] = None
     text: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", legible(self.text))
+
 
 @dataclass(frozen=True)
 class SystemFacts:
@@ -364,6 +368,14 @@ class JobEvidence(JobOutput):
     retries_left: int = 0
     reason: str = ""
     ended_s: Optional[float] = None
+
+    def __post_init__(self) -> None:
+        """Keep of the lines and rows what can be read: the job, or a bundle, may have any."""
+        for name in ("log_first", "log", "log_added"):
+            object.__setattr__(self, name, tuple(map(legible, getattr(self, name))))
+        logs = {rank: tuple(map(legible, lines)) for rank, lines in self.rank_logs.items()}
+        object.__setattr__(self, "rank_logs", logs)
+        object.__setattr__(self, "metrics", tuple(map(finite, self.metrics)))
 
 
 @dataclass(frozen=True)

@@ -117,22 +117,31 @@ def in_words(one: Collective) -> str:
     return f"{one.operation or 'a collective'}{shown}" + (f" ({one.where})" if one.where else "")
 
 
-# The watchdog's messages: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of PyTorch 2.
+# The parts of the watchdog's messages: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of PyTorch
+# 2. One expression for a message would take time that grows with a power of the line's length.
+_RANK = re.compile(r"\[[Rr]ank ?(\d+)\]")
 _TIMED_OUT = re.compile(
-    r"\[[Rr]ank ?(\d+)\].*?(?:Watchdog caught collective operation timeout|collective operation "
-    r"timeout): Work\w+\(SeqNum=(\d+), OpType=(\w+)(?:, NumelIn=(\d+), NumelOut=(\d+))?"
+    r"collective operation timeout: Work\w+\(SeqNum=(\d+), OpType=(\w+)"
+    r"(?:, NumelIn=(\d+), NumelOut=(\d+))?"
 )
-_STATUS = re.compile(
-    r"(?:\[rank(\d+)\].*?)?\[PG ID \d+ PG GUID (\w+)(?:\(([^)]*)\))? Rank (\d+)\].*?work sequence "
-    r"id: (\d+).*?last enqueued work: (-?\d+)"
-)
-
-
+_GROUP = re.compile(r"\[PG ID \d+ PG GUID (\w+)\(default_pg\) Rank (\d+)\]")
+_AT = re.compile(r"work sequence id: (\d+)")
+_LAST = re.compile(r"last enqueued work: (-?\d+)")
 # Of a rank that another one has told to dump.
-_SIGNALLED = re.compile(
-    r"(?:\[rank(\d+)\].*?)?\[PG ID \d+ PG GUID (\w+)\(default_pg\) Rank (\d+)\].*?dump signal"
-    r".*?Last enqueued NCCL work: (-?\d+)"
-)
+_SIGNALLED = re.compile(r"dump signal")
+_LAST_THEN = re.compile(r"Last enqueued NCCL work: (-?\d+)")
+
+
+def _in_turn(line: str, at: int, *parts: re.Pattern[str]) -> list[re.Match[str]]:
+    """Return the first match of each part after that of the one before it; empty if one lacks."""
+    found = []
+    for part in parts:
+        match = part.search(line, at)
+        if match is None:
+            return []
+        found.append(match)
+        at = match.end()
+    return found
 
 
 def of_log(lines: Sequence[str], size: int) -> tuple[FlightDump, ...]:
@@ -144,23 +153,30 @@ def of_log(lines: Sequence[str], size: int) -> tuple[FlightDump, ...]:
     calls: dict[tuple[int, int], Collective] = {}
     groups: dict[int, FlightGroup] = {}
     for line in lines:
-        timed_out = _TIMED_OUT.search(line)
-        if timed_out:
-            rank, sequence = int(timed_out[1]), int(timed_out[2])
-            inputs = (f"{timed_out[4]} elements",) if timed_out[4] else ()
-            outputs = (f"{timed_out[5]} elements",) if timed_out[5] else ()
-            calls[rank, sequence] = Collective(sequence, timed_out[3], "started", inputs, outputs)
+        tag, group = _RANK.search(line), _GROUP.search(line)
+        timed_out = tag and _TIMED_OUT.search(line, tag.end())
+        if tag and timed_out:
+            rank, sequence = int(tag[1]), int(timed_out[1])
+            inputs = (f"{timed_out[3]} elements",) if timed_out[3] else ()
+            outputs = (f"{timed_out[4]} elements",) if timed_out[4] else ()
+            calls[rank, sequence] = Collective(sequence, timed_out[2], "started", inputs, outputs)
             continue
-        signal = _SIGNALLED.search(line)
-        if signal and int(signal[1] or signal[3]) < size:
-            rank, last = int(signal[1] or signal[3]), max(0, int(signal[4]))
-            groups.setdefault(rank, FlightGroup(signal[2], "default_pg", tuple(range(size)), last))
-        status = _STATUS.search(line)
-        if status and status[3] == "default_pg":
-            rank, sequence, last = int(status[1] or status[4]), int(status[5]), int(status[6])
+        if not group:
+            continue
+        # The number in the group is the rank's own, too, of the group of all ranks.
+        rank = int(tag[1] if tag and tag.end() <= group.start() else group[2])
+        if rank >= size:
+            continue
+        signal = _in_turn(line, group.end(), _SIGNALLED, _LAST_THEN)
+        if signal:
+            last = max(0, int(signal[1][1]))
+            groups.setdefault(rank, FlightGroup(group[1], "default_pg", tuple(range(size)), last))
+        status = _in_turn(line, group.end(), _AT, _LAST)
+        if status:
+            sequence, last = (int(one[1]) for one in status)
             one = calls.get((rank, sequence))
-            if one is not None and rank < size:
+            if one is not None:
                 groups[rank] = FlightGroup(
-                    status[2], "default_pg", tuple(range(size)), max(last, sequence), (one,)
+                    group[1], "default_pg", tuple(range(size)), max(last, sequence), (one,)
                 )
     return tuple(FlightDump(rank, groups=(group,)) for rank, group in sorted(groups.items()))

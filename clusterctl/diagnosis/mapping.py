@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+
+from clusterctl.node.untrusted import MOST_RANKS, whole
 
 LAUNCHERS = ("mpirun", "mpiexec", "orterun", "prterun")
 # Options by the number of their arguments. Those without any are harmless unless they are in PLACE.
@@ -88,9 +91,9 @@ def placed(
         return Placement(named(log))
     if per_agent:
         agents = [found[number] for number in sorted(found)]
-        found = dict(enumerate(host for host in agents for _ in range(per_agent)))
-    whole = len(found) if found else options.np * max(1, per_agent)
-    return Placement({**found, **named(log)}, whole, "mpirun's options" if found else "")
+        found = _in_order((host, per_agent) for host in agents)
+    ranks = len(found) if found else options.np * max(1, per_agent)
+    return Placement({**found, **named(log)}, ranks, "mpirun's options" if found else "")
 
 
 def displayed(log: Sequence[str]) -> dict[int, str]:
@@ -146,13 +149,14 @@ def _take(found: _Options, name: str, values: list[str]) -> bool:
     """Store an option. Return whether it is understood."""
     value = values[0] if values else ""
     if name in ("np", "n", "c"):
-        found.np = int(value) if value.isdigit() else 0
+        found.np = whole(value, MOST_RANKS) or 0
         return found.np > 0
     if name in ("H", "host"):
         return _take_hosts(found, value)
     if name in ("N", "npernode", "pernode"):
-        found.policy, found.per_host = "ppr", int(value) if value.isdigit() else 1
-        return name == "pernode" or value.isdigit()
+        number = 1 if name == "pernode" else whole(value, MOST_RANKS)
+        found.policy, found.per_host = "ppr", number or 0
+        return bool(number)
     if name in ("bynode", "byslot"):
         found.policy = name[2:]
         return True
@@ -165,8 +169,9 @@ def _take(found: _Options, name: str, values: list[str]) -> bool:
 
 def _take_policy(found: _Options, value: str) -> bool:
     policy, *more = value.lower().split(":")
-    if policy == "ppr" and len(more) >= 2 and more[0].isdigit() and more[1] == "node":
-        found.policy, found.per_host = "ppr", int(more[0])
+    per_host = whole(more[0], MOST_RANKS) if more else None
+    if policy == "ppr" and per_host and more[1:2] == ["node"]:
+        found.policy, found.per_host = "ppr", per_host
         more = more[2:]
     elif policy == "node" and not more:
         found.policy = "node"
@@ -180,9 +185,10 @@ def _take_policy(found: _Options, value: str) -> bool:
 def _take_hosts(found: _Options, value: str) -> bool:
     for word in value.split(","):
         host, _, slots = word.partition(":")
-        if host.split() != [host] or "[" in word or (slots and not slots.isdigit()):
+        number = whole(slots or "1", MOST_RANKS)
+        if host.split() != [host] or "[" in word or number is None:
             return False
-        found.hosts.append((host, int(slots or 1)))
+        found.hosts.append((host, number))
     # A host that is named twice has the slots of both.
     merged: dict[str, int] = {}
     for host, number in found.hosts:
@@ -196,11 +202,10 @@ def _filled(options: _Options, hosts: Sequence[tuple[str, int]]) -> dict[int, st
     most = options.per_host or max((slots for _, slots in hosts), default=0)
     left = {host: min(slots, most) for host, slots in hosts}
     ranks = options.np or sum(left.values())
-    if ranks > sum(left.values()):
+    if ranks > min(MOST_RANKS, sum(left.values())):
         return {}
     if options.policy != "node":
-        order = [host for host, slots in left.items() for _ in range(slots)]
-        return dict(enumerate(order[:ranks]))
+        return _in_order(left.items(), ranks)
     found: dict[int, str] = {}
     while len(found) < ranks:
         for host in left:
@@ -208,6 +213,12 @@ def _filled(options: _Options, hosts: Sequence[tuple[str, int]]) -> dict[int, st
                 found[len(found)] = host
                 left[host] -= 1
     return found
+
+
+def _in_order(ranks: Iterable[tuple[str, int]], most: int = MOST_RANKS) -> dict[int, str]:
+    """Return the host of each rank, of hosts that get so many ranks one after another."""
+    hosts = (host for host, number in ranks for _ in range(number))
+    return dict(enumerate(islice(hosts, most)))
 
 
 def _torchrun_ranks(program: Sequence[str]) -> int | None:
@@ -219,4 +230,4 @@ def _torchrun_ranks(program: Sequence[str]) -> int | None:
     if not re.search(r"torchrun|torch\.distributed\.(?:run|launch)", line):
         return 0
     number = re.search(r"--nproc[-_]per[-_]node[= ](\S+)", line)
-    return int(number[1]) if number and number[1].isdigit() else None if number else 1
+    return whole(number[1], MOST_RANKS) if number else 1

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from clusterctl.node.record import RecordError, from_json
+from clusterctl.node.untrusted import whole
 
 OTHERS = -1  # in `counts`, stands for all ranks that are not listed
 
@@ -90,14 +91,15 @@ def _of_json(one: _Communicator) -> Communicator:
     silent = {rank.rank for rank in one.missing_ranks} - dead
     sizes = (one.size, one.ranks_count, len(counts) + len(one.missing_ranks))
     size = next((value for value in sizes if isinstance(value, int) and value > 0), 0)
-    name = str(one.hash or one.comm_hash)
+    name = next((str(x) for x in (one.hash, one.comm_hash) if x and isinstance(x, (str, int))), "")
     return Communicator(name, size, counts, tuple(sorted(silent)), tuple(sorted(dead)))
 
 
 _PART = re.compile(r"^#\d+-\d+ \(([0-9a-f]+)\) (\w+).*$", re.M)
-_RANK = re.compile(r"\s*Rank (\d+) ")
+_RANK = re.compile(r"\s*Rank (\d{1,9}) ")
 _LAUNCHED = re.compile(
-    r"\s*(?:(\d+) ranks have|Rank \d+ has) (?:launched up to operation (\d+)|not launched any)"
+    r"\s*(?:(\d{1,9}) ranks have|Rank \d+ has) "
+    r"(?:launched up to operation (\d{1,18})\b|not launched any)"
 )
 
 
@@ -110,8 +112,9 @@ def _of_text(text: str) -> tuple[Communicator, ...]:
         if kind == "INCOMPLETE":
             # Older versions list the ranks in one line.
             line = re.search(r"The missing ranks?: ([\d,]+)", report)
-            silent = line[1].split(",") if line else _RANK.findall(report)
-            found[name] = replace(one, silent=tuple(sorted(map(int, silent))))
+            numbers = map(whole, line[1].split(",") if line else _RANK.findall(report))
+            silent = sorted(number for number in numbers if number is not None)
+            found[name] = replace(one, silent=tuple(silent))
         elif kind == "MISMATCH":
             size, counts = _counts(report)
             found[name] = replace(one, size=size, counts=counts)

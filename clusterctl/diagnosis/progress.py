@@ -30,6 +30,8 @@ FEW_TIMES, USUAL_PART = 5, 0.9
 LONGEST_ALONE_S = 600.0
 # A job that printed steps and has been silent for so many of them is never healthy.
 SILENT_STEPS = 10
+# A time or a speed beyond is none.
+MOST = 1e12
 # A step is surely repeated if it was printed so many times as often as each of so many before.
 OFTEN, FEW_STEPS = 3, 3
 _STEP = re.compile(
@@ -66,6 +68,12 @@ def waits(line: str) -> bool:
 def is_step(line: str) -> bool:
     """Return whether a log line is about a step of a training."""
     return bool(_STEP.search(line)) and not _complains(line) and not _BEGINS.search(line)
+
+
+def number_in(row: dict[str, Any], name: str) -> float:
+    """Return a number of a row; 0 for what is none, or no time and no speed either."""
+    value = row.get(name)
+    return float(value) if isinstance(value, (int, float)) and 0 < value < MOST else 0.0
 
 
 def were(things: Sized) -> str:
@@ -162,14 +170,14 @@ class StepSigns:
         an earlier one may have left the file."""
         if 0.0 < self.job.age_s < (self.job.metrics_silent_s or 0.0):
             return []
-        rows = [row for row in self.job.metrics if isinstance(row.get("time"), (int, float))]
+        rows = [row for row in self.job.metrics if number_in(row, "time")]
         run = rows[-1].get("run") if rows else None
         return [row for row in rows if row.get("run") == run]
 
     @functools.cached_property
     def gaps_s(self) -> list[float]:
         """The seconds between the rows of the trainer's metrics."""
-        times = [float(row["time"]) for row in self.rows]
+        times = [number_in(row, "time") for row in self.rows]
         return [b - a for a, b in zip(times, times[1:]) if b > a]
 
     @functools.cached_property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
@@ -298,6 +299,12 @@ def sees_nothing(host: HostEvidence) -> bool:
 def says_nothing(problem: str) -> bool:
     """Return whether a problem of a host is that its processes could not be read."""
     return problem.startswith("processes:")
+
+
+def usual_size(sizes: Iterable[int | None]) -> int:
+    """Return the number of ranks of a job by what most ranks have as that; 0 if none leads."""
+    most = Counter(filter(None, sizes)).most_common(2)
+    return most[0][0] if len({times for _, times in most}) == len(most) > 0 else 0
 
 
 def ranks_in_words(ranks: Sequence[Rank]) -> str:

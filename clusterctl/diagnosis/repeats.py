@@ -34,13 +34,15 @@ _WHOSE = re.compile(
     r"(?i)^\s*(?:\[(?:[\w.-]+[:,])?\d+\]|\d+\s*:)|\b(?:rank|worker|node|host|process|gpu)\W{0,3}\d+"
 )
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_RESULT = re.compile(r"(?i)(?:loss|acc)\w*\W{0,3}([\d.e+-]+|nan)")
+_RESULT = re.compile(r"(?i)(?:loss|acc)\w{0,24}\W{0,3}([\d.e+-]+|nan)")
 # A monitor measures that speed while a job hangs, but a slow job may be rounded to it.
 _NO_SPEED = re.compile(r"(?i)(?<![\d.])0(?:\.0*)?\s*(?:images?|img|samples?|it|tokens?)/s")
 # A batch that is the same on all lines may be the batch's size.
 _STEPS = ("step", "iter", "iteration")
 # Several ranks print steps that are not far apart.
 _RECENT = 8
+# So many speeds fall one after another by chance in one of 120 cases.
+_ENOUGH = 5
 
 
 class Sign(Enum):
@@ -122,6 +124,22 @@ def _has_speed(line: _Line) -> bool:
     return line.text != line.at_any_speed and not _NO_SPEED.search(line.text)
 
 
+def _only_ages(lines: Sequence[_Line]) -> bool:
+    """Return whether in all of these lines, if they are enough, no time falls and no speed rises:
+    so they do where a monitor measures a job that stands, since its start for example."""
+    if len(lines) < _ENOUGH:
+        return False
+    measured = [[_aged(one) for one in _SPEED.findall(line.text)] for line in lines]
+    return all(a <= b for was, now in zip(measured, measured[1:]) for a, b in zip(was, now))
+
+
+def _aged(measured: str) -> float:
+    """Return a time, or a speed as a negative number: it grows while nothing happens."""
+    number = _NUMBER.search(measured)
+    value = float(number[0]) if number else 0.0
+    return -value if "/s" in measured else value
+
+
 def _sign(now: _Line, before: _Line | None, recent: Iterable[_Line]) -> Sign:
     """Return what a line shows. `before` is the last one of the same form, of the same rank."""
     is_idle = bool(_NO_SPEED.search(now.text))
@@ -133,10 +151,11 @@ def _sign(now: _Line, before: _Line | None, recent: Iterable[_Line]) -> Sign:
         again = any(one.counters == now.counters for one in recent)
         return Sign.UNCLEAR if again else Sign.STEP
     if not (now.has_step or is_idle):
-        # The steps of an epoch have one epoch, and may have one loss. Their speeds differ.
-        differs = any(one.text != now.text for one in (recent if _has_speed(now) else [before]))
-        if now.results or differs:
-            return Sign.STEP
+        # The steps of an epoch have one epoch, and may have one loss. Their speeds rise and fall.
+        if _has_speed(now):
+            return Sign.UNCLEAR if _only_ages([*recent, now]) else Sign.STEP
+        if now.results or before.text != now.text:
+            return Sign.UNCLEAR
     is_same = before.at_any_speed == now.at_any_speed
     if now.counters:
         return Sign.REPEATED if is_same else Sign.UNCLEAR

@@ -16,6 +16,7 @@ from typing import Any
 from clusterctl.diagnosis.evidence import Frame, ProcessEvidence, Sample, ThreadStack
 from clusterctl.diagnosis.frames import Activity, is_user, known_call, place_of
 from clusterctl.domain.ranges import format_indices
+from clusterctl.node.diagnosis.stacks import MOST_FRAMES
 from clusterctl.node.facts.native import NativeCalls
 
 # Of a set of ranks in a message.
@@ -160,7 +161,7 @@ def merge(ranks: Iterable[ProcessEvidence]) -> Branch:
     for path, there in at.items():
         branch = root
         branch.ranks |= there
-        for name in path:
+        for name in path[:MOST_FRAMES]:
             branch = branch.children.setdefault(name, Branch(name))
             branch.ranks |= there
         branch.ends |= there

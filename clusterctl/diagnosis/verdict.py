@@ -291,11 +291,14 @@ def _is_damaged(hole: str, scene: Scene) -> bool:
 def _seen(scene: Scene) -> str:
     """Return how many ranks were found, in words."""
     seen = len(scene.by_number)
+    blank = sum(len(scene.unnumbered(host)) for host in scene.evidence.hosts)
+    more = f"{count(blank, 'process')} of unknown rank"
     if not seen:
-        return "no rank was found"
+        return f"{more} {'were' if blank > 1 else 'was'} found" if blank else "no rank was found"
     if scene.size and seen < scene.size:
-        return f"{seen} of its {scene.size} ranks were found"
-    return f"all {seen} ranks were found" if seen > 1 else "its rank was found"
+        return f"{seen} of its {scene.size} ranks were found{f', and {more}' if blank else ''}"
+    whole = "all " if scene.size and seen > 1 else ""
+    return f"{whole}{count(seen, 'rank')} {'were' if seen > 1 else 'was'} found"
 
 
 def _open(scene: Scene) -> str:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from clusterctl.domain.errors import LabError
+from clusterctl.node.procfs import read_stat
 
 # Default size of a host's /data.
 VOLUME_BYTES = 2**30
@@ -130,10 +131,7 @@ def process_started(pid: int) -> int | None:
     Pids are reused. A pid together with its start identifies a process.
     """
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        fields = read_stat(f"/proc/{pid}")[1]
     except OSError:
         return None
-    # The command's name is in parentheses, and may contain spaces and parentheses itself. The start
-    # is field 22 of proc(5).
-    state, *fields = stat.rpartition(")")[2].split()
-    return None if state == "Z" else int(fields[18])
+    return None if fields[0] == "Z" else int(fields[19])

@@ -10,6 +10,7 @@ with a time zone, which is written in ISO 8601.
 * A value of the wrong type is an error that names the field: `gpus[1].name: expected a string, got
   7`. It is never replaced by a default, since a wrong number is worse than none. Where one part may
   be wrong and the others are still of use, `salvage` leaves it out, and reports it.
+* So is an integer of more than 64 bits, and what is nested so deeply that nobody can walk it.
 * Unknown keys are ignored, and a missing key is the field's default: a file may have been written
   by a version with more fields, or with fewer. A field without a default has to be there.
 * A ValueError of `__post_init__` refuses the record, with its path.
@@ -50,6 +51,9 @@ _EXPECTED: dict[Any, str] = {
     dict: "an object",
     datetime.datetime: "a time with a time zone, in ISO 8601",
 }
+
+
+MOST_BITS, MOST_LEVELS = 64, 64  # of an integer; of arrays and objects within each other
 
 
 class RecordError(ValueError):
@@ -142,8 +146,8 @@ def pick(kind: Callable[..., T], *sources: Any, **given: Any) -> T:
 
 
 def finite(data: Any) -> Any:
-    """Return data with None for each number that JSON does not have: a loss may be NaN."""
-    if isinstance(data, float):
+    """Return data with None for each number that is not finite as a float: a loss may be NaN."""
+    if isinstance(data, (int, float)):
         return data if abs(data) <= sys.float_info.max else None
     if isinstance(data, (list, tuple)):
         return [finite(one) for one in data]
@@ -174,8 +178,8 @@ def hints_of(described: Callable[..., Any]) -> dict[str, Any]:
 
 # Types that are in JSON as they are.
 _PLAIN = frozenset((str, int, bool, type(None)))
-# `dict` without types is an object of any content.
-_WHOLE = _PLAIN | {dict}
+_EXACT = _PLAIN - {int}
+_CONTAINERS = frozenset((dict, list, tuple))
 
 
 # Python 3.10 has a type of its own for `X | None`.
@@ -214,13 +218,19 @@ def _is_exact(kind: Any, data: Any) -> bool:
     """Return whether the data are the value: a shortcut for what most fields are."""
     # Not isinstance(): True is an int to Python, and not to JSON. JSON has neither infinity nor
     # NaN, but Python's parser accepts both.
-    is_exact = type(data) is kind
-    return is_exact and (kind in _WHOLE or (kind is float and abs(data) <= sys.float_info.max))
+    if type(data) is not kind:
+        return False
+    if kind is int:
+        return bool(data.bit_length() <= MOST_BITS)
+    return kind in _EXACT or (kind is float and abs(data) <= sys.float_info.max)
 
 
 def _read(kind: Any, data: Any) -> Any:
-    if kind is Any or _is_exact(kind, data):
+    if _is_exact(kind, data):
         return data
+    # `dict` without types is an object of any content.
+    if kind is Any or type(data) is kind is dict:
+        return _walkable(data)
     if _is_record(kind):
         return _read_record(kind, data)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
@@ -254,6 +264,16 @@ def _read(kind: Any, data: Any) -> Any:
                 return time
         kind = datetime.datetime
     raise _wrong(kind, data)
+
+
+def _walkable(data: Any) -> Any:
+    level = [data] if type(data) in _CONTAINERS else []
+    for _ in range(MOST_LEVELS):
+        if not level:
+            return data
+        parts = (one.values() if type(one) is dict else one for one in level)
+        level = [one for part in parts for one in part if type(one) in _CONTAINERS]
+    raise RecordError(f"nested in more than {MOST_LEVELS} levels")
 
 
 def _items(origin: Any, inner: tuple[Any, ...], data: Any) -> list[Any]:
@@ -341,6 +361,8 @@ def _salvage(kind: Any, data: Any, keys: tuple[str | int, ...], problems: list[R
 
 
 def _wrong(kind: Any, data: Any) -> RecordError:
+    if kind is type(data) is int:
+        return RecordError(f"expected an integer of at most {MOST_BITS} bits")
     return RecordError(f"expected {_EXPECTED[kind]}, got {_shown(data)}")
 
 

@@ -30,7 +30,7 @@ import clusterctl
 from clusterctl.bootstrap.wheels import program_in_wheel
 from clusterctl.diagnosis.case import numbered
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence
-from clusterctl.diagnosis.ranks import sees_nothing
+from clusterctl.diagnosis.ranks import sees_nothing, usual_size
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,
@@ -305,9 +305,10 @@ def ask(
 def _with_clock(host: HostEvidence, clock: str, sent_at: float, answered_at: float) -> HostEvidence:
     """Return the evidence with how far the node's clock is ahead of ours. It read its clock during
     the round trip: compare it with the middle of that. The error is at most half of it."""
-    try:
+    now_s = math.nan
+    with suppress(ValueError):
         now_s = float(clock)
-    except ValueError:
+    if not math.isfinite(now_s):
         return replace(host, problems=(*host.problems, *_damaged(f"clock: {clock[:60]!r}")))
     return replace(
         host,
@@ -398,6 +399,6 @@ def job_of(
         evidence,
         state=JobState.RUNNING,
         age_s=oldest_s if on_head.age_s is None else on_head.age_s,
-        size=max(sizes, default=0),
+        size=usual_size(sizes),
         line=shlex.join(on_head.line),
     )

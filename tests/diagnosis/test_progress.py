@@ -412,7 +412,8 @@ BY_BATCH = [f"batch {one % 5 * 100} {800 + one % 13}.{one % 10} images/s" for on
             *(line for epoch in range(3) for line in speeds(f"Epoch {epoch}:", 10)),
             *speeds("Epoch 3:", 60),
         ],
-        [*["epoch 0 loss 2.303"] * 5, *["epoch 1 loss 2.303"] * 60],
+        # A mean since the start gets better after a slow beginning.
+        [f"Epoch 8: {900 - 900 / one:.1f} images/s" for one in range(1, 60)],
         # Of speeds that are rounded, some are the same.
         [f"Epoch 8: {one // 3 % 2 + 812} images/s" for one in range(60)],
         # A counter that begins again with each epoch.
@@ -441,6 +442,13 @@ def test_lines_without_a_number_of_their_own_are_steps(lines, is_timed):
         [*speeds("Epoch 7:", 20), *["Epoch 7: 0.0 images/s"] * 20],
         [*speeds("Epoch 7:", 20), *["Epoch 7: 812.3 images/s"] * 20],
         [*speeds("Epoch 7:", 20), *["epoch 7, GPU 0 %"] * 20],
+        [*speeds("Epoch 7:", 20), *(f"epoch 7, GPU {one % 3} %" for one in range(20))],
+        # The loss of a model that learns nothing, or the last one, printed again and again.
+        [*["epoch 0 loss 2.303"] * 5, *["epoch 1 loss 2.303"] * 60],
+        # A speed since the start, or a time, which a monitor measures while the job stands.
+        [*speeds("Epoch 7:", 20), *(f"Epoch 7: {9e4 / n:.1f} images/s" for n in range(111, 140))],
+        [*speeds("Epoch 7:", 20), *(f"Epoch 7: {n} s, {900 / n:.1f} it/s" for n in range(9, 40))],
+        [f"Epoch 7: loss 0.61, {n / 7:.2f} s/it, {n % 3} GB" for n in range(40)],
     ],
 )
 def test_lines_without_a_number_of_their_own_that_repeat_clear_nobody(lines):

@@ -529,6 +529,20 @@ def test_without_a_job_nothing_is_known():
     assert (found.check, found.exit_status) == ("idle", 3)
 
 
+def test_what_a_kernel_killed_for_memory_is_told_where_no_job_is_found():
+    """A job by hand that has ended has no record: it may have ended so."""
+    evidence = with_processes(on_host_2(kernel_log=KILLED), lambda one: None)
+    found = diagnose(replace(evidence, job=None, source="--hosts hosts"))
+    assert (found.check, found.exit_status) == ("idle", 3)
+    [told] = found.findings
+    assert told.message == (
+        "the kernel of demo-2 (10.0.0.7) killed python (pid 1005) for want of memory 30 s ago"
+    )
+    long_ago = [{**one, "age_s": 1e5} for one in KILLED]
+    evidence = with_processes(on_host_2(kernel_log=long_ago), lambda one: None)
+    assert not diagnose(replace(evidence, job=None, source="--hosts hosts")).findings
+
+
 def test_what_was_not_looked_at_is_told():
     dark = with_rank(STUCK, *range(8), samples=SPIN)
     dark = with_host(dark, 3, error="did not answer in time", processes=(), quarantined="x")

@@ -70,7 +70,8 @@ class Node:
 
 texts = st.text()
 numbers = st.floats(allow_nan=False, allow_infinity=False)
-gpus = st.builds(Gpu, texts, st.integers())
+whole = st.integers(1 - (1 << 64), (1 << 64) - 1)
+gpus = st.builds(Gpu, texts, whole)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | numbers | texts,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
@@ -83,8 +84,8 @@ nodes = st.builds(
     numbers,
     st.sampled_from(Colour),
     st.lists(gpus, max_size=3).map(tuple),
-    st.tuples(st.integers(), texts),
-    st.dictionaries(texts, st.none() | st.integers(), max_size=3),
+    st.tuples(whole, texts),
+    st.dictionaries(texts, st.none() | whole, max_size=3),
     st.none() | gpus,
     st.frozensets(texts, max_size=3),
     json_values,

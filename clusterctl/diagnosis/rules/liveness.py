@@ -404,10 +404,12 @@ def _in_kernel(scene: Scene, rank: Rank, shown: tuple[str, ...]) -> RankFinding:
         what += f" ({channel}: a remote file system does not answer)"
     elif re.search(r"nvidia|nv_|os_acquire", channel):
         what += f" ({channel}: the GPU's driver does not answer)"
+    elif channel.startswith("fanotify"):
+        what += f" ({channel}: what has to permit it, as a virus scanner, does not answer)"
     elif channel:
         what += f" ({channel})"
     hint = scene.hints.steps(
-        "no signal ends such a process but what it waits for: check that file system or device",
+        "perhaps no signal ends it but what it waits for: check that file system or device",
         scene.hints.cluster(f"clusterctl reboot NAME {rank.host.index} ends it"),
     )
     return RankFinding("rank.uninterruptible", severity, rank, what, shown, hint)

@@ -15,9 +15,11 @@ from clusterctl.explain.explanation import Explanation, LogFinding
 from clusterctl.explain.failing import LineKind
 from clusterctl.explain.signature import Role
 from clusterctl.node.jobs.spec import AT_SHUTDOWN, JobState
+from clusterctl.node.untrusted import whole
 
 # Ids of known log lines that a full disk or a full /dev/shm can cause.
 RANK_TEXT = 200  # characters that are compared
+LATELY_S = 3600.0  # in which a job may have run that is not found any more
 NO_ROOM = {"system.no-space", "mpi.backing-file", "nccl.shm-full", "torch.shm", "system.bus-error"}
 
 
@@ -39,7 +41,10 @@ def root_error(scene: Scene) -> LogFinding | None:
 
 def kernels(scene: Scene) -> Iterator[Cause]:
     """Known errors in the kernel messages of the hosts since the job began: memory, GPUs, disks."""
-    if scene.evidence.job is None or scene.job.state is JobState.SUCCEEDED:
+    if scene.evidence.job is None:
+        yield from _killed_lately(scene)
+        return
+    if scene.job.state is JobState.SUCCEEDED:
         return
     blocks = not scene.advances and scene.job.state is not JobState.CANCELLED
     for host in scene.hosts:
@@ -51,6 +56,25 @@ def kernels(scene: Scene) -> Iterator[Cause]:
                 yield _of_kernel(scene, host, one, ERROR if severe else WARNING, severe)
 
 
+def _killed_lately(scene: Scene) -> Iterator[Cause]:
+    """What the kernels have killed for memory lately. A job that is not found may have ended so."""
+    for host in scene.evidence.hosts:
+        for one in reversed(host.known.kernel_log):
+            killed = re.search(r"Killed process (\d{1,9}) \(([^)]{1,60})\)", one.text)
+            if killed and one.age_s is not None and one.age_s <= LATELY_S:
+                yield Cause(
+                    "host.oom",
+                    INFO,
+                    f"the kernel of {called(host)} killed {killed[2]} (pid {killed[1]}) for want "
+                    f"of memory {format_duration(one.age_s)} ago",
+                    host.host,
+                    "a job whose process it was has ended by that: fewer or smaller ranks on it",
+                    evidence=(one.text[:300],),
+                    blocks=False,
+                )
+                break
+
+
 def _of_kernel(
     scene: Scene, host: HostEvidence, one: LogFinding, severity: Severity, blocks: bool
 ) -> Cause:
@@ -60,7 +84,7 @@ def _of_kernel(
     message = f"the kernel of {called(host)}: {one.cause}"
     if "oom" in check:
         pids = re.findall(
-            r"Killed process (\d+)|[, ]pid=(\d+)", "\n".join(scene.kernel_lines(host))
+            r"Killed process (\d{1,9})|[, ]pid=(\d{1,9})", "\n".join(scene.kernel_lines(host))
         )
         numbers = {scene.rank_of_pid(host, int(first or second)) for first, second in pids} - {None}
         if numbers:
@@ -149,8 +173,9 @@ def failure(scene: Scene, one: LogFinding | None) -> Cause:
         if unknown:
             text = f"{begin}: {unknown[0].text[:300]}{by}"
             shown = (f"line {unknown[0].line}: {unknown[0].text[:300]}",)
-            if unknown[0].rank.isdigit():
-                ranks = (int(unknown[0].rank),)
+            own = whole(unknown[0].rank)
+            if own is not None:
+                ranks = (own,)
                 at = scene.host_of.get(ranks[0])
             host = at.host if at else None
             if ranks and not by:
@@ -224,11 +249,8 @@ def _ranks_that_say(scene: Scene, one: LogFinding | None) -> tuple[int, ...]:
     unknown = scene.explained.unknown
     text = (one.text if one else unknown[0].text if unknown else "").strip()[:RANK_TEXT]
     logs = scene.job.rank_logs
-    named = [
-        int(rank)
-        for rank, lines in logs.items()
-        if text and rank.isdigit() and any(text in line for line in lines)
-    ]
+    numbers = (whole(rank) for rank, lines in logs.items() if any(text in one for one in lines))
+    named = [rank for rank in numbers if text and rank is not None]
     return tuple(sorted(named)) if len(named) * 2 <= max(2, len(logs)) else ()
 
 

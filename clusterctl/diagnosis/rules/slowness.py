@@ -11,7 +11,7 @@ from clusterctl.diagnosis.case import WARNING, Cause, RankFinding, Scene, combin
 from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.diagnosis.frames import Activity
 from clusterctl.diagnosis.hostchecks import card_errors_in_words, idle_among
-from clusterctl.diagnosis.progress import FEW_TIMES
+from clusterctl.diagnosis.progress import FEW_TIMES, number_in
 from clusterctl.diagnosis.ranks import Rank, called, is_saving, rank_lines, syscall_path
 from clusterctl.diagnosis.repeats import NUMBERED
 from clusterctl.diagnosis.tree import label
@@ -362,13 +362,8 @@ def slowed_down(scene: Scene) -> Iterator[Cause]:
     if fell and not scene.rows:
         yield fell
         return
-    speeds = [
-        float(row["images_per_s"])
-        for row in scene.rows
-        if row.get("kind") == "train"
-        and isinstance(row.get("images_per_s"), (int, float))
-        and row["images_per_s"] > 0
-    ]
+    of_training = (row for row in scene.rows if row.get("kind") == "train")
+    speeds = [*filter(None, (number_in(row, "images_per_s") for row in of_training))]
     unit = "images/s"
     if not speeds:
         speeds, unit = [1 / gap_s for gap_s in scene.gaps_s], "rows/s"

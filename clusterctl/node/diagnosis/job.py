@@ -306,14 +306,19 @@ def _of_hand(job: JobByHand, launcher: processes.Process, log_lines: int) -> dic
             with contextlib.suppress(OSError):
                 cwd = os.readlink(f"/proc/{launcher.pid}/cwd")  # noqa: PTH115
                 hosts = text_in(Path(cwd, value))
+    age_s = processes.describe(launcher).age_s
+    log = _log(Path(logs[0].source) if logs else None, log_lines)
+    if (log.get("log_silent_s") or 0.0) > age_s + FUTURE_S:
+        # It appends to the log of an earlier job, as nohup does, and has written nothing so far.
+        log.update(log_silent_s=age_s, log_first=[], log=[])
     return {
         "line": launcher.argv,
         "launcher": launcher.pid,
-        "age_s": processes.describe(launcher).age_s,
+        "age_s": age_s,
         "log_dir": str(Path(metrics).parent) if metrics else "",
         "hosts": hosts,
         "log_name": logs[0].path if logs else "",
-        **_log(Path(logs[0].source) if logs else None, log_lines),
+        **log,
         **_metrics(Path(metrics) if metrics else None),
     }
 
@@ -324,7 +329,8 @@ def _open_paths(found: Sequence[processes.Process]) -> list[str]:
         with contextlib.suppress(OSError):
             for fd in sorted(os.listdir(f"/proc/{one.pid}/fd"), key=int):  # noqa: PTH208
                 path = _target(one.pid, fd)
-                if path.startswith("/") and os.path.isfile(path):  # noqa: PTH113
+                # A file on a mount that is dead would never be found. These are few.
+                if path.endswith((METRICS, *LOGS)) and os.path.isfile(path):  # noqa: PTH113
                     paths.append(path)
     return paths
 

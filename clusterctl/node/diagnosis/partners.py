@@ -75,7 +75,7 @@ def _ends(pid: int, state: str, channel: str, call: str) -> Iterator[tuple[int, 
     if state in "tT":
         yield from ((tracer, "traces") for tracer in _tracers(pid))
     if name in LOCKS:
-        yield from ((holder, "locks") for holder in _holders(pid))
+        yield from ((holder, "locks") for holder in _holders(pid, path))
     elif name in STARTS or name.startswith("wait"):
         yield from ((child, "child") for child in _children(pid, name in STARTS))
     elif path.startswith("/dev/pts/") and not name.startswith(READS):  # that waits for its user
@@ -128,16 +128,21 @@ def _tracers(pid: int) -> Iterator[int]:
             yield int(found[1])
 
 
-def _holders(pid: int) -> Iterator[int]:
-    """Yield the holders of the lock that a process waits for (proc_locks(5))."""
+def _holders(pid: int, path: str) -> Iterator[int]:
+    """Yield the holders of the lock on a file that a process waits for: who has locked it
+    (proc_locks(5)), or if that is gone or not known, as of OFD locks, who has it open locked."""
     holder: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/locks").read_text().splitlines():
             words = line.split()
             if "->" not in words:
                 holder[words[0]] = int(words[4])
-            elif int(words[5]) == pid and words[0] in holder:
+            elif int(words[5]) == pid and Path(f"/proc/{holder.get(words[0])}").exists():
                 yield holder[words[0]]
+                return
+    for other, fd, target in _descriptors():
+        if target == path and other != pid and _info(other, fd, "lock"):
+            yield other
 
 
 @functools.lru_cache(maxsize=1)

@@ -23,7 +23,10 @@ def ask_ras(addresses: list[str], within_s: float) -> str:
             answer = _ask(address, deadline)
         except ConnectionRefusedError:
             continue
-        except (OSError, ValueError) as error:
+        except (ValueError, OverflowError, socket.gaierror) as error:
+            silent = f"{address} is no address ({error})"
+            continue
+        except OSError as error:
             silent = f"{address} listens, and does not answer ({error})"
             continue
         if answer:

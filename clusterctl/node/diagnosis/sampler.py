@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Optional
 
+from clusterctl.node import untrusted
 from clusterctl.node.diagnosis import job, partners, ras, sockets, stacks
 from clusterctl.node.facts import disks, flight, gpus, network, system
 from clusterctl.node.facts.processes import hidden_users, user_name
@@ -31,6 +32,9 @@ from clusterctl.node.record import to_data
 NICENESS = 5
 GLANCE_S = 0.1
 MOST_SOURCES = 32
+MOST_GPUS = 1024  # of a host
+MOST_WORDS = 256  # of a command line
+SCRIPTS = "the ranks' scripts"
 MOST_FILES = 64
 MOST_SOCKETS = 256
 MOST_THREADS = 1024
@@ -165,6 +169,7 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
         "EFA's counters": lambda: [to_data(one) for one in network.efa_cards(watched_s)],
         "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(), min(3.0, within_s - 0.5)),
         "jobs of other users": lambda: [*hidden_users()],
+        SCRIPTS: scripts,
     }
     if request.head:
         parts["the job's record"] = lambda: job.collect(request.job, request.log_lines, watched_s)
@@ -173,6 +178,8 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
     readings = read([*own, *asked])
     said = {one.label: one.value for one in readings[: len(own)] if not one.error}
     seen = said.get("processes", {})
+    for entry in seen.get("processes", ()):
+        entry["sources"] = said.get(SCRIPTS, {}).get(str(entry["pid"]), {})
     errors = [f"{one.label}: {one.error}" for one in readings[: len(own)] if one.error]
     host = {
         "processes": seen.get("processes", []),
@@ -232,7 +239,6 @@ def look(
                 entry = known.setdefault(one.identity, describe(one))
                 entry["group"] = entry["group"] or groups.get(one.pid, "")
                 entry["samples"].append(sample)
-                entry["sources"] = entry["sources"] or sources(one, entry)
                 # Of a rank's own processes, such as a data loader's, the last look is enough.
                 is_worker = one.role == "child" and processes.is_python(one)
                 if one.role == "rank" or (number == samples - 1 and is_worker):
@@ -304,14 +310,22 @@ def network_bytes() -> list[int]:
     return net
 
 
-def sources(one: processes.Process, told: dict[str, Any]) -> dict[str, str]:
+def scripts() -> dict[str, dict[str, str]]:
+    """Return what `sources` finds for each rank here, by process ID. These files may be on a mount
+    that is dead: so nothing else waits for them."""
+    found = processes.find_any()
+    mark_ranks(found)
+    return {str(one.pid): sources(describe(one)) for one in found if one.role == "rank"}
+
+
+def sources(told: dict[str, Any]) -> dict[str, str]:
     """Return hashes, by name, of a rank's script and of the modules beside it that it imports. A
     file changed after the start of the process is left out: the process runs an older version."""
-    scripts = [word for word in told["argv"][1:] if word.endswith(".py")]
-    if one.role != "rank" or not scripts:
+    named = [word for word in told["argv"][1:] if word.endswith(".py")]
+    if not named:
         return {}
-    script = Path(told["cwd"], scripts[0])
-    imported = re.findall(r"(?m)^\s*(?:from|import) (\w+)", text_of(str(script)))
+    script = Path(told["cwd"], named[0])
+    imported = re.findall(r"(?m)^[ \t]*(?:from|import) (\w+)", text_of(str(script)))
     beside = [script.with_name(f"{name}.py") for name in sorted(set(imported))]
     started = time.time() - told["age_s"]
     found = {}
@@ -401,19 +415,15 @@ def describe(one: processes.Process) -> dict[str, Any]:
     """Return the evidence about a process, without samples."""
     told = processes.describe(one)
     environ = {processes.text(name): processes.text(value) for name, value in one.environ.items()}
-
-    def number(*names: str) -> int | None:
-        texts = (environ.get(name, "") for name in names)
-        return next((int(text) for text in texts if text.isdigit()), None)
-
     place = launchers.rank_identity(one.environ)
-    local = place.local_rank if place else None
+    local, size = (place.local_rank, place.size) if place else (None, None)
     if local is None:
-        local = number("PMIX_LOCAL_RANK", "HOROVOD_LOCAL_RANK")
+        local = launchers.number_in(one.environ, (b"PMIX_LOCAL_RANK", b"HOROVOD_LOCAL_RANK"))
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     gpus = [] if local is None else [local]
     if visible is not None:
-        listed = [int(word) for word in visible.split(",") if word.strip().isdigit()]
+        numbered = (untrusted.whole(word.strip(), MOST_GPUS) for word in visible.split(","))
+        listed = [number for number in numbered if number is not None]
         # If the ranks here see the same several GPUs, each uses that of its local rank.
         gpus = listed[local : local + 1] if local is not None and len(listed) > 1 else listed
     cwd = ""
@@ -426,13 +436,14 @@ def describe(one: processes.Process) -> dict[str, Any]:
         "role": told.role,
         "rank": told.rank if one.role == "rank" else None,
         "local_rank": local if one.role == "rank" else None,
-        "size": (place.size if place else None) or number("HOROVOD_SIZE"),
+        "size": size or launchers.number_in(one.environ, (b"HOROVOD_SIZE",)),
         "job_id": told.job_id,
         "launcher": place.launcher if place and one.role == "rank" else "",
         "group": "",
         "slurm_job": environ.get("SLURM_JOB_ID", ""),
         "gpus": gpus if one.role == "rank" else [],
-        "argv": told.argv,
+        # A command line may have megabytes, and there may be many ranks.
+        "argv": [word[: untrusted.LONGEST_LINE] for word in told.argv[:MOST_WORDS]],
         "cwd": cwd,
         "age_s": told.age_s,
         "variables": {name: value for name, value in environ.items() if name.startswith(VARIABLES)},
@@ -628,10 +639,11 @@ def wait_of(pid: int) -> tuple[str, str, str]:
 
 def call_of(pid: int, said: str, paths: dict[int, str]) -> str:
     """Return the call of a thread, such as `read /data/train-00017` or `futex`; `running` if it is
-    in none; empty if that is not permitted. `said` is /proc/PID/syscall."""
+    in none; empty if that is not permitted, or if it waits outside of any, as for a page of memory.
+    `said` is /proc/PID/syscall."""
     words = said.split()
     if not words or words == ["running"] or not words[0].isdigit():
-        return " ".join(words[:1])
+        return "running" if words == ["running"] else ""
     number = int(words[0])
     for kind, names in CALLS.get(os.uname().machine, {}).items():
         name = names.get(number)

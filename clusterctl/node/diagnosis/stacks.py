@@ -21,6 +21,7 @@ from typing import Any, Optional, Tuple
 
 from clusterctl.node.jobs import processes
 from clusterctl.node.record import RecordError, from_json
+from clusterctl.node.untrusted import whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -316,7 +317,7 @@ def read_faulthandler(text: str) -> list[dict[str, Any]]:
                 }
             )
         elif call and threads:
-            number = int(call[2]) if call[2].isdigit() else 0
+            number = whole(call[2]) or 0
             frame = {"function": call[3], "file": call[1], "line": number, "native": False}
             threads[-1]["frames"].insert(0, frame)
     return threads

@@ -16,7 +16,7 @@ from clusterctl.node.procfs import read_stat
 
 FIRST_PERSON = 1000  # user IDs below are those of the system's accounts
 SLURMS = "slurmstepd"  # starts the tasks of a step
-PORT = re.compile(r"(?:MASTER_PORT=|--master_port )(\d+)")
+PORT = re.compile(r"(?:MASTER_PORT=|--master_port )(\d{1,5})(?!\d)")
 
 
 # /proc/PID/cmdline of a process that hangs in the kernel may hang, too.

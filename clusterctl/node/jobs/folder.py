@@ -53,7 +53,7 @@ from clusterctl.node.record import RecordError, from_json, to_json
 
 # Dumps of PyTorch's Flight Recorder, on the node of their rank, whose number follows.
 DUMP_PREFIX = "/tmp/clusterctl.{job_id}.flight."
-DUMP = re.compile(r"clusterctl\.([\w-]+)\.flight\.(\d+)")
+DUMP = re.compile(r"clusterctl\.([\w-]+)\.flight\.(\d{1,9})")
 JOBS = Path.home() / ".clusterctl" / "jobs"
 CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --script`, on every node
 # mpirun's launch agent on every node (start_daemon.py), below the home folder.

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import Mapping, NamedTuple, Optional, Sequence
 
+from clusterctl.node.untrusted import MOST_RANKS, whole
+
 Environ = Mapping[bytes, bytes]
 
 
@@ -112,13 +114,13 @@ _NAMESPACE = re.compile(r"ess_base_nspace (\S+)@0")
 def rank_identity(environ: Environ) -> RankIdentity | None:
     """Return what the environment of a process has of its rank; None if it is no rank."""
     for row in LAUNCHERS:
-        rank = _number(environ, (row.rank,))
+        rank = number_in(environ, (row.rank,))
         if rank is None or not all(name in environ for name in row.needs):
             continue
-        size = _number(environ, row.size)
+        size = number_in(environ, row.size)
         if row.name == SLURM and (size is None or size < 2):
             continue  # a single task: a shell, or what starts the ranks
-        local = _number(environ, row.local_rank)
+        local = number_in(environ, row.local_rank)
         parts = [environ.get(name, b"").decode(errors="replace") for name in row.job]
         return RankIdentity(row.name, rank, size, local, ":".join(parts) if all(parts) else "")
     return None
@@ -135,6 +137,7 @@ def job_of_daemon(argv: Sequence[str]) -> str:
     return f"{of_prted[1]}@1" if of_prted else ""
 
 
-def _number(environ: Environ, names: Sequence[bytes]) -> int | None:
-    texts = (environ.get(name, b"") for name in names)
-    return next((int(text) for text in texts if text.isdigit()), None)
+def number_in(environ: Environ, names: Sequence[bytes]) -> int | None:
+    """Return the number of a rank, or of ranks, in the first of these variables that has one."""
+    numbers = (whole(environ.get(name, b""), MOST_RANKS) for name in names)
+    return next((one for one in numbers if one is not None), None)

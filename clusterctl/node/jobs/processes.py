@@ -320,12 +320,17 @@ def job_processes(
         wanted |= {pid for pid, process in processes.items() if is_python(process)}
     wanted -= ancestors(processes, own)
     if any_launcher:
-        # torchrun and the like, which would start their ranks again.
+        # torchrun and the like, which would start their ranks again. What has written a title over
+        # its environment is known as theirs only by its parent.
         above = {pid for one in wanted for pid in ancestors(processes, one)}
+        above |= {one.ppid for one in processes.values() if one.is_unreadable} & {*processes}
         above -= wanted | ancestors(processes, own)
         starters = {pid for pid in above if is_starter(processes[pid])}
         for pid in starters:
             processes[pid].role = "launcher"
+        for pid in descendants(starters, processes) - ancestors(processes, own):
+            processes[pid].role = processes[pid].role or "child"
+            wanted.add(pid)
         wanted |= starters
     return [processes[pid] for pid in sorted(wanted)]
 

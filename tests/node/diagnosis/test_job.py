@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -139,6 +141,21 @@ def test_a_log_is_found_behind_a_pipe_and_after_its_path_is_gone(tmp_path, launc
         (str(deleted), f"{gone} (deleted)", "from gone\n"),
     ]
     assert (evidence["log_name"], evidence["log"]) == (str(behind), ["from tee"])
+
+
+def test_what_an_earlier_job_has_left_in_the_log_tells_nothing_of_one_that_appends_to_it(
+    tmp_path, launched
+):
+    """As with nohup, which appends to nohup.out."""
+    log = tmp_path / "nohup.out"
+    log.write_text("step 90\nTraceback (most recent call last):\n")
+    pid = launched(log)
+    os.utime(log, (time.time() - 3600,) * 2)
+    found = diagnosis._collect(str(pid), 9)
+    assert (found["log_name"], found["log"], found["log_first"]) == (str(log), [], [])
+    assert found["log_silent_s"] < 3000
+    os.utime(log)
+    assert diagnosis._collect(str(pid), 9)["log"][:1] == ["step 90"]
 
 
 def test_the_jobs_by_hand_are_known_apart_by_their_launchers():

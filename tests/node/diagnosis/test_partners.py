@@ -21,6 +21,21 @@ opens = (os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)
 os.posix_spawn("/bin/true", ["true"], {}, file_actions=[opens])
 """
 
+# Locks a file, or waits for its lock: by flock(2) or, as no process owns it, by an OFD lock.
+LOCKS = """
+import fcntl, os, struct, sys, time
+path, kind, *more = sys.argv[1:]
+fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+if kind == "flock":
+    fcntl.flock(fd, fcntl.LOCK_EX)
+else:
+    fcntl.fcntl(fd, 38, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))  # F_OFD_SETLKW
+if more and os.fork():
+    os._exit(0)
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
 
 @pytest.fixture
 def start():
@@ -101,3 +116,16 @@ def test_a_child_that_is_waited_for(start):
     process = start("sh", "-c", "sleep 600; true")
     [child] = waits(process, "wait")
     assert child[1:3] == ("child", process.pid)
+
+
+@pytest.mark.parametrize("kind", [("ofd",), ("flock",), ("flock", "inherited")])
+def test_who_holds_a_lock_also_one_of_which_the_kernel_names_no_process(start, tmp_path, kind):
+    """Nor has what has locked the file to live on: a child of it may have the file open."""
+    path = str(tmp_path / "lock")
+    holder = start(sys.executable, "-c", LOCKS, path, *kind, stdout=subprocess.PIPE)
+    held_by = int(holder.stdout.readline())
+    if kind[1:]:
+        holder.wait()
+    waiter = start(sys.executable, "-c", LOCKS, path, kind[0])
+    call = "flock" if kind[0] == "flock" else "fcntl"
+    assert [one[:3] for one in waits(waiter, call)] == [(held_by, "locks", waiter.pid)]

@@ -222,6 +222,22 @@ def test_a_process_that_ends_while_it_is_looked_at():
         assert sampler.call_of(process.pid, "0 0x3 0x1", {3: "/a b"}) in ("read /a b", "call 0")
 
 
+def test_who_waits_for_a_page_of_memory_is_in_no_system_call():
+    assert sampler.call_of(os.getpid(), "-1 0x7ffc 0x7f01", {}) == ""
+    assert sampler.call_of(os.getpid(), "running", {}) == "running"
+
+
+def test_what_no_rank_can_be_numbered_with_ends_no_look():
+    """A program may have any environment."""
+    digits = b"9" * 5000
+    environ = {b"OMPI_COMM_WORLD_RANK": digits, b"CUDA_VISIBLE_DEVICES": digits + b",1"}
+    one = Process(os.getpid(), 1, "train", ["train"], environ | {b"PMIX_LOCAL_RANK": digits})
+    one.role = "rank"
+    sampler.mark_ranks([one])
+    found = sampler.describe(one)
+    assert (found["rank"], found["size"], found["gpus"]) == (None, None, [1])
+
+
 def test_a_container_that_does_not_permit_netlink(monkeypatch):
     def refused():
         raise PermissionError("not permitted")

@@ -22,6 +22,7 @@ from clusterctl.cli.main import cli, run_command
 from clusterctl.domain.errors import HostUnreachable
 from clusterctl.jobs.deploy import LAUNCHER_PATH
 from clusterctl.jobs.processes import end_processes, list_processes
+from clusterctl.node.diagnosis.sampler import mark_ranks
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.processes import job_processes as job_processes_of
 from clusterctl.node.jobs import processes
@@ -159,6 +160,26 @@ def test_a_launcher_without_ranks_on_its_host_is_of_the_job_that_it_is_known_to_
     found = [above, ssh, rank]
     assert processes.groups_of(found) == {}
     assert processes.groups_of(found, {7: "a", 9: "b"}) == {7: "a", 8: "a"}
+
+
+@pytest.mark.parametrize("titled", [(8, 9), (9,)])
+def test_ranks_with_titles_are_those_of_the_torchrun_that_has_started_them(titled):
+    """Nothing but their parent shows whose they are."""
+    torch = {b"TORCHELASTIC_RUN_ID": b"none", b"RANK": b"0"}
+    torch |= {b"MASTER_ADDR": b"n1", b"MASTER_PORT": b"29500"}
+    listed = {
+        pid: Process(pid, ppid, "python3", argv, environ)
+        for pid, ppid, argv, environ in (
+            (2, 1, ["worker of a web server"], TITLE),
+            (7, 1, ["python3", "/usr/bin/torchrun", "train.py"], {}),
+            (8, 7, ["train"], TITLE if 8 in titled else torch),
+            (9, 7, ["train"], TITLE),
+        )
+    }
+    found = processes.job_processes(listed, 99, any_launcher=True)
+    mark_ranks(found)
+    roles = {one.pid: one.role for one in found}
+    assert roles == {7: "launcher", 8: "rank", 9: "rank"}
 
 
 def test_a_torchrun_above_ranks_is_their_launcher_on_hosts_of_no_cluster():
