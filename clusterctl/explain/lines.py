@@ -20,14 +20,15 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 # Tags with the rank: mpirun's `[1,6]<stderr>:` and `[prterun-demo-0-17@1,6]<stderr>:`, horovodrun's
 # `[6]<stderr>:`, all with or without a time stamp; PyTorch's `[rank6]:`, torchrun's `[default6]:`.
 # cfn-init's tag has no rank: `2016-11-01 04:03:41,389 P5245 [INFO]` and a tab stand before all that
-# its commands print, errors too. Nor has the label of `srun -l` and ctest, `3: `: a task or a test.
+# its commands print, errors too.
 _TAG = re.compile(
     r"(?:\w{3} \w{3} +\d+ [\d:]{8} \d{4})?\[(?:[\w.@-]+,)?(?P<rank>\d+)\](?:\[[\w.:-]+\])?<std"
     r"(?:out|err|diag)>: ?"
     r"|\[(?:rank|default)(?P<torch>\d+)\]: ?"
-    r"|^ {0,2}(?P<label>\d{1,5}): (?=[^\s\d\[]|\[[\w.-]+:\d)"
     r"|^\d{4}-\d\d-\d\d [\d:]{8},\d{3} P\d+ \[INFO\] (?:\t|  )\s*"
 )
+# The label of `srun -l` and ctest, `3: `. It is a task or a test, so it claims no rank.
+_LABEL = re.compile(r" {0,2}(\d{1,5}):(?: (?=[^\d\[]|\[[\w.-]+:\d)|$)")
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 _MONTH = "[A-Z][a-z]{2}"
 # Time stamps: 2026-11-22T10:07:44.5 | Sun Nov 22 10:07:44 2026 | I1122 10:07:44.5
@@ -70,15 +71,19 @@ def clean(text: str) -> str:
     """Return the line without colours and without the tag of mpirun, horovodrun or PyTorch."""
     if "\x1b" in text:
         text = _ANSI.sub("", text)
-    if "<std" in text or "]:" in text or "[INFO]" in text or text.lstrip()[:1].isdigit():
+    if "<std" in text or "]:" in text or "[INFO]" in text:
         text = _TAG.sub("", text)
+    if label := _LABEL.match(text):
+        text = text[label.end() :]
     return text.rstrip()
 
 
 def tag_of(raw: str) -> str:
     """Return the rank in a line's tag, or "" if the line has no tag."""
+    if label := _LABEL.match(raw):
+        return label[1]
     tag = _TAG.search(raw)
-    return tag["rank"] or tag["torch"] or tag["label"] or "" if tag else ""
+    return tag["rank"] or tag["torch"] or "" if tag else ""
 
 
 def following(lines: Sequence[bytes], number: int, count: int) -> list[tuple[int, str]]:

@@ -26,6 +26,13 @@ NEAR = [
     ("dkms.build", "Building DKMS module 'nvidia-550.90.07' for kernel-6.8.0... done."),
     ("efa.sync-memops", "NET/OFI Setting FI_EFA_SET_CUDA_SYNC_MEMOPS to 0"),
     ("nccl.algo-env", "NCCL INFO NCCL_ALGO set by environment to Ring"),
+    ("gpu.peermem-build", "modprobe nvidia_peermem: module loaded"),
+    ("kernel.module-refused", "systemd-modules-load[580]: Inserted module 'nvidia_uvm'"),
+    ("build.known-symbol", "undefined reference to `omptional_make'"),
+    ("slurm.accounting-type", "AccountingStorageType   = accounting_storage/slurmdbd"),
+    ("mpich.assert", "compiled with assertions: 12 in file src/mpid/ch3/src/ch3u_request.c"),
+    ("slurm.plugin-release", "plugin /usr/lib/slurm/spank_pyxis.so version 23.11 loaded"),
+    ("nccl.gid-entry", "NCCL INFO NET/IB: ncclIbRoceGetVersionNum 2 for GID 3"),
     ("nccl.comm-gone", "NCCL INFO comm 0x55d1c0 rank 0 nranks 8 - Destroy COMPLETE"),
 ]
 
@@ -42,7 +49,7 @@ def test_a_message_is_known_behind_the_label_of_the_task_that_srun_puts_before_i
     assert found.lead.count == 4 and not found.lead.ranks
 
 
-@pytest.mark.parametrize("line", ["1: [rank 3, 4] no handle", "    0: no handle", "12: 34"])
+@pytest.mark.parametrize("line", ["1: [rank 3] no", "    0: no handle", "12: 34", "12:34 no"])
 def test_a_number_that_is_no_label_stays_in_its_line(line):
     found = explain([f"error: quux did not start\nCaused by:\n{line}\n"])
     assert found.unknown and line.strip() not in found.unknown[0].text
