@@ -317,7 +317,10 @@ class Explanation:
 
     @property
     def symptoms_before(self) -> tuple[LogFinding, ...]:
-        """The symptoms before the lead of which one may be the cause: it or they are generic."""
+        """The symptoms before the lead of which one may be the cause: it or they are generic.
+
+        One that quotes the lead as its reason is no other cause.
+        """
         lead = self.lead
         return tuple(
             one
@@ -328,6 +331,7 @@ class Explanation:
             and one.signature.severity is Severity.ERROR
             and log_of(one) == log_of(lead)
             and one.line < lead.line
+            and (one._reason is None or one._reason.signature.id != lead.signature.id)
         )
 
     @functools.cached_property
@@ -390,8 +394,9 @@ def is_cause(one: LogFinding) -> bool:
 
 
 def _is_before(one: UnknownError, finding: LogFinding | UnknownError) -> bool:
+    """Whether a line stands before a finding. It does not if its message goes on with that one."""
     if log_of(one) == log_of(finding):
-        return one.line < finding.line
+        return one.line < finding.line and finding.text.strip() not in one.message
     return "" < one.time < finding.time
 
 

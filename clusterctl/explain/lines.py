@@ -27,6 +27,8 @@ _TAG = re.compile(
     r"|\[(?:rank|default)(?P<torch>\d+)\]: ?"
     r"|^\d{4}-\d\d-\d\d [\d:]{8},\d{3} P\d+ \[INFO\] (?:\t|  )\s*"
 )
+# The label of `srun -l` and ctest, `3: `. It is a task or a test, so it claims no rank.
+_LABEL = re.compile(r" {0,2}(\d{1,5}):(?: (?=[^\d\[]|\[[\w.-]+:\d)|$)")
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 _MONTH = "[A-Z][a-z]{2}"
 # Time stamps: 2026-11-22T10:07:44.5 | Sun Nov 22 10:07:44 2026 | I1122 10:07:44.5
@@ -71,11 +73,15 @@ def clean(text: str) -> str:
         text = _ANSI.sub("", text)
     if "<std" in text or "]:" in text or "[INFO]" in text:
         text = _TAG.sub("", text)
+    if label := _LABEL.match(text):
+        text = text[label.end() :]
     return text.rstrip()
 
 
 def tag_of(raw: str) -> str:
     """Return the rank in a line's tag, or "" if the line has no tag."""
+    if label := _LABEL.match(raw):
+        return label[1]
     tag = _TAG.search(raw)
     return tag["rank"] or tag["torch"] or "" if tag else ""
 

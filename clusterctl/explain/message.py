@@ -131,7 +131,7 @@ def is_harmless(advice: str) -> bool:
 _WRAPPER = re.compile(
     r"CalledProcessError|returned non-?zero|ChildFailedError|RayTaskError|Exception in thread"
     r"|Error walking|\b400 Bad Request|Unexpected error while running command|^\s*raise \w"
-    r"|\"(?:level|severity|levelname)\": ?\"\w+\",?$|could not be loaded|^FAILED \("
+    r"|\"(?:level|severity|levelname)\": ?\"\w+\",?$|could not be loaded|^FAILED(?: \(|: )"
     r"|Exception while |Error executing process|terminated with an error exit status"
     r"|(?:UNREACHABLE|FAILED)! => \{$"
 )

@@ -98,7 +98,7 @@ NEAR = [
     ("torch.map-count", "unable to mmap 9 bytes from file </torch_1_2>: No space left on device"),
     ("torch.unscale-fp16", "Attempting to unscale gradients: found inf"),
     ("torch.cuda-home", "No CUDA runtime is found, using CUDA_HOME='/usr/local/cuda'"),
-    ("torch.header", "main.c:1:10: fatal error: curses.h: No such file or directory"),
+    ("build.known-header", "main.c:1:10: fatal error: curses.h: No such file or directory"),
     ("torch.lcuda", "/usr/bin/ld: cannot find -lcudart: No such file or directory"),
     ("torch.local-rank-argument", "train.py: error: unrecognized arguments: --local-dir=/data"),
     ("torch.local-rank-argument", "train.py: error: unrecognized arguments: --epocs 3"),
