@@ -565,9 +565,9 @@ class _Reader:
             for one in table().named(hit[0] for hit in table().hits(line.encode(), Search.ALL)):
                 found = compiled(one.pattern).search("\n".join(message[at:]))
                 is_its = found and (at or found.end() > len(line))
-                # Lines after the exception's own may be another's, but for its fields: a symptom
-                # there, such as the end of the process, does not explain it.
-                is_others = at > 1 and one.role is Role.SYMPTOM and not _FIELD.match(line)
+                # Lines after the exception's own may be another's, but for its fields: what is no
+                # cause there, such as the end of the process, does not explain it.
+                is_others = at > 1 and one.role is not Role.ROOT and not _FIELD.match(line)
                 is_others = is_others or (one.generic and beside)
                 if is_its and one.role is not Role.HARMLESS and not is_others:
                     return

@@ -58,7 +58,7 @@ def _word(line: str) -> str:
     return re.sub(r"\d", "", line.split(maxsplit=1)[0]) if line.strip() else " "
 
 
-# An error of AWS as the clients in XML, Go (two of them) and Java print it.
+# An error of AWS as the clients in XML, Go (two of them), Java and JavaScript print it.
 _OF_AWS = re.compile(
     r"<Error><Code>(?P<code>[\w.]+)</Code>\s*<Message>(?P<message>[^<]*)</Message>"
     r"(?=[^\n]*<Request[Ii][Dd]>)"
@@ -67,13 +67,15 @@ _OF_AWS = re.compile(
     r"|(?P<message3>[^{}\n]{1,400}?) \(Service: \w+; Status Code: \d+; "
     r"Error Code: (?P<code3>[\w.]+);"
     r"|\b(?P<code4>[A-Z][a-z]\w+(?:\.\w+)?): (?P<message4>[^\n]+?)\s+status code: \d+, request id: "
+    r"|\b(?P<code5>[A-Z][a-z]\w+(?:\.\w+)?): (?P<message5>[^\n]+)\n\s+at (?:Request\.extractError|"
+    r"\w*throwDefaultError|de_\w+)\b"
 )
 
 
 def _as_boto(line: str, after: str) -> str:
     """Return a line with an error of AWS in the words of boto, which the catalogue knows.
 
-    `after` is the next line: Go's first client has the HTTP status there.
+    `after` is the next line: Go's first client has the HTTP status there, JavaScript its frame.
     """
     found = _OF_AWS.search(f"{line}\n{after}")
     if not found or found.start() > len(line):
