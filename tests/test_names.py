@@ -89,3 +89,18 @@ def test_a_class_name_stands_for_one_thing():
     assert not counted.keys() & set(GONE_CLASSES)
     public = {name for name, times in counted.items() if times > 1 and not name.startswith("_")}
     assert not public
+
+
+# Where values that belong together are one object; a command's function gets each option by itself.
+FEW_PARAMETERS = ("operations", "jobs", "copy", "bench", "bootstrap", "ec2", "node")
+
+
+def test_no_function_has_more_than_six_parameters():
+    found = []
+    for path in (path for name in FEW_PARAMETERS for path in (PACKAGE / name).rglob("*.py")):
+        for one in ast.walk(ast.parse(path.read_text())):
+            if isinstance(one, ast.FunctionDef):
+                given = [*one.args.posonlyargs, *one.args.args, *one.args.kwonlyargs]
+                if sum(each.arg not in ("self", "cls") for each in given) > 6:
+                    found.append(f"{path.relative_to(PACKAGE)}:{one.lineno}: {one.name}")
+    assert not found

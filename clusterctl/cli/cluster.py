@@ -443,10 +443,10 @@ def add(
 
     if dry_run:
         launcher = Launcher(app.clients, app.folder(name))
-        show_plan(plan_add(launcher, name, number), as_json)
+        show_plan(plan_add(launcher, number), as_json)
         return
     with launcher_of(app, name, waiting, price_consent(app, yes)) as launcher:
-        report = launch(launcher, name, number)
+        report = launch(launcher, number)
     show_report(app, report, as_json)
     _show_end(app, name)
 
@@ -477,7 +477,7 @@ def remove(
 
     _check_nodes_going(app, name, indices, "remove", yes, force)
     with launcher_of(app, name) as launcher:
-        removed = take_away(launcher, name, indices)
+        removed = take_away(launcher, indices)
     if as_json:
         output.data(removed)
         return
@@ -525,7 +525,7 @@ def replace(
             # Raises UsageError if no node can supply the data, before any is terminated.
             nearest_peer(access.cluster, indices)
     with launcher_of(app, name, waiting) as launcher:
-        report = replace_nodes(launcher, name, indices)
+        report = replace_nodes(launcher, indices)
     show_report(app, report, as_json)
     return _copy_data(app, name, indices, data, as_json) if data else 0
 
@@ -570,7 +570,7 @@ def start(app: AppContext, name: str, waiting: WaitingOptions, yes: bool, as_jso
     from clusterctl.operations.power import start as power_on
 
     with launcher_of(app, name, waiting, price_consent(app, yes)) as launcher:
-        report = power_on(launcher, name)
+        report = power_on(launcher)
     show_report(app, report, as_json)
     _show_end(app, name)
 
@@ -593,9 +593,7 @@ def stop(app: AppContext, name: str, force: bool, as_json: bool) -> None:
     from clusterctl.operations.power import stop as power_off
 
     with launcher_of(app, name) as launcher:
-        found = power_off(
-            launcher, name, lambda cluster: None if force else _check_nodes(app, cluster)
-        )
+        found = power_off(launcher, lambda cluster: None if force else _check_nodes(app, cluster))
     _note_reservations(found.reservations, app.ec2.meta.region_name)
     if as_json:
         output.data(found)

@@ -132,29 +132,29 @@ def nearest_peer(cluster: Cluster, indices: Sequence[int]) -> Node:
     )
 
 
-def plan_add(launcher: Launcher, name: str, count: int) -> LaunchPlan:
+def plan_add(launcher: Launcher, count: int) -> LaunchPlan:
     """Return the steps that `add` would take. Changes nothing. Raises what `plan_up` raises."""
-    return plan_up(launcher, _grown(launcher, name, count))
+    return plan_up(launcher, _grown(launcher, count))
 
 
-def add(launcher: Launcher, name: str, count: int) -> UpReport:
+def add(launcher: Launcher, count: int) -> UpReport:
     """Launch `count` more nodes like the existing ones. Raises what `up` raises.
 
     An interrupted `add` continues when it is run again, and launches no further nodes until the
     first ones are ready.
     """
     with changing(launcher.folder, launcher.clients, launcher.timeouts):
-        return start_up(launcher, _grown(launcher, name, count))
+        return start_up(launcher, _grown(launcher, count))
 
 
-def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> ReducedCluster:
+def remove(launcher: Launcher, indices: Sequence[int]) -> ReducedCluster:
     """Terminate these nodes, and update the files of the remaining ones.
 
     Also forgets missing nodes with these indices, so that `up` does not launch them. Raises
     UsageError for the head node or an unknown index, MissingTool without the cluster's key,
     NoSuchCluster, AwsError, and ClusterctlError, also if the head node is missing.
     """
-    client = launcher.clients.ec2
+    client, name = launcher.clients.ec2, launcher.name
     with changing(launcher.folder, launcher.clients, launcher.timeouts):
         there = _instances(client, launcher.folder)
         before = unfinished_of(there)
@@ -187,12 +187,12 @@ def remove(launcher: Launcher, name: str, indices: Sequence[int]) -> ReducedClus
         cluster = as_cluster(client, name, left)
         is_finished = all(node.state is NodeState.RUNNING for node in cluster.nodes)
         if is_finished:
-            cluster, *_ = make_ready(launcher, name, left)
-            clear_unfinished(launcher, name)
+            cluster, *_ = make_ready(launcher, left)
+            clear_unfinished(launcher)
         return ReducedCluster(**vars(cluster), removed=names, is_finished=is_finished)
 
 
-def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpReport:
+def replace_nodes(launcher: Launcher, indices: Sequence[int]) -> UpReport:
     """Launch new instances for these nodes, then terminate the old ones, if they still exist.
 
     The new ones are in the same zone and placement group. In a capacity reservation the old
@@ -200,7 +200,7 @@ def replace_nodes(launcher: Launcher, name: str, indices: Sequence[int]) -> UpRe
     the old nodes stay as they were. An interrupted `replace` continues when it is run again. Raises
     what `up` raises.
     """
-    client = launcher.clients.ec2
+    client, name = launcher.clients.ec2, launcher.name
     with changing(launcher.folder, launcher.clients, launcher.timeouts):
         there = _as_if_never_retired(find_instances(client, name))
         _check_there(client, launcher.folder, there)
@@ -261,11 +261,12 @@ def _close_failed_replacement(client: EC2Client, name: str, launched_none: bool)
     untag(client, [one.node.instance_id for one in retired], tags.RETIRED)
 
 
-def _grown(launcher: Launcher, name: str, count: int) -> Request:
+def _grown(launcher: Launcher, count: int) -> Request:
     """Return the request for a cluster with `count` more nodes."""
 
     def request(there: Sequence[Instance]) -> ClusterSpec:
         _check_there(launcher.clients.ec2, launcher.folder, there)
+        name = launcher.name
         spec = grown(name, there, count, bool(sent_launches(launcher.folder)))
         if unfinished_of(there).add:
             launcher.progress.step(

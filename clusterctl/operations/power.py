@@ -58,9 +58,7 @@ class StoppedCluster(Cluster):
 
 
 def stop(
-    launcher: Launcher,
-    name: str,
-    may_stop: Callable[[Cluster], None] = lambda cluster: None,
+    launcher: Launcher, may_stop: Callable[[Cluster], None] = lambda cluster: None
 ) -> StoppedCluster:
     """Stop every running node, and wait until all are stopped. If none runs, that is a success.
 
@@ -71,7 +69,7 @@ def stop(
     runs. Raises UsageError for spot nodes, NoSuchCluster, AwsError, and ClusterctlError if a node
     is still starting or at the deadline.
     """
-    client = launcher.clients.ec2
+    client, name = launcher.clients.ec2, launcher.name
     with changing(launcher.folder, launcher.clients, launcher.timeouts):
         # Includes nodes that are being replaced or removed: they cost as much.
         there = find_instances(client, name)
@@ -112,13 +110,13 @@ def _used(result: CommandResult) -> int:
     return int(last) if int(last) > EMPTY_BYTES else 0
 
 
-def start(launcher: Launcher, name: str) -> UpReport:
+def start(launcher: Launcher) -> UpReport:
     """Start the stopped nodes and join all nodes to one cluster with their new addresses.
 
     Missing nodes are launched, as by `up`. Raises what `up` raises.
     """
     with changing(launcher.folder, launcher.clients, launcher.timeouts):
-        return start_up(launcher, lambda there: spec_of_existing(name, there))
+        return start_up(launcher, lambda there: spec_of_existing(launcher.name, there))
 
 
 def _check_stoppable(name: str, there: Sequence[Instance]) -> None:

@@ -407,7 +407,6 @@ READY_WITHIN_S, LARGE_READY_WITHIN_S = 600.0, 1800.0
 
 def make_ready(
     launcher: Launcher,
-    name: str,
     members: Sequence[Instance],
     had_limits: bool = False,
     leaving: Sequence[Instance] = (),
@@ -421,7 +420,7 @@ def make_ready(
     each of these has an environment for training. Writes the hosts file, known_hosts and
     ssh_config. Raises AwsError, and ClusterctlError naming every node that failed.
     """
-    cluster = as_cluster(launcher.clients.ec2, name, members)
+    cluster = as_cluster(launcher.clients.ec2, launcher.name, members)
     going = [one.node for one in leaving]
     facts = _reach_and_join(launcher, cluster, members, had_limits, going)
     ready = {fact.node.index: fact.node for fact in facts}

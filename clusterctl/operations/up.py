@@ -95,9 +95,7 @@ def start_up(launcher: Launcher, request: Request) -> UpReport:
     leaving, finished = leaving_of(plan.observed.instances), unfinished_of(plan.observed.instances)
     had_limits = any(found.limits_text for found in plan.observed.instances)
     with _naming_limits(plan):
-        cluster, gpus, can_train = make_ready(
-            launcher, plan.spec.name, instances, had_limits, leaving
-        )
+        cluster, gpus, can_train = make_ready(launcher, instances, had_limits, leaving)
     if leaving and finished and not any(found.unfinished for found in instances):
         # All nodes are new, so the record of the work would go with the old ones: a `replace` that
         # is interrupted then and run again would replace the new ones.
@@ -105,7 +103,7 @@ def start_up(launcher: Launcher, request: Request) -> UpReport:
         tag(launcher.clients.ec2, ids, {tags.UNFINISHED: finished.text})
     terminate_leaving(launcher, leaving)
     if finished or plan.spec.by_add:
-        clear_unfinished(launcher, cluster.name)
+        clear_unfinished(launcher)
     # With --min-nodes, EC2 may have launched fewer nodes than were missing.
     there = {node.index for node in cluster.nodes}
     launched = tuple(sorted({*plan.missing, *finished.add} & there))
@@ -113,12 +111,12 @@ def start_up(launcher: Launcher, request: Request) -> UpReport:
     return UpReport(cluster, instances, launched, gpus, plan.stopped, can_train, finished, changed)
 
 
-def clear_unfinished(launcher: Launcher, name: str) -> None:
+def clear_unfinished(launcher: Launcher) -> None:
     """Remove the tag that records unfinished work, from all nodes. Raises AwsError.
 
     Afterwards a repeated `add` adds more nodes. With the tag it would continue the first `add`.
     """
-    client = launcher.clients.ec2
+    client, name = launcher.clients.ec2, launcher.name
 
     def clear() -> None:
         ids = [found.node.instance_id for found in find_instances(client, name)]

@@ -234,7 +234,7 @@ def test_the_files_timeouts_hold_for_every_launch(
 ):
     seen = []
 
-    def start(launcher, name):
+    def start(launcher):
         seen.append((launcher.timeout_s, launcher.capacity_timeout_s))
         raise UsageError("seen")
 

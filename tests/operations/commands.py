@@ -31,11 +31,11 @@ Action = Callable[[Launcher], Any]
 
 
 def make_ready(
-    launcher: Launcher, name: str, members: Sequence[Instance], *_: object
+    launcher: Launcher, members: Sequence[Instance], *_: object
 ) -> tuple[Cluster, tuple[int, ...], bool]:
     """Replaces the wait for ready hosts, since there are none: nodes run, or it is an error."""
-    cluster = as_cluster(launcher.clients.ec2, name, members)
-    watch = InstanceWatch(launcher.clients.ec2, name, members)
+    cluster = as_cluster(launcher.clients.ec2, launcher.name, members)
+    watch = InstanceWatch(launcher.clients.ec2, launcher.name, members)
     ids = [node.instance_id for node in cluster.nodes]
     settled_at = time.monotonic() + launcher.timeouts.shown_s
     deadline = time.monotonic() + 240
@@ -82,11 +82,11 @@ def down_from(clients: Clients, folder: ClusterFolder) -> None:
 
 
 def stop(launcher: Launcher) -> None:
-    power.stop(launcher, NAME)
+    power.stop(launcher)
 
 
 def start(launcher: Launcher) -> None:
-    power.start(launcher, NAME)
+    power.start(launcher)
 
 
 def nothing(launcher: Launcher) -> None:
@@ -99,15 +99,15 @@ def up_and_stopped(launcher: Launcher) -> None:
 
 
 def _add(launcher: Launcher) -> None:
-    members.add(launcher, NAME, 1)
+    members.add(launcher, 1)
 
 
 def _remove(*indices: int) -> Action:
-    return lambda launcher: members.remove(launcher, NAME, indices)
+    return lambda launcher: members.remove(launcher, indices)
 
 
 def _replace(*indices: int) -> Action:
-    return lambda launcher: members.replace_nodes(launcher, NAME, indices)
+    return lambda launcher: members.replace_nodes(launcher, indices)
 
 
 @dataclass(frozen=True)

@@ -334,7 +334,7 @@ class World:
         return self._command(failing, act)
 
     def stop(self, *failing: str) -> bool:
-        return self._command(failing, lambda: power.stop(self.launcher, "demo"))
+        return self._command(failing, lambda: power.stop(self.launcher))
 
     def _command(self, failing: Sequence[str], act: Any) -> bool:
         self.failing = set(failing)

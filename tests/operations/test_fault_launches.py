@@ -184,7 +184,7 @@ def test_what_a_replacement_cut_off_has_left_is_shown_and_stopped(world, indices
     assert [node.index for node in leaving] == list(indices)
     stop(world.launcher)
     assert {one.node.state for one in find_instances(client, NAME)} == {NodeState.STOPPED}
-    power.start(world.launcher, NAME)
+    power.start(world.launcher)
     world.check_whole(COMMANDS["replace"])
     after = find_instances(client, NAME)
     assert {one.limits_text for one in after} == {"max-hours=8"}

@@ -102,13 +102,13 @@ def test_a_node_that_two_machines_have_launched_at_once_is_said_and_can_be_remov
     other = elsewhere(world)
 
     def approve(plan):  # between the snapshot and the launch
-        members.add(other, NAME, 1)
+        members.add(other, 1)
 
     late = replace(world.launcher, approve=approve)
     with pytest.raises(ClusterctlError, match="several instances for demo-3") as caught:
-        members.add(late, NAME, 1)
+        members.add(late, 1)
     assert caught.value.hint.endswith("clusterctl remove demo 3")
-    left = members.remove(world.launcher, NAME, [3])
+    left = members.remove(world.launcher, [3])
     assert [node.index for node in left.nodes] == [0, 1, 2]
     nodes = find_instances(world.plain.ec2, NAME)
     assert [one.node.index for one in nodes] == [0, 1, 2]
@@ -116,7 +116,7 @@ def test_a_node_that_two_machines_have_launched_at_once_is_said_and_can_be_remov
 
 
 @pytest.mark.parametrize(
-    "act", [lambda one: members.add(one, NAME, 1), lambda one: members.remove(one, NAME, [1])]
+    "act", [lambda one: members.add(one, 1), lambda one: members.remove(one, [1])]
 )
 def test_where_all_nodes_are_being_replaced_there_is_a_cluster_all_the_same(world, act):
     world.prepare(up_three)
@@ -161,7 +161,7 @@ class Owner:
             number = self.chance.choice((1, 1, 2))
             free = [index for index in range(most + 3) if index not in self.indices]
             return Wish(
-                lambda launcher: members.add(launcher, NAME, number),
+                lambda launcher: members.add(launcher, number),
                 tuple(sorted((*self.indices, *free[:number]))),
                 number,
                 f"add {number}",
@@ -169,7 +169,7 @@ class Owner:
         if verb == "remove":
             gone = self.chance.sample(workers, self.chance.randint(1, min(2, len(workers))))
             return Wish(
-                lambda launcher: members.remove(launcher, NAME, gone),
+                lambda launcher: members.remove(launcher, gone),
                 tuple(index for index in self.indices if index not in gone),
                 told=f"remove {gone}",
             )
@@ -178,7 +178,7 @@ class Owner:
                 self.indices, self.chance.randint(1, min(2, len(self.indices)))
             )
             return Wish(
-                lambda launcher: members.replace_nodes(launcher, NAME, old),
+                lambda launcher: members.replace_nodes(launcher, old),
                 self.indices,
                 len(old),
                 f"replace {old}",
@@ -186,8 +186,8 @@ class Owner:
         return Wish(self._off_and_on, self.indices, told="stop and start")
 
     def _off_and_on(self, launcher: Launcher) -> None:
-        power.stop(launcher, NAME)
-        power.start(launcher, NAME)
+        power.stop(launcher)
+        power.start(launcher)
 
     def ask(self, modes: Sequence[Mode]) -> None:
         request, before = self.request(), self.ever()

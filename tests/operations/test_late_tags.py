@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from clusterctl.operations import members
-from tests.operations.commands import COMMANDS, NAME, shorten_timeouts
+from tests.operations.commands import COMMANDS, shorten_timeouts
 from tests.operations.commands import up as up_three
 from tests.operations.world import World
 
@@ -103,8 +103,8 @@ def test_a_command_cut_short_is_completed_by_the_next(world: World, late_tags, l
     events.register("before-call.ec2.TerminateInstances", interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            members.remove(world.launcher, NAME, [1])
+            members.remove(world.launcher, [1])
     finally:
         events.unregister("before-call.ec2.TerminateInstances", interrupt)
-    members.remove(world.launcher, NAME, [1])
+    members.remove(world.launcher, [1])
     world.check_whole(COMMANDS["remove"])

@@ -121,7 +121,7 @@ def test_running_nodes_get_a_profile_and_so_does_a_node_that_is_added(account):
     account.up()
     assert (account.profiles, asked) == ([NAME, NAME], [READ_ALL])
     assert {one.node.instance_id for one in account.nodes} == machines
-    members.add(account.launcher, "demo", 1)
+    members.add(account.launcher, 1)
     assert account.profiles == [NAME, NAME, NAME]
     account.down()
     assert account.left == set()

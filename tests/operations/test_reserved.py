@@ -91,7 +91,7 @@ def test_a_replaced_node_gets_the_place_that_its_old_one_leaves(reserved, shown)
     up(launcher, fixed_request(spec))
     old = {one.node.instance_id for one in find_instances(launcher.clients.ec2, NAME)}
     shown([{"free": 0}] * 3)
-    members.replace_nodes(launcher, NAME, [1])
+    members.replace_nodes(launcher, [1])
     there = find_instances(launcher.clients.ec2, NAME)
     assert [one.node.index for one in there] == [0, 1]
     assert len({one.node.instance_id for one in there} - old) == 1
@@ -102,7 +102,7 @@ def test_a_replaced_node_gets_the_place_that_its_old_one_leaves(reserved, shown)
 def test_a_reservation_goes_on_costing_when_its_nodes_do_not(reserved):
     launcher, spec = reserved
     up(launcher, fixed_request(spec))
-    stopped = power.stop(launcher, NAME)
+    stopped = power.stop(launcher)
     assert stopped.reservations == (spec.capacity_reservation,)
     removed = down_module.down(launcher.clients, launcher.folder)
     assert removed.reservations == (spec.capacity_reservation,)

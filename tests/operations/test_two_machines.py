@@ -80,7 +80,7 @@ class Machine:
         up_module.up(launcher, fixed_request(SPEC))
 
     def remove(self) -> None:
-        members.remove(Launcher(self.clients, self.folder, timeouts=SHORT), NAME, [1])
+        members.remove(Launcher(self.clients, self.folder, timeouts=SHORT), [1])
 
     def down(self) -> None:
         down_module.down(self.clients, self.folder, None, SHORT)

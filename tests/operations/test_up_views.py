@@ -264,10 +264,10 @@ WRITERS = {
     "up": lambda launcher: up_module.up(
         launcher, fixed_request(ClusterSpec("demo", 2, "g5.xlarge"))
     ),
-    "add": lambda launcher: members.add(launcher, "demo", 1),
-    "remove": lambda launcher: members.remove(launcher, "demo", [1]),
-    "replace": lambda launcher: members.replace_nodes(launcher, "demo", [1]),
-    "start": lambda launcher: power.start(launcher, "demo"),
+    "add": lambda launcher: members.add(launcher, 1),
+    "remove": lambda launcher: members.remove(launcher, [1]),
+    "replace": lambda launcher: members.replace_nodes(launcher, [1]),
+    "start": power.start,
 }
 
 
@@ -310,7 +310,7 @@ def test_a_plan_is_made_of_one_look_at_the_cluster(client, tmp_path):
     event = "provide-client-params.ec2.DescribeInstances"
     client.meta.events.register(event, count)
     try:
-        plan = members.plan_add(launcher, "demo", 1)
+        plan = members.plan_add(launcher, 1)
     finally:
         client.meta.events.unregister(event, count)
     assert (plan.missing, plan.spec.nodes, len(looks)) == ((2,), 3, 1)

@@ -118,7 +118,6 @@ def slow_facts(
     report = FactReport(0.0, 0.0, tuple(read(questions)))
     cards = report.get(network.efa_cards) or ()
     slow = report.without(network.efa_cards).as_data()
-    del slow["clock"]
     return tuple(from_data(network.EfaCard, one) for one in cards), slow
 
 

@@ -116,7 +116,7 @@ class FactReport:
 
     def as_data(self) -> dict[str, Any]:
         """Return the facts by name, as `--json` and saved bundles have them: `filesystems` are all
-        `mount`s, `clock` is the node's own, `errors` are by label."""
+        `mount`s, `errors` are by label."""
         read = [one for one in self.readings if not one.error]
         names = {one.function: one.function.rpartition(":")[2] for one in read}
         facts = {names[one.function]: to_data(one.value) for one in read}
@@ -124,7 +124,6 @@ class FactReport:
         return {
             **facts,
             "filesystems": [to_data(one.value) for one in read if names[one.function] == "mount"],
-            "clock": {"first_s": self.began_s, "last_s": self.ended_s},
             "errors": {one.label: one.error for one in self.failed()},
         }
 
