@@ -76,9 +76,9 @@ def run_on(
     stdin: StdinSource | bytes,
     timeout_s: float | None,
     fanout: int,
-    gather: bool = False,
+    gather: bool,
     verbose: bool = False,
-    as_json: bool = False,
+    as_json: bool,
 ) -> int:
     """Run the command on all targets, and show its output.
 
