@@ -37,14 +37,9 @@ from tests.moto_ec2 import NEW_IMAGE, OLD_IMAGE, REGION, clients_of
 from tests.programs import completed
 
 CREATED = {
-    "import_key_pair",
-    "create_security_group",
-    "authorize_security_group_ingress",
-    "authorize_security_group_egress",
-    "create_placement_group",
-    "run_instances",
-    "allocate_address",
-    "associate_address",
+    *("import_key_pair", "create_security_group", "authorize_security_group_ingress"),
+    *("authorize_security_group_egress", "create_placement_group", "run_instances"),
+    *("allocate_address", "associate_address"),
 }
 
 
