@@ -72,11 +72,21 @@ class LabCluster:
         assert "Traceback" not in err, err
         return status, out, err
 
+    def ends(self, status: int, shown: str, command: str, *arguments: str) -> str:
+        """Return stderr of a command, which has to end with this status and show this text."""
+        ended, out, err = self.ctl(command, *arguments)
+        assert (ended, shown in err) == (status, True), (ended, out, err)
+        return str(err)
+
+    def ok(self, command: str, *arguments: str) -> str:
+        """Return the output of a command. It has to succeed."""
+        status, out, err = self.ctl(command, *arguments)
+        assert status == 0, (out, err)
+        return str(out)
+
     def jobs(self) -> list[dict[str, Any]]:
         """Return the jobs of `jobs --json`, the oldest first."""
-        status, out, err = self.ctl("jobs", "--json")
-        assert status == 0, err
-        found: list[dict[str, Any]] = json.loads(out)
+        found: list[dict[str, Any]] = json.loads(self.ok("jobs", "--json"))
         return found
 
     def access(self, timeouts: Timeouts = Timeouts()) -> Access:

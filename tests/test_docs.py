@@ -16,6 +16,7 @@ from clusterctl.cli.main import COMMANDS, cli
 from tests.changes import CHECKOUT, changed_files
 from tests.cli.forks import run_one
 from tests.lab.running import once_client
+from tests.programs import completed
 
 PAGES = sorted([*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").glob("*.md")])
 BIN = Path(sys.executable).parent
@@ -125,15 +126,12 @@ def shell(home, lab):
         if program == "clusterctl" and not set("|&;<>$`*") & set(command) and " ~" not in command:
             status, out, err = run_one(words, {**environ, **more}, home)
         else:
-            done = subprocess.run(
+            done = completed(
                 ["bash", "-c", command],
                 cwd=home,
                 env={**environ, **more},
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
                 timeout=600,
-                check=False,
             )
             status, out, err = done.returncode, done.stdout, done.stderr
         assert status == 0, f"{command}\n{out}\n{err}"

@@ -18,6 +18,7 @@ import clusterctl
 from clusterctl.cli.main import COMMANDS
 from tests.changes import CHECKOUT
 from tests.lab.running import why_no_lab
+from tests.programs import completed
 from tests.pythons import python_or_skip
 
 SHIPPED = "clusterctl/jobs/shipped-examples/"
@@ -147,13 +148,7 @@ def test_the_wheel_on_each_python(dist, tmp_path, version):
     assert [name for name in COMMANDS if f"Usage: cctl {name} " not in told] == []
     for name in ("runclust", "copyclust"):
         assert f"Usage: {name} " in program(name, "--help")
-    explained = subprocess.run(
-        [place / "clusterctl", "explain", LOG],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    explained = completed([place / "clusterctl", "explain", LOG], env=environ)
     assert explained.returncode == 2, explained
     assert "Horovod" in explained.stdout
     if lab and not why_no_lab():
@@ -195,13 +190,10 @@ def test_the_site_builds_without_a_warning(tmp_path):
     wanted.read(CHECKOUT / "setup.cfg")
     docs = wanted["options.extras_require"]["docs"].split()
     place = new_environment(tmp_path / "venv", Path(sys.executable), *docs)
-    build = subprocess.run(
+    build = completed(
         [place / "mkdocs", "build", "-d", str(tmp_path / "site")],
         cwd=CHECKOUT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert build.returncode == 0, build.stderr
     assert "WARNING" not in build.stderr

@@ -206,7 +206,7 @@ def guard_update_script(settings: GuardSettings, left_s: float | None = None) ->
     )
 
 
-def guard_end_command(left_s: float, lifetime_s: float | None = None) -> str:
+def guard_end_command(left_s: float, lifetime_s: float | None) -> str:
     """Return a command that has a node's guard end it in so many seconds of running time.
 
     With `lifetime_s`, the node ends earlier if it has run for that long by its own count. Nothing

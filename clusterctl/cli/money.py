@@ -67,9 +67,7 @@ def _end(money: Spending) -> str:
     return f"; ends in {format_duration(money.ends_in_h * 3600)} by {money.ended_by}"
 
 
-def end_words(
-    money: Spending, now: datetime, kept: bool, block_ends_at: datetime | None = None
-) -> str:
+def end_words(money: Spending, now: datetime, kept: bool, block_ends_at: datetime | None) -> str:
     """Return when and why a running cluster ends, whose nodes were just notified; empty for never.
 
     `kept`: the nodes are stopped and not terminated. `block_ends_at` is the end of their Capacity

@@ -334,7 +334,7 @@ def confirm(question: str, yes: bool, scripts: bool = False, instead: str = "--y
         click.confirm(question, abort=True, err=True)
 
 
-def will_ask(question: str, yes: bool, scripts: bool = False, instead: str = "--yes") -> bool:
+def will_ask(question: str, yes: bool, scripts: bool, instead: str = "--yes") -> bool:
     """Return whether `confirm` will prompt. Raises UsageError if no answer can be read: it
     would not be shown, or, without `scripts`, could not be answered."""
     has_input = sys.stdin is not None and sys.stdin.isatty()

@@ -195,9 +195,5 @@ def _check_numbers(request: CopyRequest) -> None:
 
 
 _CHECKS: tuple[Callable[[CopyRequest], None], ...] = (
-    _check_paths,
-    _check_ways,
-    _check_names,
-    _check_delete,
-    _check_numbers,
+    *(_check_paths, _check_ways, _check_names, _check_delete, _check_numbers),
 )

@@ -88,10 +88,6 @@ class Cluster:
         return self.nodes[0]
 
     @property
-    def workers(self) -> tuple[Node, ...]:
-        return self.nodes[1:]
-
-    @property
     def gpus(self) -> int:
         return sum(node.gpus for node in self.nodes)
 

@@ -136,7 +136,7 @@ def terminate_each(client: EC2Client, ids: Sequence[str]) -> dict[str, AwsError]
 
 
 def await_launches(
-    client: EC2Client, tokens: Sequence[str], until: float, clock: Clock = Clock()
+    client: EC2Client, tokens: Sequence[str], until: float, clock: Clock
 ) -> tuple[Instance, ...]:
     """Wait until each of these client tokens has made instances, or until `until` (Unix time).
 

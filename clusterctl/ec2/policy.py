@@ -19,8 +19,6 @@ PARTITIONS = {"cn-": "aws-cn", "us-gov-": "aws-us-gov", "eusc-": "aws-eusc"}
 BOUNDARY = "clusterctl-nodes"
 # In place of a bucket.
 EVERY_BUCKET = "*"
-# IAM's limit for a managed policy; white space does not count.
-MOST_CHARACTERS = 6144
 
 Policy = Mapping[str, Any]
 

@@ -74,7 +74,6 @@ class HeadFacts:
     hostname: str = ""
     search_path: str = ""
     library_path: str = ""
-    cpus: int = 1
     nvidia_driver: bool = False
     gpu_memory_mib: int | None = None
     addresses: tuple[str, ...] = ()

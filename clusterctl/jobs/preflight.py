@@ -145,7 +145,7 @@ def quote_hint(context: JobContext, option: str, path: str) -> str:
 def findings_by_message(
     check_id: str,
     messages: Iterable[tuple[str, str]],
-    hint: str = "",
+    hint: str,
     severity: Severity = Severity.ERROR,
 ) -> list[Finding]:
     """Make one finding of each message. `messages` are pairs of host and message.

@@ -121,7 +121,7 @@ class TrainerOptions:
     fp16: bool = True
 
 
-def choose_preset(name: str, nvidia_driver: bool, efa: bool = False) -> Preset:
+def choose_preset(name: str, nvidia_driver: bool, efa: bool) -> Preset:
     """Return the preset of a name: `auto` is `gpu` if there is an NVIDIA driver, else `cpu`.
 
     GPUs of a node with an Elastic Fabric Adapter get the preset EFA. Raises UsageError.
@@ -134,7 +134,7 @@ def choose_preset(name: str, nvidia_driver: bool, efa: bool = False) -> Preset:
 
 
 def training_flags(
-    preset: Preset, options: TrainerOptions, gpu_memory_mib: int | None = None
+    preset: Preset, options: TrainerOptions, gpu_memory_mib: int | None
 ) -> list[str]:
     """Return the trainer's flags: on GPUs the recipe's, on CPUs those of a run of a minute."""
     clear = ["--clear_log"] if options.clears else []
@@ -156,7 +156,7 @@ def recipe_variables(preset: Preset, options: TrainerOptions) -> dict[str, str]:
 
 
 def evaluation_flags(
-    preset: Preset, options: TrainerOptions, gpu_memory_mib: int | None = None
+    preset: Preset, options: TrainerOptions, gpu_memory_mib: int | None
 ) -> list[str]:
     """Return the flags of the evaluation that follows a training.
 

@@ -266,7 +266,7 @@ class _RoleKeys:
 class Keys:
     """Credentials of the environment, or of the instance profile, which change every few hours."""
 
-    def __init__(self, env: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, env: Mapping[str, str]) -> None:
         self._env, self._lock = env, threading.Lock()
         self.forget()
 

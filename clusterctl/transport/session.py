@@ -220,7 +220,7 @@ def connect(
     raise AssertionError("unreachable")
 
 
-def fetch_host_key(target: Target, timeout_s: float, jump: Session | None = None) -> paramiko.PKey:
+def fetch_host_key(target: Target, timeout_s: float, jump: Session | None) -> paramiko.PKey:
     """Return the host key that the target shows, without checking it and without a login.
 
     For trust on first use, where the user chose it. Raises HostUnreachable.
@@ -293,7 +293,7 @@ def _attempt(
     return session
 
 
-def open_socket(target: Target, timeout_s: float, jump: Session | None = None) -> KeepAliveSocket:
+def open_socket(target: Target, timeout_s: float, jump: Session | None) -> KeepAliveSocket:
     """Open the connection for an SSH session: from this machine, or from the jump host.
 
     Raises OSError, and over a jump host EOFError or paramiko.SSHException.

@@ -80,10 +80,7 @@ PROHIBITED = 1
 _ERRNO = {
     os.strerror(number): number
     for number in (
-        errno.ECONNREFUSED,
-        errno.EHOSTUNREACH,
-        errno.ENETUNREACH,
-        errno.ETIMEDOUT,
+        *(errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT),
         errno.ECONNRESET,
     )
 }

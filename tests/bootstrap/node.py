@@ -7,6 +7,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.programs import completed
+
 # The commands that the scripts may rely on. A test that needs another one provides it.
 BASE = "awk cat grep hostname mkdir mv sed sleep ssh-keygen tail touch"
 
@@ -39,14 +41,10 @@ class ShellNode:
 
     def run(self, script: str) -> subprocess.CompletedProcess[str]:
         """Run the script as the standard input of `sh -s`, as over SSH."""
-        return subprocess.run(
+        return completed(
             ["/bin/sh", "-s"],
             input=script,
             env={"HOME": str(self.home), "PATH": str(self.folder / "bin"), "LANG": "C.UTF-8"},
             cwd=self.home,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=240,
             preexec_fn=lambda: os.umask(0o022),
         )

@@ -59,11 +59,7 @@ class World:
         self.node.program("sleep", "true")
         script = inspection_script(False, efa)
         for path in (
-            "/run/systemd",
-            "/dev/disk",
-            "/dev/nvidia-nvswitch",
-            "/sys/module",
-            "/sys/class",
+            *("/run/systemd", "/dev/disk", "/dev/nvidia-nvswitch", "/sys/module", "/sys/class"),
         ):
             script = script.replace(path, f"{self.root}{path}")
         done = self.node.run(script)

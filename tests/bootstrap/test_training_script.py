@@ -25,6 +25,7 @@ from clusterctl.domain.errors import CommandFailed
 from tests.bootstrap.node import ShellNode
 from tests.bootstrap.wheels import TRAINING, cuda_pins, make_wheelhouse
 from tests.local_node import HEAD, LocalNode
+from tests.programs import completed
 
 GIVEN = "given wheels"
 
@@ -118,12 +119,7 @@ def test_the_newest_tensorflow_has_keras_2_and_horovod_its_headers(node):
         "print(keras is tf_keras, losses is tf_keras.losses, tf_keras.__spec__.name, "
         "keras.__version__)"
     )
-    done = subprocess.run(
-        [node.folder / "bin" / "python", "-W", "error", "-c", same],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = completed([node.folder / "bin" / "python", "-W", "error", "-c", same], check=True)
     assert done.stdout == "True True tf_keras 2.21.0\n"
     headers = json.loads((packages / "horovod" / "built_with.json").read_text())["headers"]
     assert len(headers) == 8
@@ -152,12 +148,9 @@ def test_ranks_that_do_not_stay_alike_are_found(before, ranks, says):
     alone = ("-H", "localhost:2", "--bind-to", "none")
     python = (f"{TRAINING}/bin/python", "-W", "ignore", "-c", before + ranks_check(), ranks)
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    done = subprocess.run(
+    done = completed(
         [f"{TRAINING}/bin/mpirun", "-np", "2", *alone, *python],
         env={**os.environ, **root, "OMPI_MCA_mpi_yield_when_idle": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert (done.returncode == 0, says in done.stderr) == (not says, True), done.stderr
 
@@ -239,13 +232,7 @@ def shell_of(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
     parts = "; ".join(f". {SHELL}/{part}.sh" for part in ("base", "training", "training_wheels"))
     whole = f"set -u; unset CUDA_HOME; {parts}; CUDA_FOLDERS={shlex.quote(str(tmp_path))}; {script}"
     path = f"{tmp_path}/bin:/usr/bin:/bin"
-    return subprocess.run(
-        ["bash", "-c", whole],
-        env={"PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return completed(["bash", "-c", whole], env={"PATH": path})
 
 
 def make_toolkit(tmp_path: Path, version: str, codes: str, newest_gcc: int) -> None:

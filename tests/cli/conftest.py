@@ -7,9 +7,11 @@ import shutil
 
 import pytest
 
+from tests.cli.running import clusterctl
+from tests.moto_ec2 import client, moto_client, moto_url
 from tests.transport.conftest import ssh_server
 
-__all__ = ["ssh_server"]
+__all__ = ["client", "clusterctl", "moto_client", "moto_url", "ssh_server"]
 
 
 @pytest.fixture

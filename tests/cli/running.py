@@ -62,6 +62,12 @@ class CommandLine:
         said = self._capsys.readouterr()
         return Ran(status, said.out, said.err)
 
+    def ends(self, status: int, shown: str, command: str, *arguments: str) -> str:
+        """Return stderr of a command, which has to end with this status and show this text."""
+        ran = self(command, *arguments)
+        assert (ran.status, shown in ran.err) == (status, True), ran
+        return ran.err
+
 
 @functools.lru_cache
 def clients(account):
@@ -76,16 +82,18 @@ def launched(clusterctl: CommandLine, *more: str) -> Ran:
     return ran
 
 
+def at_moto(url: str, home: Path, monkeypatch, capsys, timeouts=Timeouts()) -> CommandLine:
+    """Return the command line for moto's EC2 at this address."""
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(home))
+    monkeypatch.setenv("CLUSTERCTL_LAB", "0")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    return CommandLine(home, capsys, ["--endpoint-url", url, "--region", REGION], timeouts)
+
+
 @pytest.fixture
 def clusterctl(client, moto_url, tmp_path, monkeypatch, capsys) -> CommandLine:
     """Return the command line for moto's EC2, with its own home."""
     home = tmp_path / "home"
-    for name, value in (
-        ("CLUSTERCTL_HOME", str(home)),
-        ("CLUSTERCTL_LAB", "0"),
-        ("AWS_ACCESS_KEY_ID", "test"),
-        ("AWS_SECRET_ACCESS_KEY", "test"),
-    ):
-        monkeypatch.setenv(name, value)
     monkeypatch.setattr(session, "Clients", clients)
-    return CommandLine(home, capsys, ["--endpoint-url", moto_url, "--region", REGION])
+    return at_moto(moto_url, home, monkeypatch, capsys)

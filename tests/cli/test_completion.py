@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import click
 import pytest
 
 from tests.cli.test_every_command import commands
+from tests.programs import completed
 
 BIN = Path(sys.executable).parent
 # Prints what the shell's own completion proposes for the words of $@; the last may be empty.
@@ -39,12 +39,10 @@ def proposed(shell, home, *words):
     program = {"bash": BASH, "zsh": ZSH, "fish": FISH}[shell]
     options = {"bash": ("--norc", "-c"), "zsh": ("-f", "-c"), "fish": ("--no-config", "-c")}[shell]
     name = () if shell == "fish" else (shell,)  # $0
-    done = subprocess.run(
+    done = completed(
         [shell, *options, program, *name, *words],
         env={"HOME": str(home), "PATH": f"{BIN}:/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
         cwd=home,
-        capture_output=True,
-        text=True,
         check=True,
     )
     assert done.stderr == ""
@@ -93,9 +91,7 @@ def test_the_program_is_named_as_it_was_called(tmp_path):
     environ = {"PATH": "/usr/bin:/bin", "CLUSTERCTL_HOME": str(tmp_path)}
 
     def told(name, *words):
-        done = subprocess.run(
-            [BIN / name, *words], env=environ, capture_output=True, text=True, check=False
-        )
+        done = completed([BIN / name, *words], env=environ)
         return done.stdout + done.stderr
 
     for name in ("clusterctl", "cctl"):

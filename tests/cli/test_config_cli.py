@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -17,6 +16,7 @@ from clusterctl.cli.spec_options import spec_options
 from clusterctl.config import FILE_NAME
 from clusterctl.configuration.options import OPTIONS
 from tests.cli.running import CommandLine, Ran
+from tests.programs import completed
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 ENTRY = "clusters:\n  demo: {nodes: 4, instance-type: p4d.24xlarge, tag: {team: nlp}}\n"
@@ -135,9 +135,7 @@ def test_a_broken_file(folder, clusterctl, command):
     ],
 )
 def test_no_file_to_check(clusterctl, arguments, said):
-    ran = clusterctl("config", "check", *arguments)
-    assert ran.status == 2
-    assert said in ran.err
+    clusterctl.ends(2, said, "config", "check", *arguments)
 
 
 WARNED = "warning: CLUSTERCTL_NODS is no setting; did you mean CLUSTERCTL_NODES?\n"
@@ -229,9 +227,7 @@ def test_user_data_of_the_file_lies_beside_it(folder, launch):
 def test_every_command_with_an_account_reads_the_file(folder, clusterctl):
     (folder / FILE_NAME).write_text("defaults: {nodes: x}\n")
     for command, *arguments in (["list"], ["status", "demo"], ["hosts", "demo"]):
-        ran = clusterctl(command, *arguments)
-        assert ran.status == 2
-        assert "clusterctl.yaml:1: defaults.nodes" in ran.err
+        clusterctl.ends(2, "clusterctl.yaml:1: defaults.nodes", command, *arguments)
 
 
 def test_the_region_of_the_file_counts(folder, clusterctl, monkeypatch):
@@ -252,7 +248,5 @@ def test_without_a_file_nothing_is_paid_for_one(folder):
         "from clusterctl.cli import spec_options;"
         "print([name for name in ('yaml', 'boto3', 'rich') if name in sys.modules])"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
-    )
+    ran = completed([sys.executable, "-c", code], cwd=folder, check=True)
     assert ran.stdout == "[]\n"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
+
+from tests.programs import completed
 
 # In place of Click, which all programs import first.
 INTERRUPTS = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
@@ -16,12 +17,7 @@ INTERRUPTS = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 def test_an_interrupt_during_the_imports_ends_without_a_traceback(tmp_path, program):
     (tmp_path / "click.py").write_text(INTERRUPTS)
     start = f"from clusterctl.entry import {program}; {program}()"
-    done = subprocess.run(
-        [sys.executable, "-c", start],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
+    done = completed(
+        [sys.executable, "-c", start], env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -22,15 +22,12 @@ from clusterctl.operations import serving
 from clusterctl.operations.serving import LIBRARIES
 from tests.cli.golden import TRAINER, Golden
 from tests.cli.masks import SIZES, masked_json
-from tests.cli.running import CommandLine, clusterctl
+from tests.cli.running import CommandLine
 from tests.cli.test_every_command import commands
 from tests.diagnosis.made_up import job_of, own, samples, with_rank
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 from tests.lab.running import once_client
-from tests.moto_ec2 import client, moto_client, moto_url
 from tests.pair import eventually
-
-__all__ = ["client", "clusterctl", "moto_client", "moto_url"]
 
 LOGS = Path(__file__).parents[1] / "explain" / "logs"
 

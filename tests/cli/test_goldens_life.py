@@ -15,6 +15,7 @@ from tests.changes import CHECKOUT
 from tests.cli.golden import TRAINER, Golden
 from tests.lab.running import newest_image, once_client
 from tests.pair import LabCluster, eventually
+from tests.programs import completed
 
 EXAMPLES = "examples/horovod/tensorflow"
 
@@ -82,14 +83,11 @@ def test_a_self_test(snapshot, lab_home, tmp_path):
     golden = Golden(snapshot, tmp_path, environ)
     lab_home.start()
     line = "selftest --max-cost 5"
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-m", "clusterctl", *line.split()],
         cwd=tmp_path,
         env={**os.environ, **environ, "PYTHONPATH": str(CHECKOUT)},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert "Finished in " in done.stderr, done.stderr
     golden.compare(f"clusterctl {line}", done.returncode, done.stdout, "", (*COSTS, *STEPS))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 
 import pytest
@@ -12,10 +11,7 @@ import pytest
 from clusterctl.ec2.machines import retired_finding
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.site import Site, keep_site
-from tests.cli.running import clusterctl
-from tests.moto_ec2 import client, moto_client, moto_url
-
-__all__ = ["client", "clusterctl", "moto_client", "moto_url"]
+from tests.programs import completed
 
 
 def here(clusterctl, name):
@@ -99,8 +95,7 @@ def test_a_model_folder_that_cannot_be_used_is_refused_before_the_start(
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/record.json").write_text('{"job_id": "20261120-154501-3f2a"}')
     (tmp_path / "file").write_text("")
-    ran = clusterctl("train", "demo", "2", "--script", "a.py", "--model-dir", place)
-    assert (ran.status, refusal in ran.err) == (2, True), ran.err
+    clusterctl.ends(2, refusal, "train", "demo", "2", "--script", "a.py", "--model-dir", place)
 
 
 def test_a_cluster_in_place_of_a_log_leads_to_its_log(clusterctl, tmp_path, monkeypatch):
@@ -122,8 +117,7 @@ def test_a_misspelt_cluster_is_proposed(clusterctl):
 
 def test_down_with_a_misspelt_name_does_not_look_done(clusterctl):
     here(clusterctl, "demo")
-    ran = clusterctl("down", "dmeo", "--yes")
-    assert (ran.status, "nothing of a cluster dmeo; did you mean demo?\n" in ran.err) == (0, True)
+    clusterctl.ends(0, "nothing of a cluster dmeo; did you mean demo?\n", "down", "dmeo", "--yes")
 
 
 def test_ssh_without_the_clusters_folder_launches_nothing(clusterctl):
@@ -135,15 +129,11 @@ def test_ssh_without_the_clusters_folder_launches_nothing(clusterctl):
 def test_hints_of_python_m_can_be_typed_as_they_are(tmp_path):
     words = ("-m", "clusterctl", "status")
     environ = {**os.environ, "CLUSTERCTL_HOME": str(tmp_path)}
-    ran = subprocess.run(
-        [sys.executable, *words], env=environ, capture_output=True, text=True, check=False
-    )
+    ran = completed([sys.executable, *words], env=environ)
     assert ran.returncode == 2
     assert "say its name: python -m clusterctl status NAME\n" in ran.stderr
     words = ("-m", "clusterctl", "ssh", "demo")
-    ran = subprocess.run(
-        [sys.executable, *words], env=environ, capture_output=True, text=True, check=False
-    )
+    ran = completed([sys.executable, *words], env=environ)
     assert "there is one: python -m clusterctl status demo;" in ran.stderr
 
 

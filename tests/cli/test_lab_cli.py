@@ -18,6 +18,7 @@ from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.site import Site, keep_site
 from tests.lab.running import CLUSTERCTL
 from tests.ports import free_port
+from tests.programs import completed
 
 pytestmark = pytest.mark.lab
 
@@ -25,9 +26,7 @@ pytestmark = pytest.mark.lab
 def run(home, *arguments, stdin=None):
     environ = {**os.environ, "CLUSTERCTL_HOME": str(home)}
     argv = [CLUSTERCTL, "lab", *arguments]
-    return subprocess.run(
-        argv, stdin=stdin, capture_output=True, text=True, env=environ, check=False
-    )
+    return completed(argv, stdin=stdin, env=environ)
 
 
 def test_the_first_start_and_what_follows(lab_home):
@@ -69,11 +68,8 @@ def test_without_a_lab(tmp_path, command):
 
 def test_env_is_for_eval(lab):
     shown = run(lab.home, "env")
-    exported = subprocess.run(
-        ["sh", "-c", f"{shown.stdout}\necho $AWS_ENDPOINT_URL $AWS_DEFAULT_REGION"],
-        capture_output=True,
-        text=True,
-        check=True,
+    exported = completed(
+        ["sh", "-c", f"{shown.stdout}\necho $AWS_ENDPOINT_URL $AWS_DEFAULT_REGION"], check=True
     )
     assert exported.stdout == f"{lab.endpoint_url} us-east-1\n"
     assert json.loads(run(lab.home, "env", "--json").stdout) == lab.environment_of(ACCOUNTS[0])

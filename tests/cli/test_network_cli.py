@@ -5,10 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.operations import network as operation
-from tests.cli.running import clusterctl
-from tests.moto_ec2 import client, moto_client, moto_url
 
-__all__ = ["client", "clusterctl", "moto_client", "moto_url"]
 FROM = ("--ssh-from", "203.0.113.7/32")
 
 

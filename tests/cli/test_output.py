@@ -16,6 +16,7 @@ import pytest
 from clusterctl.cli import output
 from clusterctl.cli.main import cli, run_command
 from tests.cli.programs import BIN
+from tests.programs import completed
 
 SAY = """\
 import sys
@@ -140,7 +141,7 @@ FULL, CLOSED = LOST.format("No space left on device"), LOST.format("it is closed
 def test_outputs_that_take_nothing(words, redirected, status, said, unbuffered, tmp_path):
     reader, gone = os.pipe()
     os.close(reader)
-    shown = subprocess.run(
+    shown = completed(
         ["bash", "-c", f'exec "$@" {redirected}', "", BIN / "clusterctl", *words.split()],
         env={
             **os.environ,
@@ -149,9 +150,6 @@ def test_outputs_that_take_nothing(words, redirected, status, said, unbuffered, 
             "GONE": str(gone),
         },
         pass_fds=[gone],
-        capture_output=True,
-        text=True,
-        check=False,
     )
     os.close(gone)
     assert (shown.returncode, shown.stdout) == (status, "")
@@ -162,12 +160,9 @@ def test_outputs_that_take_nothing(words, redirected, status, said, unbuffered, 
 
 
 def test_a_user_without_a_home():
-    shown = subprocess.run(
+    shown = completed(
         ["unshare", "--user", "--map-user=54321", BIN / "clusterctl", "list"],
         env={"PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert (shown.returncode, shown.stdout) == (2, "")
     assert shown.stderr.startswith("error: this user has no home folder\n")

@@ -10,12 +10,9 @@ from syrupy.extensions.amber import AmberSnapshotExtension
 
 from clusterctl.diagnosis import bundle
 from tests.cli.masks import COPY, MASKS, SPOT, masked
-from tests.cli.running import DEMO, clusterctl, launched
+from tests.cli.running import DEMO, launched
 from tests.diagnosis.made_up import job_of, own, samples, with_rank
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
-from tests.moto_ec2 import client, moto_client, moto_url
-
-__all__ = ["client", "clusterctl", "moto_client", "moto_url"]
 
 
 @pytest.fixture

@@ -23,14 +23,11 @@ from clusterctl.jobs import deploy
 from clusterctl.operations import selftest as story
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import locked
-from tests.cli.running import DEMO, CommandLine, clusterctl
+from tests.cli.running import DEMO, CommandLine
 from tests.clock import LabClock
 from tests.lab import running
-from tests.moto_ec2 import client, moto_client, moto_url
 from tests.operations.leaks import everything
 from tests.pair import STAND_IN, TRAINER
-
-__all__ = ["client", "clusterctl", "moto_client", "moto_url"]
 
 NAME = "selftest"
 FIVE = ("selftest", "--max-cost", "5")
@@ -88,8 +85,7 @@ def test_it_asks_before_it_spends(clusterctl, client, here, monkeypatch, seen, s
 
 def test_a_cluster_of_that_name_is_left_alone(clusterctl, client, here):
     clusterctl("up", NAME, *DEMO[1:], "--timeout", "0.01s")
-    ran = clusterctl(*FIVE)
-    assert (ran.status, "cluster selftest exists" in ran.err) == (1, True), ran
+    clusterctl.ends(1, "cluster selftest exists", *FIVE)
     assert len(find_instances(client, NAME)) == 2
     assert list(here.iterdir()) == []
 
@@ -163,9 +159,8 @@ def test_what_an_ended_cluster_has_left_is_left_alone(clusterctl, client, here, 
         (clusterctl.home / NAME).mkdir(parents=True)
         (clusterctl.home / NAME / "id_ed25519").write_text("a key")
     before = everything(client)
-    ran = clusterctl(*FIVE)
-    assert (ran.status, kind in ran.err) == (1, True), ran
-    assert "clusterctl down selftest" in ran.err
+    err = clusterctl.ends(1, kind, *FIVE)
+    assert "clusterctl down selftest" in err
     assert (everything(client), list(here.iterdir())) == (before, [])
     assert (clusterctl.home / NAME).exists() == (kind == "folder")
 
@@ -254,9 +249,7 @@ def test_what_cannot_be_removed_is_named(clusterctl, client, here, monkeypatch):
     monkeypatch.setattr(story, "down", refused)
     monkeypatch.setenv("CLUSTERCTL_TIMEOUT", "0.01s")
     clusterctl.timeouts = Timeouts(clock=LabClock())
-    ran = clusterctl(*FIVE)
-    assert ran.status == 1, ran
-    assert "something may be left, and cost money: clusterctl down selftest" in ran.err
+    clusterctl.ends(1, "something may be left, and cost money: clusterctl down selftest", *FIVE)
     text = file_of(here)
     [left] = re.findall(r"verify: failed.*\n    still there: (.*)", text)
     there = {one.node.instance_id for one in find_instances(client, NAME)}

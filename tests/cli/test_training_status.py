@@ -71,13 +71,7 @@ def test_below_the_log_of_a_terminal_and_not_in_a_pipe(pair):
     pair.on(0, "rm -f /data/go; mkdir -p mine; cat > mine/talk.py", TALK.encode())
     fd, inner = pty.openpty()
     argv = [
-        sys.executable,
-        "-m",
-        "clusterctl",
-        "train",
-        pair.name,
-        "1",
-        "--script",
+        *(sys.executable, "-m", "clusterctl", "train", pair.name, "1", "--script"),
         "~/mine/talk.py",
     ]
     process = subprocess.Popen(argv, env=pair.environ, stdin=inner, stdout=inner, stderr=inner)

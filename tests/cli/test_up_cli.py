@@ -29,23 +29,17 @@ from clusterctl.operations.gc import GarbageCollector
 from clusterctl.operations.local_state import keep_key, local_key
 from clusterctl.operations.losses import Losses, Written
 from tests.cli.programs import BIN
-from tests.cli.running import DEMO, CommandLine, clusterctl, launched
+from tests.cli.running import DEMO, CommandLine, launched
 from tests.clock import LabClock
 from tests.lab.running import client as lab_client
 from tests.lab.running import wait_until
-from tests.moto_ec2 import NEW_IMAGE, OLD_IMAGE, REGION, client, clients_of, moto_client, moto_url
-
-__all__ = ["client", "clusterctl", "moto_client", "moto_url"]
+from tests.moto_ec2 import NEW_IMAGE, OLD_IMAGE, REGION, clients_of
+from tests.programs import completed
 
 CREATED = {
-    "import_key_pair",
-    "create_security_group",
-    "authorize_security_group_ingress",
-    "authorize_security_group_egress",
-    "create_placement_group",
-    "run_instances",
-    "allocate_address",
-    "associate_address",
+    *("import_key_pair", "create_security_group", "authorize_security_group_ingress"),
+    *("authorize_security_group_egress", "create_placement_group", "run_instances"),
+    *("allocate_address", "associate_address"),
 }
 
 
@@ -114,9 +108,7 @@ def test_up_again_launches_nothing_new(clusterctl, client):
     ],
 )
 def test_refused(clusterctl, client, arguments, status, message):
-    ran = clusterctl("up", *arguments)
-    assert ran.status == status
-    assert message in ran.err
+    clusterctl.ends(status, message, "up", *arguments)
     assert not (clusterctl.home / "demo").exists()
     assert find_resources(client, "demo", ResourceKind.SECURITY_GROUP) == ()
 
@@ -243,16 +235,13 @@ def test_up_and_down_do_nothing_where_nobody_can_answer(clusterctl, client, monk
     with monkeypatch.context() as patched:
         patched.setattr("sys.stdin", terminal)
         for command in (("up", *DEMO), ("up", *DEMO, "--json")):
-            ran = clusterctl(*command)
-            assert (ran.status, "show this question: Launch?" in ran.err) == (2, True), ran
+            clusterctl.ends(2, "show this question: Launch?", *command)
         assert find_instances(client, "demo") == ()
         launched(clusterctl, "--yes")
-        ran = clusterctl("add", "demo", "1")
-        assert (ran.status, "show this question: Launch?" in ran.err) == (2, True), ran
+        clusterctl.ends(2, "show this question: Launch?", "add", "demo", "1")
     for command in ("down demo", "remove demo 1", "replace demo 1", "gc --cluster demo --delete"):
-        ran = clusterctl(*command.split())
-        assert (ran.status, "no terminal to answer this question: " in ran.err) == (2, True), ran
-        assert "in a script, give --yes" in ran.err
+        err = clusterctl.ends(2, "no terminal to answer this question: ", *command.split())
+        assert "in a script, give --yes" in err
     assert len(find_instances(client, "demo")) == 2
 
 
@@ -268,8 +257,7 @@ def test_a_script_does_not_remove_what_another_machine_launched(
         folder = ClusterFolder(home / "demo")
         if home.name == "key":
             keep_key(folder, local_key(folder, "demo"))
-        ran = clusterctl("up", *DEMO)
-        assert (ran.status, "the key of cluster demo is not on" in ran.err) == (1, True)
+        clusterctl.ends(1, "the key of cluster demo is not on", "up", *DEMO)
         ran = clusterctl("down", "demo", "--yes", "--discard-results")
         assert ran.status == 1, ran
         assert (
@@ -278,10 +266,7 @@ def test_a_script_does_not_remove_what_another_machine_launched(
         assert "--launched-elsewhere" in ran.err
         if home.name == "key":
             for command in ("stop demo --force", "remove demo 1 --yes --force", "add demo 1"):
-                ran = clusterctl(*command.split())
-                assert (ran.status, "the key of cluster demo is not on" in ran.err) == (1, True), (
-                    ran
-                )
+                clusterctl.ends(1, "the key of cluster demo is not on", *command.split())
         terminal = io.StringIO("n\n")
         terminal.isatty = lambda: True
         with monkeypatch.context() as patched:
@@ -310,11 +295,10 @@ def test_a_closed_terminal_ends_a_removal_with_a_message(clusterctl, client, mon
 
     monkeypatch.setattr(down_module, "terminate", end)
     ran = clusterctl("down", "demo", "--yes")
-    assert ran.status == 130, ran
+    assert ran.status == 130, ran.err
     assert "something may be left\nto go on: clusterctl down" in ran.err
     monkeypatch.setattr(GarbageCollector, "remove", end)
-    ran = clusterctl("gc", "--cluster", "demo", "--delete", "--yes")
-    assert (ran.status, "interrupted: 0 of " in ran.err) == (130, True), ran
+    clusterctl.ends(130, "interrupted: 0 of ", "gc", "--cluster", "demo", "--delete", "--yes")
 
 
 def test_down_does_not_know_what_a_head_node_has_that_cannot_be_asked(
@@ -375,11 +359,10 @@ def interrupted(*_):
 )
 def test_ctrl_c_says_what_is_left(clusterctl, monkeypatch, at, options, says):
     monkeypatch.setattr(*at, interrupted)
-    ran = clusterctl("up", *DEMO, *options)
-    assert (ran.status, says in ran.err) == (130, True), ran
+    err = clusterctl.ends(130, says, "up", *DEMO, *options)
     if "which cost" in says:
-        assert "to remove it all: clusterctl down demo" in ran.err
-        assert f"to go on: clusterctl up {clusterctl.typed} {' '.join(DEMO)}" in ran.err
+        assert "to remove it all: clusterctl down demo" in err
+        assert f"to go on: clusterctl up {clusterctl.typed} {' '.join(DEMO)}" in err
 
 
 def test_what_fails_after_the_launch_says_what_runs_and_what_it_costs(
@@ -389,9 +372,8 @@ def test_what_fails_after_the_launch_says_what_runs_and_what_it_costs(
         raise AwsError("Gateway.NotAttached", "no gateway")
 
     monkeypatch.setattr(launch_module._Execution, "_associate", refuse)
-    ran = clusterctl("up", *DEMO, "--private")
-    assert (ran.status, "no gateway" in ran.err) == (1, True)
-    [told] = [line for line in ran.err.splitlines() if "run now" in line]
+    err = clusterctl.ends(1, "no gateway", "up", *DEMO, "--private")
+    [told] = [line for line in err.splitlines() if "run now" in line]
     assert re.match(
         r"2 nodes of demo run now: that costs \$\d+\.\d\d an hour\. clusterctl stop", told
     )
@@ -430,9 +412,7 @@ def test_ctrl_c_that_cuts_an_import_short(clusterctl, monkeypatch):
 
     monkeypatch.setattr(up_module, "observe", interrupted)
     monkeypatch.setattr("clusterctl.ec2.instances.find_instances", find_instances)
-    ran = clusterctl("up", *DEMO)
-    assert ran.status == 130
-    assert "there may be instances" in ran.err
+    clusterctl.ends(130, "there may be instances", "up", *DEMO)
 
 
 def test_a_folder_that_cannot_be_used_is_one_message(clusterctl):
@@ -457,7 +437,7 @@ def test_ctrl_c_during_down(clusterctl, monkeypatch):
     launched(clusterctl)
     monkeypatch.setattr("clusterctl.operations.down.delete_all", interrupted)
     ran = clusterctl("down", "demo", "--yes")
-    assert ran.status == 130
+    assert ran.status == 130, ran.err
     assert f"to go on: clusterctl down {clusterctl.typed} demo --yes\n" in ran.err
 
 
@@ -518,11 +498,9 @@ def test_what_ec2_refuses_is_one_message(clusterctl, client, monkeypatch, code, 
 
     monkeypatch.setattr(launch, "without_retries", lambda _: Refuses())
     clusterctl.timeouts = Timeouts(LabClock())
-    ran = clusterctl("up", *DEMO)
-    assert ran.status == 1
-    assert message in ran.err
-    assert "hint: " in ran.err
-    assert "Traceback" not in ran.err
+    err = clusterctl.ends(1, message, "up", *DEMO)
+    assert "hint: " in err
+    assert "Traceback" not in err
     assert find_instances(client, "demo") == ()
     assert clusterctl("down", "demo", "--yes").status == 0
 
@@ -625,13 +603,10 @@ def test_on_a_terminal_money_is_asked_for(lab, tmp_path):
         # With --yes, or without a terminal, the price is printed and `up` continues.
         said = run("start", "--yes", "--timeout", "0.1s")[1]
         assert ("[y/N]" in said, bool(price("2 nodes", said))) == (False, True)
-        done = subprocess.run(
+        done = completed(
             [BIN / "clusterctl", "add", name, "1", *at, "--timeout", "0.1s"],
             env={**os.environ, "CLUSTERCTL_HOME": str(home), "CLUSTERCTL_LAB": "0", **account},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert price("3 nodes", done.stderr), done.stderr
         assert len(find_instances(ec2, name)) == 3

@@ -177,16 +177,9 @@ SCENARIOS = {
 
 
 VARIANTS = (
-    "the first slow",
-    "the last slow",
-    "two slow",
-    "the first two slow",
-    "the last two slow",
-    "the first's uplink slow",
-    "the last but one's uplink slow",
-    "the first's downlink slow",
-    "the first slow for ten seconds",
-    "compares for long",
+    *("the first slow", "the last slow", "two slow", "the first two slow", "the last two slow"),
+    *("the first's uplink slow", "the last but one's uplink slow", "the first's downlink slow"),
+    *("the first slow for ten seconds", "compares for long"),
 )
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import botocore.utils
@@ -11,6 +10,7 @@ from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.session import Account, Clients, parse_timestamp, without_retries
 from tests.moto_ec2 import KEY, REGION
+from tests.programs import completed
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -83,7 +83,5 @@ def test_boto3_is_imported_only_when_a_client_is_made():
         "import clusterctl.operations.up;"
         "print([name for name in ('boto3', 'botocore', 'moto') if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    done = completed([sys.executable, "-c", program], check=True)
     assert done.stdout == "[]\n"

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.programs import completed
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "horovod"
 IMAGENET = EXAMPLES / "tensorflow" / "train_imagenet_resnet_hvd.py"
 
@@ -52,21 +54,8 @@ def ranks_in(training_env: Path) -> Run:
         command = [str(training_env / "bin" / "python"), *map(str, argv)]
         if ranks > 1:
             command = [*mpirun(training_env, ranks), *command]
-        env = {
-            **os.environ,
-            "OMPI_ALLOW_RUN_AS_ROOT": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        }
-        return subprocess.run(
-            command,
-            cwd=folder,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=1200,  # seconds, for a busy machine
-            check=False,
-        )
+        env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        return completed(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, timeout=1200)
 
     return run
 

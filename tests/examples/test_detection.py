@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from tests.examples.conftest import EXAMPLES
+from tests.programs import completed
 
 pytestmark = pytest.mark.train
 
@@ -66,14 +67,7 @@ def run(*argv, **environ):
     if subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode:
         pytest.skip(f"{PYTHON} has no PyTorch: ./scripts/test installs it")
     folder = EXAMPLES / "pytorch"
-    return subprocess.run(
-        [PYTHON, "-B", *argv],
-        cwd=folder,
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return completed([PYTHON, "-B", *argv], cwd=folder, env={**os.environ, **environ})
 
 
 def test_boxes_and_images_are_what_they_say():

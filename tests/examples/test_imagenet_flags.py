@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 
 import pytest
+
+from tests.programs import completed
 
 from .conftest import IMAGENET
 
@@ -110,14 +111,10 @@ def test_wrong_flags_exit_with_2_and_say_what(imagenet, capsys, argv, message):
 
 
 def test_help_needs_no_tensorflow():
-    done = subprocess.run(
-        [sys.executable, IMAGENET, "--help"], capture_output=True, text=True, check=False
-    )
+    done = completed([sys.executable, IMAGENET, "--help"])
     assert done.returncode == 0, done.stderr
     assert "--warmup_epochs" in done.stdout
-    mistake = subprocess.run(
-        [sys.executable, IMAGENET, "--eval"], capture_output=True, text=True, check=False
-    )
+    mistake = completed([sys.executable, IMAGENET, "--eval"])
     assert mistake.returncode == 2
     assert mistake.stderr.splitlines()[-1].endswith("reads the validation files there")
 

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterctl.jobs.metrics.runs import read_runs
+from tests.programs import completed
 
 from .conftest import IMAGENET, after
 
@@ -43,13 +43,7 @@ def records(training_env, tmp_path_factory) -> Path:
         + ["--num_processes", "1", "--allow_corrupt", "1"],
     ]
     for program, *words in steps:
-        done = subprocess.run(
-            [python, UTILS / program, *words],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = completed([python, UTILS / program, *words], cwd=folder)
         assert done.returncode == 0, done.stderr
     shutil.rmtree(folder / "raw")
     return folder / "records"

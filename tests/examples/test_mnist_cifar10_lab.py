@@ -21,8 +21,7 @@ CLEAN = "rm -rf ~/data/mnist ~/data/cifar10 ~/models"
 @pytest.fixture
 def with_data(pair):
     """Return the cluster. Each node has generated the same data."""
-    status, _, err = pair.ctl("run", MAKE_DATA)
-    assert status == 0, err
+    pair.ok("run", MAKE_DATA)
     yield pair
     pair.ctl("run", CLEAN)
     pair.ctl("clean-logs", "--jobs", "--force", "--yes")
@@ -31,8 +30,7 @@ def with_data(pair):
 def test_it_trains_on_two_hosts_and_is_evaluated_and_served(with_data):
     script = "~/examples/horovod/cifar10/keras_cifar10.py"
     flags = ["--epochs", "1", "--batch_size", "12"]
-    status, out, err = with_data.ctl("train", "2", "--script", script, "--", *flags)
-    assert status == 0, err
+    out = with_data.ok("train", "2", "--script", script, "--", *flags)
     assert "Horovod size: 2\n" in out
     assert out.count("ms/step - loss: ") == 1
     accuracy = float(re.search(r"Test accuracy: (.*)", out)[1])
@@ -45,8 +43,7 @@ def test_it_trains_on_two_hosts_and_is_evaluated_and_served(with_data):
     assert f"Average accuracy: {accuracy:.2%}\n" in shown
     assert "Confusion matrix: /home/ubuntu/models/cifar10/confusion_matrix.png\n" in shown
 
-    status, _, err = with_data.ctl("serve", "~/models/cifar10")
-    assert status == 0, err
+    with_data.ok("serve", "~/models/cifar10")
     url = "http://127.0.0.1:8501/v1/models/cifar10"
     served = with_data.on(0, f"{evaluate} --endpoint {url} --picture served.png; rm served.png")
     assert with_data.ctl("serve", "--stop")[0] == 0

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import struct
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from PIL import Image
 
 from tests.examples.conftest import EXAMPLES
+from tests.programs import completed
 
 pytestmark = pytest.mark.train
 
@@ -47,14 +47,7 @@ def pillow(tmp_path_factory):
 
 def python(*argv, **environ):
     environ = {"OMP_NUM_THREADS": "1", **os.environ, **environ}
-    return subprocess.run(
-        [PYTHON, "-B", *map(str, argv)],
-        cwd=EXAMPLES / "pytorch",
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return completed([PYTHON, "-B", *map(str, argv)], cwd=EXAMPLES / "pytorch", env=environ)
 
 
 def jpeg(level, mode="RGB", size=(40, 30)):
@@ -233,14 +226,7 @@ print(json.dumps(found))
 def test_a_checkpoint_is_finite_and_is_resumed_with_the_settings_of_the_command_line(tmp_path):
     """With another precision, which has no loss scale, momentum and weight decay."""
     environ = {"PYTHONPATH": str(PROGRAM.parent), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [PYTHON, "-B", "-c", CHECKPOINTS],
-        cwd=tmp_path,
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = completed([PYTHON, "-B", "-c", CHECKPOINTS], cwd=tmp_path, env={**os.environ, **environ})
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     text = "the loss or the weights are not finite after 1 steps, no checkpoint is saved"

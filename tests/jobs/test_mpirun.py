@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import socket
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -33,19 +32,14 @@ from clusterctl.jobs.mpirun import (
     parse_variable,
     sets_binding,
 )
-from clusterctl.jobs.plan import (
-    JobRequest,
-    check_per_host,
-    check_request,
-    plan_job,
-    ranks_per_host,
-)
+from clusterctl.jobs.plan import JobRequest, check_per_host, check_request, plan_job, ranks_per_host
 from clusterctl.jobs.smoke_test import allreduce_command
 from clusterctl.jobs.trainer import GPU
 from clusterctl.node.jobs.folder import JobFolder
 from clusterctl.node.record import to_data, to_json
 from clusterctl.transport.reports import read_report
 from tests.local_node import HEAD, LocalNode
+from tests.programs import completed
 
 JOB = "20261120-154501-3f2a"
 HOSTS = parse_hosts_file("10.0.0.4 slots=8\n10.0.0.5 slots=8\n10.0.0.6 slots=8\n10.0.0.7 slots=8\n")
@@ -62,7 +56,6 @@ def facts(environment=FIVE, **changes):
         "home": "/home/ubuntu",
         "hostname": "demo-0",
         "search_path": "/usr/local/bin:/usr/bin:/bin",
-        "cpus": 2,
         "environments": (environment,),
         "interfaces": (("lo", "127.0.0.1/8"), ("ens5", "10.0.0.4/24"), ("br-1f", "172.18.0.1/16")),
     }
@@ -829,13 +822,7 @@ def test_pytorchs_variables_are_set_for_each_rank_of_a_script_and_users_own_win(
     start = argv[argv.index("sh") if "sh" in argv else at : at]
     python, script = argv[at + 3 : -2]
     assert ((python, script), list(argv[-2:])) == ((FIVE.python, "/home/ubuntu/d.py"), program)
-    done = subprocess.run(
-        [*start, sys.executable, "-c", SEEN, *program],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = completed([*start, sys.executable, "-c", SEEN, *program], env=environ, check=True)
     assert json.loads(done.stdout) == [*seen, *program]
     trained = line(JobRequest(6, synthetic=True, per_host=3), facts())
     assert "MASTER_" not in trained and "RANK" not in trained, "only users' programs need them"

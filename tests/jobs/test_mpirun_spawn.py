@@ -19,6 +19,7 @@ from clusterctl.jobs.mpirun import (
 )
 from clusterctl.node.packer import program_of
 from tests.fake_sysfs import two_sockets_here
+from tests.programs import completed
 from tests.variants import usual
 
 pytestmark = pytest.mark.slow
@@ -38,15 +39,7 @@ def installed(path: Path):
 
 def ran(launch: MpiLaunch, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a launch's command line in a folder. It has to succeed."""
-    done = subprocess.run(
-        mpirun_argv(launch),
-        cwd=folder,
-        env={**os.environ, **ALLOW_ROOT},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = completed(mpirun_argv(launch), cwd=folder, env={**os.environ, **ALLOW_ROOT})
     assert done.returncode == 0, done.stderr
     return done
 
@@ -100,7 +93,7 @@ def test_mpirun_binds_nothing_unless_users_options_do(mpirun, arguments, tmp_pat
     argv = mpirun_argv(
         MpiLaunch(run, 1, 8, (), (), ("true",), on_head_only=True, arguments=(*options, *arguments))
     )
-    done = subprocess.run(
+    done = completed(
         argv,
         cwd=tmp_path,
         env={
@@ -109,10 +102,6 @@ def test_mpirun_binds_nothing_unless_users_options_do(mpirun, arguments, tmp_pat
             "HWLOC_SYNTHETIC": "pack:2 core:24 pu:2",
             "HWLOC_THISSYSTEM": "1",
         },
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,  # Open MPI 4 fails after it has printed the map
     )
     unbound = 0 if sets_binding(run, arguments) else 8
     found = (done.stdout.count(each), done.stdout.count(free))
@@ -126,15 +115,7 @@ def test_a_rank_may_use_all_processors_that_mpirun_may(mpirun, tmp_path):
     run = MpiRun(str(mpirun), version_of(mpirun))
     says = "import os; print(sorted(os.sched_getaffinity(0)), flush=True)"
     launch = MpiLaunch(run, 1, 2, (), (), (sys.executable, "-IS", "-c", says), on_head_only=True)
-    done = subprocess.run(
-        mpirun_argv(launch),
-        cwd=tmp_path,
-        env={**os.environ, **ALLOW_ROOT},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = completed(mpirun_argv(launch), cwd=tmp_path, env={**os.environ, **ALLOW_ROOT})
     assert done.stdout.splitlines() == 2 * [str(sorted(os.sched_getaffinity(0)))], done.stderr
 
 

@@ -728,11 +728,7 @@ def test_all_at_once_errors_first_each_with_what_to_do():
     job = plan(replace(RUN, ranks=6, epochs=100, save_every=0))
     everything = preflight(job, nodes, ["demo-0", "demo-1"])
     assert [one.check for one in everything] == [
-        "env.missing",
-        "env.missing",
-        "data.missing",
-        "log.unfinished",
-        "disk.checkpoints",
+        *("env.missing", "env.missing", "data.missing", "log.unfinished", "disk.checkpoints"),
         "data.uneven_shards",
     ]
     assert all(one.hint for one in everything)

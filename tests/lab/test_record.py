@@ -10,6 +10,7 @@ import pytest
 
 from clusterctl.domain.errors import LabError
 from clusterctl.lab.record import AccessKey, LabRecord, process_started, read_record, write_record
+from tests.programs import completed
 
 
 @pytest.fixture
@@ -71,7 +72,5 @@ def test_reading_it_imports_no_moto():
     program = (
         "import clusterctl.lab.record, sys; print('moto' in sys.modules, 'boto3' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    done = completed([sys.executable, "-c", program], check=True)
     assert done.stdout.strip() == "False False"

@@ -23,6 +23,7 @@ from clusterctl.node.affinity import (
 )
 from clusterctl.node.packer import program_of
 from tests.fake_sysfs import machine, two_sockets_here
+from tests.programs import completed
 
 # p4d.24xlarge: two sockets of 24 cores with two threads each. Addresses and processors of its GPUs:
 # p4d-24xl-topo.xml in aws-ofi-nccl.
@@ -274,11 +275,9 @@ def two_sockets(tmp_path):
 
 def bound(root, *arguments, **environ):
     module = Path(affinity.__file__).resolve()
-    return subprocess.run(
+    return completed(
         [sys.executable, "-c", BINDS, root, module.parent, *arguments],
         env={**os.environ, **TWO_RANKS, **environ},
-        capture_output=True,
-        text=True,
         check=True,
     )
 
@@ -312,20 +311,14 @@ RANK_1 = {
 
 
 def said(*argv, **environ):
-    done = subprocess.run(
-        [sys.executable, *argv],
-        env={**os.environ, **RANK_1, **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
+    done = completed(
+        [sys.executable, *argv], env={**os.environ, **RANK_1, **environ}, timeout=60, check=True
     )
     return done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
-    ("name", "argv"),
-    [("start_rank", (sys.executable, "-c", SAYS)), ("torch_rank", ("-c", SAYS))],
+    ("name", "argv"), [("start_rank", (sys.executable, "-c", SAYS)), ("torch_rank", ("-c", SAYS))]
 )
 def test_what_starts_a_rank_binds_it_first(two_sockets, name, argv):
     root, first, second = two_sockets

@@ -13,6 +13,7 @@ import pytest
 
 import clusterctl
 from clusterctl.node.packer import program_of, without_comments
+from tests.programs import completed
 from tests.pythons import python_or_skip
 from tests.variants import usual
 
@@ -119,11 +120,8 @@ def test_what_a_program_rarely_needs_is_loaded_when_used():
         "print(inspect.isclass(dataclasses.Field), lzma.decompress(lzma.compress(b'x')))\n"
         "print(type(sys.modules['inspect']).__name__, inspect.signature(inspect.isclass))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-IS", "-c", text.rpartition("sys.modules[")[0] + main],
-        capture_output=True,
-        text=True,
-        check=True,
+    done = completed(
+        [sys.executable, "-IS", "-c", text.rpartition("sys.modules[")[0] + main], check=True
     )
     assert done.stdout == "False False\nTrue b'x'\nmodule (object)\n"
 

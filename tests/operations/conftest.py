@@ -2,7 +2,9 @@ import json
 
 import pytest
 
+from tests.cli.running import CommandLine
 from tests.moto_ec2 import client, faults, moto_client, moto_url
+from tests.operations.commands import shorten_timeouts
 from tests.operations.killed import killer as killer_of
 from tests.operations.world import World
 from tests.pair import eventually
@@ -20,6 +22,18 @@ def world(moto_url, tmp_path_factory):
 def killer(moto_url):
     with killer_of(moto_url) as started:
         yield started
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    shorten_timeouts(monkeypatch.setattr)
+
+
+@pytest.fixture
+def clusterctl(lab, monkeypatch, capsys):
+    """Return the command line for the lab that tests share."""
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
+    return CommandLine(lab.home, capsys, ["--lab"])
 
 
 STAY = """\

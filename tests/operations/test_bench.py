@@ -57,8 +57,7 @@ def states(pair):
 def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     out = tmp_path / "kept"
     short = ("--gpus", "1,2", "--repeats", "1", "--steps", "4", "--warmup", "2", "--out", str(out))
-    status, plan, err = quiet.ctl("bench", *short, "--seed", "5", "--dry-run", "--json", *TRAINER)
-    assert status == 0, err
+    plan = quiet.ok("bench", *short, "--seed", "5", "--dry-run", "--json", *TRAINER)
     sizes = [run["gpus"] for run in json.loads(plan)["runs"]]
     assert sorted(sizes) == [1, 2]
     assert (json.loads(plan)["hourly_usd"], out.exists()) == (None, False)
@@ -83,19 +82,16 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     kept = (out / "runs.jsonl").read_bytes()
     process = quiet.start("bench", *short, *TRAINER)
     second = begun(process, 1)
-    status, _, err = quiet.ctl("bench", *short, *TRAINER)
-    assert (status, "another clusterctl bench is at work in" in err) == (1, True), err
+    quiet.ends(1, "another clusterctl bench is at work in", "bench", *short, *TRAINER)
     process.kill()
     process.communicate()
     quiet.on(0, "rm /data/hold")
     with (out / "runs.jsonl").open("a") as file:
         file.write('{"gpus": 2, "data": "synt')  # as if killed during the write
-    status, _, err = quiet.ctl("bench", "--gpus", "1", *short[2:], *TRAINER)
-    assert (status, "0 runs to make, 1 run kept" in err) == (0, True), err
+    quiet.ends(0, "0 runs to make, 1 run kept", "bench", "--gpus", "1", *short[2:], *TRAINER)
     assert second in (out / "runs.jsonl").read_text()
     more = ("--gpus", "1", "--repeats", "2", *short[4:])
-    status, text, err = quiet.ctl("bench", *more, "--json", *TRAINER)
-    assert status == 0, err
+    text = quiet.ok("bench", *more, "--json", *TRAINER)
     assert (out / "runs.jsonl").read_bytes().startswith(kept)
     said = json.loads(text)
     ended = {id for id, state in states(quiet).items() if state == "succeeded"}
@@ -116,8 +112,7 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     # Nothing is left to do. Other options are another benchmark. It equals itself.
     status, text, err = quiet.ctl("bench", *short, *TRAINER)
     assert (status, err.splitlines()[-2]) == (0, "0 runs to make, 3 runs kept"), err
-    status, _, err = quiet.ctl("bench", *short, *TRAINER[:-1], "4")
-    assert (status, "holds another benchmark: arguments was" in err) == (2, True), err
+    quiet.ends(2, "holds another benchmark: arguments was", "bench", *short, *TRAINER[:-1], "4")
     beside = [sys.executable, "-m", "clusterctl", "bench", "--compare", str(out), str(out)]
     told = subprocess.run(beside, env=quiet.environ, capture_output=True, text=True, check=True)
     assert told.stdout.count("not known: repeats are missing") == 1
@@ -148,8 +143,7 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
     ],
 )
 def test_refused(pair, tmp_path, arguments, status, says):
-    ended, _, err = pair.ctl("bench", "--out", str(tmp_path / "kept"), *arguments)
-    assert (ended, says in err) == (status, True), err
+    pair.ends(status, says, "bench", "--out", str(tmp_path / "kept"), *arguments)
     assert not (tmp_path / "kept").exists()
 
 

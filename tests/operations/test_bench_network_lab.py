@@ -23,8 +23,7 @@ MBIT = 1e6 / 8
 @pytest.fixture(scope="module")
 def quad(lab):
     cluster = LabCluster(lab, "quad")
-    status, _, err = cluster.ctl("up", "--nodes", "4", "--instance-type", "p3.2xlarge")
-    assert status == 0, err
+    cluster.ok("up", "--nodes", "4", "--instance-type", "p3.2xlarge")
     # A rate that this machine can carry under any load.
     shape(cluster, "shape", "all", "--rate", "100mbit")
     yield cluster

@@ -37,16 +37,14 @@ def source(tmp_path):
 
 def detached(pair, *words):
     """Start `copy --detach WORDS`. Return the id of its job."""
-    status, out, err = pair.ctl("copy", "--detach", "--json", *words)
-    assert status == 0, (out, err)
+    out = pair.ok("copy", "--detach", "--json", *words)
     last = json.loads(out.splitlines()[-1])
     assert last["event"] == "job", last
     return last["job_id"]
 
 
 def job(pair, job_id):
-    status, out, err = pair.ctl("jobs", "--json")
-    assert status == 0, err
+    out = pair.ok("jobs", "--json")
     [found] = [one for one in json.loads(out) if one["job_id"] == job_id]
     return found
 
@@ -54,8 +52,7 @@ def job(pair, job_id):
 def finished(pair, *words):
     """Run `copy --detach WORDS`. Return its job's output and record, after it has succeeded."""
     job_id = detached(pair, *words)
-    status, out, err = pair.ctl("logs", "-f", job_id)
-    assert status == 0, (out, err)
+    out = pair.ok("logs", "-f", job_id)
     return out, job(pair, job_id)
 
 
@@ -86,13 +83,11 @@ def test_a_reboot_of_the_head_node_and_the_same_again(pair, place):
         first = detached(pair, *again)
         parts = f"du -sm {place}/.clusterctl-copy 2>/dev/null | cut -f1"
         eventually(lambda: int(pair.on(1, parts) or 0) > 4, "some of it on the other node")
-        status, _, err = pair.ctl("copy", "--detach", *again)
-        assert (status, f"job {first} copies to ~/{place} on pair already" in err) == (1, True)
+        pair.ends(1, f"job {first} copies to ~/{place} on pair already", "copy", "--detach", *again)
         assert pair.ctl("reboot", "--nodes", "0", "--force")[0] == 0
     assert job(pair, first)["state"] == "lost"
     second = detached(pair, *again)
-    status, out, err = pair.ctl("logs", "-f", second)
-    assert status == 0, (out, err)
+    out = pair.ok("logs", "-f", second)
     [came] = re.findall(r"pair-1 +1 +([0-9.]+) MiB", out)
     assert float(came) < 88, out
     assert pair.on(0, SUMS.format(place)) == pair.on(1, SUMS.format(place)) != ""
@@ -100,8 +95,7 @@ def test_a_reboot_of_the_head_node_and_the_same_again(pair, place):
 
 def parts_of(pair, place, command, *words):
     """Return what `disk` or `clean-logs --copies` shows for the copy to this place."""
-    status, out, err = pair.ctl(command, *words, "--json")
-    assert status == 0, err
+    out = pair.ok(command, *words, "--json")
     found = json.loads(out)
     found = found["copies"] if command == "disk" else found
     return [(one["host"], one["in_use"]) for one in found if one["path"].endswith(f"/{place}")]
@@ -138,8 +132,7 @@ def test_cancel_keeps_what_came_until_it_is_discarded(pair, place, source):
 def test_of_an_empty_folder_nothing_else_is_copied(pair, place, tmp_path):
     """Otherwise everything in the head node's DST would be copied."""
     pair.on(0, f"mkdir {place} && echo private >{place}/mine")
-    status, _, err = pair.ctl("copy", "--detach", f"{tmp_path}/", place)
-    assert (status, "there is nothing in" in err) == (2, True), err
+    pair.ends(2, "there is nothing in", "copy", "--detach", f"{tmp_path}/", place)
 
 
 @pytest.mark.parametrize(
@@ -153,5 +146,4 @@ def test_of_an_empty_folder_nothing_else_is_copied(pair, place, tmp_path):
     ],
 )
 def test_what_cannot_go_on_alone(pair, words, says):
-    status, _, err = pair.ctl("copy", "--detach", *words)
-    assert (status, says in err) == (2, True), err
+    pair.ends(2, says, "copy", "--detach", *words)

@@ -40,8 +40,7 @@ def test_the_same_hosts_without_a_cluster(pair):
     first, other = report["nodes"]
     assert first["host"].startswith("10.")
     assert (first["values"]["TYPE"], other["values"]["MPI IF"]) == ("", "eth0")
-    status, _, err = hosts.ctl("doctor", "--fix")
-    assert (status, "--fix is for nodes of a cluster" in err) == (3, True), err
+    hosts.ends(3, "--fix is for nodes of a cluster", "doctor", "--fix")
 
 
 def test_a_volume_that_has_become_read_only(pair):

@@ -26,7 +26,6 @@ from tests.operations.commands import (
     Command,
     down,
     nothing,
-    shorten_timeouts,
     stop,
     up,
 )
@@ -34,7 +33,7 @@ from tests.operations.fault_cases import LAUNCH
 from tests.operations.wire import Mode
 from tests.operations.world import World
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("soon")]
 
 ZONES = [f"us-east-1{letter}" for letter in "abcdef"]
 DOWN, AGAIN, GC = "down", "up again", "gc"
@@ -45,11 +44,6 @@ def world(moto_url, tmp_path):
     made = World(moto_url, tmp_path)
     made.prepare(nothing)
     return made
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    shorten_timeouts(monkeypatch.setattr)
 
 
 def no_capacity_but(zone: str = "", left: int = 0) -> list[Capacity]:

@@ -27,14 +27,9 @@ from tests.operations.fault_cases import (
 from tests.operations.wire import ApiCall, Mode
 from tests.operations.world import World, an_hour_later
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("soon")]
 # Commands that together make all resources of a cluster.
 MAKING = ("up", "replace-head")
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    shorten_timeouts(monkeypatch.setattr)
 
 
 def test_each_call_has_its_turn_and_each_way():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.operations.commands import COMMANDS, down, nothing, shorten_timeouts
+from tests.operations.commands import COMMANDS, down, nothing
 from tests.operations.fault_cases import (
     LAUNCH,
     by_turns_and_all,
@@ -17,15 +17,10 @@ from tests.operations.fault_cases import (
 )
 from tests.operations.wire import Mode
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("soon")]
 
 DOWN, GC, DOWN_LOST = "down", "gc", "down after no answer"
 WAYS = (DOWN, GC, DOWN_LOST)
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    shorten_timeouts(monkeypatch.setattr)
 
 
 @pytest.mark.parametrize(("name", "way", "others"), [*by_turns_and_all(COMMANDS, WAYS, ("up",))])

@@ -28,12 +28,6 @@ names = (f"keys{number}" for number in itertools.count())
 
 
 @pytest.fixture
-def clusterctl(lab, monkeypatch, capsys):
-    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
-    return CommandLine(lab.home, capsys, ["--lab"])
-
-
-@pytest.fixture
 def name(clusterctl):
     name = next(names)
     yield name
@@ -90,8 +84,7 @@ def test_a_node_with_other_keys_than_its_console_has(clusterctl, shared, tmp_pat
 
     (tmp_path / "file").write_text("x")
     for command in (("copy", name, str(tmp_path / "file"), "file"), ("ssh", name, "1")):
-        ran = clusterctl(*command)
-        assert (ran.status, shown in ran.err) == (255, True), ran.err
+        clusterctl.ends(255, shown, *command)
 
     before = pins_of(clusterctl, name)
     for more in ((), ("--accept-new-host-keys",)):
@@ -129,7 +122,7 @@ def test_an_address_that_another_instance_had(clusterctl, shared, lab):
     second = find_instances(client(lab), name)[1].node.instance_id
     pins.write_text(right.replace(second, "i-0123456789abcdef0"))
     ran = clusterctl("run", name, "-n", "hostname")
-    assert ran.status == 255
+    assert ran.status == 255, ran.err
     assert f"another instance, i-0123456789abcdef0; now {second} has the address" in ran.err
     assert up(clusterctl, name).status == 0
     assert pins.read_text() == right

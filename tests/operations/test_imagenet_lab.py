@@ -51,8 +51,7 @@ def test_from_raw_images_to_the_result(imagenet, tmp_path):
     copy = ("--from", "0", "~/data/tf-imagenet/", "~/data/tf-imagenet/")
     assert imagenet.ctl("copy", *copy)[0] == 0
 
-    status, out, err = imagenet.ctl("train", "2", "--", *FLAGS, "--display_every", "2", "--mllog")
-    assert status == 0, err
+    out = imagenet.ok("train", "2", "--", *FLAGS, "--display_every", "2", "--mllog")
     assert "Found 59 training samples\n" in out, "one image of the stand-in is corrupt"
     trained, line, evaluated = out.partition("\n+ /opt/clusterctl/training/bin/mpirun -np 1 ")
     assert line
@@ -68,8 +67,7 @@ def test_from_raw_images_to_the_result(imagenet, tmp_path):
     assert f"+ {job['evaluation']}\n" in out
     assert imagenet.ctl("logs")[1] == out, "one job, one log"
 
-    status, results, err = imagenet.ctl("results", "--json")
-    assert status == 0, err
+    results = imagenet.ok("results", "--json")
     assert_parsed(json.loads(results))
 
     measure_both_kinds(imagenet, tmp_path / "kept")
@@ -90,8 +88,7 @@ def measure_both_kinds(imagenet, out):
     """A benchmark on these images and on noise shows the time for reading."""
     short = ("--gpus", "1", "--repeats", "1", "--steps", "4", "--warmup", "2", "--out", str(out))
     kinds = ("--synthetic", "--data-dir", "~/data/tf-imagenet")
-    status, text, err = imagenet.ctl("bench", *short, *kinds, "--json", "--", *FLAGS[:-2])
-    assert status == 0, err
+    text = imagenet.ok("bench", *short, *kinds, "--json", "--", *FLAGS[:-2])
     said = json.loads(text)
     sizes = {size["data"]: size for size in said["sizes"]}
     runs = {run["data"]: run for run in said["runs"]}

@@ -19,20 +19,15 @@ from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.up import plan_up, up
 from tests.ec2.observed import instance
-from tests.operations.commands import NAME, SPEC, shorten_timeouts
+from tests.operations.commands import NAME, SPEC
 from tests.operations.commands import up as up_three
 from tests.operations.wire import Mode
 from tests.operations.world import World
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("soon")]
 
 INTERRUPTS = (Mode.STOPPED, Mode.INTERRUPTED)
 FAILURES = (Mode.REFUSED, Mode.BROKEN, Mode.LOST, Mode.LOST_ONCE)
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    shorten_timeouts(monkeypatch.setattr)
 
 
 @pytest.mark.parametrize(

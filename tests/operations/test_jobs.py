@@ -44,8 +44,7 @@ def test_a_queue_runs_in_order_and_a_job_is_taken_out(quiet, tmp_path):
     assert (status, first in out, err.count("spec.json: Permission denied")) == (0, True, 1), out
 
     for _ in range(2):
-        status, out, err = quiet.ctl("fetch", second, str(tmp_path / "run"))
-        assert status == 0, err
+        quiet.ok("fetch", second, str(tmp_path / "run"))
     record = json.loads((tmp_path / "run" / "record.json").read_text())
     assert (record["exit_status"], record["argv"][1:3]) == (7, ["-np", "1"])
     [node] = record["nodes"]
@@ -54,8 +53,7 @@ def test_a_queue_runs_in_order_and_a_job_is_taken_out(quiet, tmp_path):
     assert node["hourly_usd"] > 3
     assert {"tensorflow", "horovod", "mpirun", "kernel"} <= node["versions"].keys()
     assert "rank 0 goes" in (tmp_path / "run" / "log").read_text()
-    status, _, err = quiet.ctl("fetch", first, str(tmp_path / "run"))
-    assert (status, f"holds job {second}" in err) == (2, True)
+    quiet.ends(2, f"holds job {second}", "fetch", first, str(tmp_path / "run"))
 
 
 TALKS = """\
@@ -93,8 +91,7 @@ def test_what_a_rank_writes_is_shown_followed_and_fetched(quiet, tmp_path):
     assert (status, "has no rank 2" in err, "--rank 0 to 1" in err) == (2, True, True)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "log").write_text("mine")
-    status, _, err = quiet.ctl("fetch", job_id, str(tmp_path / "mine"))
-    assert (status, "has its own file log" in err) == (2, True)
+    quiet.ends(2, "has its own file log", "fetch", job_id, str(tmp_path / "mine"))
     assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["mine"]
 
 
@@ -115,16 +112,14 @@ def test_what_a_full_disk_loses_of_a_log_is_said_and_a_reboot_loses_the_queue(qu
         eventually(lambda: said in quiet.ctl("logs", "--rank", "0")[1], "what was lost")
         assert said in quiet.ctl("logs")[1]
         assert [job["state"] for job in quiet.jobs()] == ["running", "queued"]
-        status, _, err = quiet.ctl("reboot", "0", "--force")
-        assert status == 0, err
+        quiet.ok("reboot", "0", "--force")
         assert [(job["state"], job["head_rebooted"]) for job in quiet.jobs()] == [
             ("lost", True)
         ] * 2
         told = quiet.ctl("jobs")[2]
         for job_id in (first, second):
             assert f"job {job_id} was lost when the head node rebooted" in told
-        status, _, err = quiet.ctl("wait", second)
-        assert (status, "the head node was rebooted" in err) == (1, True)
+        quiet.ends(1, "the head node was rebooted", "wait", second)
     finally:
         quiet.on(0, "rm .clusterctl/jobs && mv /data/jobs .clusterctl/jobs")
 

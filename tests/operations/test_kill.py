@@ -82,11 +82,9 @@ def test_the_jobs_own_end_by_force_and_the_users_stay(deaf):
     assert alive(deaf, 1, shell.strip())
     assert deaf.ctl("kill")[:2] == (0, "nothing to end\n")
 
-    status, out, _ = deaf.ctl("kill", "--all-python", "--nodes", "0")
-    assert status == 0
+    deaf.ok("kill", "--all-python", "--nodes", "0")
     assert alive(deaf, 1, own), "only node 0 was asked for"
-    status, out, err = deaf.ctl("kill", "--all-python", "--nodes", "1")
-    assert status == 0, err
+    deaf.ok("kill", "--all-python", "--nodes", "1")
     assert not alive(deaf, 1, own)
     assert alive(deaf, 1, shell.strip())
 
@@ -94,14 +92,12 @@ def test_the_jobs_own_end_by_force_and_the_users_stay(deaf):
 def test_a_hostile_name_stays_on_its_line(deaf):
     """Of hosts without a cluster, named by a hosts file."""
     hosts = replace(deaf, by_hosts_file=True)
-    status, out, err = hosts.ctl("kill")
-    assert status == 0, err
+    out = hosts.ok("kill")
     table = out.splitlines()
     assert len([row for row in table if row.startswith("10.") and "rank" in row]) >= 2, out
     assert all(row.startswith(("NODE", "10.", "ended")) for row in table), out
     assert "\x1b" not in out
-    status, _, err = hosts.ctl("kill", "--nodes", "1")
-    assert (status, "--nodes is for nodes of a cluster" in err) == (2, True), err
+    hosts.ends(2, "--nodes is for nodes of a cluster", "kill", "--nodes", "1")
 
 
 @pytest.mark.all
@@ -112,14 +108,11 @@ def test_a_dead_host_is_one_line_and_the_rest_end(deaf):
         assert "on pair-0" in out
         assert [line for line in err.splitlines() if line.startswith("pair-1: ")], err
         assert "rank" in out
-    status, out, err = deaf.ctl("kill")
-    assert status == 0, err
+    deaf.ok("kill")
 
 
 def test_a_node_there_is_not(pair):
-    status, _, err = pair.ctl("kill", "--nodes", "0-7")
-    assert status == 2
-    assert "has no node 2-7" in err
+    pair.ends(2, "has no node 2-7", "kill", "--nodes", "0-7")
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from clusterctl.operations import members
-from tests.operations.commands import COMMANDS, shorten_timeouts
+from tests.operations.commands import COMMANDS, NAME, shorten_timeouts
 from tests.operations.commands import up as up_three
 from tests.operations.world import World
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("soon")]
 TAGGING = ("CreateTags", "DeleteTags")
 # After the last change of tags, whether the n-th read shows the tags of before it.
 LATE: dict[str, Callable[[int], bool]] = {
@@ -21,11 +21,6 @@ LATE: dict[str, Callable[[int], bool]] = {
     "never": lambda read: True,
     "now and then": lambda read: read % 2 == 0,
 }
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    shorten_timeouts(monkeypatch.setattr)
 
 
 @pytest.fixture

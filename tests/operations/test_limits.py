@@ -20,7 +20,6 @@ from clusterctl.node.guard import decisions, guard, workers
 from clusterctl.node.guard.settings import GuardSettings
 from clusterctl.operations import costs, guards, up
 from clusterctl.operations.folder import ClusterFolder
-from tests.cli.running import CommandLine
 from tests.lab.running import client, ssh, wait_until
 from tests.local_node import HEAD, LocalNode
 from tests.operations import clusters
@@ -337,12 +336,6 @@ def test_workers_of_a_busy_head_node_stay(world):
 
 
 names = (f"limits{number}" for number in itertools.count())
-
-
-@pytest.fixture
-def clusterctl(lab, monkeypatch, capsys):
-    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
-    return CommandLine(lab.home, capsys, ["--lab"])
 
 
 @pytest.mark.lab

@@ -71,12 +71,10 @@ def test_down_refuses_while_something_would_be_lost(quiet, tmp_path, monkeypatch
     (tmp_path / "table.csv").write_text("shipped")
     (tmp_path / "unchanged.csv").write_text("shipped")
     assert losses(quiet) == Losses()
-    status, _, err = quiet.ctl("train", "2", "--detach", "--script", "writes.py")
-    assert status == 0, err
+    quiet.ok("train", "2", "--detach", "--script", "writes.py")
     [job] = [one["job_id"] for one in quiet.jobs()]
     eventually(lambda: len(losses(quiet).written) == 2, "the files of both ranks")
-    status, _, err = quiet.ctl("down", "--yes")
-    assert (status, f"job {job} has not ended, and ends with the nodes" in err) == (1, True), err
+    quiet.ends(1, f"job {job} has not ended, and ends with the nodes", "down", "--yes")
     for index in (0, 1):
         quiet.on(index, "touch /data/go")
     assert quiet.ctl("wait", job)[0] == 0
@@ -111,11 +109,7 @@ def test_down_refuses_while_something_would_be_lost(quiet, tmp_path, monkeypatch
     quiet.on(1, f"echo more >> {folder}/table.csv")
     [changed] = losses(quiet).written
     assert (changed.host, changed.path) == ("pair-1", folder)
-    status, _, err = quiet.ctl("down")
-    assert (status, "no terminal to answer this question: Terminate the 2 nodes" in err) == (
-        2,
-        True,
-    )
+    quiet.ends(2, "no terminal to answer this question: Terminate the 2 nodes", "down")
     assert len(quiet.jobs()) == 1, "nothing was removed"
     # Where a job has written is not known without its specification, and that is no "nothing".
     quiet.on(0, f"truncate -s 100 .clusterctl/jobs/{job}/spec.json")
@@ -135,8 +129,7 @@ def test_what_goes_with_a_node_is_named_before_it_goes(quiet, tmp_path, monkeypa
     (tmp_path / "ends.py").write_text(ENDS)
     # A script-mode program's own files count like any other's.
     script = ("--script", "ends.py", "--hyperparameter", "epochs=1")
-    status, _, err = quiet.ctl("train", "2", *script)
-    assert status == 0, err
+    quiet.ok("train", "2", *script)
     [job] = [one["job_id"] for one in quiet.jobs()]
     left = f"job {job} left 1 file of 1.0 MiB in /home/ubuntu/.clusterctl/code/{job}/code"
     for command, save in (
@@ -147,8 +140,7 @@ def test_what_goes_with_a_node_is_named_before_it_goes(quiet, tmp_path, monkeypa
         said = (f"pair-1: {left}, not fetched" in err, "pair-0: job" in err, save in err)
         assert (status, said) == (1, (True, False, True)), err
     # The records of all jobs go with the head node.
-    status, _, err = quiet.ctl("replace", "0", "--yes")
-    assert (status, f"pair-[0-1]: job {job} left 2 files" in err) == (1, True), err
+    quiet.ends(1, f"pair-[0-1]: job {job} left 2 files", "replace", "0", "--yes")
     status, _, err = quiet.ctl("clean-logs", "--jobs")
     question = "Remove what 1 job wrote and was not fetched?"
     assert (status, f"pair-[0-1]: job {job}" in err, question in err) == (2, True, True), err
@@ -453,8 +445,7 @@ def test_fetch_brings_the_folder_that_output_names_and_the_checkpoints(quiet, tm
     assert (tmp_path / "run" / "imagenet_resnet" / "model.ckpt-40.index").read_text() == "1\n"
     assert losses(quiet) == Losses()
     quiet.on(0, f"rm -r {folder} out")
-    status, _, err = quiet.ctl("copy", "--from", "0", "~/out", ".")
-    assert (status, "clusterctl fetch pair" in err) == (2, True), err
+    quiet.ends(2, "clusterctl fetch pair", "copy", "--from", "0", "~/out", ".")
 
 
 def test_what_cannot_be_read_hides_nothing_else_and_is_not_saved(quiet, tmp_path):
@@ -467,14 +458,12 @@ def test_what_cannot_be_read_hides_nothing_else_and_is_not_saved(quiet, tmp_path
     assert quiet.ctl(*run)[0] == 0
     [job] = [one["job_id"] for one in quiet.jobs()]
     eventually(lambda: [one.files for one in losses(quiet).written] == [2], "the job's file")
-    status, _, err = quiet.ctl("down", "--yes")
-    assert (status, f"job {job} has not ended" in err) == (1, True), err
+    err = quiet.ends(1, f"job {job} has not ended", "down", "--yes")
     assert f"job {job} left 2 files of 0 B in /home/ubuntu/out, not fetched" in err
     reasons = "/home/ubuntu/out/a: Permission denied; /home/ubuntu/out/closed: Permission denied"
     assert f"job {job} left there: {reasons}" in err
     place = tmp_path / "run"
-    status, _, err = quiet.ctl("fetch", job, str(place), "--verify")
-    assert (status, "/out/closed: Permission denied" in err) == (1, True), err
+    err = quiet.ends(1, "/out/closed: Permission denied", "fetch", job, str(place), "--verify")
     assert "/home/ubuntu/out/a: Permission denied" in err
     assert {"log", "out"} < {one.name for one in place.iterdir()}
     assert (place / "out" / "c").exists()
@@ -492,8 +481,7 @@ def test_what_cannot_be_read_hides_nothing_else_and_is_not_saved(quiet, tmp_path
     [found] = losses(quiet).written
     assert (found.files, found.lost_copy) == (4, str(place))
     quiet.on(0, "rm -r out")
-    status, _, err = quiet.ctl("fetch", job, str(place))
-    assert (status, "nothing is in the folder of --output" in err) == (0, True), err
+    quiet.ends(0, "nothing is in the folder of --output", "fetch", job, str(place))
 
 
 def test_a_job_does_not_start_without_a_file_of_its_channel(quiet, tmp_path, monkeypatch, capsys):
@@ -505,8 +493,7 @@ def test_a_job_does_not_start_without_a_file_of_its_channel(quiet, tmp_path, mon
     os.mkfifo(tmp_path / "data" / "pipe")
     channel = ("--channel", f"x=file://{tmp_path}/data")
     run = ("train", "2", "--script", "code/program.py", *channel, "--model-dir", "my model")
-    status, _, err = quiet.ctl(*run)
-    assert (status, "channel x is not whole on pair-[0-1]: left out: " in err) == (1, True), err
+    err = quiet.ends(1, "channel x is not whole on pair-[0-1]: left out: ", *run)
     assert ("data/pipe: not a file" in err, quiet.jobs()) == (True, []), err
     # Ctrl-C ends the waiting for the job, and names the command that brings its model.
     (tmp_path / "data" / "pipe").unlink()
@@ -562,12 +549,10 @@ def test_a_fetch_of_a_model_goes_on_where_it_was_interrupted(quiet, tmp_path):
     assert not [*place.glob(".*")]
     # What the job has removed since stays here, and is named.
     quiet.on(0, f"rm {folder}/model/a")
-    status, _, err = quiet.ctl("fetch", job, str(place), "--verify")
-    assert (status, "no longer on the nodes: model/a\n" in err) == (0, True), err
+    quiet.ends(0, "no longer on the nodes: model/a\n", "fetch", job, str(place), "--verify")
     assert (place / "model" / "a").read_text() == "small\n"
     # A folder of the user's that has such a file is left as it is.
     (tmp_path / "own" / "model" / "1").mkdir(parents=True)
     (tmp_path / "own" / "model" / "1" / "weights").write_text("mine")
-    status, _, err = quiet.ctl("fetch", job, str(tmp_path / "own"))
-    assert (status, "has its own file model" in err) == (2, True), err
+    quiet.ends(2, "has its own file model", "fetch", job, str(tmp_path / "own"))
     assert (tmp_path / "own" / "model" / "1" / "weights").read_text() == "mine"

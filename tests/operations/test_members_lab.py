@@ -19,12 +19,6 @@ TYPE = ("--instance-type", "p3.2xlarge")
 
 
 @pytest.fixture
-def clusterctl(lab, monkeypatch, capsys):
-    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
-    return CommandLine(lab.home, capsys, ["--lab"])
-
-
-@pytest.fixture
 def name(clusterctl):
     name = next(names)
     yield name
@@ -82,16 +76,14 @@ def test_a_node_that_an_add_never_got_can_be_wanted_no_more(clusterctl, ec2, lab
         ("replace", "7", "has no node 7"),
         ("add", "0", "0 more nodes make no sense"),
     ):
-        ran = clusterctl(command, name, number)
-        assert (ran.status, message in ran.err) == (2, True), ran
+        clusterctl.ends(2, message, command, name, number)
     assert by_index(ec2, name) == before
     assert ctl("lab", "fault", "capacity", "p3.2xlarge", "us-east-1a", "0").status == 0
     try:
         assert clusterctl("add", name, "1").status == 1
     finally:
         assert ctl("lab", "fault", "clear").status == 0
-    refused = clusterctl("remove", name, "0", "--yes")
-    assert (refused.status, "head node" in refused.err) == (2, True)
+    clusterctl.ends(2, "head node", "remove", name, "0", "--yes")
     removed = clusterctl("remove", name, "1", "--yes")
     assert (removed.status, removed.out) == (0, f"removed {name}-1\n")
     assert clusterctl("up", name).status == 0
@@ -106,9 +98,7 @@ def test_a_stopped_cluster_starts_again(clusterctl, ec2, name):
     public = [found.node.public_ip for found in find_instances(ec2, name)]
     assert clusterctl("stop", name).status == 0
     assert clusterctl("stop", name).err == f"nothing to do: {name} is stopped\n"
-    refused = clusterctl("add", name, "1")
-    assert refused.status == 2
-    assert f"start it first: clusterctl start {name}" in refused.err
+    clusterctl.ends(2, f"start it first: clusterctl start {name}", "add", name, "1")
     assert clusterctl("start", name).status == 0
     assert by_index(ec2, name) == ids
     assert hosts_everywhere(clusterctl, name) == addresses
@@ -133,13 +123,11 @@ def test_a_stop_that_erases_data_on_an_instance_store_asks_on_a_terminal(
     assert f"stopping erases 20.0 MiB on the instance store of {name}-1" in refused.err
     assert f"Stop the nodes of {name}?" in refused.err + refused.out
     assert clusterctl("run", name, "true").status == 0
-    unasked = clusterctl("stop", name)
-    assert (unasked.status, "stopping erases 20.0 MiB" in unasked.err) == (2, True)
+    clusterctl.ends(2, "stopping erases 20.0 MiB", "stop", name)
     assert clusterctl("stop", name, "--force").status == 0
 
 
 def test_no_such_cluster(clusterctl):
     for command in ("stop", "start", "add 1", "remove 1 --yes", "replace 1"):
         verb, *rest = command.split()
-        ran = clusterctl(verb, "nobody", *rest)
-        assert (ran.status, "there is no cluster nobody" in ran.err) == (1, True), ran
+        clusterctl.ends(1, "there is no cluster nobody", verb, "nobody", *rest)

@@ -48,8 +48,7 @@ def test_a_model_of_two_nodes(pair, tmp_path):
     make = "~/examples/horovod/mnist/make_sample_mnist.py --images 600 --test_images 200"
     assert pair.ctl("run", f"{PYTHON} {make}")[0] == 0
     try:
-        status, out, err = pair.ctl("train", "--job-file", str(job_file), "--dry-run", "--json")
-        assert status == 0, err
+        out = pair.ok("train", "--job-file", str(job_file), "--dry-run", "--json")
         with pair.access() as access:
             addresses = [node.private_ip for node in access.cluster.nodes]
         planned = json.loads(out)["tf_config"]["cluster"]
@@ -87,8 +86,7 @@ def test_what_ends_a_job_ends_all_of_it(pair, tmp_path, victim, says):
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "job.yaml").write_text(JOB)
     pair.on(0, "rm -f ~/chief-may-end")
-    status, _, err = pair.ctl("train", "--job-file", str(tmp_path / "job.yaml"), "--detach")
-    assert status == 0, err
+    pair.ok("train", "--job-file", str(tmp_path / "job.yaml"), "--detach")
     [job] = pair.jobs()
     for node, part in ((0, "chief"), (1, "worker")):
         look = f"pgrep -u $USER -f 'part-{part}$' && pgrep -u $USER -f tf.distribute.[S]erver"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from clusterctl.transport.keys import KnownHostKeys
 from tests.cli.programs import call
 from tests.lab.running import wait_until
 from tests.pair import quiet_command_ends
+from tests.programs import completed
 
 pytestmark = pytest.mark.lab
 # An address on the second node's loopback, to which only the head node has a route.
@@ -100,13 +100,7 @@ def test_openssh_and_copies_go_the_same_way(pair, tmp_path):
     with private(pair, tmp_path / "of it") as access:
         argv = ["ssh", "-F", str(access.folder.ssh_config), "-o", "BatchMode=yes"]
         second = access.cluster.nodes[1].name
-        done = subprocess.run(
-            [*argv, second, "echo $SSH_CONNECTION"],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=240,
-        )
+        done = completed([*argv, second, "echo $SSH_CONNECTION"])
         assert done.stdout.split()[2:3] == [INSIDE], done.stderr
         request = CopyRequest((str(source),), "/tmp/copied there")
         copied = copy_to_cluster(access, access.targets, request, watch=lambda progress: None)

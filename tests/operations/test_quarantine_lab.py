@@ -56,8 +56,7 @@ def test_quarantine_replacement_and_release(pair):
             status, out, err = pair.ctl(" ".join(words), *rest)
             assert status in (0, 1 if command == "doctor" else 0), (command, out, err)
             assert "pair-1" not in out + err, command
-        status, out, err = pair.ctl("up", "--nodes", "2")
-        assert status == 0, err
+        pair.ok("up", "--nodes", "2")
     status, out, _ = pair.ctl("hosts")
     lines = out.splitlines()
     assert lines[0].endswith(" slots=1")
@@ -72,8 +71,7 @@ def test_quarantine_replacement_and_release(pair):
     # A command that names the node reaches it.
     assert pair.ctl("run", "--nodes", "1", "--", "hostname")[0] == 0
     assert pair.ctl("train", "2", "--synthetic", "--dry-run")[0] == 2
-    status, _, err = pair.ctl("quarantine", "0")
-    assert (status, "clusterctl replace pair 0" in err) == (2, True)
+    pair.ends(2, "clusterctl replace pair 0", "quarantine", "0")
     assert pair.ctl("release", "1")[:2] == (
         0,
         "pair-1: in service again; 2 nodes in service, with 2 slots\n",
@@ -84,8 +82,7 @@ def test_quarantine_replacement_and_release(pair):
     status, _, err = pair.ctl("replace", "0", "--yes", "--with-data", "/data/set")
     assert (status, "no other node of pair is in service" in err) == (2, True), err
     assert json.loads(pair.ctl("list", "--json")[1]) == before, "the data are where they were"
-    status, _, err = pair.ctl("replace", "1", "--yes", "--with-data", "/data/set")
-    assert status == 0, err
+    pair.ok("replace", "1", "--yes", "--with-data", "/data/set")
     assert pair.on(1, "cat /data/set/train-0") == "records\n"
     assert len(pair.ctl("hosts")[1].splitlines()) == 2
     assert pair.on(0, "ssh -o BatchMode=yes pair-1 hostname").startswith("ip-10-")
@@ -95,8 +92,7 @@ def the_job_of_a_quarantined_node_is_seen_and_ended(pair):
     """The ranks on the node belong to the job, though the hosts file lacks the node."""
     pair.put("wait.py", "import time\ntime.sleep(600)\n")
     run = ("train", "2", "--detach", "--script", "~/wait.py", "--")
-    status, _, err = pair.ctl(*run)
-    assert status == 0, err
+    pair.ok(*run)
     eventually(lambda: pair.on(1, "pgrep -f [w]ait.py || :"), "the rank of pair-1")
     status, out, err = pair.ctl("quarantine", "1", "--json")
     assert json.loads(out)["running"].startswith("job "), err
@@ -120,8 +116,7 @@ def test_a_node_in_quarantine_is_told_when_to_end(lab):
     limited = LabCluster(lab, "limited")
     try:
         size = ("--nodes", "2", "--instance-type", "p3.2xlarge")
-        status, _, err = limited.ctl("up", *size, "--idle-stop", "2h")
-        assert status == 0, err
+        limited.ok("up", *size, "--idle-stop", "2h")
 
         def idle_judges():
             told = [json.loads(limited.on(node, GUARD)) for node in (0, 1)]

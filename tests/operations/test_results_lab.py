@@ -77,8 +77,7 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
         # A job that resumes from a checkpoint of an earlier job, in its own folder.
         write(quiet, f"{FOLDER}/lo gs/hvd_train.log", EARLIER + LATER.partition("Finished")[0])
         arguments = ("--script", "~/mine/train_imagenet_resnet_hvd.py", "--", "--log_dir", "lo gs")
-        status, out, err = quiet.ctl("train", "1", "--detach", "--json", *arguments)
-        assert status == 0, err
+        out = quiet.ok("train", "1", "--detach", "--json", *arguments)
         job_id = json.loads(out)["job_id"]
         eventually(lambda: 200 in steps(results_of_cluster(access).runs[-1]), "the table")
         running = results_of_cluster(access)
@@ -120,8 +119,7 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
         with pytest.raises(CommandFailed, match=r"cannot read ~/lo gs/hvd_train.log: cat: "):
             results_of_cluster(access, log_folder="~/lo gs")
 
-    status, out, err = quiet.ctl("results", "--json")
-    assert status == 0, err
+    out = quiet.ok("results", "--json")
     shown = json.loads(out)
     assert (shown["job_id"], len(shown["runs"][0]["rows"])) == (job_id, 6)
 
@@ -129,8 +127,7 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
 @pytest.mark.all
 def test_a_cancelled_job_is_called_so(quiet):
     arguments = ("--script", "~/mine/train_imagenet_resnet_hvd.py", "--", "--log_dir", "lo gs")
-    status, out, err = quiet.ctl("train", "1", "--detach", "--json", *arguments)
-    assert status == 0, err
+    out = quiet.ok("train", "1", "--detach", "--json", *arguments)
     job_id = json.loads(out)["job_id"]
     eventually(lambda: quiet.ctl("results", job_id)[0] == 0, "the table")
     assert quiet.ctl("cancel")[0] == 0

@@ -50,14 +50,12 @@ def test_without_a_profile_it_says_what_to_do(pair, s3):
 def test_running_nodes_read_s3_by_the_command_that_the_hint_names(pair, s3):
     ec2 = once_client(pair.lab)
     try:
-        status, _, err = pair.ctl("up", "--instance-profile", "new")
-        assert status == 0, err
+        pair.ok("up", "--instance-profile", "new")
         status, out, err = pair.ctl("status", "--json")
         assert set(json.loads(out)["instance_profiles"].values()) == {
             f"clusterctl-{pair.name}-{pair.lab.region}"
         }
-        status, _, err = pair.ctl("copy", "s3://my-train/shards", "~/by-role")
-        assert status == 0, err
+        pair.ok("copy", "s3://my-train/shards", "~/by-role")
         assert same(pair, "by-role") == 3
     finally:
         for one in ec2.describe_iam_instance_profile_associations()[
@@ -99,24 +97,20 @@ def sleeping_tool(pair):
 def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
     """The tool on each node has stopped when `cancel` returns, and the job is no longer active."""
     with sleeping_tool(pair):
-        status, out, err = pair.ctl("copy", "--json", *NEVER_ENDS)
-        assert status == 0, err
+        out = pair.ok("copy", "--json", *NEVER_ENDS)
         job_id = json.loads(out.splitlines()[-1])["job_id"]
         for node in (0, 1):
             wait_until(lambda node=node: pair.on(node, SLEEPS) == "1\n", "the tool to run", 60)
         assert pair.ctl("s3sync", "--status")[0] == 0
-        status, _, err = pair.ctl("copy", *NEVER_ENDS)
-        assert (status, f"job {job_id} copies to ~/never on pair already" in err) == (1, True), err
-        status, _, err = pair.ctl("reboot", "--nodes", "1")
-        assert (status, f"job {job_id} is running" in err) == (1, True), err
+        pair.ends(1, f"job {job_id} copies to ~/never on pair already", "copy", *NEVER_ENDS)
+        pair.ends(1, f"job {job_id} is running", "reboot", "--nodes", "1")
         status, out, err = pair.ctl("s3sync", "--cancel")
         assert (status, out) == (0, "pair-[0-1]: cancelled\n"), err
         assert [pair.on(node, SLEEPS) for node in (0, 1)] == ["0\n", "0\n"]
         status, out, _ = pair.ctl("s3sync", "--status", "--json")
         assert (status, {one["state"] for one in json.loads(out)["nodes"]}) == (1, {"cancelled"})
         # A runner that is killed is lost, with all that ran for it; it is never "no sync".
-        status, out, err = pair.ctl("copy", "--json", *NEVER_ENDS)
-        assert status == 0, err
+        out = pair.ok("copy", "--json", *NEVER_ENDS)
         job_id = json.loads(out.splitlines()[-1])["job_id"]
         wait_until(lambda: pair.on(1, SLEEPS) == "1\n", "the tool to run", 60)
         pair.on(0, f"kill -9 $(cut -d' ' -f1 ~/.clusterctl/jobs/{job_id}/lock)")
@@ -178,8 +172,7 @@ def test_two_buckets_by_s3sync_and_again(pair, profile):
 
     wait_until(ended, "the sync to end")
     assert same(pair, "data/both") == 5
-    status, _, err = pair.ctl("s3sync", *places, "--follow")
-    assert (status, "pair-[0-1]: succeeded after" in err) == (0, True), err
+    pair.ends(0, "pair-[0-1]: succeeded after", "s3sync", *places, "--follow")
     states = json.loads(pair.ctl("s3sync", "--status", "--json")[1])["nodes"]
     copied = [one["copied"] for one in states]
     assert [(one["needed_files"], one["present_files"]) for one in copied] == [(0, 5), (0, 5)]
@@ -196,8 +189,7 @@ def test_two_buckets_by_s3sync_and_again(pair, profile):
 
 @pytest.mark.all
 def test_a_copy_again_and_without_what_is_no_longer_there(pair, profile):
-    status, out, err = pair.ctl("copy", "--json", "-q", "s3://my-train/shards", "~/copied")
-    assert status == 0, err
+    out = pair.ok("copy", "--json", "-q", "s3://my-train/shards", "~/copied")
     report = json.loads(out)
     assert report["plan"]["tool"] in ("s5cmd", "aws")
     assert [(node["host"], node["files"]) for node in report["nodes"]] == [
@@ -207,11 +199,9 @@ def test_a_copy_again_and_without_what_is_no_longer_there(pair, profile):
     assert same(pair, "copied") == 3
     pair.on(1, "touch copied/extra; rm copied/train-1")
     request = ("--delete", "--verify", "s3://my-train/shards", "~/copied")
-    status, out, err = pair.ctl("copy", "--dry-run", *request[:1], *request[2:])
-    assert status == 0, err
+    out = pair.ok("copy", "--dry-run", *request[:1], *request[2:])
     assert "pair-1: 1 file would be deleted\n  extra" in out
-    status, _, err = pair.ctl("copy", *request)
-    assert status == 0, err
+    pair.ok("copy", *request)
     assert same(pair, "copied") == 3
 
 
@@ -219,8 +209,7 @@ def test_a_web_server(pair, s3):
     s3.create_bucket(Bucket="my-mirror")
     s3.put_object(Bucket="my-mirror", Key="a file", Body=b"public", ACL="public-read")
     [endpoint] = {pair.on(node, "echo $AWS_ENDPOINT_URL_S3").strip() for node in (0, 1)}
-    status, _, err = pair.ctl("copy", f"{endpoint}/my-mirror/a%20file", "~/from the web/")
-    assert status == 0, err
+    pair.ok("copy", f"{endpoint}/my-mirror/a%20file", "~/from the web/")
     assert same(pair, "from the web") == 1
     assert pair.on(0, "cat 'from the web/a file'") == "public"
 

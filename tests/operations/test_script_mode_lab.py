@@ -87,8 +87,7 @@ def test_a_program_of_sagemakers_and_what_it_leaves(pair, s3, tmp_path):
     whole = {*model, "output/data/differs", "conflicts/pair-1/output/data/differs"}
     assert kept == {place + name for name in (*whole, "manifest.json")}
 
-    status, _, err = pair.ctl("fetch", job["job_id"], str(tmp_path / "kept"))
-    assert status == 0, err
+    pair.ok("fetch", job["job_id"], str(tmp_path / "kept"))
     manifest = json.loads((tmp_path / "kept" / "manifest.json").read_text())
     for name in whole:
         content = (tmp_path / "kept" / name).read_bytes()
@@ -102,8 +101,7 @@ def test_a_program_of_sagemakers_and_what_it_leaves(pair, s3, tmp_path):
     assert ("model/closed" in packed, packed.endswith("failed\n")) == (True, True)
     pair.on(0, f"rmdir {base}/model/closed")
     (tmp_path / "own" / "model").mkdir(parents=True)
-    status, _, err = pair.ctl("fetch", job["job_id"], str(tmp_path / "own"))
-    assert (status, "has its own file model" in err) == (2, True), err
+    pair.ends(2, "has its own file model", "fetch", job["job_id"], str(tmp_path / "own"))
     pair.ctl("clean-logs", "--jobs", "--force", "--yes")
     assert pair.on(1, "ls ~/.clusterctl/code") == ""
 
@@ -112,8 +110,7 @@ def test_a_training_that_does_not_begin_leaves_nothing_on_the_nodes(pair, tmp_pa
     monkeypatch.chdir(tmp_path)
     Path("program.py").write_text("pass\n")
     run = ("train", "2", "--script", "program.py", "--model-dir", "s3://none/x")
-    status, _, err = pair.ctl(*run)
-    assert (status, "no credentials for S3: no instance profile" in err) == (1, True), err
+    pair.ends(1, "no credentials for S3: no instance profile", *run)
     monkeypatch.setattr("clusterctl.operations.train._check_upload", _interrupt)
     for name, value in pair.environ.items():
         monkeypatch.setenv(name, value)
@@ -242,14 +239,9 @@ def test_streams_of_two_ranks(pair, tmp_path):
         # One object for two ranks that share the data: nothing is started.
         jobs = len(json.loads(pair.ctl("jobs", "--json")[1]))
         (tmp_path / "job.yaml").write_text(STREAM_JOB.replace("train/'", "train/3'"))
-        status, _, err = pair.ctl(*job)
-        assert (status, "channel train: 1 object in s3://streams/train/3 for 2 ranks" in err) == (
-            2,
-            True,
-        ), err
+        pair.ends(2, "channel train: 1 object in s3://streams/train/3 for 2 ranks", *job)
         (tmp_path / "job.yaml").write_text(STREAM_JOB.replace("train/'", "none/'"))
-        status, _, err = pair.ctl(*job)
-        assert (status, "channel train: there is nothing at s3://streams/none/" in err) == (1, True)
+        pair.ends(1, "channel train: there is nothing at s3://streams/none/", *job)
         assert len(json.loads(pair.ctl("jobs", "--json")[1])) == jobs
     assert pair.on(1, "pgrep -fc '[r]ank.pyz' || true").strip() == "0"
     pair.ctl("clean-logs", "--jobs", "--force", "--yes")
@@ -272,8 +264,7 @@ def test_a_disk_that_is_full_when_the_model_is_collected(pair, tmp_path):
     pair.on(0, "ln -s /data/jobs .clusterctl/jobs")
     try:
         script = ("--script", os.path.relpath(tmp_path / "program.py"))
-        status, _, err = pair.ctl("train", "1", *script, "--hyperparameter", "k=1", "--detach")
-        assert status == 0, err
+        pair.ok("train", "1", *script, "--hyperparameter", "k=1", "--detach")
         [job] = pair.jobs()
         with pair.fault(0, "fill", "drain"):
             pair.on(0, "touch may-end")
@@ -284,8 +275,7 @@ def test_a_disk_that_is_full_when_the_model_is_collected(pair, tmp_path):
             pair.on(0, f"ls /data/jobs/{job['job_id']} | grep -c 'manifest\\|collecting' || true")
             == "0\n"
         )
-        status, _, err = pair.ctl("fetch", job["job_id"], str(tmp_path / "kept"))
-        assert status == 0, err
+        pair.ok("fetch", job["job_id"], str(tmp_path / "kept"))
         assert (tmp_path / "kept/model/weights").read_bytes() == b"w" * 30_000_000
         assert (tmp_path / "kept/manifest.json").exists()
     finally:

@@ -19,22 +19,17 @@ from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.local_state import local_key
-from tests.cli.running import CommandLine
+from tests.cli.running import at_moto
 from tests.moto_ec2 import OTHER_KEY, REGION, clients_of, reset
-from tests.operations.commands import NAME, SHORT, down_from, shorten_timeouts
+from tests.operations.commands import NAME, SHORT, down_from
 from tests.operations.wire import Mode, WiredClients
 from tests.variants import usual
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("soon")]
 
 SPEC = ClusterSpec(NAME, 1, "g5.xlarge")
 # Faults of a call, by the network or by a killed command.
 MODES = (Mode.REFUSED, Mode.FAILED, Mode.LOST, Mode.STOPPED, Mode.INTERRUPTED)
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    shorten_timeouts(monkeypatch.setattr)
 
 
 @dataclass(frozen=True)
@@ -163,17 +158,9 @@ def test_no_key_is_lost_and_nothing_launched_twice(places, tmp_path, seed):
 @pytest.fixture
 def clusterctl(places, tmp_path, monkeypatch, capsys):
     """Return the command line with the first account's credentials, after it launched a cluster."""
-    for name, value in (
-        ("CLUSTERCTL_HOME", str(tmp_path)),
-        ("CLUSTERCTL_LAB", "0"),
-        ("AWS_ACCESS_KEY_ID", "test"),
-        ("AWS_SECRET_ACCESS_KEY", "test"),
-    ):
-        monkeypatch.setenv(name, value)
     own = places[0]
     up_module.up(Launcher(own.clients, ClusterFolder(tmp_path / NAME)), fixed_request(SPEC))
-    account = ["--endpoint-url", own.plain.account.endpoint_url, "--region", REGION]
-    yield CommandLine(tmp_path, capsys, account, SHORT)
+    yield at_moto(own.plain.account.endpoint_url, tmp_path, monkeypatch, capsys, SHORT)
     for place in places:
         down_from(place.plain, ClusterFolder(tmp_path / "nowhere" / NAME))
 

@@ -21,13 +21,11 @@ def spot(lab):
     """Yield a spot cluster of two nodes whose worker is interrupted while a job runs on both."""
     cluster = LabCluster(lab, "spotty")
     kinds = ("--nodes", "2", "--instance-type", "p3.2xlarge", "--spot", "--max-hours", "8")
-    status, _, err = cluster.ctl("up", *kinds, "--yes")
-    assert status == 0, err
+    cluster.ok("up", *kinds, "--yes")
     try:
         cluster.put("stay.py", STAY)
         job = ("2", "--script", "~/stay.py", "--mpi-arg", KEEP_ALIVES, "--detach")
-        status, _, err = cluster.ctl("train", *job)
-        assert status == 0, err
+        cluster.ok("train", *job)
         eventually(lambda: cluster.ctl("logs")[1].count(" is here\n") == 2, "both ranks")
         with cluster.access() as access:
             worker = access.cluster.nodes[1].instance_id

@@ -26,18 +26,14 @@ from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.ownership import NotLaunchedHere
 from tests.moto_ec2 import clients_of, reset
-from tests.operations.commands import NAME, SHORT, shorten_timeouts
+from tests.operations.commands import NAME, SHORT
 from tests.operations.wire import Mode, Wire, WiredClients
 from tests.variants import usual
 
+pytestmark = pytest.mark.usefixtures("soon")
 SPEC = ClusterSpec(NAME, 2, "g5.xlarge")
 MODES = (Mode.REFUSED, Mode.FAILED, Mode.LOST, Mode.STOPPED, Mode.INTERRUPTED)
 Act = Callable[["Machine"], None]
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    shorten_timeouts(monkeypatch.setattr)
 
 
 class WatchedWire(Wire):

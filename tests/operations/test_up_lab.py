@@ -18,18 +18,12 @@ from clusterctl.ec2.launch import execution as launch
 from clusterctl.ec2.resources import NOT_TERMINATED, ResourceKind, find_key_pairs, find_resources
 from clusterctl.ec2.session import Clients
 from clusterctl.lab.record import ACCOUNTS
-from tests.cli.running import CommandLine
 from tests.lab.running import CLUSTERCTL, account_of, keys_of
+from tests.programs import completed
 
 pytestmark = pytest.mark.lab
 
 TYPE = ("--instance-type", "p3.16xlarge")
-
-
-@pytest.fixture
-def clusterctl(lab, monkeypatch, capsys):
-    monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
-    return CommandLine(lab.home, capsys, ["--lab"])
 
 
 @pytest.fixture(scope="module")
@@ -190,9 +184,7 @@ def test_one_node_without_gpus_other_credentials_a_stop_and_the_folder_lost(
         ("run", name, "true"),
         ("status", name),
     ):
-        ran = clusterctl(*command)
-        assert ran.status == 2, ran
-        assert f"account {ACCOUNTS[1]}" in ran.err
+        clusterctl.ends(2, f"account {ACCOUNTS[1]}", *command)
     assert json.loads(clusterctl("list", "--json").out) == []
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", own)
     assert clusterctl("run", name, "true").status == 0
@@ -217,9 +209,7 @@ def test_one_node_without_gpus_other_credentials_a_stop_and_the_folder_lost(
     ec2.start_instances(InstanceIds=id)
     ec2.get_waiter("instance_status_ok").wait(InstanceIds=id, WaiterConfig={"Delay": 0.1})
     argv = [CLUSTERCTL, "ssh", name, "--lab", "--", "hostname"]
-    login = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True, timeout=60
-    )
+    login = completed(argv, stdin=subprocess.DEVNULL, check=True, timeout=60)
     assert login.stdout.startswith("ip-")
     assert f"nodes of {name} have new addresses" in login.stderr
     [moved] = find_instances(ec2, name)
@@ -231,11 +221,9 @@ def test_one_node_without_gpus_other_credentials_a_stop_and_the_folder_lost(
 
     # Without the folder, logins are impossible, but `down` still finds everything.
     subprocess.run(["rm", "-r", str(clusterctl.home / name)], check=True)
-    ran = clusterctl(*wanted)
-    assert (ran.status, "is not on this machine" in ran.err) == (1, True), ran.err
+    clusterctl.ends(1, "is not on this machine", *wanted)
     assert not (clusterctl.home / name).exists()
-    ran = clusterctl("down", name, "--yes")
-    assert (ran.status, "3 resources not made from here" in ran.err) == (1, True), ran.err
+    clusterctl.ends(1, "3 resources not made from here", "down", name, "--yes")
     anyway = ("down", name, "--yes", "--launched-elsewhere")
     ran = clusterctl(*anyway)
     told = "not known what is left there: the key"
@@ -260,7 +248,7 @@ def test_user_data_that_fails(clusterctl, name, tmp_path):
 def test_the_deadline_names_where_it_hung(clusterctl, name, tmp_path):
     script = user_data(tmp_path, "sleep 60")
     ran = clusterctl("up", name, "--nodes", "2", *TYPE, *script, "--timeout", "2s")
-    assert ran.status == 1
+    assert ran.status == 1, ran.err
     assert f"{name}-[0-1]: not ready after 2.0 s: waiting for its host key" in ran.err
 
 

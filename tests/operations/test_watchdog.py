@@ -47,8 +47,7 @@ def folder_of(job_id):
 @pytest.mark.parametrize("cancels", usual(1, [True, False]))
 def test_a_job_that_hangs_is_diagnosed_without_this_machine(hanging, tmp_path, cancels):
     run = ("train", "2", "--detach", "--json", "--script", "~/hangs.py", "--watchdog", "3s")
-    status, out, err = hanging.ctl(*run, *(("--watchdog-cancel",) if cancels else ()))
-    assert status == 0, err
+    out = hanging.ok(*run, *(("--watchdog-cancel",) if cancels else ()))
     job_id = json.loads(out)["job_id"]
     eventually(lambda: hanging.ctl("logs")[1].count("step") > 24, "steps for longer than its start")
     assert job(hanging)["watchdog"] == []
@@ -95,10 +94,8 @@ def test_a_job_that_hangs_is_diagnosed_without_this_machine(hanging, tmp_path, c
 def test_a_job_is_ended_where_the_diagnosis_cannot_be_kept(hanging):
     hanging.on(0, "touch /data/hang")
     run = ("train", "1", "--detach", "--json", "--script", "~/hangs.py")
-    status, _, err = hanging.ctl(*run, "--watchdog", "1ms", "--watchdog-cancel")
-    assert (status, "give it 1s or more" in err) == (2, True), err
-    status, out, err = hanging.ctl(*run, "--watchdog", "1s", "--watchdog-cancel")
-    assert status == 0, err
+    hanging.ends(2, "give it 1s or more", *run, "--watchdog", "1ms", "--watchdog-cancel")
+    out = hanging.ok(*run, "--watchdog", "1s", "--watchdog-cancel")
     hanging.on(0, f"mkdir -p {folder_of(json.loads(out)['job_id'])}/diagnosis.gz/x")
     eventually(lambda: job(hanging)["state"] == "cancelled", "the job's end")
     said = "\n".join(job(hanging)["watchdog"])

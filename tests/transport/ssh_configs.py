@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.programs import completed
+
 HOSTS = ("web1", "web2", "db.corp", "Web1", "10.0.0.7", "127.1", "gpu-12", "fe80::1")
 PATTERNS = (*HOSTS, "*", "web*", "*.corp", "gpu-1?", "10.0.*", "w*b?", "!web2", "!*.corp", "WEB1")
 USERS = ("ubuntu", "root", "ec2-user", "deploy")
@@ -148,14 +150,7 @@ def openssh_view(config: Path, host: str, env: Mapping[str, str]) -> dict[str, l
     """Return what `ssh -G` prints, by keyword; None if ssh refuses the file."""
     ssh = shutil.which("ssh")
     assert ssh
-    done = subprocess.run(
-        [ssh, "-F", str(config), "-G", host],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**env},
-    )
+    done = completed([ssh, "-F", str(config), "-G", host], stdin=subprocess.DEVNULL, env={**env})
     if done.returncode:
         return None
     found: dict[str, list[str]] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import subprocess
 import sys
 import threading
 
@@ -13,6 +12,7 @@ import pytest
 
 from clusterctl.transport.dial import dial
 from clusterctl.transport.target import Target
+from tests.programs import completed
 
 MISSING = {
     socket: ("TCP_USER_TIMEOUT", "TCP_QUICKACK", "TCP_KEEPIDLE", "TCP_INFO", "SO_PEERCRED"),
@@ -64,7 +64,5 @@ import clusterctl.cli.main, clusterctl.cli.copyclust, clusterctl.cli.runclust
 
 def test_the_commands_load_on_macos():
     program = IMPORTS.format(socket=MISSING[socket], os=MISSING[os])
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = completed([sys.executable, "-c", program], timeout=120)
     assert (done.returncode, done.stderr) == (0, "")

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.programs import completed
+
 HERE = Path(__file__).parent
 UTILS = HERE.parents[1] / "utils"
 
@@ -33,14 +35,10 @@ def tool(training_python: str) -> Run:
     """Run a program of utils/ (or of this folder, by its path) in the training environment."""
 
     def run(name: str, *argv: object, **options: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return completed(
             [training_python, str(UTILS / name), *map(str, argv)],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-            **options,  # type: ignore[call-overload]
+            **options,
         )
 
     return run

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import completed
+
 from .conftest import UTILS
 
 TOOL = UTILS / "tensorflow_image_resizer.py"
@@ -26,9 +28,7 @@ Resize = Callable[..., "subprocess.CompletedProcess[str]"]
 def resize(training_python: str, tmp_path: Path) -> Resize:
     def run(*argv: object) -> subprocess.CompletedProcess[str]:
         command = [training_python, str(TOOL), *map(str, argv)]
-        done = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-        )
+        done = completed(command, cwd=tmp_path, timeout=120)
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
@@ -169,10 +169,7 @@ def test_verify_finds_damage_and_shards_of_other_settings(resize, shards, tmp_pa
     flags = [*SMALL, "-i", shards / "good", "-o", out]
     resize(*flags)
     good = resize(*flags, "--verify")
-    assert (good.returncode, good.stdout) == (
-        0,
-        "train: 21 images of 21 classes: all is well\n",
-    )
+    assert (good.returncode, good.stdout) == (0, "train: 21 images of 21 classes: all is well\n")
     assert "not of this input and these settings" in resize(*flags, "-Q", 9, "--verify").stderr
     flowers = resize(*flags, "-d", "flowers", "--verify")
     assert "labels go up to 1000, those of flowers to 5" in flowers.stderr
@@ -253,8 +250,6 @@ def test_a_wrong_line_gets_one_line(resize, tmp_path, argv, status, words):
 
 
 def test_help_needs_nothing_but_python():
-    done = subprocess.run(
-        [sys.executable, "-S", str(TOOL), "--help"], capture_output=True, text=True, check=True
-    )
+    done = completed([sys.executable, "-S", str(TOOL), "--help"], check=True)
     for flag in ("-d", "-i", "-o", "--subset_name", "--num_preprocess_threads", "-r", "-Q", "-R"):
         assert flag in done.stdout

@@ -47,9 +47,7 @@ def all_regions(clients: Clients) -> tuple[str, ...]:
     return tuple(sorted(region["RegionName"] for region in found))
 
 
-def list_region(
-    clients: Clients, region: str, kinds: Iterable[ResourceKind] = tuple(ResourceKind)
-) -> RegionResources:
+def list_region(clients: Clients, region: str, kinds: Iterable[ResourceKind]) -> RegionResources:
     """List the resources of these kinds, with one paginated call per kind.
 
     Raises no AwsError: a kind that EC2 refuses to list is in `failures`, and the others are listed.

@@ -98,7 +98,7 @@ def zones_offered(message: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(zone for text in named for zone in _ZONE.findall(text)))
 
 
-def next_place(places: Sequence[Place], tried: Sequence[Place], message: str = "") -> Place | None:
+def next_place(places: Sequence[Place], tried: Sequence[Place], message: str) -> Place | None:
     """Return the place to try after EC2 refused `tried[-1]` with `message`; None if all were tried.
 
     First come the zones that EC2's message names, for the same type; then the type's other zones;

@@ -754,12 +754,7 @@ def _money(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[LaunchContext], Iterator[Finding]], ...] = (
-    addresses,
-    disk,
-    placement,
-    reservation,
-    spot,
-    way_in,
+    *(addresses, disk, placement, reservation, spot, way_in),
 )
 TYPE_CHECKS: tuple[Callable[[LaunchContext, MachineType], Iterator[Finding]], ...] = (
     *(offered, sold, _images, performance, interfaces, way_out, placed, single_node_growth, store),

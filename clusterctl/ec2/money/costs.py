@@ -160,9 +160,7 @@ def estimate(
     return CostEstimate(tuple(lines), "" if price is None else f"{price.source}, {price.as_of}")
 
 
-def machine_line(
-    price: Price | None, nodes: int, instance_type: str, market: Market = Market.ON_DEMAND
-) -> CostLine:
+def machine_line(price: Price | None, nodes: int, instance_type: str, market: Market) -> CostLine:
     """Return the cost of the machines only: 0 in a Capacity Block, which was paid in advance."""
     if market is Market.CAPACITY_BLOCK:
         return CostLine(f"{instance_type}, Capacity Block (paid in advance)", nodes, 0.0)
@@ -194,9 +192,7 @@ def format_usd(usd: float | None) -> str:
     return f"{'-' if usd < 0 else ''}${abs(usd):,.{digits}f}"
 
 
-def budget_findings(
-    limits: Limits, estimate: CostEstimate, spent_usd: float = 0.0
-) -> Iterator[Finding]:
+def budget_findings(limits: Limits, estimate: CostEstimate, spent_usd: float) -> Iterator[Finding]:
     """Check an estimate against the limits, and report when the budget ends the cluster.
 
     `spent_usd` is what the cluster has cost so far.

@@ -197,8 +197,8 @@ def _full_names(zones: Sequence[str], region: str) -> list[str]:
 def choose_zones(
     region: str,
     available: Sequence[str],
-    wanted: Sequence[str] | None = None,
-    offered: frozenset[str] | None = None,
+    wanted: Sequence[str] | None,
+    offered: frozenset[str] | None,
 ) -> tuple[str, str]:
     """Choose a network's two zones: those wanted, or the first two by name.
 

@@ -497,7 +497,7 @@ KERAS = (
 
 
 def read_metrics(
-    texts: Iterable[str], definitions: Sequence[MetricDefinition] = KERAS
+    texts: Iterable[str], definitions: Sequence[MetricDefinition]
 ) -> list[MetricSeries]:
     """Return a series of logs for each definition, also an empty one; those of one name share one.
 

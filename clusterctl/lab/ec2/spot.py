@@ -64,7 +64,7 @@ class SpotRule(Rule):
     While `same_index` returns true, all instances of a launch have the AmiLaunchIndex 0.
     """
 
-    def __init__(self, same_index: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, same_index: Callable[[], bool]) -> None:
         self._same_index = same_index
 
     def check_request(self, request: Request) -> None:

@@ -20,8 +20,6 @@ from clusterctl.lab.ec2.completion import override
 from clusterctl.lab.ec2.launch import Request, Rule, refuse
 
 DLAMI_OWNER = "898082745236"
-# Later than the dates of all other images, so that this one stays the owner's newest image.
-NEWEST = "20261101"
 ROOT_GIB = 75
 PARAMETERS = "/aws/service/deeplearning/ami"
 

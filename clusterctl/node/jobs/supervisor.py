@@ -95,7 +95,7 @@ def end_descendants() -> tuple[int, set[int]]:
 
 
 def start_supervised(
-    act: Callable[[], object], grace_s: float, outputs: tuple[int, int], keeps: Collection[int] = ()
+    act: Callable[[], object], grace_s: float, outputs: tuple[int, int], keeps: Collection[int]
 ) -> int:
     """Fork a supervisor that runs `act` in a process below it; return the supervisor's process ID.
 

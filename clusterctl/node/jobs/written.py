@@ -250,7 +250,7 @@ def list_files(tree: OutputFolder) -> tuple[list[tuple[str, os.stat_result]], li
     return found, unread
 
 
-def why_no_results(path: str, job: str = "") -> str:
+def why_no_results(path: str, job: str) -> str:
     """Return why a folder is not taken for a job's results: the node, or a login to it, needs it.
     Empty if it is. Below the job's own folders any is taken, and without a job."""
     real = os.path.realpath(path)  # noqa: PTH114

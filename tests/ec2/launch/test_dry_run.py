@@ -9,9 +9,9 @@ import pytest
 from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.ec2.launch.execution import dry_request, dry_run_findings
 from clusterctl.lab.faults.kinds import ApiError
-from tests.ec2.launching import Trouble, faults, launches, refused
+from tests.ec2.launching import Trouble, faults, refused
 
-__all__ = ["faults", "launches"]
+__all__ = ["faults"]
 
 # With a placement group, several interfaces and an elastic address.
 SPEC = ClusterSpec("demo", 2, "g6e.24xlarge")

@@ -13,10 +13,10 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.ec2.instances import find_instances, launched_with
 from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, SentLaunch, read_launches, write_launches
 from clusterctl.lab.faults.kinds import ApiError, SameIndex
-from tests.ec2.launching import Trouble, faults, launches, refused
+from tests.ec2.launching import Trouble, faults, refused
 from tests.moto_ec2 import NEW_IMAGE
 
-__all__ = ["faults", "launches"]
+__all__ = ["faults"]
 
 SPEC = ClusterSpec("demo", 3, "p4d.24xlarge", efa=False)
 WHOLE = [(0, "a"), (1, "a"), (2, "a")]

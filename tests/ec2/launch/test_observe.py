@@ -12,18 +12,9 @@ from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.domain.findings import Severity
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.launch.request import tagged
-from clusterctl.ec2.network.vpcs import (
-    NETWORK,
-    Egress,
-    _way_out,
-    find_subnets,
-    find_ways_out,
-)
+from clusterctl.ec2.network.vpcs import NETWORK, Egress, _way_out, find_subnets, find_ways_out
 from clusterctl.operations.network import make_s3_endpoint, plan_s3_endpoint
-from tests.ec2.launching import launches
 from tests.moto_ec2 import clients_with
-
-__all__ = ["launches"]
 
 SPEC = ClusterSpec("demo", 1, "g5.12xlarge")
 PUBLIC = partial(Egress, public=True)
@@ -51,9 +42,7 @@ def _network(client, name, cidr):
     of_vpc = [{"Name": "vpc-id", "Values": [vpc]}]
     [table] = client.describe_route_tables(Filters=of_vpc)["RouteTables"]
     client.create_route(
-        RouteTableId=table["RouteTableId"],
-        DestinationCidrBlock="0.0.0.0/0",
-        GatewayId=gateway,
+        RouteTableId=table["RouteTableId"], DestinationCidrBlock="0.0.0.0/0", GatewayId=gateway
     )
     return vpc, subnet
 

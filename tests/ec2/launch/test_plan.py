@@ -596,12 +596,7 @@ def test_everything_that_is_made_carries_the_users_tags_too():
     specifications = [one for each in made for one in each.get("TagSpecifications", ())]
     kinds = {one["ResourceType"] for one in specifications}
     assert kinds >= {
-        "placement-group",
-        "key-pair",
-        "security-group",
-        "instance",
-        "volume",
-        "elastic-ip",
+        *("placement-group", "key-pair", "security-group", "instance", "volume", "elastic-ip"),
         "spot-instances-request",
     }
     for specification in specifications:

@@ -261,15 +261,8 @@ def test_all_of_it_is_said_at_once_errors_first():
     )
     findings = plan(observed, spec).findings
     assert [one.check for one in findings] == [
-        "subnet.addresses",
-        "disk.size",
-        "disk.limits",
-        "disk.limits",
-        "placement.block",
-        "reservation.start",
-        "reservation.zone",
-        "reservation.min",
-        "network.efa",
+        *("subnet.addresses", "disk.size", "disk.limits", "disk.limits", "placement.block"),
+        *("reservation.start", "reservation.zone", "reservation.min", "network.efa"),
         "reservation.end",
     ]
     assert all(one.hint for one in findings)

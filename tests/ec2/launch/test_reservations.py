@@ -11,10 +11,8 @@ from clusterctl.domain.errors import AwsError
 from clusterctl.domain.findings import Severity
 from clusterctl.ec2.launch.capacity import find_reservation
 from clusterctl.ec2.resources import ResourceKind, find_resources
-from tests.ec2.launching import TYPE, launches
+from tests.ec2.launching import TYPE
 from tests.moto_ec2 import NEW_IMAGE
-
-__all__ = ["launches"]
 
 SPEC = ClusterSpec("demo", 2, TYPE, efa=False)
 

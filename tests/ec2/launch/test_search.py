@@ -18,9 +18,9 @@ from clusterctl.ec2.launch.execution import PlanCheck
 from clusterctl.ec2.resources import find_addresses
 from clusterctl.ec2.tags import NODES, own_tags_count, read_disk
 from clusterctl.lab.faults.kinds import Boot, Capacity
-from tests.ec2.launching import TYPE, ZONES, faults, launches, single_attempts
+from tests.ec2.launching import TYPE, ZONES, faults, single_attempts
 
-__all__ = ["faults", "launches"]
+__all__ = ["faults"]
 
 SPEC = ClusterSpec("demo", 2, TYPE)
 WHOLE = [(0, "a"), (1, "a")]

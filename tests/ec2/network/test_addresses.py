@@ -28,10 +28,10 @@ from clusterctl.ec2.tags import CLUSTER, RETIRED
 from clusterctl.lab.ec2.local_zones import LOCAL_ZONE, REGION
 from clusterctl.lab.faults.kinds import Boot
 from clusterctl.lab.hosts.instances import all_lab_instances
-from tests.ec2.launching import TYPE, faults, launches, launches_with
+from tests.ec2.launching import TYPE, faults, launches_with
 from tests.moto_ec2 import clients_of
 
-__all__ = ["faults", "launches"]
+__all__ = ["faults"]
 
 SPEC = ClusterSpec("demo", 2, TYPE)
 

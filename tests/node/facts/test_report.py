@@ -22,6 +22,7 @@ from clusterctl.node.facts.report import (
     for_each,
 )
 from clusterctl.node.record import from_data, to_data
+from tests.programs import completed
 
 
 @deadline(0.5)
@@ -117,9 +118,7 @@ def test_a_fact_that_hangs_holds_no_output_open():
         "one = report.FactRequest('clusterctl.node.facts.report:hangs')\n"
         "print(report.collect(report.ReportRequest((one,), 0.5)).readings[0].error)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, timeout=240, check=True
-    )
+    done = completed([sys.executable, "-c", text], check=True)
     assert done.stdout == "no answer within 0.5 s\n", done.stderr
     left = subprocess.run(["pgrep", "-x", name], capture_output=True, check=False)
     assert left.stdout == b""

@@ -12,23 +12,13 @@ from clusterctl.transport.call import call
 from tests.local_node import HEAD, LocalNode
 
 OURS = (
-    "hvd_train.log",
-    "eval_hvd_train.log",
-    "model.ckpt-7.index",
-    "model.ckpt-7.data-00000-of-00001",
-    ".model.ckpt-9_temp/part-00000-of-00001",
-    "events.out.tfevents.1.node.v2",
-    "checkpoint",
-    "metrics.jsonl",
+    *("hvd_train.log", "eval_hvd_train.log", "model.ckpt-7.index"),
+    *("model.ckpt-7.data-00000-of-00001", ".model.ckpt-9_temp/part-00000-of-00001"),
+    *("events.out.tfevents.1.node.v2", "checkpoint", "metrics.jsonl"),
 )
 OTHERS = (
-    "thesis.tex",
-    ".ssh/authorized_keys",
-    "model.ckpt-best/weights",
-    "model.ckpt-notes",
-    "my hvd_train.log",
-    "sub/model.ckpt-7.index",
-    "sub/hvd_train.log",
+    *("thesis.tex", ".ssh/authorized_keys", "model.ckpt-best/weights", "model.ckpt-notes"),
+    *("my hvd_train.log", "sub/model.ckpt-7.index", "sub/hvd_train.log"),
 )
 
 

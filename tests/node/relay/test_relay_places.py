@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -31,13 +29,6 @@ def data(tmp_path):
     big = random.Random(1).randbytes(3 * MIB)
     make(root, {b"a": b"a", b"sub/b": b"b", b"sub/big": big, b"big": big})
     return root
-
-
-@pytest.fixture
-def other_disk():
-    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("slash", ["", "/"])

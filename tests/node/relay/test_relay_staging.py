@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import stat
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -29,13 +27,6 @@ pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 NOBODY = 65534
-
-
-@pytest.fixture
-def other_disk():
-    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
-    yield folder
-    shutil.rmtree(folder)
 
 
 def staging_in(folder):
