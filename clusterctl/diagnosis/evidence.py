@@ -82,7 +82,8 @@ class OpenFile:
 class Sample:
     """A snapshot of a process, taken `at_s` after the host's first one.
 
-    `state` is the kernel's letter (R S D T t Z X), `wait_channel` the kernel function that it waits
+    `state` is the kernel's letter (R S D T t Z X), or F if its cgroup has frozen it,
+    `wait_channel` the kernel function that it waits
     in. `syscall` is the system call of the main thread; if the first argument is a file descriptor,
     its path follows, as in `read /data/train-00017`. `cpu_s` and `run_wait_s` (ready to run, but
     without a processor) are totals of all threads since the process started, `main_cpu_s` is the

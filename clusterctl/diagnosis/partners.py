@@ -117,7 +117,9 @@ def _of(partners: Sequence[Partner], pid: int, found: Sequence[Partner]) -> Part
     waiters = (pid,) if found else (0, pid)
     those = [one for one in partners if one.waiter in waiters and one not in found]
     stuck = {one.waiter for one in partners}
-    return max(those, key=lambda one: (one.state in ("T", "D"), one.pid in stuck), default=None)
+    return max(
+        those, key=lambda one: (one.state in ("T", "F", "D"), one.pid in stuck), default=None
+    )
 
 
 def _named(one: Partner) -> str:
@@ -126,7 +128,8 @@ def _named(one: Partner) -> str:
     argv = " ".join(one.argv)[:60] or "its name is not known"
     call = one.call.partition(" ")[0]
     relation = "holds" if one.relation == "locks" else one.relation
-    state = {"T": ", stopped", "D": ", in the kernel (state D)"}.get(one.state, "")
+    states = {"T": ", stopped", "F": ", frozen by its cgroup", "D": ", in the kernel (state D)"}
+    state = states.get(one.state, "")
     if one.relation == "child":
         return f": pid {one.pid} ({argv}{state or (f', in {call}' if call else '')})"
     return f", which pid {one.pid} ({argv}{state}) {relation}"

@@ -92,6 +92,7 @@ def path_of(frames: tuple[Frame, ...]) -> tuple[str, ...]:
 # States of processes that are worth a note, by the kernel's letter.
 STATES = {
     "T": "stopped (state T)",
+    "F": "frozen by its cgroup",
     "t": "held by a debugger (state t)",
     "D": "in the kernel, uninterruptible (state D)",
     "Z": "ended, its parent has not noticed (state Z)",

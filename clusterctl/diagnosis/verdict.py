@@ -77,7 +77,10 @@ BAD_DISK = ("disk.full", "shm.full", "mount.dead", "disk.readonly")
 # What PyTorch says at the end of a job whose collective has timed out.
 OF_WATCHDOG = re.compile(r"ProcessGroupNCCL|\b[Ww]atchdog|DistBackendError")
 # Findings that tell what a rank waits for, better than that it is elsewhere than the others.
-HELD = ("rank.io", "disk.full", "rank.uninterruptible", "rank.unstarted")
+HELD = (
+    *("rank.io", "disk.full", "rank.uninterruptible", "rank.unstarted"),
+    *("rank.stopped", "rank.traced", "rank.exited"),
+)
 # Limits that a rank has reached, or has alone, which may be why it does not go on.
 REACHED = ("rank.descriptors", "rank.threads", "rank.memory", "rank.limit")
 # Findings that are inferred from what is not there: damaged evidence does not bear them.

@@ -598,3 +598,17 @@ def test_a_rank_that_has_ended_is_an_error_though_a_step_was_printed_a_moment_ag
     evidence = job_of(log=STEPS, log_added=STEPS[-1:], quiet_s=0.5)
     gone = with_processes(evidence, lambda one: None if one.rank == 5 else one)
     assert (diagnose(gone).check, diagnose(gone).exit_status) == ("rank.missing", 2)
+
+
+@pytest.mark.parametrize("log, named", [((), False), (STEPS, True)])
+def test_who_hands_out_work_and_rests_between_is_no_fault_of_a_program_that_prints_no_steps(
+    log, named
+):
+    """In C. Of one that printed steps before, it tries something again and again."""
+    looks = used(samples((), state="R"), 0.0)
+    rests = replace(looks[1], syscall="clock_nanosleep", state="S")
+    busy = used(samples((), state="R"), 1.0)
+    evidence = with_rank(job_of(log=log, quiet_s=600.0, age_s=900.0), *range(8), samples=busy)
+    found = diagnose(with_rank(evidence, 0, samples=(looks[0], rests, looks[2])))
+    assert any(one.check == "rank.apart" for one in found.findings) == named
+    assert found.exit_status == (2 if named else 3)

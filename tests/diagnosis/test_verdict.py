@@ -145,6 +145,7 @@ def signalled(rank, host, number):
 # Faults of rank 5 on demo-2: the evidence, and the verdict's check.
 SICK_RANK = {
     "stopped": (rank_5((), state="T"), "rank.stopped"),
+    "frozen, as in a paused container": (rank_5((), state="F"), "rank.stopped"),
     "stopped in a step": (
         rank_5(STEP, evidence=job_of(stack=STEP, quiet_s=3), state="T"),
         "rank.stopped",

@@ -438,7 +438,9 @@ def apart(scene: Scene) -> Iterator[Cause]:
         return
     if not scene.is_quiet and any(map(is_saving, few)):
         return
-    if any(_works_at_times(one) for one in few if places[one.number] != COMPUTING):
+    # A program that prints no steps may have a rank that hands out work, and rests between.
+    least = WORKS_SHARE if scene.has_made_steps else 0.0
+    if any(_works_at_times(one, least) for one in few if places[one.number] != COMPUTING):
         return
     rest = [one.number for one in groups[most]]
     alone, others = "alone ", f": the others are {most}"
@@ -475,13 +477,14 @@ def _other_program(rank: Rank, others: list[Rank]) -> str:
     return f", and runs `{' '.join(rank.process.argv)[:60]}`, where the others run {theirs[0]},"
 
 
-def _works_at_times(rank: Rank) -> bool:
-    """Return whether a rank used the processor, and was in a system call only at some looks.
+def _works_at_times(rank: Rank, least: float) -> bool:
+    """Return whether a rank used this share of a processor, and was in a system call only at some
+    looks.
 
     It may compute and sleep in turn, as who hands out work and who does it.
     """
     calls = {sample.syscall.partition(" ")[0] or "running" for sample in rank.samples}
-    return len(calls) > 1 and rank.grown("main_cpu_s") >= WORKS_SHARE * rank.span_s > 0
+    return len(calls) > 1 and rank.grown("main_cpu_s") >= least * rank.span_s
 
 
 def signature(rank: Rank) -> str:
@@ -498,7 +501,7 @@ def signature(rank: Rank) -> str:
         return f"waiting for a process that it has started{state}"
     # Each rank has pipes and sockets of its own.
     call = re.sub(r"(pipe|socket):\[\d+\]", r"a \1", rank.last.syscall)
-    return f"in {call}{state}"
+    return f"{call if call == 'running' else f'in {call}'}{state}"
 
 
 def _full_by_log(scene: Scene, rank: Rank, root: LogFinding | None) -> str:

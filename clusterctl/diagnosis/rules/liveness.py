@@ -335,7 +335,7 @@ def _has_no_parent(rank: Rank) -> bool:
 
 def _is_stopped(process: ProcessEvidence) -> bool:
     states = {sample.state for sample in process.samples}
-    return len(states) == 1 and states <= {"T", "t"} and process.role in ("launcher", "daemon")
+    return len(states) == 1 and states <= {"T", "t", "F"} and process.role in ("launcher", "daemon")
 
 
 def processes(scene: Scene) -> Iterator[Cause]:
@@ -343,7 +343,7 @@ def processes(scene: Scene) -> Iterator[Cause]:
     found = []
     for rank in scene.ranks:
         shown = rank_lines(rank)
-        if rank.was("T"):
+        if rank.was("T") or rank.was("F"):
             check = "rank.stopped"
             what, hint = _stopped(scene, rank.host, rank.process, f"{rank.process.pid}")
             what = f"{{is}} {what}"
@@ -367,6 +367,12 @@ def _stopped(
     scene: Scene, host: HostEvidence, process: ProcessEvidence, pids: str
 ) -> tuple[str, str]:
     """Return, in words, that a process is stopped, and what lets it go on."""
+    if process.last.state == "F":
+        of = scene.hints.on(host, f"cat /proc/{process.pid}/cgroup")
+        return (
+            "frozen by its cgroup, as a paused container is",
+            f"let it go on: docker unpause, or 0 into cgroup.freeze of its cgroup: {of}",
+        )
     goes_on = scene.hints.on(host, f"kill -CONT {pids}")
     if not asks_user(process.last.syscall):
         again = "if it stops again, it writes to its terminal from the background (stty tostop): fg"

@@ -467,7 +467,7 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
     moved = dict(line.split(": ") for line in text_of(f"{folder}/io").splitlines() if ": " in line)
     return {
         "at_s": at_s,
-        "state": fields[0],
+        "state": or_frozen(one.pid, fields[0], telling[1]),
         "wait_channel": telling[1],
         "syscall": with_ends(telling[2], tables),
         "cpu_s": (int(fields[11]) + int(fields[12])) / TICKS,
@@ -576,6 +576,19 @@ def state_of(folder: str) -> str:
         return ""
 
 
+def or_frozen(pid: int, state: str, channel: str) -> str:
+    """Return the state of a process, or F if its cgroup keeps it from running, as that of a paused
+    container. For version 2 only then the kernel waits in do_freezer_trap, which may be inlined
+    into get_signal. In version 1 the process stays where it was, in state D."""
+    lines = text_of(f"/proc/{pid}/cgroup").splitlines() if state == "D" else []
+    paths = [line.split(":", 2)[2] for line in lines if ":freezer:" in line]
+    said = [text_of(f"/sys/fs/cgroup/freezer{path}/freezer.state") for path in paths]
+    is_trapped = state == "S" and channel in ("get_signal", "do_freezer_trap")
+    return (
+        "F" if is_trapped or any(one.startswith(("FROZEN", "FREEZING")) for one in said) else state
+    )
+
+
 def tasks_of(pid: int) -> list[int]:
     """Return the IDs of a process's threads, the main thread first unless it has ended."""
     try:
@@ -634,7 +647,7 @@ def most_relevant_thread(pid: int, tasks: list[int], paths: dict[int, str]) -> t
 def wait_of(pid: int) -> tuple[str, str, str]:
     """Return state, wait channel and system call of a process."""
     _, channel, call = most_relevant_thread(pid, tasks_of(pid), descriptors(pid))
-    return state_of(f"/proc/{pid}"), channel, call
+    return or_frozen(pid, state_of(f"/proc/{pid}"), channel), channel, call
 
 
 def call_of(pid: int, said: str, paths: dict[int, str]) -> str:

@@ -175,7 +175,7 @@ def _fill_one(pid: int, sample: dict[str, Any], spy: PySpy) -> None:
 
     # The process changes while it is read; another attempt may succeed.
     any(tried("py-spy", lambda: spy.dump(pid)) for _ in range(TRIES))
-    if not sample["stacks"] and sample["state"] not in ("T", "t"):
+    if not sample["stacks"] and sample["state"] not in ("T", "t", "F"):
         tried("faulthandler", lambda: by_faulthandler(pid)) or tried(
             "py-spy", lambda: by_stopping(pid, spy)
         )

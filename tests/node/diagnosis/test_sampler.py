@@ -222,6 +222,40 @@ def test_a_process_that_ends_while_it_is_looked_at():
         assert sampler.call_of(process.pid, "0 0x3 0x1", {3: "/a b"}) in ("read /a b", "call 0")
 
 
+@pytest.mark.parametrize(
+    ("top", "file", "freeze", "thaw"),
+    [
+        ("", "cgroup.freeze", "1", "0"),
+        ("/unified", "cgroup.freeze", "1", "0"),
+        ("/freezer", "freezer.state", "FROZEN", "THAWED"),
+    ],
+)
+def test_a_process_that_its_cgroup_has_frozen_is_not_asleep(top, file, freeze, thaw):
+    """As that of a paused container."""
+    group = Path(f"/sys/fs/cgroup{top}/clusterctl-test-{os.getpid()}")
+    try:
+        group.mkdir()
+        knob = group / file
+        if not knob.exists():
+            group.rmdir()
+            raise FileNotFoundError
+    except OSError:
+        pytest.skip("needs root, and this version of cgroups")
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            wait_until(lambda: "nanosleep" in sampler.wait_of(process.pid)[2], "its sleep")
+            (group / "cgroup.procs").write_text(str(process.pid))
+            knob.write_text(freeze)
+            wait_until(lambda: sampler.wait_of(process.pid)[0] == "F", "the freeze")
+            assert sampler.sample_of(read_process(process.pid), 0.0, {})["state"] == "F"
+        finally:
+            knob.write_text(thaw)
+            process.kill()
+            process.wait()
+            wait_until(lambda: not (group / "cgroup.procs").read_text(), "its end")
+            group.rmdir()
+
+
 def test_who_waits_for_a_page_of_memory_is_in_no_system_call():
     assert sampler.call_of(os.getpid(), "-1 0x7ffc 0x7f01", {}) == ""
     assert sampler.call_of(os.getpid(), "running", {}) == "running"
