@@ -33,6 +33,13 @@ NEAR = [
     ("mpich.assert", "compiled with assertions: 12 in file src/mpid/ch3/src/ch3u_request.c"),
     ("slurm.plugin-release", "plugin /usr/lib/slurm/spank_pyxis.so version 23.11 loaded"),
     ("nccl.gid-entry", "NCCL INFO NET/IB: ncclIbRoceGetVersionNum 2 for GID 3"),
+    ("build.dialect", 'Target "pytorch" requires the language dialect "CXX17" (found)'),
+    ("mpich.gpu-build", "yaksa: built with CUDA and HIP hooks"),
+    ("mvapich.no-cuda", "GPU CUDA support is configured"),
+    ("kernel.module-absent", "systemd-modules-load[612]: Module 'nvidia' is already loaded"),
+    ("slurm.pmi-command", "slurmstepd: mpi/pmi2: 4 tasks have called PMI2_Init"),
+    ("kernel.module-absent", "[    3.234567] systemd[1]: Failed to find module 'autofs4'"),
+    ("ucx.no-host-memory", "process_vm_readv(pid=5932 length=524288) returned 524288"),
     ("nccl.comm-gone", "NCCL INFO comm 0x55d1c0 rank 0 nranks 8 - Destroy COMPLETE"),
 ]
 
