@@ -179,7 +179,7 @@ def test_advice_that_takes_something_away_is_not_the_first_step(tmp_path, capsys
 
 
 def test_the_last_part_of_a_chain_names_the_kind_of_failure():
-    chain = "Error: cannot find the widget: dial tcp 10.0.0.1:22: connect: connection refused\n"
+    chain = "Error: cannot find the widget: fetch 10.0.0.1:22: connect: connection refused\n"
     kind = explain([chain]).failing[0].by_words
     assert kind and kind.signature.id == "words.errno"
     assert kind.cause.startswith("nothing listens on that port there")
