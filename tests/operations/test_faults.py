@@ -8,7 +8,7 @@ from clusterctl.cli.main import cli, run_command
 from clusterctl.ec2 import session
 from clusterctl.operations.members import set_quarantine
 from tests.moto_ec2 import REGION
-from tests.operations.commands import COMMANDS, SHORT, down, nothing, shorten_timeouts, up
+from tests.operations.commands import COMMANDS, SHORT, down, nothing, up
 from tests.operations.fault_cases import (
     FOR_CHANGES,
     FOR_READS,

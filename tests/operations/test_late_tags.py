@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from clusterctl.operations import members
-from tests.operations.commands import COMMANDS, NAME, shorten_timeouts
+from tests.operations.commands import COMMANDS
 from tests.operations.commands import up as up_three
 from tests.operations.world import World
 
