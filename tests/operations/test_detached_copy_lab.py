@@ -97,7 +97,6 @@ def parts_of(pair, place, command, *words):
     """Return what `disk` or `clean-logs --copies` shows for the copy to this place."""
     out = pair.ok(command, *words, "--json")
     found = json.loads(out)
-    found = found["copies"] if command == "disk" else found
     return [(one["host"], one["in_use"]) for one in found if one["path"].endswith(f"/{place}")]
 
 
