@@ -104,7 +104,7 @@ def the_job_of_a_quarantined_node_is_seen_and_ended(pair):
     status, _, err = pair.ctl("doctor", "--fix")
     assert (status, "--force" in err, "clusterctl cancel pair" in err) == (3, False, True), err
     # A stopped daemon does not notice mpirun's end.
-    pair.on(1, "pkill -STOP -f '[p]rted'")
+    pair.on(1, "pkill -STOP -x prted")
     status, out, err = pair.ctl("cancel")
     assert (status, "nothing of it is left" in out) == (0, True), out + err
     assert not pair.on(1, "pgrep -f '[w]ait.py|[p]rted' || :")
