@@ -17,7 +17,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.domain.timeouts import Timeouts
+from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import execution as launch_module
 from clusterctl.ec2.resources import ResourceKind, find_key_pairs, find_resources
@@ -26,6 +26,7 @@ from clusterctl.operations import down as down_module
 from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector
+from clusterctl.operations.interrupts import Interrupts
 from clusterctl.operations.local_state import keep_key, local_key
 from clusterctl.operations.losses import Losses, Written
 from tests.cli.programs import BIN
@@ -308,12 +309,17 @@ def test_a_closed_terminal_ends_a_removal_with_a_message(clusterctl, client, mon
         signal.raise_signal(number)
         signal.raise_signal(number)
 
+    def run(*argv):
+        interrupts = Interrupts(Clock())
+        with interrupts.handled():
+            return interrupts.interruptible(lambda: clusterctl(*argv))
+
     monkeypatch.setattr(down_module, "terminate", end)
-    ran = clusterctl("down", "demo", "--yes")
+    ran = run("down", "demo", "--yes")
     assert ran.status == 130, ran
     assert "something may be left\nto go on: clusterctl down" in ran.err
     monkeypatch.setattr(GarbageCollector, "remove", end)
-    ran = clusterctl("gc", "--cluster", "demo", "--delete", "--yes")
+    ran = run("gc", "--cluster", "demo", "--delete", "--yes")
     assert (ran.status, "interrupted: 0 of " in ran.err) == (130, True), ran
 
 
