@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -316,9 +315,11 @@ def with_reasons(access: Access, job: JobRecord) -> JobRecord:
 
     def explained(attempt: dict[str, Any]) -> dict[str, Any]:
         lost = attempt.get("silent") or ()
-        at = datetime.fromtimestamp(attempt.get("ended_at", 0.0), timezone.utc)
-        notices = attempt.get("notices") or {}
-        reasons = {name: access.why_lost(name, at, notices.get(name) or {}) for name in lost}
+        notices, machines = (attempt.get(key) or {} for key in ("notices", "machines"))
+        reasons = {
+            name: access.why_lost(name, machines.get(name, ""), notices.get(name) or {})
+            for name in lost
+        }
         return {**attempt, "reasons": reasons} if lost else attempt
 
     attempts = tuple(map(explained, job.status.attempts))

@@ -99,7 +99,7 @@ class JobSpec:
     apply is empty.
 
     `nodes` are the nodes with processes of the job, the head node first (of a served model, also if
-    it has none): name, address, slots, ranks, instance_type, zone,
+    it has none): name, address, instance_id, slots, ranks, instance_type, zone,
     image, market, efa, placement_group, hourly_usd, list_hourly_usd, versions (tensorflow,
     horovod, mpirun, nccl, cuda, cudnn, driver, kernel, python, keras). `code` is the program that
     was shipped: folder, script, files, commit, changed. A list of jobs has neither.
