@@ -285,7 +285,7 @@ def follow(
 
     `on_lost` is called before each new connection, with the error and the seconds until then. For
     `last_read` see follow_job. Raise ConnectionLost or HostUnreachable, with the last known state
-    of the job and the command that follows it again.
+    of the job and the command that follows it again, if its log can still exist.
     """
     try:
         return follow_job(
@@ -294,6 +294,8 @@ def follow(
         )
     except (ConnectionLost, HostUnreachable) as lost:
         again = f"then: clusterctl logs {access.cluster.name} {job_id} -f"
+        if lost.is_gone:
+            again = "then start the job again: its log was on the disk that is gone"
         hint = f"{lost.hint}; {again}" if lost.hint else again
         raise type(lost)(lost.host, lost.message, hint) from lost
 

@@ -212,6 +212,7 @@ class Ec2Explanation:
         else:
             more = _with(error, f"EC2 has {node.instance_id} as {words}", hint)
         more.is_off = node.state not in AWAKE
+        more.is_gone = more.is_off and node.state not in ASLEEP
         return more
 
     def why_lost(self, name: str, instance_id: str, notice: Mapping[str, object]) -> str:
