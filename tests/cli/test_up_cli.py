@@ -300,6 +300,18 @@ def test_a_script_does_not_remove_what_another_machine_launched(
     assert find_instances(client, "demo") == ()
 
 
+def test_what_a_lost_node_cost_is_recorded_once_another_takes_its_place(clusterctl, client):
+    """EC2 shows the lost one for an hour, and no command knows then that a node was lost."""
+    launched(clusterctl)
+    lost = find_instances(client, "demo")[1].node.instance_id
+    client.terminate_instances(InstanceIds=[lost])
+    assert "this leaves out the cost of demo-1: gone, " in clusterctl("costs", "demo").err
+    for _ in range(2):
+        launched(clusterctl)
+    [ended] = clusterctl("costs", "demo", "--since", "1d", "--json").data["ended"]
+    assert list(ended["usd"]) == [lost]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_closed_terminal_ends_a_removal_with_a_message(clusterctl, client, monkeypatch, number):
     """The shell and the kernel each send a SIGHUP."""
