@@ -78,7 +78,8 @@ def print_plan(plan: LaunchPlan) -> None:
         if plan.estimate.price_source:
             output.note(f"price: {plan.estimate.price_source}")
     if not plan.refused:
-        output.note("nothing to do" if plan.idle else "nothing was done")
+        idle = "nothing to launch or change: `up` only makes nodes ready that are not"
+        output.note(idle if plan.idle else "nothing was done")
 
 
 trust_option = click.option(
