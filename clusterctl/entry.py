@@ -1,5 +1,5 @@
-"""The entry points of the programs. Ctrl-C while their modules are imported ends them without a
-traceback; after that, `run_program` of cli/main.py handles it."""
+"""The entry points of the programs. Ctrl-C ends them without a traceback at any moment: while their
+modules are imported, while `run_program` of cli/main.py handles it, and before and after that."""
 
 import sys
 
@@ -22,6 +22,6 @@ def run(module: str) -> None:
     """Import a module, and call its `main`."""
     try:
         __import__(module)
+        sys.modules[module].main()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    sys.modules[module].main()

@@ -73,7 +73,8 @@ def print_plan(plan: LaunchPlan) -> None:
         if plan.estimate.price_source:
             output.note(f"price: {plan.estimate.price_source}")
     if not plan.refused:
-        output.note("nothing to do" if plan.idle else "nothing was done")
+        idle = "nothing to launch or change: `up` only makes nodes ready that are not"
+        output.note(idle if plan.idle else "nothing was done")
 
 
 trust_option = click.option(
@@ -828,7 +829,6 @@ def down(
     from clusterctl.operations.down import down as remove
     from clusterctl.operations.down import find_removable
     from clusterctl.operations.ended import did_you_mean
-    from clusterctl.operations.interrupts import Interrupts
     from clusterctl.operations.ownership import NotLaunchedHere
 
     folder = app.folder(name)
@@ -837,15 +837,12 @@ def down(
         raise NotLaunchedHere(name, found.others)
     if not (yes and discard_results):
         check_removal(app, name, found, yes)
-    interrupts = Interrupts(app.timeouts.clock)
-    described = (printed_progress(), app.timeouts, found.others)
-    with interrupts.handled():
-        try:
-            removed = interrupts.interruptible(lambda: remove(app.clients, folder, *described))
-        except KeyboardInterrupt:
-            output.note("something may be left")
-            output.note_resume_command()
-            raise
+    try:
+        removed = remove(app.clients, folder, printed_progress(), app.timeouts, found.others)
+    except KeyboardInterrupt:
+        output.note("something may be left")
+        output.note_resume_command()
+        raise
     _note_reservations(removed.reservations, app.ec2.meta.region_name)
     if as_json:
         output.data(removed)

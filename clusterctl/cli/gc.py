@@ -20,7 +20,6 @@ from clusterctl.cli.orphan_table import (
 )
 from clusterctl.cli.params import Duration, all_regions_option, json_option, yes_option
 from clusterctl.domain.errors import AwsError, UsageError
-from clusterctl.domain.timeouts import Clock
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
@@ -153,15 +152,11 @@ def _note_stops(collector: GarbageCollector, sweep: Sweep) -> None:
 
 def _remove(collector: GarbageCollector, sweep: Sweep) -> GcReport:
     """Remove the orphans. After an interrupt, print which are left."""
-    from clusterctl.operations.interrupts import Interrupts
-
-    interrupts = Interrupts(Clock())
-    with interrupts.handled():
-        try:
-            return interrupts.interruptible(lambda: collector.remove(sweep.orphans))
-        except KeyboardInterrupt:
-            _note_left(collector, sweep)
-            raise
+    try:
+        return collector.remove(sweep.orphans)
+    except KeyboardInterrupt:
+        _note_left(collector, sweep)
+        raise
 
 
 def _note_left(collector: GarbageCollector, sweep: Sweep) -> None:

@@ -29,8 +29,9 @@ class InstanceName(click.ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         from clusterctl.lab import lifecycle
+        from clusterctl.lab.faults.hosts import INSTANCE_OR_ALL
 
-        if value == "all" or value.startswith("i-"):
+        if INSTANCE_OR_ALL.fullmatch(value):
             return value
         ids = [
             one["instance_id"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,6 +18,8 @@ from clusterctl.cli import output
 from clusterctl.cli.params import Group
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import NOT_KNOWN
+from clusterctl.domain.timeouts import Clock
+from clusterctl.operations.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -258,12 +259,14 @@ def _without_traceback(failure: OSError) -> ClusterctlError:
 def run_program(command: click.Command) -> NoReturn:
     """Run `command` as this process's program, and exit.
 
-    SIGTERM acts like Ctrl-C, so that what the command runs on hosts is ended too.
+    SIGTERM and SIGHUP act like Ctrl-C, so that what the command runs on hosts is ended too. The
+    signals of one press raise one KeyboardInterrupt: a second one would cut that ending off.
     """
     gc.set_threshold(GC_THRESHOLD)
     output.open_closed_streams()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    status = output.close_streams(run_command(command))
+    interrupts = Interrupts(Clock())
+    with interrupts.handled():
+        status = interrupts.interruptible(lambda: output.close_streams(run_command(command)))
     # Spares the collection of all objects at exit, which takes a quarter of a second.
     gc.freeze()
     sys.exit(status)

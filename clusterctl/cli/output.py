@@ -422,8 +422,8 @@ def screen(view: Any) -> Iterator[Callable[[float], str]]:
     """Give the whole terminal to a view.
 
     It yields a function that redraws the view, waits so many seconds for a key, and returns that
-    key, or an empty text if none was pressed. However the block ends, be it by Ctrl-C, TERM or HUP,
-    the terminal's state is restored.
+    key, or an empty text if none was pressed. However the block ends, also by Ctrl-C, the
+    terminal's state is restored.
     """
     import select
     import signal
@@ -436,13 +436,8 @@ def screen(view: Any) -> Iterator[Callable[[float], str]]:
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
 
-    def end(number: int, frame: Any) -> None:
-        sys.exit(128 + number)
-
     # Ctrl-Z is ignored: the shell would get the terminal with this screen and these settings.
-    handlers: dict[signal.Signals, Any] = {signal.SIGTERM: end, signal.SIGHUP: end}
-    handlers[signal.SIGTSTP] = signal.SIG_IGN
-    kept = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    kept = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
     drawn = Live(_VisibleView(view), console=Console(), screen=True, auto_refresh=False)
 
     def key(wait_s: float) -> str:
@@ -461,9 +456,9 @@ def screen(view: Any) -> Iterator[Callable[[float], str]]:
         finally:
             drawn.stop()
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+        with suppress(termios.error):  # the terminal may be closed
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        signal.signal(signal.SIGTSTP, kept)
 
 
 class _VisibleView:

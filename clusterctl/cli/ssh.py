@@ -34,12 +34,16 @@ ONCE_MORE_S = 3.0
 class _RemoteCommand(ClusterCommand):
     """Sets the words after `--` apart: `ssh demo -- 1` runs a command, `ssh demo 1` does not."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def _with_name(self, ctx: click.Context, args: list[str], before: list[str]) -> list[str]:
+        args = super()._with_name(ctx, args, before)
         if "--" in args:
             position = args.index("--")
             ctx.meta["command"] = args[position + 1 :]
             note_node_path(ctx, shlex.join(ctx.meta["command"]))
             args = args[:position]
+        return args
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as wrong:

@@ -39,11 +39,13 @@ class MissingTool(ClusterctlError):
 class HostError(ClusterctlError):
     """An error of one host. `host` is its name as the user knows it.
 
-    `is_off` is set if EC2 reports that its instance does not run, so that a retry is of no use.
+    `is_off` is set if EC2 reports that its instance does not run, so that a retry is of no use, and
+    `is_gone` if that is for good: its disk is gone as well.
     """
 
     exit_status = 255
     is_off = False
+    is_gone = False
 
     def __init__(self, host: str, message: str, hint: str = "") -> None:
         super().__init__(message, hint)

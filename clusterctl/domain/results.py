@@ -136,12 +136,20 @@ def exit_status_of(result: FanoutResult[CommandResult]) -> int:
     return max((value.exit_status for value in result.values), default=0)
 
 
+# Last lines of tar's that give no reason: that is above them.
+_CLOSING = re.compile(
+    "tar: (Exiting with failure status|Error is not recoverable|Child returned status)"
+)
+
+
 def last_line(text: str) -> str:
     """Return the last line of a program's stderr, where most programs give the reason of a failure.
 
-    For an empty text it is "no message".
+    Lines with which tar ends are left out, unless there is no other. For an empty text it is "no
+    message".
     """
-    return (text.strip().splitlines() or ["no message"])[-1]
+    lines = text.strip().splitlines() or ["no message"]
+    return next((one for one in reversed(lines) if not _CLOSING.match(one)), lines[-1])
 
 
 # What programs write that a limit of the login keeps from working.

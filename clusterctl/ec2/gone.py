@@ -107,10 +107,9 @@ def _of_notice(notice: Mapping[str, object], market: Market | None) -> WhyGone |
     return WhyGone(by.get(market, SPOT), at.replace(tzinfo=timezone.utc))
 
 
-def newest(instances: Collection[Instance], before: datetime | None = None) -> Instance | None:
-    """Return the instance that was started last, at or before a time; None without one."""
-    there = [one for one in instances if before is None or one.node.launched_at <= before]
-    return max(there, key=lambda one: one.node.launched_at, default=None)
+def newest(instances: Collection[Instance]) -> Instance | None:
+    """Return the instance that was started last; None without one."""
+    return max(instances, key=lambda one: one.node.launched_at, default=None)
 
 
 def find_gone(

@@ -231,7 +231,10 @@ def follow_job(
             if received.count:
                 known = _known(job, received.at)
             if lost.is_off or failures > len(timeouts.reconnect_after_s):
-                raise type(lost)(lost.host, f"{lost.message}; {known}", lost.hint) from lost
+                now = "it ended with its node" if lost.is_gone else "its current state is unknown"
+                last = type(lost)(lost.host, f"{lost.message}; {known}; {now}", lost.hint)
+                last.is_gone = lost.is_gone
+                raise last from lost
             delay_s = timeouts.reconnect_after_s[failures - 1]
             log.on_lost(lost, delay_s)
             connections.forget(head)
@@ -243,7 +246,7 @@ def _known(job: JobRecord, line_at: datetime | None = None) -> str:
     """Return in words what is known of a job on a head node that does not answer."""
     at = line_at or datetime.now(timezone.utc)
     what = "wrote its last line that came" if line_at else f"was {job.state}"
-    return f"job {job.job_id} {what} at {at:%H:%M:%S} UTC; its current state is unknown"
+    return f"job {job.job_id} {what} at {at:%H:%M:%S} UTC"
 
 
 class _Counter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import logging
 import re
@@ -83,6 +84,28 @@ class Handler(werkzeug_app.MotoRequestHandler):
     """Handles one request. werkzeug closes the connection after it."""
 
     timeout = IDLE_S
+
+    def setup(self) -> None:
+        super().setup()
+        self.wfile = _Writer(self.connection)
+
+
+class _Writer(io.BufferedIOBase):
+    """Writes to a connection whose timeout counts for each part: for `sendall` it is that of the
+    whole, and a large object over a slow link takes longer."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        sent = 0
+        with memoryview(data) as view:
+            while sent < view.nbytes:
+                sent += self._connection.send(view[sent:])
+        return sent
 
 
 def _serve(listening: socket.socket, app: wsgi.Wsgi) -> BaseWSGIServer:

@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
@@ -36,8 +35,9 @@ if TYPE_CHECKING:
 class Access:
     """A cluster, its folder, and connections to its nodes.
 
-    `why_lost(node, at, notice)` returns in words why a node that ran until about then was lost;
-    `notice` is what its guard noticed beforehand. It is empty where EC2 does not answer.
+    `why_lost(node, instance_id, notice)` returns in words why a node was lost, and that only of its
+    machine of that id, or of its last one if the id is empty. `notice` is what its guard noticed
+    beforehand.
 
     Use as a context manager: leaving it closes the connections.
     """
@@ -47,7 +47,7 @@ class Access:
     connections: Connections
     proxy_command: tuple[str, ...] = ()
     timeouts: Timeouts = field(default_factory=Timeouts)
-    why_lost: Callable[[str, datetime, Mapping[str, object]], str] = lambda node, at, notice: ""
+    why_lost: Callable[[str, str, Mapping[str, object]], str] = lambda node, instance_id, notice: ""
 
     def __enter__(self) -> Access:
         return self
@@ -69,7 +69,7 @@ class Access:
     def head(self) -> Target:
         """How to reach the head node. Raises HostUnreachable if it is gone."""
         if 0 in self.cluster.missing:
-            why = self.why_lost(self.head_name, datetime.now(timezone.utc), {})
+            why = self.why_lost(self.head_name, "", {})
             raise HostUnreachable(
                 self.head_name,
                 f"the head node is gone, with the jobs and logs on its disk{why and ': '}{why}",

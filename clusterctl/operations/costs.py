@@ -418,10 +418,43 @@ def record_removal_cost(
     a warning, and nothing is raised.
     """
     going = [one for one in instances if one.node.state in (*AWAKE, *ASLEEP)]
-    if not going:
-        return
-    now = _now()
+    _record_cost(home, clients, name, lambda: going, notify)
+
+
+def record_lost_cost(
+    home: Path,
+    clients: Clients,
+    name: str,
+    missing: Collection[int],
+    there: Sequence[Instance],
+    notify: Callable[[str], None],
+) -> None:
+    """Record in `home` what the missing nodes cost that EC2 shows as terminated.
+
+    To be called before others are launched in their place, since they are then no longer missing.
+    `there` are the cluster's instances. Failures are those of `record_removal_cost`.
+    """
+
+    def lost() -> list[Instance]:
+        return list(filter(None, find_gone(clients.ec2, name, missing, there).values()))
+
+    if there:
+        _record_cost(home, clients, name, lost, notify)
+
+
+def _record_cost(
+    home: Path,
+    clients: Clients,
+    name: str,
+    find: Callable[[], Sequence[Instance]],
+    notify: Callable[[str], None],
+) -> None:
+    now, nodes = _now(), "lost nodes"
     try:
+        going = find()
+        if not going:
+            return
+        nodes = fold_hosts([one.node.name for one in going])
         prices = find_prices(clients, going)
         costs = {one.node.instance_id: node_cost(one, prices[price_key(one)], now) for one in going}
         append_ended(
@@ -440,7 +473,6 @@ def record_removal_cost(
         )
     except (OSError, AwsError) as error:
         why = error.message if isinstance(error, AwsError) else error.strerror or error
-        nodes = fold_hosts([one.node.name for one in going])
         notify(
             f"warning: what {nodes} cost cannot be recorded in {home / FILE}: {why}. "
             "`clusterctl costs --since` will lack it"

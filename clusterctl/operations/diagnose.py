@@ -203,7 +203,7 @@ def collect(
         slots = max(node.gpus, 1)
         host = replace(host, index=node.index, host=node.name, address=address, slots=slots)
         hosts.append(replace(host, quarantined=node.quarantined))
-    hosts += gone_hosts(access, on_head, taken_at)
+    hosts += gone_hosts(access, on_head)
     if on_head and job_id and not on_head.found:
         raise NotFound(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
     job = job_of(on_head, hosts, job_id)
@@ -222,7 +222,7 @@ def collect(
     return replace(evidence, took_s=round(time.monotonic() - began, 2))
 
 
-def gone_hosts(access: Access, on_head: JobOnHead | None, at: datetime) -> list[HostEvidence]:
+def gone_hosts(access: Access, on_head: JobOnHead | None) -> list[HostEvidence]:
     """Return the evidence on the cluster's missing nodes that the job used, or may have used.
 
     `on_head` is what the head node has of the job; None if it did not answer.
@@ -236,7 +236,7 @@ def gone_hosts(access: Access, on_head: JobOnHead | None, at: datetime) -> list[
         if on_head.found and name not in on_head.addresses:
             continue
         notice: dict[str, Any] = next((one[name] for one in reversed(notices) if name in one), {})
-        why = access.why_lost(name, at, notice)
+        why = access.why_lost(name, "", notice)
         address = on_head.addresses.get(name) or ""
         why_gone = "its instance is gone" + (f": {why}" if why else "")
         hosts.append(

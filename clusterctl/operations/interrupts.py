@@ -1,4 +1,4 @@
-"""Signals that end a long command, raised only where it can be ended. The rest is never cut off.
+"""Signals that end a command, one for each press, and raised only where it can be ended.
 
 A closed terminal sends SIGHUP twice, a millisecond apart: the kernel one, the shell the other. The
 default handlers would raise the second one wherever the program then is, such as in the code that

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -284,7 +283,7 @@ def follow(
     """Pass the job's log to the follower until the job ends; return its record.
 
     For `last_read` see follow_job. Raise ConnectionLost or HostUnreachable, with the last known
-    state of the job and the command that follows it again.
+    state of the job and the command that follows it again, if its log can still exist.
     """
     try:
         return follow_job(
@@ -292,6 +291,8 @@ def follow(
         )
     except (ConnectionLost, HostUnreachable) as lost:
         again = f"then: clusterctl logs {access.cluster.name} {job_id} -f"
+        if lost.is_gone:
+            again = "then start the job again: its log was on the disk that is gone"
         hint = f"{lost.hint}; {again}" if lost.hint else again
         raise type(lost)(lost.host, lost.message, hint) from lost
 
@@ -307,9 +308,11 @@ def with_reasons(access: Access, job: JobRecord) -> JobRecord:
 
     def explained(attempt: dict[str, Any]) -> dict[str, Any]:
         lost = attempt.get("silent") or ()
-        at = datetime.fromtimestamp(attempt.get("ended_at", 0.0), timezone.utc)
-        notices = attempt.get("notices") or {}
-        reasons = {name: access.why_lost(name, at, notices.get(name) or {}) for name in lost}
+        notices, machines = (attempt.get(key) or {} for key in ("notices", "machines"))
+        reasons = {
+            name: access.why_lost(name, machines.get(name, ""), notices.get(name) or {})
+            for name in lost
+        }
         return {**attempt, "reasons": reasons} if lost else attempt
 
     attempts = tuple(map(explained, job.status.attempts))

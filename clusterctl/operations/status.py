@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market, Node, NodeState
@@ -213,20 +212,28 @@ class Ec2Explanation:
         else:
             more = _with(error, f"EC2 has {node.instance_id} as {words}", hint)
         more.is_off = node.state not in AWAKE
+        more.is_gone = more.is_off and node.state not in ASLEEP
         return more
 
-    def why_lost(self, name: str, at: datetime, notice: Mapping[str, object]) -> str:
-        """Return why the node of this name that ran until about `at` was lost, in words.
+    def why_lost(self, name: str, instance_id: str, notice: Mapping[str, object]) -> str:
+        """Return why a node was lost, in words.
 
-        `notice` is what a guard saw of it beforehand; may be empty.
+        Its machine is that of `instance_id`, or the last one of that name if that is empty: another
+        may have been launched in its place. `notice` is what a guard saw of it beforehand; may be
+        empty.
         """
         with self._lock:
             self._refresh()
             of_node = [found for found in self._found if found.node.name == name]
             unanswered = self._unanswered
-        instance = newest(of_node, at)
+        if instance_id:
+            of_node = [found for found in of_node if found.node.instance_id == instance_id]
+        instance = newest(of_node)
         if instance and instance.node.state in AWAKE:
-            return f"{NOT_KNOWN}: EC2 has {instance.node.instance_id} as {describe_state(instance)}"
+            has = f"{NOT_KNOWN}: EC2 has {instance.node.instance_id} as {describe_state(instance)}"
+            if notice:
+                has += f", and had given notice: {notice['action']} at {notice['time']}"
+            return has
         why = why_gone(instance, notice)
         return (
             f"{why}: EC2 does not say it: {unanswered}" if unanswered and not why.by else str(why)

@@ -421,6 +421,7 @@ def _node_records(
         {
             "name": node.name,
             "address": entry.host,
+            "instance_id": node.instance_id,
             "slots": entry.slots,
             "ranks": ranks,
             "instance_type": node.instance_type,

@@ -38,7 +38,13 @@ from clusterctl.ec2.launch.preflight import AWAITED
 from clusterctl.ec2.money.costs import Spending, format_limits, left_findings, passed_end
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.node.guard.settings import GRACE_S
-from clusterctl.operations.costs import note_spent, record_removal_cost, running_cost, spending_of
+from clusterctl.operations.costs import (
+    note_spent,
+    record_lost_cost,
+    record_removal_cost,
+    running_cost,
+    spending_of,
+)
 from clusterctl.operations.guards import with_complete_user_data
 from clusterctl.operations.launcher import Launcher, LaunchRefused
 from clusterctl.operations.local_state import LocalKey, keep_key, local_key
@@ -195,6 +201,9 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     changed = [one for one in plan.observed.instances if one.limits_text not in ("", other)]
     kept = [one.node.instance_id for one in changed if one.market is not Market.SPOT]
     set_at_power_off(client, kept, "stop")
+    if plan.missing:
+        record = (launcher.home, launcher.clients, name, plan.missing, plan.observed.instances)
+        record_lost_cost(*record, progress.step)
     with _naming_limits(plan):
         instances = carry_out(
             *(launcher.clients, plan, folder.launch, creations_of(launcher)),

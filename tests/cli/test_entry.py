@@ -1,8 +1,9 @@
-"""Ctrl-C while a program's modules are imported."""
+"""Signals that end a program: while its modules are imported, and while it ends its work."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import pytest
@@ -21,3 +22,28 @@ def test_an_interrupt_during_the_imports_ends_without_a_traceback(tmp_path, prog
         [sys.executable, "-c", start], env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+ENDING = """\
+import click, signal
+from clusterctl.cli.main import run_program
+@click.command()
+@click.argument("number", type=int)
+def work(number):
+    try:
+        signal.raise_signal(number)
+    except KeyboardInterrupt:
+        signal.raise_signal(number)
+        print("ended what runs on the hosts")
+        raise
+run_program(work)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_second_signal_of_one_press_does_not_cut_the_ending_off(number):
+    """`timeout` sends two SIGTERMs, a closed terminal two SIGHUPs."""
+    argv = [sys.executable, "-c", ENDING, str(int(number))]
+    done = completed(argv, timeout=60)
+    assert (done.returncode, done.stderr.strip()) == (130, "interrupted")
+    assert done.stdout == "ended what runs on the hosts\n"

@@ -153,6 +153,7 @@ def test_a_signal_ends_the_commands_on_all_hosts(home, hosts, how):
     number = next(NUMBERS)
     process = started(hosts, f"sleep {number} & echo begun; exec sleep {number}")
     process.send_signal(how)
+    process.send_signal(how)
     # Long before the end of the command.
     _, stderr = process.communicate(timeout=240)
     assert sleepers(number) == []

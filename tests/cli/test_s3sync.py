@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.cli import s3sync
+from clusterctl.copy import state_file
 from clusterctl.copy.report import CopyProgress, NodeProgress, NodeReport, NodeStage, TransferReport
 from clusterctl.copy.state_file import StateFile, new_state
 from clusterctl.domain.errors import HostUnreachable, UsageError
@@ -119,6 +120,19 @@ REPORT = TransferReport(None, (NodeReport("demo-0", error=LOST),), 2.0, plan=PRO
 def read(path):
     [node] = from_json(tuple[CopyNode, ...], path.read_text())
     return node
+
+
+def test_the_time_of_a_node_that_is_done_stands_while_others_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(state_file, "EVERY_S", 0.0)
+    path = tmp_path / "copied.json"
+    path.write_text(new_state(["demo-0", "demo-1"]))
+    state = StateFile(path, lambda progress: None)
+    slow = replace(PROGRESS.nodes[0], host="demo-1")
+    for elapsed_s, stage in ((4.0, "copying"), (8.0, "done"), (160.0, "done")):
+        done = replace(PROGRESS.nodes[0], stage=NodeStage(stage))
+        state.watch(replace(PROGRESS, elapsed_s=elapsed_s, nodes=(done, slow)))
+    kept = from_json(tuple[CopyNode, ...], path.read_text())
+    assert [one.duration_s for one in kept] == [8.0, 160.0]
 
 
 @pytest.mark.parametrize("is_full", [False, True])

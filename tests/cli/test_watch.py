@@ -49,7 +49,7 @@ MPIRUN = (
 )
 # A shell leads the session, as for a user: when a session leader ends, Linux hangs up the terminal
 # and unread output is lost.
-SHELL = 'trap : INT; trap "" HUP; "$@"; echo "ended with $?"; exec sleep 600'
+SHELL = 'trap : INT HUP; "$@"; echo "ended with $?"; exec sleep 600'
 CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 NORMAL_SCREEN, SHOWN_CURSOR = "\x1b[?1049l", "\x1b[?25h"
 
@@ -170,8 +170,8 @@ def test_d_diagnoses(ranks, terminal):
         for name, how, status in (
             ("^C", lambda terminal: os.write(terminal.fd, b"\x03"), 130),
             ("INT", lambda terminal: terminal.signal(signal.SIGINT), 130),
-            ("TERM", lambda terminal: terminal.signal(signal.SIGTERM), 143),
-            ("HUP", lambda terminal: terminal.signal(signal.SIGHUP), 129),
+            ("TERM", lambda terminal: terminal.signal(signal.SIGTERM), 130),
+            ("HUP", lambda terminal: terminal.signal(signal.SIGHUP), 130),
         )
     ],
 )
@@ -293,16 +293,21 @@ def test_hosts_that_are_read_first_are_not_silent():
 
 
 INTERRUPTED = """\
-import os, sys, time
+import click, os, time
 from clusterctl.cli import output
-from tests.lab.running import CLUSTERCTL
+from clusterctl.cli.main import run_program
 class View:
     def __rich_console__(self, console, options):
-        os.kill(os.getpid(), int(sys.argv[1]))
+        os.kill(os.getpid(), self.number)
         time.sleep(0.1)
         yield "never"
-with output.screen(View()) as key:
-    key(1)
+@click.command()
+@click.argument("number", type=int)
+def watch(number):
+    View.number = number
+    with output.screen(View()) as key:
+        key(1)
+run_program(watch)
 """
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.domain.cluster import Market
 from clusterctl.ec2.errors import codes
-from clusterctl.ec2.gone import BLOCK, SPOT, gone_nodes, newest, why_gone
+from clusterctl.ec2.gone import BLOCK, SPOT, gone_nodes, why_gone
 from clusterctl.ec2.instances import read_instance
 from tests.ec2.money.test_spending import NOW, machine
 
@@ -113,13 +113,6 @@ def ended(code, transition="", message="", market=Market.SPOT):
 )
 def test_the_reason_in_words(instance, notice, words):
     assert str(why_gone(instance, notice)) == words
-
-
-def test_the_instance_that_was_there_at_a_time_is_meant():
-    old, new = machine(9, "terminated"), machine(1, "running")
-    assert newest([new, old]) is new
-    assert newest([new, old], NOW - timedelta(hours=2)) is old
-    assert newest([new, old], NOW - timedelta(hours=10)) is None
 
 
 @pytest.mark.parametrize("code", codes()["deaths"])

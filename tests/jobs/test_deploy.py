@@ -199,6 +199,10 @@ def test_a_programs_folder_goes_with_it(project, weird_home):
     (weird_home / ".clusterctl/code/full").write_text("")
     [failed] = ship_code(node, [HEAD], plain, "full").failures
     assert "cannot put mine.py there: " in str(failed.error)
+    # tar names the reason first, and ends with a line that has none.
+    (weird_home / ".clusterctl/code/taken/mine.py/x").mkdir(parents=True)
+    [failed] = ship_code(node, [HEAD], plain, "taken").failures
+    assert "cannot put mine.py there: tar: mine.py: Cannot open: " in str(failed.error)
 
     (project.parent / "shared.py").write_text("shared")
     # A channel's folder that the nodes lack, with a program beside it that makes such data.

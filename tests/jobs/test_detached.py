@@ -503,7 +503,12 @@ def test_a_head_node_that_stays_away_ends_the_following(node):
     assert (node.trouble, clock.waits) == ([], [1.0, 2.0, 4.0, 8.0, 16.0])
 
 
-def test_of_a_head_node_that_is_off_is_said_what_was_last_known_and_at_once(node, monkeypatch):
+@pytest.mark.parametrize(
+    ("is_gone", "now"), [(False, "its current state is unknown"), (True, "it ended with its node")]
+)
+def test_of_a_head_node_that_is_off_is_said_what_was_last_known_and_at_once(
+    node, monkeypatch, is_gone, now
+):
     start_job(node, HEAD, plan(node.home, "echo one; exec sleep 600"), "demo")
     whole = node.run
 
@@ -512,7 +517,7 @@ def test_of_a_head_node_that_is_off_is_said_what_was_last_known_and_at_once(node
             return whole(target, command, **options)
         sink("stdout", b"one\n")
         off = ConnectionLost("demo-0", "its instance is stopped", "switch it on")
-        off.is_off = True
+        off.is_off, off.is_gone = True, is_gone
         raise off
 
     monkeypatch.setattr(node, "run", run)
@@ -524,8 +529,8 @@ def test_of_a_head_node_that_is_off_is_said_what_was_last_known_and_at_once(node
             LogFollower(lambda _: None, lambda *_: pytest.fail("it was tried again")),
         )
     known = rf"its instance is stopped; job {JOB} wrote its last line that came at [\d:]+ UTC; "
-    assert re.fullmatch(known + "its current state is unknown", caught.value.message)
-    assert caught.value.hint == "switch it on"
+    assert re.fullmatch(known + now, caught.value.message)
+    assert (caught.value.hint, caught.value.is_gone) == ("switch it on", is_gone)
     monkeypatch.undo()
     assert end_job(node, HEAD, JOB)
 

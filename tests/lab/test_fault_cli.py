@@ -73,6 +73,7 @@ def test_a_fault_is_set_listed_and_cleared(said, line, words):
         ("freeze i-0123456789abcdef0", "no instance i-0123456789abcdef0"),
         ("thaw i-0123456789abcdef0", "is not frozen"),
         ("mend demo-99", "no instance 'demo-99'"),
+        ("freeze i-1", "no instance 'i-1'"),  # a node of a cluster i
         ("shape all", "no rate is given"),
         ("shape all --rate 160", "not a rate: '160'"),
         ("fill all", "not an instance id: 'all'"),

@@ -279,6 +279,22 @@ def test_a_connection_that_says_nothing_is_closed(monkeypatch):
         server.shutdown()
 
 
+def test_an_answer_may_take_longer_than_a_connection_may_be_idle():
+    """As a large object does over a slow link. `sendall` has one timeout for the whole."""
+    from clusterctl.lab import app
+
+    class SlowLink:
+        received = b""
+
+        def send(self, data):
+            self.received += data[:1000]
+            return min(1000, len(data))
+
+    link, big = SlowLink(), bytes(range(256)) * 40
+    assert app._Writer(link).write(big) == len(big)
+    assert link.received == big
+
+
 def test_it_has_all_the_files_that_it_may_have(lab):
     """Each connection is a file: there are soon more than the 1,024 that a shell allows."""
     limits = Path(f"/proc/{lab.pid}/limits").read_text().partition("Max open files")[2].split()

@@ -65,7 +65,7 @@ def test_choosing_nodes(tmp_path, indices, hosts):
 def test_a_head_node_that_is_gone_is_no_other_node(tmp_path):
     given = access(tmp_path, RUNNING, RUNNING)
     left = replace(given.cluster, nodes=given.cluster.nodes[1:], wanted=(0, 1))
-    lost = replace(given, cluster=left, why_lost=lambda node, at, notice: f"{node}: lightning")
+    lost = replace(given, cluster=left, why_lost=lambda node, *_: f"{node}: lightning")
     assert (given.head_name, lost.head_name) == ("demo-0", "demo-0")
     assert [target.host for target in lost.targets] == ["demo-1"]
     with pytest.raises(HostUnreachable) as caught:

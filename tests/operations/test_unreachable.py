@@ -148,6 +148,22 @@ def test_what_ec2_does_not_say_is_not_claimed(monkeypatch):
     )
 
 
+def test_the_machine_launched_in_place_of_a_lost_node_is_not_the_lost_one(monkeypatch):
+    """A job's record has the lost machine's id. Its name is the new machine's, too."""
+    code = "Server.SpotInstanceTermination"
+    taken = instance(1, NodeState.TERMINATED, state_reason=code, node={"instance_id": "i-old"})
+    notice = {"action": "terminate", "time": "2026-11-28T11:16:49Z"}
+    explain = Ec2Explanation(Told(monkeypatch, taken, instance(1)), "demo")  # type: ignore[arg-type]
+    why = "a spot interruption at 2026-11-28 11:16 UTC"
+    assert explain.why_lost("demo-1", "i-old", notice) == f"{why} (Server.SpotInstanceTermination)"
+    # An hour later EC2 shows it no more.
+    assert explain.why_lost("demo-1", "i-older", notice).endswith("notice at 2026-11-28 11:16 UTC")
+    runs = f"the reason is not known: EC2 has i-1 as running since {SINCE}"
+    assert explain.why_lost("demo-1", "i-1", {}) == runs
+    given = f"{runs}, and had given notice: terminate at 2026-11-28T11:16:49Z"
+    assert explain.why_lost("demo-1", "i-1", notice) == given
+
+
 def test_a_node_behind_a_head_that_is_gone_has_nothing_to_say_for_itself(monkeypatch):
     told = Told(monkeypatch, instance(1))
     behind = HostUnreachable("demo-1", "cannot be reached through demo-0: …")

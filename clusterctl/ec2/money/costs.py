@@ -465,7 +465,8 @@ def node_cost(
     ran_h += spent.ran_h
     if used_h is not None and instance.first_launched_at and missing != unpriced:
         # The guard has counted all runs, so only unknown prices are missing. Its count is up to ten
-        # minutes a boot too high.
+        # minutes a boot too high: after short runs that is more than the machine can have run.
+        used_h = min(used_h, _hours(instance.first_launched_at, now))
         ran_h, missing = max(ran_h, used_h), unpriced
         usd = max(
             usd, held * _hours(instance.first_launched_at, now) + used_h * (machine + address)

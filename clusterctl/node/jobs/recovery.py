@@ -50,13 +50,15 @@ AT_ONCE = 64
 @dataclass(frozen=True)
 class FailedAttempt:
     """An attempt that has failed. `began_at` is in seconds since the head node's boot, `earlier`
-    the number of attempts before it, `has_lost`: mpirun reported a lost node."""
+    the number of attempts before it, `has_lost`: mpirun reported a lost node. `hosts` are its
+    nodes, the head node first: names, and addresses of machines that the job did not begin on."""
 
     exit_status: int
     ranks: int
     began_at: float
     has_lost: bool = False
     earlier: int = 0
+    hosts: tuple[str, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
         return {
@@ -78,12 +80,14 @@ def end_here(job_id: str) -> None:
 def recover(folder: Path, spec: JobSpec, attempt: FailedAttempt) -> dict[str, Any]:
     """Stop what is left of the job. Return {"attempt": the description of the failure, "again":
     {"argv", "ranks", "hosts"} of the next attempt, or None}."""
-    nodes = list(spec.nodes)
+    known = {node["name"]: node for node in spec.nodes}
+    nodes = [known.get(host, {"name": host, "address": host}) for host in attempt.hosts or known]
     silent, rebooted, killed = sweep(spec.job_id, nodes, attempt.began_at)
     lost = bool(silent or rebooted) or attempt.has_lost
     described = {
         **attempt.as_data(),
         "silent": silent,
+        "machines": {name: known[name].get("instance_id", "") for name in silent if name in known},
         "rebooted": rebooted,
         "lost": lost,
         "notices": (noticed := notices_of(silent)),
@@ -104,7 +108,7 @@ def recover(folder: Path, spec: JobSpec, attempt: FailedAttempt) -> dict[str, An
         elif attempt.earlier >= spec.retries:
             why = f"not started again: it was {attempt.earlier} times, by --retries"
         else:
-            again, why = wait_for_nodes(spec, nodes, folder)
+            again, why = wait_for_nodes(spec, list(spec.nodes), folder)
     if why:
         say(why)
     return {"attempt": {**described, "retried": bool(again), "message": why}, "again": again}

@@ -193,7 +193,8 @@ class Runner:
             if not code or not spec.is_training:
                 break
             has_lost = self.daemon_lost or self.ssh_lost
-            again = self.recover(recovery.FailedAttempt(code, ranks, began_at, has_lost, failures))
+            failed = (code, ranks, began_at, has_lost, failures, tuple(hosts))
+            again = self.recover(recovery.FailedAttempt(*failed))
             if not again:
                 break
             argv, ranks, hosts = (again[name] for name in ("argv", "ranks", "hosts"))

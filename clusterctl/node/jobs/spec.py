@@ -431,6 +431,7 @@ class JobNode(TypedDict, total=False):
 
     name: str
     address: str
+    instance_id: str
     slots: int
     ranks: int
     instance_type: str
@@ -445,14 +446,16 @@ class JobNode(TypedDict, total=False):
 
 
 class AttemptData(TypedDict, total=False):
-    """An attempt that failed. `notices` are those that EC2 gave of silent nodes, `killed` the
-    number of processes by node. `reasons` are added where a job is shown (operations/logs.py)."""
+    """An attempt that failed. `machines` are the ids of silent nodes' instances, `notices` those
+    that EC2 gave of them: their names may soon be those of other machines. `killed` is the number
+    of processes by node. `reasons` are added where a job is shown (operations/logs.py)."""
 
     ended_at: float
     exit_status: int
     ranks: int
     lost: bool
     silent: list[str]
+    machines: dict[str, str]
     rebooted: list[str]
     notices: dict[str, dict[str, str]]
     killed: dict[str, int]

@@ -128,6 +128,9 @@ def test_what_its_guard_has_counted():
     node = machine(3, made=50)
     found = node_cost(node, TEN, NOW, used_h=8.0)
     assert (found.spent_usd, found.ran_h, found.complete) == (pytest.approx(84.0), 8.0, True)
+    # The guard rounds up at each boot. No machine has run for longer than it exists.
+    found = node_cost(machine(0.1, made=0.25, spent=noted(0.2, 0.2, 0.05)), TEN, NOW, used_h=0.6)
+    assert (found.spent_usd, found.ran_h) == (pytest.approx(0.25 * 10.08), 0.25)
     # The guard's count never makes the cost lower than without it.
     found = node_cost(machine(3), TEN, NOW, used_h=2.0)
     assert (found.spent_usd, found.ran_h) == (pytest.approx(30.24), 3.0)

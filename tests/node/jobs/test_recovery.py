@@ -81,6 +81,26 @@ def test_a_node_that_was_up_all_the_time_was_not_rebooted_whatever_the_clock_say
     assert recovery.sweep("x", nodes, up - 60.0)[:2] == ([], ["demo-2"])
 
 
+def test_only_the_nodes_of_the_failed_attempt_are_lost_and_by_their_machines_ids(
+    tmp_path, monkeypatch
+):
+    """The second attempt runs on the machine that took the lost node's place."""
+    monkeypatch.setattr(recovery.processes, "stop_processes", lambda query: [])
+    monkeypatch.setattr(recovery, "end_on", lambda nodes, job: [None] * len(nodes))
+    nodes = [
+        {"name": f"demo-{last}", "address": f"10.0.0.{last}", "instance_id": f"i-{last}"}
+        for last in range(3)
+    ]
+    job = spec(tmp_path, nodes=nodes)
+    for hosts, machines in (
+        (("demo-0", "demo-1", "demo-2"), {"demo-1": "i-1", "demo-2": "i-2"}),
+        (("demo-0", "demo-2", "10.0.0.9"), {"demo-2": "i-2"}),
+    ):
+        failed = recovery.FailedAttempt(1, 3, 0.0, hosts=hosts)
+        attempt = recovery.recover(tmp_path, job, failed)["attempt"]
+        assert (attempt["silent"], attempt["machines"]) == ([*hosts[1:]], machines)
+
+
 def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_begins_anew(
     tmp_path, monkeypatch, capsys
 ):
