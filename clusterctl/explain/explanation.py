@@ -315,8 +315,9 @@ class Explanation:
 
     @property
     def symptoms_before(self) -> tuple[LogFinding, ...]:
-        """The symptoms before the lead of which one may be the cause: it or they are generic.
+        """The symptoms before the lead of which one may be the cause.
 
+        That is so if it or they are generic, or if the lead's signature yields to them.
         One that quotes the lead as its reason is no other cause.
         """
         lead = self.lead
@@ -325,7 +326,7 @@ class Explanation:
             for one in self.of(Role.SYMPTOM)
             if lead
             and is_cause(lead)
-            and (lead.signature.generic or one.signature.generic)
+            and (lead.signature.generic or one.signature.generic or _names(lead, one))
             and one.signature.severity is Severity.ERROR
             and log_of(one) == log_of(lead)
             and one.line < lead.line

@@ -170,6 +170,8 @@ def test_every_alternative_fills_in_what_the_texts_name():
             re.compile(branch, re.ASCII)
             groups = {name.rstrip("23456789") for name in re.findall(r"\?P<(\w+)>", branch)}
             assert one.hook or named <= groups, f"{one.id}: {named - groups} in {branch}"
+        words = (word for meaning in one.meanings.values() for word in meaning.values())
+        assert not [word for word in words if re.search(r"\{\w+\}", word)], one.id
         for other in one.yields_to:
             assert any(fnmatch(known.id, other) for known in catalogue()), (one.id, other)
 

@@ -41,6 +41,13 @@ NEAR = [
     ("kernel.module-absent", "[    3.234567] systemd[1]: Failed to find module 'autofs4'"),
     ("ucx.no-host-memory", "process_vm_readv(pid=5932 length=524288) returned 524288"),
     ("nccl.comm-gone", "NCCL INFO comm 0x55d1c0 rank 0 nranks 8 - Destroy COMPLETE"),
+    ("ucx.setting", "ucp_context.c:1903 UCX  INFO  subnet filter is not set"),
+    ("gpu.operator-kernel", "Proceeding with Linux kernel version 5.0.0-36-generic"),
+    ("slurm.database-down", "slurmdbd: accounting_storage/as_mysql: database connection is up"),
+    ("slurm.pmix-request", "slurmstepd: debug:  mpi/pmix_v5: _dmdx_req: n1 [0]: request from n2"),
+    ("mpich.no-topology", "Topology libraries available:            hwloc"),
+    ("nccl.nvls", "NCCL INFO NVLS multicast support is available on dev 3"),
+    ("nccl.ib-timeout", "NCCL INFO NET/IB: localGid fe80::ac0:ebff:feda:1cfb of mlx5_0"),
 ]
 
 
@@ -60,6 +67,27 @@ def test_a_message_is_known_behind_the_label_of_the_task_that_srun_puts_before_i
 def test_a_number_that_is_no_label_stays_in_its_line(line):
     found = explain([f"error: quux did not start\nCaused by:\n{line}\n"])
     assert found.unknown and line.strip() not in found.unknown[0].text
+
+
+@pytest.mark.parametrize(
+    ("gids", "means"),
+    [
+        (" (Recv) localGid fe80::ac0:1 remoteGidsfe80::ac0:2", "link-local"),
+        (" (Send) localGid ::ffff:10.0.0.1 remoteGids::ffff:10.0.1.1", "IPv4"),
+        ("", "(status 12)"),
+    ],
+)
+def test_a_peer_that_does_not_answer_is_told_with_the_kind_of_address_in_the_line(gids, means):
+    warning = "n1:1:2 [0] ib_plugin.c:1615 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<5>"
+    lead = explain([f"{warning} with status=12 opcode=0 len=0 vendor err 129{gids}\n"]).lead
+    assert lead and means in lead.cause and "{" not in lead.cause + lead.remedy
+
+
+def test_a_wrong_argument_after_a_failure_of_cuda_is_not_certain():
+    failed = "n1:1:2 [0] NCCL WARN Cuda failure 'an illegal memory access was encountered'\n"
+    argument = "n1:1:2 [0] NCCL WARN AllReduce : sendbuff argument is NULL\n"
+    assert explain([argument]).is_certain
+    assert not explain([failed + argument]).is_certain
 
 
 def test_the_line_that_an_exception_goes_on_with_is_not_preceded_by_it():

@@ -210,7 +210,10 @@ def _signature(row: Mapping[str, Any], texts: Mapping[str, str]) -> Signature:
         retries=text("retries", row.get("retries", "")),
         yields_to=tuple(text("yields_to", one) for one in row.get("yields_to", ())),
         meanings={
-            group: _strings(f"meanings.{group}", words)
+            group: {
+                value: text(f"meanings.{group}", word)
+                for value, word in _strings(f"meanings.{group}", words).items()
+            }
             for group, words in row.get("meanings", {}).items()
         },
         defaults=_strings("defaults", row.get("defaults", {})),
