@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import logging
 import re
@@ -79,10 +80,30 @@ def _along_routes(services: wsgi.Wsgi) -> wsgi.Wsgi:
     return answer
 
 
+class Outgoing(io.BufferedIOBase):
+    """Writes all of what it gets. `sendall`, which the handler would use, counts the connection's
+    timeout over all of it, and so cuts what is large for a slow link; here each part has its own.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def write(self, data: Any) -> int:
+        with memoryview(data).cast("B") as whole:
+            sent = 0
+            while sent < len(whole):
+                sent += self._connection.send(whole[sent:])
+            return sent
+
+
 class Handler(werkzeug_app.MotoRequestHandler):
     """Handles one request. werkzeug closes the connection after it."""
 
     timeout = IDLE_S
+
+    def setup(self) -> None:
+        super().setup()
+        self.wfile = Outgoing(self.connection)
 
 
 def _serve(listening: socket.socket, app: wsgi.Wsgi) -> BaseWSGIServer:
