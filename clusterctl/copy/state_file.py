@@ -82,8 +82,8 @@ def _of_progress(node: NodeProgress, progress: CopyProgress) -> CopyNode:
         bytes=node.bytes if is_compared else None,
         needed_bytes=node.needed_bytes if is_compared else None,
         left_out=progress.source.left_out if progress.source else 0,
-        duration_s=round(progress.elapsed_s, 3),
-        exit_status=int(node.stage is NodeStage.FAILED),
+        duration_s=round(node.duration_s, 3),
+        exit_status={NodeStage.DONE: 0, NodeStage.FAILED: 1}.get(node.stage),
         message=node.note[:LONGEST_TEXT] if node.stage is NodeStage.FAILED else "",
     )
 

@@ -112,6 +112,14 @@ PROGRESS = CopyProgress(
     (NodeProgress("demo-0", NodeStage.COPYING, 5, 9, 1.0, "aws", files=1, needed_files=2),),
     plan={"way": "tool", "tool": "aws"},
 )
+BOTH = CopyProgress(
+    160.0,
+    (
+        NodeProgress("demo-0", NodeStage.DONE, 48, 48, files=4, needed_files=4, duration_s=8.0),
+        replace(PROGRESS.nodes[0], host="demo-1", duration_s=159.0),
+    ),
+    plan=PROGRESS.plan,
+)
 LOST = HostUnreachable("demo-0", "no route to it" + " and more" * 99)
 REPORT = TransferReport(None, (NodeReport("demo-0", error=LOST),), 2.0, plan=PROGRESS.plan)
 
@@ -119,6 +127,17 @@ REPORT = TransferReport(None, (NodeReport("demo-0", error=LOST),), 2.0, plan=PRO
 def read(path):
     [node] = from_json(tuple[CopyNode, ...], path.read_text())
     return node
+
+
+def test_time_and_rate_of_a_node_that_is_done_stand_while_others_go_on(tmp_path):
+    path = tmp_path / "copied.json"
+    path.write_text(new_state(["demo-0", "demo-1"]))
+    StateFile(path, lambda progress: None).watch(BOTH)
+    copied = from_json(tuple[CopyNode, ...], path.read_text())
+    done, copying = nodes_of(job(JobState.RUNNING, *copied), "demo")
+    assert (done.duration_s, done.rate) == (8.0, 6.0)
+    # What it ends with is not known before its end.
+    assert (done.copied.exit_status, copying.copied.exit_status) == (0, None)
 
 
 @pytest.mark.parametrize("is_full", [False, True])
