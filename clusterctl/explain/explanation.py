@@ -19,13 +19,11 @@ from clusterctl.explain.message import (
     object_of,
     reports_other,
 )
-from clusterctl.explain.signature import Role, Signature
+from clusterctl.explain.signature import UNNAMED, Role, Signature
 from clusterctl.explain.table import Search, compiled, named, table, with_meanings
 
 _ROLES = list(Role)
 _SEVERITIES = [Severity.ERROR, Severity.WARNING, Severity.INFO]
-# Words for values that the log does not have.
-_WORDS = {"rank": "a rank", "host": "that rank's host", "gpu": "a GPU", "object": "what it names"}
 
 
 @dataclass(frozen=True)
@@ -435,4 +433,4 @@ class _Words(dict[str, str]):
     """Values for a template, with a replacement for each value that the log does not have."""
 
     def __missing__(self, name: str) -> str:
-        return _WORDS.get(name, f"({name} not in the log)")
+        return UNNAMED.get(name, f"({name} not in the log)")

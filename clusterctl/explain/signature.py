@@ -19,6 +19,10 @@ class Role(Enum):
     HARMLESS = "harmless"  # looks like an error and is none
 
 
+# Words for what any signature may name, and the log may not have.
+UNNAMED = {"rank": "a rank", "host": "that rank's host", "gpu": "a GPU", "object": "what it names"}
+
+
 @dataclass(frozen=True)
 class Signature:
     """A known log line: its pattern, its cause and what to do about it.

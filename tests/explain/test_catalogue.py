@@ -74,6 +74,8 @@ def test_an_own_signature_replaces_the_shipped_one_with_its_id(signatures, tmp_p
         (("'mystore: quota", "'(mystore: quota"), "pattern of mystore.full: missing )"),
         (("'mystore: quota of (?P<path2>/\\S+)'", "'x'"), "no plain text to search for in 'x'"),
         (("is used up", "{is} {0.x} up"), "cause of mystore.full"),
+        (("is used up", "is {quto}"), "cause of mystore.full: the pattern has no group quto"),
+        (("remove them from {path}", "remove {pth}"), "remedy of mystore.full: the pattern has no"),
         (("source =", "lines = 'two'\nsource ="), "lines: must be a number"),
         (("[texts]", "[texts\n"), "(at line 2, column 7)"),
         (

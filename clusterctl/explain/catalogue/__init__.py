@@ -17,7 +17,7 @@ from clusterctl.domain.errors import UsageError
 from clusterctl.domain.findings import Severity
 from clusterctl.explain.failing import FORMS_FILE
 from clusterctl.explain.hooks import HOOKS
-from clusterctl.explain.signature import Role, Signature, literals
+from clusterctl.explain.signature import UNNAMED, Role, Signature, literals
 from clusterctl.toml_file import read_toml
 
 # Kinds of failures for lines that no signature knows.
@@ -252,14 +252,20 @@ def _check(one: Signature) -> None:
         raise _Invalid(f"pattern of {one.id}: {error}") from None
     if one.lines < 1:
         raise _Invalid(f"lines of {one.id}: must be 1 or more")
-    for key, text in (("cause", one.cause), *(("remedy", do) for _, do in one.remedies)):
+    names = {name.rstrip("23456789") for name in groups}
+    if unknown := set(one.meanings) - names:
+        raise _Invalid(f"meanings of {one.id}: the pattern has no group {min(unknown)}")
+    known = {*names, *(f"{group}_meaning" for group in one.meanings), *one.defaults, *UNNAMED}
+    remedies = (("remedy", text) for both in one.remedies for text in both)
+    for key, text in (("cause", one.cause), *remedies):
+        # Only the hook knows which values it gives.
+        values = _Anything() if one.hook else dict.fromkeys(known, "")
         try:
-            text.format_map(_Anything())
+            text.format_map(values)
+        except KeyError as error:
+            raise _Invalid(f"{key} of {one.id}: the pattern has no group {error.args[0]}") from None
         except (ValueError, IndexError, AttributeError, TypeError) as error:
             raise _Invalid(f"{key} of {one.id}: {error}; write {{{{ for a brace") from None
-    unknown = set(one.meanings) - {name.rstrip("23456789") for name in groups}
-    if unknown:
-        raise _Invalid(f"meanings of {one.id}: the pattern has no group {min(unknown)}")
 
 
 class _Anything(dict[str, str]):
