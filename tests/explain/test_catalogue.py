@@ -10,10 +10,16 @@ from pathlib import Path
 import pytest
 
 import clusterctl
+from clusterctl.cli.copy.text import failure_lines
 from clusterctl.cli.main import cli, run_command
+from clusterctl.copy import failures
+from clusterctl.copy.report import NodeReport, TransferReport
+from clusterctl.domain.errors import CommandFailed
 from clusterctl.explain.catalogue import catalogue
+from clusterctl.explain.engine import explain
 from clusterctl.explain.signature import literals
 from clusterctl.explain.table import table
+from clusterctl.node.relay.destination import _lack
 
 OWN = """
 [texts]
@@ -158,3 +164,31 @@ def test_every_failure_that_a_jobs_own_programs_print_is_in_the_catalogue():
     assert len(shapes) > 20
     known = (*samples, *NO_FAILURES)
     assert not [one for one in shapes if not any(re.search(one[1], text) for text in known)]
+
+
+HOST = "demo-1"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(failures.died(HOST), failures.source_died(HOST, None)),
+        failures.not_responding_error(HOST, 15.0, listened=True),
+        failures.not_responding_error(HOST, 60.0, listened=False),
+        failures.no_data_error(HOST, 120.0, ""),
+        failures.hung_error(HOST, "comparing", "/data/a", 120.0),
+        *(failures.damaged_error(HOST, 3), failures.out_of_time(HOST, 60.0)),
+        failures.ended_early(HOST, 1, "", spoke=True),
+        failures.ended_early(HOST, 127, "", spoke=False),
+        failures.unreachable_error(HOST, {"the source": "timed out"}),
+        *(failures.named_twice(HOST, "demo-0"), CommandFailed(HOST, _lack(b"/data", 30, 5), "no")),
+    ],
+)
+@pytest.mark.parametrize("more", [(), (NodeReport("demo-2"),)])
+def test_why_a_copy_failed_is_found_in_its_log(error, more):
+    """Else the log of a detached copy has nothing wrong, and `wait` no first error."""
+    [line] = failure_lines(TransferReport(None, (NodeReport(HOST, error=error), *more), 1.0))
+    found = explain([b"connecting: demo-[1-2]\n", f"{line}\n".encode()])
+    assert error.message in (found.lead.cause if found.lead else found.failing[0].text)
+    assert not found.lead or found.lead.remedy == error.hint
+    assert not explain([f"warning: {line}\n".encode()]).lead
