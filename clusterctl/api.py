@@ -242,7 +242,8 @@ def run(
 
     `nodes` is None for all, or what --nodes takes (`"0-3,5"`, `"demo-1"`), an index, or a list of
     these. `stdin` as a str is sent as UTF-8, a name of a file as its bytes. A status other than 0
-    is a result, a node that was not reached is one of the `failures`.
+    is a result, a node that was not reached is one of the `failures`. The first 16 MiB of a stream
+    are kept; a result has `truncated` set if there was more.
     """
     indices = _indices(name, nodes)
     data = stdin.encode(errors="surrogateescape") if isinstance(stdin, str) else stdin

@@ -271,9 +271,11 @@ def test_what_options_refuse_together_the_functions_refuse(monkeypatch, tmp_path
     from clusterctl import api
 
     monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
-    for given in ({"min_gpus": 1}, {"min_gpus": 3, "retries": 1}):
-        message = refusal(api.train, "demo", api.JobRequest(ranks=2), **given)
-        assert message.startswith("--min-gpus is for --retries")
+    for given, says in (
+        ({"min_gpus": 1}, "--min-gpus is for --retries"),
+        ({"min_gpus": 3, "retries": 1}, "--min-gpus 3 is more than GPUS"),
+    ):
+        assert refusal(api.train, "demo", api.JobRequest(ranks=2), **given).startswith(says)
     assert "not the name of a variable" in refusal(api.Variable, "A B", "1")
     own = replace(api.JobRequest(ranks=2), mpi_arguments=("-np", "4"))
     with pytest.raises(UsageError, match="--mpi-arg -np: "):

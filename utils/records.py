@@ -12,7 +12,7 @@ this folder need only two small formats:
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Union
 
@@ -48,8 +48,11 @@ def write_record(file: BinaryIO, data: bytes) -> None:
     file.write(CRC.pack(masked_crc32c(data)))
 
 
-def read_records(path: Path) -> Iterator[bytes]:
-    """Yield the records of a file. Raise RecordError if it is cut short or a CRC is wrong."""
+def read_records(path: Path, damaged: Callable[[str], None] | None = None) -> Iterator[bytes]:
+    """Yield the records of a file. Raise RecordError if it is cut short or a CRC is wrong.
+
+    `damaged` gets the message for a record whose data is damaged, and the next one is read.
+    """
     with path.open("rb") as file:
         while header := file.read(LENGTH.size + CRC.size):
             where = f"{path}, byte {file.tell() - len(header)}"
@@ -61,9 +64,13 @@ def read_records(path: Path) -> Iterator[bytes]:
             data, crc_bytes = file.read(length), file.read(CRC.size)
             if len(data) < length or len(crc_bytes) < CRC.size:
                 raise RecordError(f"{where}: the file ends within this record")
-            if CRC.unpack(crc_bytes)[0] != masked_crc32c(data):
-                raise RecordError(f"{where}: this record's data is damaged")
-            yield data
+            if CRC.unpack(crc_bytes)[0] == masked_crc32c(data):
+                yield data
+                continue
+            why = f"{where}: this record's data is damaged"
+            if not damaged:
+                raise RecordError(why)
+            damaged(why)
 
 
 def count_records(path: Path) -> int:

@@ -22,9 +22,11 @@ MOST_SHOWN = 10  # problems that are printed
 
 @dataclass
 class Checked:
-    """The content of one shard or of all, and the problems in it."""
+    """The content of one shard or of all, and the problems in it. `is_whole`: it was read to its
+    end, so `records` are all that it has."""
 
     records: int = 0
+    is_whole: bool = True
     labels: Counter[int] = field(default_factory=Counter)
     names: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -67,7 +69,8 @@ def verify(folder: Path, subset: str, processes: int = 1) -> Checked:
         whole.problems += part.problems
     # Only the last shard of the set may differ, and it may be the missing one.
     alike = paths[:-1] if found[-1] else paths
-    whole.problems += uneven([parts[index].records for index in range(len(alike))], alike)
+    counted = [index for index in range(len(alike)) if parts[index].is_whole]
+    whole.problems += uneven([parts[n].records for n in counted], [paths[n] for n in counted])
     names = Counter(name for part in parts.values() for name in part.names)
     whole.problems += [f"{name} is there {n} times" for name, n in names.items() if n > 1]
     return whole
@@ -76,15 +79,20 @@ def verify(folder: Path, subset: str, processes: int = 1) -> Checked:
 def check_shard(path: str, count: Count) -> Checked:
     """Check every record of a shard. Damage is in the result's `problems`."""
     found = Checked()
+
+    def counted(why: str) -> None:
+        if why:
+            found.problems.append(why)
+        found.records += 1
+        count(1)
+
     try:
-        for record in read_records(Path(path)):
+        for record in read_records(Path(path), counted):
             why = check_record(record, found)
-            if why:
-                found.problems.append(f"{path}, record {found.records}: {why}")
-            found.records += 1
-            count(1)
+            counted(why and f"{path}, record {found.records}: {why}")
     except (RecordError, OSError) as error:
         found.problems.append(str(error))
+        found.is_whole = False
     return found
 
 

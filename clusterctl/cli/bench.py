@@ -262,7 +262,7 @@ def _show_plan(plan: BenchPlan, options: _BenchOptions) -> None:
         cost = {"estimate_s": seconds, "estimate_usd": usd, "hourly_usd": hourly}
         output.data({"runs": keys, "seed": benchmark.seed, **cost, "lines": lines})
         return
-    if options.dry_run:
+    if options.dry_run and keys:
         output.table(("GPUS", "DATA", "REPEAT"), [(k.gpus, k.data, k.repeat) for k in keys])
         for largest in plans.values():
             output.line(largest.job.line)
@@ -274,7 +274,7 @@ def _show_plan(plan: BenchPlan, options: _BenchOptions) -> None:
         output.note(left)
     elif seconds is None:
         rate = "" if hourly is None else f"; the nodes cost {format_usd(hourly)} an hour"
-        output.note(f"{left}; how long they take is known after the first{rate}")
+        output.note(f"{left}; how long they take is not known before the first has ended{rate}")
     else:
         price = "price unknown" if usd is None else format_usd(usd)
         output.note(f"{left}: about {format_duration(seconds)}, {price}")

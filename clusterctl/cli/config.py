@@ -205,5 +205,8 @@ def schema(words: tuple[str, ...]) -> None:
         [one.result for one in command.params if isinstance(one, JsonOption)] if command else []
     )
     if not results:
-        raise UsageError(f"no command with --json: {' '.join(words)}", "see clusterctl --help")
+        hint = "see clusterctl --help"
+        if isinstance(command, click.Group):
+            hint = f"name one of its commands: {', '.join(command.list_commands(context))}"
+        raise UsageError(f"no command with --json: {' '.join(words)}", hint)
     output.data(json_schema.result_schema(results[0]))

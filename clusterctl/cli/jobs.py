@@ -180,7 +180,7 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
             "what they wrote there and was not fetched before is lost"
         )
     if fetched.gone:
-        output.note(f"left by an earlier fetch, no longer on the nodes: {' '.join(fetched.gone)}")
+        output.note(f"here, but not on the nodes: {output.one_line(' '.join(fetched.gone))}")
     return 0
 
 

@@ -794,7 +794,7 @@ def _in_short(access: Access, plan: TrainingPlan) -> str:
     filled = zip(access.targets, plan.hosts.fill(job.ranks, job.per_host))
     where = fold_hosts([target.host for target, ranks in filled if ranks])
     data = "synthetic data" if job.synthetic else job.run.data_dir if job.run else "data"
-    what = str(plan.code or job.script_path or f"{TRAINER} on {data}")
+    what = output.one_line(str(plan.code or job.script_path or f"{TRAINER} on {data}"))
     then = f", then an evaluation on {access.head.host}" if job.evaluation else ""
     recipe = f", recipe {job.recipe.name}" if job.recipe else ""
     return f"{count(job.ranks, 'rank')} on {where}: {what} (preset {job.preset}{recipe}){then}"

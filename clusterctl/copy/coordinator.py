@@ -176,7 +176,7 @@ class Coordinator:
         if event.kind == "busy" and peer.at.host:
             others = (one for one in self.net.peers.values() if one.name not in (SOURCE, peer.name))
             same = next((one.name for one in others if one.at.host == peer.at.host), "")
-            error = failures.named_twice(peer.name, same) if same else error
+            error = failures.named_twice(peer.name, event, same) if same else error
         self._drop(peer, error)
 
     def _has_listed(self, peer: Peer, event: Listed) -> None:

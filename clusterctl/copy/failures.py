@@ -33,9 +33,13 @@ def failure_of(host: str, event: Failed) -> ClusterctlError:
     return CommandFailed(host, why, hint)
 
 
-def named_twice(host: str, other: str) -> ClusterctlError:
-    """Return the error for a host that has the destination of another host of the same copy."""
-    return CommandFailed(host, f"it is the same machine as {other}", "name each machine once")
+def named_twice(host: str, event: Failed, other: str) -> ClusterctlError:
+    """Return the error for a host whose destination is busy, on the machine of another host.
+
+    It may be busy by the copy to the other host, or by a copy of someone else.
+    """
+    hint = "name each machine once, or wait for the other copy to end"
+    return CommandFailed(host, f"it is the same machine as {other}: {printable(event.why)}", hint)
 
 
 def with_unquoted_home(hint: str, why: str, paths: Iterable[str]) -> str:

@@ -105,10 +105,10 @@ class NodeReport:
 class TransferReport:
     """The result of the whole copy. `one_copy_s` is the time until the first node had everything.
 
-    `limited_by` is one of `source disk`, `target disk`, `link`, `CPU`, `nothing`. `plan` is
-    `CopyPlan.as_data()`. `missing` are nodes that the cluster should have and does not. `verified`
-    are the nodes whose files were read again and are equal to the source's, or only to each other's
-    if the source was not `reread`.
+    `limited_by` is one of `source disk`, `target disk`, `link`, `CPU`, `nothing`, or empty: not
+    known. `plan` is `CopyPlan.as_data()`. `missing` are nodes that the cluster should have and does
+    not. `verified` are the nodes whose files were read again and are equal to the source's, or only
+    to each other's if the source was not `reread`.
     """
 
     source: SourceSummary | None
@@ -289,7 +289,7 @@ def _duration_s(peer: Peer, now: float = 0.0) -> float:
 
 # What limited the copy
 
-# A disk counts as busy if a relay's threads waited this share of their time for it.
+# A disk or link counts as busy if a relay's threads waited this share of their time for it.
 BUSY = 0.5
 # A processor counts as fully used from this share of its time on.
 FULL = 0.85
@@ -334,7 +334,10 @@ class TimeUse:
 
 
 def limited_by(source: TimeUse, nodes: Sequence[TimeUse]) -> str:
-    """Return what limited the copy: `nothing`, `link`, `CPU`, `source disk` or `target disk`."""
+    """Return what limited the copy: `nothing`, `link`, `CPU`, `source disk` or `target disk`.
+
+    Empty if that is not known, as with many small files, for which no wait is long.
+    """
     moved = [node for node in nodes if node.moved_bytes]
     if not moved:
         return "nothing"
@@ -345,4 +348,5 @@ def limited_by(source: TimeUse, nodes: Sequence[TimeUse]) -> str:
         return "target disk"
     if source.share("read") >= BUSY and source.share("read") > source.share("send"):
         return "source disk"
-    return "link"
+    waiting = max(source.share("send"), *(node.share("receive") for node in moved))
+    return "link" if waiting >= BUSY else ""

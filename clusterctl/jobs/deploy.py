@@ -232,16 +232,17 @@ def program_to_ship(script: str, source_dir: str | None = None) -> Code | None:
 
     `source_dir` is a folder that contains the program's, shipped in its place. In a git work tree
     the files are those that git tracks or would add, elsewhere all except NO_CODE. Raises
-    UsageError if there is no such program, if an absolute path exists on this machine, too, or if
-    the folder is too large to be shipped.
+    UsageError if there is no such program, if an absolute path is that of a file in this user's
+    home folder, or if the folder is too large to be shipped.
     """
     path = Path(script)
     if is_on_nodes(script):
-        if path.is_file():
+        if path.is_relative_to(Path.home()) and path.is_file():  # as a shell expands `~`
+            there = shlex.quote(f"~/{path.relative_to(Path.home())}")
             raise UsageError(
                 f"--script {script}: is the program here meant, or that of the nodes?",
                 f"cd {shlex.quote(str(path.parent))} and --script {shlex.quote(path.name)} ships "
-                f"what is here; --script '~/{path.name}' runs what is on the nodes",
+                f"what is here; --script {there} runs what is on the nodes",
             )
         return None
     if not path.is_file():
@@ -249,7 +250,7 @@ def program_to_ship(script: str, source_dir: str | None = None) -> Code | None:
         if source_dir:
             hint = "name a Python program in source_dir"
             raise UsageError(f"entry_point {script}: {what}", hint)
-        hint = f"name a Python program; one of the nodes is '~/{path.name}', quoted"
+        hint = f"name a Python program; one of the nodes is {shlex.quote(f'~/{path.name}')}, quoted"
         raise UsageError(f"--script {script}: {what}", hint)
     folder = Path(source_dir).resolve() if source_dir else path.resolve().parent
     name = Path(os.path.relpath(path.parent.resolve() / path.name, folder)).as_posix()

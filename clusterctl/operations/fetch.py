@@ -32,6 +32,7 @@ from clusterctl.node.jobs.written import (
     note_fetched,
 )
 from clusterctl.node.record import RecordError, from_json, to_data
+from clusterctl.node.relay.scan import is_own
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import Watch, copy_here
 from clusterctl.operations.losses import LOOKING, FetchedCopy, note_copy
@@ -91,11 +92,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Fetched:
-    """The number of files that the job wrote, their bytes, and the files, as paths below the
-    folder here, that an earlier fetch has left and that are no longer on the nodes. `empty` is the
-    folder of `train --output` if nothing is in it, or there is none. `lost` are the hosts of ranks
-    that are no nodes of the cluster any more: what they may have written cannot be had. `names`
-    are the job's files and folders in the folder here."""
+    """The number of files that the job wrote, and their bytes. `gone` are the files, as paths
+    below the folder here, in or below what an earlier fetch has brought that are not on the nodes;
+    some may be the user's. `empty` is the folder of `train --output` if nothing is in it, or there
+    is none. `lost` are the hosts of ranks that are no nodes of the cluster any more: what they may
+    have written cannot be had. `names` are the job's files and folders in the folder here."""
 
     files: int = 0
     size_bytes: int = 0
@@ -270,11 +271,13 @@ def _copy_part(
 
 
 def _gone(place: Path, fetched: Iterable[str], parts: Sequence[Part]) -> tuple[str, ...]:
-    """Return the files in or below what any fetch has brought that none of the parts has."""
+    """Return the files in or below what any fetch has brought that none of the parts has, without
+    those of an interrupted copy."""
     known = {path for part in parts for path in part.here}
     tops = [place / name for name in fetched]
     found = {path for top in tops for path in (top, *top.rglob("*")) if path.is_file()}
-    return tuple(sorted(os.path.relpath(path, place) for path in found - known))
+    names = (os.path.relpath(path, place) for path in found - known)
+    return tuple(sorted(name for name in names if not is_own(os.fsencode(name))))
 
 
 def _outputs(access: Access, job: JobRecord, problems: list[ClusterctlError]) -> list[Output]:

@@ -231,8 +231,10 @@ class Retries:
 
     def check(self, ranks: int) -> None:
         """Raise UsageError for a least number of GPUs without retries, or above that of ranks."""
-        if self.min_gpus and not (self.times and self.min_gpus <= ranks):
-            raise UsageError("--min-gpus is for --retries, and at most GPUS", "--retries 3")
+        if self.min_gpus and not self.times:
+            raise UsageError("--min-gpus is for --retries", "--retries 3")
+        if self.min_gpus and self.min_gpus > ranks:
+            raise UsageError(f"--min-gpus {self.min_gpus} is more than GPUS", f"{ranks} at most")
 
 
 def start_training(

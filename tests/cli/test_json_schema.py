@@ -201,3 +201,5 @@ def test_schemas_on_the_command_line(capsys):
     for command in ("jobs", "env status"):
         assert schema(*command.split()) == (0, json_schema.result_schema(result_of(command)))
     assert schema("env") == (2, None)
+    run_command(cli, ["config", "schema", "data"])
+    assert "name one of its commands: verify" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_a_private_cluster_in_a_network_of_its_own(clusterctl, lab, tmp_path):
     ok(clusterctl("up", "private", *launch, "--instance-type", "p3.2xlarge"))
 
     status = json.loads(ok(clusterctl("network", "status", "training", "--json")))
-    assert status["instances"] == {"private": 3}
+    assert (status["clusters"], status["instances"]) == ({"private": 3}, [])
     refused = clusterctl("network", "down", "training")
     assert refused.returncode == 1
     assert "in use by cluster private (3 instances)" in refused.stderr
@@ -68,7 +68,7 @@ def test_a_private_cluster_in_a_network_of_its_own(clusterctl, lab, tmp_path):
     ok(clusterctl("network", "down", "training"))
     assert "nothing to do" in clusterctl("network", "down", "training").stderr
     vpcs = client(lab).describe_vpcs()["Vpcs"]
-    assert network["vpc_id"] not in [vpc["VpcId"] for vpc in vpcs]
+    assert network["network"]["vpc_id"] not in [vpc["VpcId"] for vpc in vpcs]
 
 
 @pytest.mark.all

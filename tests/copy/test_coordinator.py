@@ -339,6 +339,7 @@ def test_two_names_of_one_machine_are_told_where_they_would_share_the_destinatio
     error = coordinator.net.peers["n1"].error
     assert error is not None
     assert error.message.startswith(says)
+    assert "another copy is running" in error.message
 
 
 NONSENSE = [

@@ -137,7 +137,12 @@ CASES = {
         [use(threads=1, cpu=5, receive=5, write=4)],
         "CPU",
     ),
-    "no time at all": (TimeUse({}, 0, 0), [TimeUse({}, 0, 0, 4, 1, 1)], "link"),
+    "no time at all": (TimeUse({}, 0, 0), [TimeUse({}, 0, 0, 4, 1, 1)], ""),
+    "small files, with measured waits": (
+        use(cpu=0.2, wall=2.27, cores=2, read=0.12),
+        [use(cpu=0.45, wall=1.99, cores=2, write=0.28)],
+        "",
+    ),
 }
 
 

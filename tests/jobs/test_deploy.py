@@ -254,20 +254,25 @@ def test_a_programs_folder_goes_with_it(project, weird_home):
     [
         ("none.py", "there is no such file here", "'~/none.py', quoted"),
         ("lib", "is a folder", "name a Python program"),
-        ("{here}/mine.py", "is the program here meant, or that of the nodes", "--script mine.py"),
+        ("{home}/p/it.py", "is the program here meant", "--script '~/p/it.py' runs"),
+        ("it's.py", "there is no such file here", """'~/it'"'"'s.py', quoted"""),
         ("../atop.py", "its folder is ", "a folder of its own"),
         ("mine.py", "in all. The largest: runs (64.0 MiB), ", ".gitignore"),
     ],
 )
 def test_what_is_not_shipped(project, monkeypatch, script, says, hint):
     (project.parent / "atop.py").touch()
-    monkeypatch.setenv("HOME", str(project.parent / "user"))
+    home = project.parent / "user"
+    monkeypatch.setenv("HOME", str(home))
+    (home / "p").mkdir(parents=True)
+    (home / "p/it.py").touch()
     with (project / "runs/big.bin").open("wb") as file:
         file.truncate(64 << 20)
     with pytest.raises(UsageError) as raised:
-        program_to_ship(script.format(here=project))
+        program_to_ship(script.format(home=home))
     assert says in raised.value.message
     assert hint in raised.value.hint
+    assert program_to_ship(str(project / "mine.py")) is None, "that of the nodes has such a path"
     if "no such file" in says:  # as a job file has named it: no option was given
         with pytest.raises(UsageError, match=f"^entry_point {script}: {says}$"):
             program_to_ship(script, ".")

@@ -279,6 +279,8 @@ def test_a_second_fetch_is_whole_only_at_its_end_and_names_what_is_no_longer_the
         fetch_files("r1", "kept/1", "u")
     assert not (place / "record.json").exists()
     # As if that had been killed: what it and the one before it have brought is still known.
+    (place / "kept" / ".clusterctl-copy").mkdir()
+    (place / "kept" / ".clusterctl-copy" / "lock").touch()  # the job did not write it
     assert fetch_files("kept/1", "u") == ("kept/0", "r0", "r1")
     assert json.loads((place / "record.json").read_text())["fetched"] == ["kept", "r0", "r1", "u"]
     assert not [*place.glob(".*")]

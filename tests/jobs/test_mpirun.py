@@ -933,8 +933,9 @@ def test_an_environment_of_the_users_is_the_only_one_that_counts():
         # The trainer needs Horovod; that of another environment does not count.
         ({"script": None, "synthetic": True}, "no Horovod in /home/ubuntu/mine on demo-0"),
     ):
-        with pytest.raises(MissingTool, match=says):
+        with pytest.raises(MissingTool, match=says) as raised:
             plan_job(replace(request, **changes), both, HOSTS, JOB)
+        assert "/other/bin/pip" not in raised.value.hint, "the folder may be a wrong one"
     for folder in ("mine", "~", "~bob/mine", "", "/", "~/"):
         with pytest.raises(UsageError, match="--env is a folder of the nodes"):
             check_request(replace(request, environment=folder), HOSTS.slots, "add nodes")

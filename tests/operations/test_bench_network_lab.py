@@ -60,7 +60,7 @@ def test_a_slow_link_is_named(quad):
     assert len(report.many) == len(report.one) == len(report.rtt) == 12
     for pair, rate in report.many.items():
         # On a busy machine, what waits in the buffers makes a rate look higher than the link's.
-        assert 0 < rate / MBIT < (3 * 10 if "quad-2" in pair else 1.1 * 100), pair
+        assert 0 < rate / MBIT < 3 * (10 if "quad-2" in pair else 100), pair
     [table] = report.allreduce
     assert (table.program, table.ranks, table.error) == ("MPI_Allreduce", 4, None)
     assert [row.bytes for row in table.rows][:3] == [8, 1024, 65536]
@@ -106,7 +106,9 @@ def test_its_command_with_nccl_tests_where_they_are(quad):
     # There is no GPU: replacements print one row like nccl-tests, one of them with wrong values.
     row = "1073741824 268435456 float sum -1 4605 233.16 437.18 0 4600 233.4 437.6 0"
     said = "# nccl-tests version 2.19.6 nccl-headers=22105 nccl-library=22105"
-    program = f'#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" != 0 ] || printf "{said}\\n  {row}\\n"\n'
+    shown = f'[ "$OMPI_COMM_WORLD_RANK" != 0 ] || printf "{said}\\n  {row}\\n"'
+    # mpirun may wait for ever for ranks that end while it still launches others.
+    program = f"#!/bin/sh\nsleep 1\n{shown}\n"
     folder = "nccl-tests/build"
     for node in range(4):
         quad.on(node, f"mkdir -p {folder}; cat >{folder}/all_reduce_perf", program.encode())
@@ -131,7 +133,7 @@ def test_its_command_with_nccl_tests_where_they_are(quad):
         "allgather": "all_gather",
         "reduce-scatter": "reduce_scatter",
     }.items():
-        assert f"{operation} by {name}_perf (nccl-tests), NCCL 2.21.5, 4 ranks" in out
+        assert f"{operation} by {name}_perf (nccl-tests), NCCL 2.21.5, 4 ranks" in out, err
     assert "alltoall_perf" not in out
     assert out.splitlines()[-1].split() == ["1.0", "GiB", "4605", "µs", "3497", "Gbit/s"]
 

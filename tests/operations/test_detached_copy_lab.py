@@ -95,9 +95,7 @@ def test_a_reboot_of_the_head_node_and_the_same_again(pair, place):
 
 def parts_of(pair, place, command, *words):
     """Return what `disk` or `clean-logs --copies` shows for the copy to this place."""
-    out = pair.ok(command, *words, "--json")
-    found = json.loads(out)
-    found = found["copies"] if command == "disk" else found
+    found = json.loads(pair.ok(command, *words, "--json"))["copies"]
     return [(one["host"], one["in_use"]) for one in found if one["path"].endswith(f"/{place}")]
 
 

@@ -395,10 +395,11 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
         passed = clusterctl(*command, "--max-hours", "0.001")
         assert (passed.status, state()) == (1, "running")
         assert "--max-hours 0.001 has been reached already: the nodes have run for" in passed.err
-        # A limit that has passed can only come from elsewhere. `up` keeps it. One that had passed
-        # at the start would leave the node a quarter of an hour.
+        # A limit that nearly has passed can only come from elsewhere. `up` keeps it. One that had
+        # passed at the start would leave the node a quarter of an hour. The seconds are for `up`:
+        # a node that ends before EC2 is set to terminate it is stopped.
         ran_h = spending(instances.find_instances(ec2, name), {}, datetime.now(timezone.utc)).ran_h
-        limits = format_limits(Limits(max_hours=round(ran_h, 4)))
+        limits = format_limits(Limits(max_hours=round(ran_h + 15 / 3600, 4)))
         ec2.create_tags(Resources=[id], Tags=[{"Key": "clusterctl:limits", "Value": limits}])
         # The node may end before `up` has done all that it does there.
         ran = clusterctl(*command)

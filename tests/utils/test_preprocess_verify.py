@@ -41,6 +41,12 @@ def test_damage_is_found_and_located(facts, damage, said):
     assert all(text in problems for text in said), problems
 
 
+def test_damage_of_one_record_does_not_hide_the_others(facts):
+    assert len(facts["two_records"]) == 2, facts["two_records"]
+    assert all(one.endswith("this record's data is damaged") for one in facts["two_records"])
+    assert len(facts["truncated"]) == 1, "how many records it has is not known"
+
+
 def test_images_that_are_there_twice_are_named(facts):
     assert len(facts["twice"]) == 15
     assert all(problem.endswith("is there 2 times") for problem in facts["twice"])

@@ -35,6 +35,13 @@ def bit(folder: Path) -> None:
     (folder / SECOND).write_bytes(data)
 
 
+def two_records(folder: Path) -> None:
+    data = bytearray((folder / SECOND).read_bytes())
+    data[20] ^= 1
+    data[-20] ^= 1
+    (folder / SECOND).write_bytes(data)
+
+
 def length(folder: Path) -> None:
     data = bytearray((folder / SECOND).read_bytes())
     data[3] ^= 64
@@ -110,8 +117,8 @@ def changed(record: bytes, **values: list) -> bytes:
 
 
 DAMAGES = [
-    bit, length, truncated, within_a_length, empty, missing, missing_and_one_less, twice,
-    one_less, label_of_0, label_of_1001, no_label, no_image, old_width, no_example,
+    bit, two_records, length, truncated, within_a_length, empty, missing, missing_and_one_less,
+    twice, one_less, label_of_0, label_of_1001, no_label, no_image, old_width, no_example,
 ]  # fmt: skip
 
 if __name__ == "__main__":

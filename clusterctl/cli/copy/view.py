@@ -183,7 +183,7 @@ def showing(options: CopyOptions, goes_on: bool = True) -> Iterator[CopyView]:
             yield shown
     except KeyboardInterrupt:
         if goes_on and shown.has_started and not options.dry_run:
-            output.note("what has arrived is kept")
+            output.note("the same command continues this copy")
         raise
     except ClusterctlError as error:
         shown.refused(error)

@@ -23,9 +23,10 @@ class Plan(NamedTuple):
     """The result of a comparison. Entries are given by their numbers.
 
     `missing`: entries that have to come. `retouch`: files with the right content whose mode and
-    time have to be set. `extra`: paths that the source does not have, each folder after its
-    content. `stamps`: for each entry the ctime (ns) of the existing file, else 0. `unlisted`:
-    folders that cannot be listed, so that extra paths in them are not known.
+    time have to be set, or whose mode hides them from their owner. `extra`: paths that the source
+    does not have, each folder after its content. `stamps`: for each entry the ctime (ns) of the
+    existing file, else 0. `unlisted`: folders that cannot be listed, so that extra paths in them
+    are not known.
     """
 
     missing: array[int]
@@ -93,7 +94,7 @@ def compare(
                 doubtful.append(number)
             elif not _same_time(status.st_mtime_ns, entry.mtime_ns):
                 missing.append(number)
-            elif status.st_mode & MODES != entry.mode:
+            elif status.st_mode & MODES != entry.mode or not entry.mode & stat.S_IRUSR:
                 retouch.append(number)
     ACTIVITY.end()
     same = side_by_side(lambda n: has_digest(_at(root, entries[n]), entries[n].digest), doubtful)

@@ -125,10 +125,14 @@ def fetch_results(node: dict[str, Any], head: dict[str, Any], job_id: str, stagi
                 for chunk in iter(lambda: os.read(out, 1 << 16), b""):
                     taken.stdin.write(frame.take("stdout", chunk))
         errors.seek(0)
-        sys.stderr.buffer.write(frame.take("stderr", errors.read()))
+        text = frame.take("stderr", errors.read())
+        sys.stderr.buffer.write(text)
         sys.stderr.flush()
-    if frame.status != 0 or taken.returncode:
-        raise NotCollected(f"{node['name']} did not send all, or there is no room for it here")
+    first = text.decode(errors="replace").strip().partition("\n")[0]
+    if frame.status != 0:
+        raise NotCollected(f"not all came from {node['name']}{first and f': {first}'}")
+    if taken.returncode:  # tar has printed why
+        raise NotCollected(f"not all that {node['name']} sent could be written here")
 
 
 def merge(folder: Path, staging: Path, hosts: list[str]) -> dict[str, list[dict[str, Any]]]:
@@ -189,7 +193,14 @@ def upload_tool() -> Tool:
 
 
 def upload(folder: Path, url: str) -> str:
-    """Upload the files, then the manifest, to URL/JOB, which is returned. Raises NotCollected."""
+    """Upload the files, then the manifest, to URL/JOB, which is returned. Raises NotCollected:
+    before anything is uploaded if a name can be none in S3."""
+    for path in (one for name in COLLECTED for one in (folder / name).rglob("*")):
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            name = os.fsencode(path.relative_to(folder)).decode(errors="backslashreplace")
+            raise NotCollected(f"names in S3 are UTF-8, and this one is not: {name}") from None
     tool = upload_tool()
     place = f"{url}/{folder.name}"
     for name in COLLECTED:

@@ -430,4 +430,4 @@ def test_ctrl_c_says_that_it_can_go_on(dry_run, story, goes_on, says, capsys):
         for now in story:
             shown.watch(now)
         raise KeyboardInterrupt
-    assert ("what has arrived is kept" in capsys.readouterr().err) is says
+    assert ("the same command continues this copy" in capsys.readouterr().err) is says

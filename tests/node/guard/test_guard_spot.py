@@ -95,7 +95,10 @@ def test_the_notice_reaches_whoever_can_use_it(node):
     # The other rank catches SIGTERM, too, and would only end the job too early.
     assert exists(node, "saved-*") == [f"saved-{saving}"]
     assert node.on(0, f"kill -0 {other} && echo alive") == "alive"
-    noted = json.loads(node.on(0, "cat /run/clusterctl/spot-interruption"))
+    told, noted = map(
+        json.loads, node.on(0, "cat /run/clusterctl/spot-interruption").splitlines()
+    )
+    assert told["action"] == "rebalance"
     assert (noted["action"], noted["time"]) == ("terminate", "2026-11-05T12:00:00Z")
     wait_until(lambda: notice(node) == "terminate", "the notice in the state")
     assert "EC2 takes the spot instance demo-0 back (terminate at 2026" in node.on(0, log)

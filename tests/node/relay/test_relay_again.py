@@ -209,13 +209,16 @@ def test_modes_that_keep_the_owner_out_are_no_trouble(relays, tmp_path, nobodys,
     for name in ("big", "small"):
         (data / name).chmod(mode)
     (data / "d").chmod(0o555)
-    source = relays.source(f"{data}/")
-    targets = [relays.target(home / "to", user=NOBODY) for home in homes]
-    relays.copy(source, *targets)
-    for target in targets:
-        target.stop()
-    for home in homes:
-        assert tree(home / "to") == tree(data)
+    for again in (False, True):
+        if again:  # they are on the first node, and the second one lacks one of them
+            make(data, {b"new": b"n"})
+            (homes[1] / "to" / "small").unlink()
+        targets = [relays.target(home / "to", user=NOBODY) for home in homes]
+        relays.copy(relays.source(f"{data}/"), *targets)
+        for target in targets:
+            target.stop()
+        for home in homes:
+            assert tree(home / "to") == tree(data)
 
 
 def test_an_unreadable_file_is_named_before_anything_is_copied(relays, tmp_path, nobodys):

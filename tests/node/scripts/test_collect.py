@@ -10,7 +10,7 @@ import pytest
 from clusterctl.jobs.detached import COLLECT
 from clusterctl.node.jobs.spec import JobSpec
 from clusterctl.node.record import to_json
-from clusterctl.node.scripts.collect import NotCollected, merge
+from clusterctl.node.scripts.collect import NotCollected, fetch_results, merge, upload
 from tests.pythons import python_or_skip
 
 
@@ -62,3 +62,23 @@ def test_two_collections_at_once_are_one(tmp_path):
 def test_a_model_that_is_no_folder(tmp_path):
     with pytest.raises(NotCollected, match="model is a file on b"):
         merge(*left(tmp_path, a={"model/x": ""}, b={"model": ""}))
+
+
+def test_what_a_node_could_not_read_is_the_reason(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    model = tmp_path / ".clusterctl" / "code" / "ID" / "model"
+    model.mkdir(parents=True)
+    (model / "x").symlink_to("/sys/devices/system/cpu/online")  # tar: it is shorter than its size
+    staging = tmp_path / "staging"
+    staging.mkdir()
+    node = {"name": "demo-0"}
+    with pytest.raises(NotCollected, match="not all came from demo-0: tar: model/x: "):
+        fetch_results(node, node, "ID", staging)
+    assert "tar: model/x: " in capfd.readouterr().err, "all of it is in the job's log"
+
+
+def test_a_name_that_s3_cannot_have_is_named_before_anything_is_uploaded(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / os.fsdecode(b"model/bad\xff")).touch()
+    with pytest.raises(NotCollected, match=r"are UTF-8, and this one is not: model/bad\\xff$"):
+        upload(tmp_path, "s3://bucket/m")
