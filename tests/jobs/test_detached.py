@@ -291,7 +291,7 @@ def test_a_second_fetch_is_whole_only_at_its_end_and_names_what_is_no_longer_the
 
 def test_a_folder_with_a_part_of_another_job_is_refused(tmp_path):
     """As one is that holds all of it: a fetch that was interrupted leaves no record.json."""
-    (tmp_path / f".fetch-{JOB}-begun").mkdir()
+    (tmp_path / f".fetch-{JOB}-fetching").mkdir()
     check_place(tmp_path, JOB)
     for other in ("", "20261121-154501-3f2b"):
         with pytest.raises(UsageError, match=f"holds a part of job {JOB}"):
