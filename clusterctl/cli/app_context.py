@@ -246,7 +246,8 @@ class ClusterCommand(click.Command):
         ):
             return args
         here = clusters_here(given)
-        named = shlex.join([here[0] if len(here) == 1 else "NAME", *args])
+        command = ["--", *ctx.meta["command"]] if "command" in ctx.meta else []  # of `ssh`
+        named = shlex.join([here[0] if len(here) == 1 else "NAME", *args, *command])
         if self.explicit or len(here) != 1:
             if here:
                 there = f"here {'is' if len(here) == 1 else 'are'} {', '.join(here)}"

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from clusterctl.operations.up import UpReport
 
 
+IDLE = "nothing to launch or change in EC2"
+
+
 @dataclass(frozen=True)
 class ReadyCluster(Cluster):
     """What `up`, `add`, `replace` and `start` report: with the indices of the nodes that they
@@ -73,7 +76,8 @@ def print_plan(plan: LaunchPlan) -> None:
         if plan.estimate.price_source:
             output.note(f"price: {plan.estimate.price_source}")
     if not plan.refused:
-        idle = "nothing to launch or change: `up` only makes nodes ready that are not"
+        # The plan has EC2's part only: whether a node is ready, it does not know.
+        idle = f"{IDLE}; up makes sure that each node is ready"
         output.note(idle if plan.idle else "nothing was done")
 
 
@@ -213,7 +217,7 @@ def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
         )
     elif not report.launched and not report.started:
         done = "; ".join(report.changed)
-        output.note(f"{done or 'nothing to do'}: {cluster.name} is up and ready")
+        output.note(f"{done or IDLE}: {cluster.name} is up and ready")
     print_nodes(cluster)
     name = cluster.name
     install = "" if report.can_train else f"install:  clusterctl env install {name}\n"

@@ -29,9 +29,10 @@ class InstanceName(click.ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         from clusterctl.lab import lifecycle
-        from clusterctl.lab.faults.hosts import INSTANCE_OR_ALL
+        from clusterctl.lab.faults.hosts import ALL, INSTANCE_ID
 
-        if INSTANCE_OR_ALL.fullmatch(value):
+        # The names of nodes of a cluster `i` begin as ids do.
+        if value == ALL or INSTANCE_ID.fullmatch(value):
             return value
         ids = [
             one["instance_id"]

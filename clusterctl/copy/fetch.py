@@ -126,6 +126,12 @@ class _Node:
     is_logged_in: bool = False
     is_over: bool = False
 
+    @property
+    def duration_s(self) -> float:
+        """How long it has taken, until its end."""
+        ended_at = self.ended_at if self.is_over else time.monotonic()
+        return max(0.0, ended_at - self.began_at) if self.began_at else 0.0
+
     def count(self, progress: Progress) -> None:
         """Take what the node has, and the rate since it was counted before."""
         now = time.monotonic()
@@ -313,6 +319,7 @@ class Fetching(RelayGroup[ClusterctlError]):
             error.message if error else "",
             files=node.files if gap else None,
             needed_files=gap.files if gap else None,
+            duration_s=node.duration_s,
         )
 
     def _report(self) -> TransferReport:
@@ -334,7 +341,7 @@ class Fetching(RelayGroup[ClusterctlError]):
             files=node.files,
             deleted=done.deleted,
             left_out=done.left_out,
-            duration_s=max(0.0, node.ended_at - node.began_at) if node.began_at else 0.0,
+            duration_s=node.duration_s,
             error=self.failures.get(host),
             warnings=tuple(map(printable, warnings)),
             path=done.path,

@@ -36,8 +36,9 @@ class NodeProgress:
     """The current state of one node.
 
     `upstream` is the node that it pulls from, or its tool, `rate` its recent bytes a second. Of
-    `needed_files`, `files` have come, where that is known. The time left of the whole copy excludes
-    `silent` nodes, and `slow` nodes while others are under way.
+    `needed_files`, `files` have come, where that is known. `duration_s` is how long the node has
+    taken, which ends when it is done. The time left of the whole copy excludes `silent` nodes, and
+    `slow` nodes while others are under way.
     """
 
     host: str
@@ -51,6 +52,7 @@ class NodeProgress:
     slow: bool = False
     files: Optional[int] = None
     needed_files: Optional[int] = None
+    duration_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,7 @@ def _node_progress(coordinator: Coordinator, peer: Peer) -> NodeProgress:
         note=peer.error.message if peer.error else "is silent" if silent else note,
         silent=silent,
         slow=slow,
+        duration_s=_duration_s(peer, coordinator.now),
     )
 
 
@@ -280,8 +283,8 @@ def _node_report(peer: Peer) -> NodeReport:
     )
 
 
-def _duration_s(peer: Peer) -> float:
-    return max(0.0, peer.ended_at - peer.joined_at) if peer.joined_at else 0.0
+def _duration_s(peer: Peer, now: float = 0.0) -> float:
+    return max(0.0, (peer.ended_at or now) - peer.joined_at) if peer.joined_at else 0.0
 
 
 # What limited the copy

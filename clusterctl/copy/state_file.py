@@ -34,22 +34,13 @@ class StateFile:
         self._path, self._watch = path, watch
         self._written_at = 0.0
         self._last: CopyProgress | None = None
-        self._took_s: dict[str, float] = {}  # of hosts that have ended, maybe before others
 
     def watch(self, progress: CopyProgress) -> None:
         self._watch(progress)
         self._last = progress
-        for node in progress.nodes:
-            if node.stage in (NodeStage.DONE, NodeStage.FAILED):
-                self._took_s.setdefault(node.host, progress.elapsed_s)
         if time.monotonic() - self._written_at >= EVERY_S:
             self._written_at = time.monotonic()
-            self._write(
-                [
-                    _of_progress(one, progress, self._took_s.get(one.host, progress.elapsed_s))
-                    for one in progress.nodes
-                ]
-            )
+            self._write([_of_progress(node, progress) for node in progress.nodes])
 
     def finish(self, report: TransferReport) -> None:
         """Write the result of the copy."""
@@ -75,7 +66,7 @@ class StateFile:
                         os.pwrite(file.fileno(), data, 0)
 
 
-def _of_progress(node: NodeProgress, progress: CopyProgress, took_s: float) -> CopyNode:
+def _of_progress(node: NodeProgress, progress: CopyProgress) -> CopyNode:
     is_compared = node.stage in (NodeStage.COPYING, NodeStage.DONE)
     is_url = progress.plan.get("way") == "tool"
     present = None
@@ -91,8 +82,8 @@ def _of_progress(node: NodeProgress, progress: CopyProgress, took_s: float) -> C
         bytes=node.bytes if is_compared else None,
         needed_bytes=node.needed_bytes if is_compared else None,
         left_out=progress.source.left_out if progress.source else 0,
-        duration_s=round(took_s, 3),
-        exit_status=int(node.stage is NodeStage.FAILED),
+        duration_s=round(node.duration_s, 3),
+        exit_status={NodeStage.DONE: 0, NodeStage.FAILED: 1}.get(node.stage),
         message=node.note[:LONGEST_TEXT] if node.stage is NodeStage.FAILED else "",
     )
 

@@ -5,6 +5,8 @@ A command that exits with a non-zero status is a value. A host that gives no res
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -136,20 +138,29 @@ def exit_status_of(result: FanoutResult[CommandResult]) -> int:
     return max((value.exit_status for value in result.values), default=0)
 
 
-# Last lines of tar's that give no reason: that is above them.
+# What tar, gzip and pip write below the reason of a failure.
 _CLOSING = re.compile(
-    "tar: (Exiting with failure status|Error is not recoverable|Child returned status)"
+    r"\S*tar: (Exiting with failure|Error is not recoverable|Error exit delayed|Child )"
+    r"|tar: .*: Wrote only \d+ of \d+ bytes|gzip: stdin: unexpected end of file|\[notice\]"
 )
 
 
 def last_line(text: str) -> str:
-    """Return the last line of a program's stderr, where most programs give the reason of a failure.
+    """Return the last line of a program's stderr that gives a reason, as the last line of most
+    programs does.
 
     Lines with which tar ends are left out, unless there is no other. For an empty text it is "no
     message".
     """
     lines = text.strip().splitlines() or ["no message"]
-    return next((one for one in reversed(lines) if not _CLOSING.match(one)), lines[-1])
+    return next((line for line in reversed(lines) if not _CLOSING.match(line)), lines[-1])
+
+
+def make_room(message: str, cluster: str) -> str:
+    """Return what to do about the reason of a failure if a node's disk is full, else nothing."""
+    if not any(os.strerror(one) in message for one in (errno.ENOSPC, errno.EDQUOT)):
+        return ""
+    return f"make room: clusterctl disk {cluster}, clusterctl clean-logs {cluster} --jobs"
 
 
 # What programs write that a limit of the login keeps from working.

@@ -5,8 +5,6 @@ Starts, lists and ends them, and follows their logs across lost connections.
 
 from __future__ import annotations
 
-import errno
-import os
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,6 +20,7 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     NotFound,
 )
+from clusterctl.domain.results import make_room
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.jobs.plan import JOBS_FOLDER, JobPlan
 from clusterctl.node.jobs.jobs import Submission, Submitted, cancel, submit
@@ -110,13 +109,10 @@ def start_job(
             f"interrupted; job {spec.job_id} may run all the same: see `clusterctl jobs {cluster}`"
         ) from None
     except CommandFailed as failed:
-        if os.strerror(errno.ENOSPC) not in failed.message:
-            raise
-        raise CommandFailed(
-            failed.host,
-            f"job {spec.job_id} was not started: its disk is full",
-            f"make room: clusterctl disk {cluster}, clusterctl clean-logs {cluster} --jobs",
-        ) from failed
+        if hint := make_room(failed.message, cluster):
+            message = f"job {spec.job_id} was not started: its disk is full"
+            raise CommandFailed(failed.host, message, hint) from failed
+        raise
     if started.busy:
         raise job_running_error(started.busy, cluster, spec.destination)
     return started

@@ -80,6 +80,22 @@ def _along_routes(services: wsgi.Wsgi) -> wsgi.Wsgi:
     return answer
 
 
+class Outgoing(io.BufferedIOBase):
+    """Writes all of what it gets. `sendall`, which the handler would use, counts the connection's
+    timeout over all of it, and so cuts what is large for a slow link; here each part has its own.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def write(self, data: Any) -> int:
+        with memoryview(data).cast("B") as whole:
+            sent = 0
+            while sent < len(whole):
+                sent += self._connection.send(whole[sent:])
+            return sent
+
+
 class Handler(werkzeug_app.MotoRequestHandler):
     """Handles one request. werkzeug closes the connection after it."""
 
@@ -87,25 +103,7 @@ class Handler(werkzeug_app.MotoRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.wfile = _Writer(self.connection)
-
-
-class _Writer(io.BufferedIOBase):
-    """Writes to a connection whose timeout counts for each part: for `sendall` it is that of the
-    whole, and a large object over a slow link takes longer."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        sent = 0
-        with memoryview(data) as view:
-            while sent < view.nbytes:
-                sent += self._connection.send(view[sent:])
-        return sent
+        self.wfile = Outgoing(self.connection)
 
 
 def _serve(listening: socket.socket, app: wsgi.Wsgi) -> BaseWSGIServer:

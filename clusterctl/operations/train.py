@@ -28,7 +28,7 @@ from clusterctl.domain.files import write_file
 from clusterctl.domain.findings import Finding, errors, folded, in_order
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts, format_indices, grouped
-from clusterctl.domain.results import CommandResult, FanoutResult, parse_outputs
+from clusterctl.domain.results import CommandResult, FanoutResult, make_room, parse_outputs
 from clusterctl.domain.units import count
 from clusterctl.jobs.deploy import (
     EXAMPLES,
@@ -463,12 +463,12 @@ def machines_of(
 def _on_all(access: Access, shipped: FanoutResult[CommandResult]) -> Sequence[CommandResult]:
     """Return the results of all nodes. Raise ClusterctlError if any node failed."""
     if shipped.failures:
-        first = shipped.failures[0].error
+        first, cluster = shipped.failures[0].error, access.cluster.name
         raise ClusterctlError(
             f"not every node got its files: {fold_hosts([f.host for f in shipped.failures])}"
             + (f" ({first.message})" if first else ""),
-            (first.hint if first else "")
-            or f"mpirun needs all of them; see `clusterctl status {access.cluster.name}`",
+            (first.hint or make_room(first.message, cluster) if first else "")
+            or f"mpirun needs all of them; see `clusterctl status {cluster}`",
         )
     return shipped.values
 

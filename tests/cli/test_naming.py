@@ -138,7 +138,7 @@ def test_a_name_that_was_left_out(line, meant, launched):
             ["run", "ls -l"],
             "which cluster? here are old, west\n  hint: say its name: cli run NAME 'ls -l'",
         ),
-        (["ssh", "2", "--", "ls", "-l"], "say its name: cli ssh NAME 2 -- ls -l\n"),
+        (["ssh", "1", "--", "ls", "-l x"], "say its name: cli ssh NAME 1 -- ls '-l x'"),
         (["run", "ls", "--region", "us-west-2"], "here are old, west"),
         (["status", "--lab"], "here are demo, old"),
         (["stop", "--lab", "--region", "us-west-2"], "here is old"),

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.cli import s3sync
-from clusterctl.copy import state_file
 from clusterctl.copy.report import CopyProgress, NodeProgress, NodeReport, NodeStage, TransferReport
 from clusterctl.copy.state_file import StateFile, new_state
 from clusterctl.domain.errors import HostUnreachable, UsageError
@@ -113,6 +112,14 @@ PROGRESS = CopyProgress(
     (NodeProgress("demo-0", NodeStage.COPYING, 5, 9, 1.0, "aws", files=1, needed_files=2),),
     plan={"way": "tool", "tool": "aws"},
 )
+BOTH = CopyProgress(
+    160.0,
+    (
+        NodeProgress("demo-0", NodeStage.DONE, 48, 48, files=4, needed_files=4, duration_s=8.0),
+        replace(PROGRESS.nodes[0], host="demo-1", duration_s=159.0),
+    ),
+    plan=PROGRESS.plan,
+)
 LOST = HostUnreachable("demo-0", "no route to it" + " and more" * 99)
 REPORT = TransferReport(None, (NodeReport("demo-0", error=LOST),), 2.0, plan=PROGRESS.plan)
 
@@ -122,17 +129,15 @@ def read(path):
     return node
 
 
-def test_the_time_of_a_node_that_is_done_stands_while_others_go_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(state_file, "EVERY_S", 0.0)
+def test_time_and_rate_of_a_node_that_is_done_stand_while_others_go_on(tmp_path):
     path = tmp_path / "copied.json"
     path.write_text(new_state(["demo-0", "demo-1"]))
-    state = StateFile(path, lambda progress: None)
-    slow = replace(PROGRESS.nodes[0], host="demo-1")
-    for elapsed_s, stage in ((4.0, "copying"), (8.0, "done"), (160.0, "done")):
-        done = replace(PROGRESS.nodes[0], stage=NodeStage(stage))
-        state.watch(replace(PROGRESS, elapsed_s=elapsed_s, nodes=(done, slow)))
-    kept = from_json(tuple[CopyNode, ...], path.read_text())
-    assert [one.duration_s for one in kept] == [8.0, 160.0]
+    StateFile(path, lambda progress: None).watch(BOTH)
+    copied = from_json(tuple[CopyNode, ...], path.read_text())
+    done, copying = nodes_of(job(JobState.RUNNING, *copied), "demo")
+    assert (done.duration_s, done.rate) == (8.0, 6.0)
+    # What it ends with is not known before its end.
+    assert (done.copied.exit_status, copying.copied.exit_status) == (0, None)
 
 
 @pytest.mark.parametrize("is_full", [False, True])

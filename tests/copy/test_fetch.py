@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.copy.fetch import Fetching, UrlAccess, send_tools
+from clusterctl.copy.fetch import Fetching, UrlAccess, _Node, send_tools
 from clusterctl.copy.report import NodeStage
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.s3 import AccessKeys, tool_to_send
@@ -548,6 +548,11 @@ def test_a_node_without_a_connection_is_a_failure(s3, node):
     node.trouble.append(HostUnreachable(HEAD.host, "did not answer"))
     report = report_of(node, request(s3, s3.bucket({"a": b"a"})))
     assert (report.exit_status, report.nodes[0].error.message) == (255, "did not answer")
+
+
+def test_the_time_of_a_node_ends_with_its_part():
+    assert _Node(HEAD).duration_s == 0.0
+    assert _Node(HEAD, began_at=1.0, ended_at=9.0, is_over=True).duration_s == 8.0
 
 
 def test_a_copy_that_is_interrupted_or_takes_too_long_has_ended_on_the_nodes(node, stuck):

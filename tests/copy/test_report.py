@@ -85,6 +85,11 @@ def test_a_slow_node_is_not_in_the_estimate_while_others_are_under_way():
     assert {node.stage for node in now.nodes if node.host != "n1"} == {NodeStage.DONE}
     assert now.left_s is not None
     assert now.left_s > world.ideal_s
+    # How long a node has taken does not grow any more when it is done.
+    until(world, world.ideal_s * 1.1 + 12)
+    for before, after in zip(now.nodes, told(world).nodes, strict=True):
+        assert 0 < before.duration_s <= world.ideal_s * 1.1 + 8
+        assert (after.duration_s > before.duration_s) == (after.host == "n1")
 
 
 def test_a_finished_node_has_all_bytes_that_it_needed():

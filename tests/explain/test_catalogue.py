@@ -20,6 +20,7 @@ from clusterctl.explain.engine import explain
 from clusterctl.explain.signature import literals
 from clusterctl.explain.table import table
 from clusterctl.node.relay.destination import _lack
+from clusterctl.node.relay.messages import Failed
 
 OWN = """
 [texts]
@@ -181,7 +182,8 @@ HOST = "demo-1"
         failures.ended_early(HOST, 1, "", spoke=True),
         failures.ended_early(HOST, 127, "", spoke=False),
         failures.unreachable_error(HOST, {"the source": "timed out"}),
-        *(failures.named_twice(HOST, "demo-0"), CommandFailed(HOST, _lack(b"/data", 30, 5), "no")),
+        failures.named_twice(HOST, Failed("it is busy"), "demo-0"),
+        CommandFailed(HOST, _lack(b"/data", 30, 5), "no"),
     ],
 )
 @pytest.mark.parametrize("more", [(), (NodeReport("demo-2"),)])

@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.results import CommandResult
 from clusterctl.jobs import deploy
 from clusterctl.jobs.deploy import (
@@ -28,7 +29,7 @@ from clusterctl.jobs.deploy import (
     ship_code,
 )
 from clusterctl.jobs.plan import JobPlan
-from clusterctl.operations.train import code_findings
+from clusterctl.operations.train import _on_all, code_findings
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
 from tests.variants import usual
@@ -203,6 +204,20 @@ def test_a_programs_folder_goes_with_it(project, weird_home):
     (weird_home / ".clusterctl/code/taken/mine.py/x").mkdir(parents=True)
     [failed] = ship_code(node, [HEAD], plain, "taken").failures
     assert "cannot put mine.py there: tar: mine.py: Cannot open: " in str(failed.error)
+
+    # What tar writes on a full disk.
+    stderr = (
+        "tar: lib/model.py: Cannot write: No space left on device\n"
+        "tar: lib/model.py: Wrote only 4096 of 10240 bytes\n"
+        "tar: Exiting with failure status due to previous errors\n"
+    )
+    full = SimpleNamespace(run=lambda *_, **__: CommandResult("demo-0", "tar", 2, "", stderr, 0.1))
+    with pytest.raises(ClusterctlError, match="Cannot write: No space left on device") as error:
+        _on_all(
+            SimpleNamespace(cluster=SimpleNamespace(name="demo")),
+            ship_code(full, [HEAD], plain, "full"),
+        )
+    assert "clusterctl disk demo" in error.value.hint
 
     (project.parent / "shared.py").write_text("shared")
     # A channel's folder that the nodes lack, with a program beside it that makes such data.

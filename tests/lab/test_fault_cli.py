@@ -74,6 +74,7 @@ def test_a_fault_is_set_listed_and_cleared(said, line, words):
         ("thaw i-0123456789abcdef0", "is not frozen"),
         ("mend demo-99", "no instance 'demo-99'"),
         ("freeze i-1", "no instance 'i-1'"),  # a node of a cluster i
+        ("mend i-99", "no instance 'i-99'"),
         ("shape all", "no rate is given"),
         ("shape all --rate 160", "not a rate: '160'"),
         ("fill all", "not an instance id: 'all'"),
@@ -100,12 +101,14 @@ def test_the_faults_of_a_host_are_set_and_undone(said, instances):
     assert f"{id}: stands still" in said(f"freeze {id}")[1]
     instances.ec2.create_tags(Resources=[id], Tags=[{"Key": "Name", "Value": "faulty-1"}])
     assert f"{id}: its link is down" in said("cut faulty-1")[1]
+    # A cluster may be called `i`: then a node's name begins as an id does.
+    instances.ec2.create_tags(Resources=[id], Tags=[{"Key": "Name", "Value": "i-1"}])
     assert f"{id}: 1 Gbit/s down and up" in said(f"shape {id} --rate 1gbit")[1]
     assert f"{id}: /data is full but for 10.0 MiB" in said(f"fill {id} --left 10MiB")[1]
     assert f"{id}: /data is read-only" in said(f"readonly {id}")[1]
     for undo in ("unshape", "drain", "writable"):
         assert "cleared" in said(f"{undo} {id}")[1]
-    assert "cleared" in said("mend faulty-1")[1]
+    assert "cleared" in said("mend i-1")[1]
     assert "cleared" in said(f"thaw {id}")[1]
     # The end of an instance removes its faults.
     said(f"cut {id}")

@@ -112,7 +112,7 @@ def test_a_cluster_from_nothing_and_back(clusterctl, name):
     on(clusterctl, head, "printf 'Host mine\\n  User me\\n' >>.ssh/config")
     before = on(clusterctl, head, look)
     again = up(clusterctl, name, 3)
-    assert f"nothing to do: {name} is up and ready" in again.err
+    assert f"nothing to launch or change in EC2: {name} is up and ready" in again.err
     assert again.out == ran.out
     assert on(clusterctl, head, look) == before
     assert on(clusterctl, head, "ssh -G mine | grep '^user '").strip() == "user me"

@@ -298,7 +298,8 @@ class CopyNode:
     """How far a copy is on one node. `stage` is connecting, comparing, copying, done or failed.
 
     `tool` fetches from S3 there. Of `needed_files`, `files` have come; `present_files` were there
-    before. What is not known is None. `exit_status`, `message` and `hint` are those of the error.
+    before. What is not known is None. `duration_s` is how long the node has taken. `exit_status`,
+    None until its end, `message` and `hint` are those of the error.
     """
 
     host: str
@@ -311,7 +312,7 @@ class CopyNode:
     needed_bytes: Optional[int] = None
     left_out: int = 0
     duration_s: float = 0.0
-    exit_status: int = 0
+    exit_status: Optional[int] = None
     message: str = ""
     hint: str = ""
 

@@ -305,7 +305,7 @@ def test_events_of_progress():
                    left_s=1.23456)  # fmt: skip
     one = {"host": "demo-0", "stage": "copying", "bytes": 1, "needed_bytes": 2, "rate": 3.7,
            "upstream": "head", "note": "n", "silent": False, "slow": False, "files": None,
-           "needed_files": None}  # fmt: skip
+           "needed_files": None, "duration_s": 0.0}  # fmt: skip
     assert to_data(view.ProgressEvent(**vars(now))) == {
         "event": "progress",
         "elapsed_s": 7.0,
