@@ -84,17 +84,16 @@ def deploy_files(
             result = run(target, first_command(len(script)), stdin=script + first)
             if "complete" not in result.stdout.splitlines():
                 reason = result.stderr.strip() or f"exit status {result.exit_status}"
-                why = f"could not be prepared: {reason}"
-                raise CommandFailed(target.host, why, _room_hint(reason))
+                raise CommandFailed(
+                    target.host,
+                    f"could not be prepared: {reason}",
+                    "make room on its disk" if os.strerror(errno.ENOSPC) in reason else "",
+                )
             if result.stdout.endswith("first\n"):
                 return replace(result, stdout=all_written)
         return run(target, UNPACK.command(*generated), stdin=update)
 
     return fan_out(one, targets)
-
-
-def _room_hint(reason: str) -> str:
-    return "make room on its disk" if os.strerror(errno.ENOSPC) in reason else ""
 
 
 def deployed_files(result: CommandResult) -> DeployedFiles:
@@ -347,8 +346,7 @@ def ship_code(
             )
             if absent:
                 raise CommandFailed(target.host, reported, _data_hint(channels[absent], code.files))
-            why = f"cannot put {code.script} there: {reported}"
-            raise CommandFailed(target.host, why, _room_hint(reported))
+            raise CommandFailed(target.host, f"cannot put {code.script} there: {reported}")
         return result
 
     return fan_out(one, targets)

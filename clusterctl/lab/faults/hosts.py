@@ -18,7 +18,7 @@ SLOWEST_BIT, FASTEST_BIT = 1_000_000, 100_000_000_000
 LARGEST_VOLUME = 2**40
 
 INSTANCE_ID = re.compile(r"i-[0-9a-f]{8,17}")
-INSTANCE_OR_ALL = re.compile(rf"{ALL}|{INSTANCE_ID.pattern}")
+_INSTANCE_OR_ALL = re.compile(rf"{ALL}|{INSTANCE_ID.pattern}")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Shape(HostFault, kind="shape", effect="shape"):
     The instance `all` stands for every host without a shape of its own, later hosts included.
     """
 
-    instance_id: str = checked(word, "an instance id", INSTANCE_OR_ALL)
+    instance_id: str = checked(word, "an instance id", _INSTANCE_OR_ALL)
     down: int = 0
     up: int = 0
 
