@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass
 
 from clusterctl.diagnosis.evidence import Frame, ProcessEvidence
-from clusterctl.diagnosis.tree import MPI_CALL, label, native_frames
+from clusterctl.diagnosis.tree import MPI_INNER, label, mpi_call, native_frames
 from clusterctl.domain.units import format_duration
 from clusterctl.node.facts.native import NativeCalls
 
@@ -31,8 +31,13 @@ class Native:
 
     @functools.cached_property
     def mpi(self) -> str:
-        last = self.frames[-1].function if self.frames else ""
-        return last.lstrip("P") if MPI_CALL.fullmatch(last) else ""
+        return mpi_call(self.frames[-1].function) if self.frames else ""
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether its calls were read, and are not within MPI."""
+        within = any(MPI_INNER.fullmatch(one.function) for one in self.frames)
+        return bool(self.frames) and not self.mpi and not within
 
     @property
     def caller(self) -> Frame | None:

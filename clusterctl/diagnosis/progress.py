@@ -9,7 +9,7 @@ from collections.abc import Sized
 from typing import Any
 
 from clusterctl.diagnosis.evidence import JobEvidence
-from clusterctl.diagnosis.repeats import Sign, signs
+from clusterctl.diagnosis.repeats import Sign, signs, stopped
 from clusterctl.domain.units import count, format_duration
 from clusterctl.explain.stalls import Stall, stalls
 
@@ -34,6 +34,8 @@ SILENT_STEPS = 10
 MOST = 1e12
 # A step is surely repeated if it was printed so many times as often as each of so many before.
 OFTEN, FEW_STEPS = 3, 3
+# Of so many lines at a log's end it is asked which of their kinds go on.
+MOST_LINES = 1000
 _STEP = re.compile(
     r"(?i)\b(?:step|epoch|iter(?:ation)?|batch)s?\b\W*\d|(?:images?|img|samples?|it|tokens?)/s(?:ec)?\b"
     r"|\bs/(?:it|step)\b|^\s*\d+(?:/\d+)?\s+[\[\d.=>-]"
@@ -134,9 +136,22 @@ class StepSigns:
         return Sign.REPEATED if is_long else Sign.UNCLEAR
 
     @functools.cached_property
+    def stopped(self) -> str:
+        """The last line of steps that have stopped while other lines go on; empty without one."""
+        first = self.job.log_first
+        first = () if first == self.job.log[: len(first)] else first
+        early = [line for line in first if is_step(line)]
+        late = [self.job.log[at] for at in self.signs]
+        found = [*(Sign.STEP for _ in early), *self.signs.values()]
+        return stopped([*early, *late][-MOST_LINES:], found[-MOST_LINES:])
+
+    @functools.cached_property
     def is_unclear(self) -> bool:
-        """Whether only lines that may repeat a step show progress: nothing follows from them."""
-        return bool(self.advances) and self.repeats is Sign.UNCLEAR and not self._last_row
+        """Whether only lines that may repeat a step, or be no steps of the job, show progress:
+        nothing follows from them."""
+        if not self.advances or self._last_row:
+            return False
+        return self.repeats is Sign.UNCLEAR or bool(self.stopped)
 
     @functools.cached_property
     def stall(self) -> Stall | None:

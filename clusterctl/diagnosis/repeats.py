@@ -43,6 +43,15 @@ _STEPS = ("step", "iter", "iteration")
 _RECENT = 8
 # So many speeds fall one after another by chance in one of 120 cases.
 _ENOUGH = 5
+# What differs between the lines of one series: stamps and levels in front, values with their
+# units, and how a bar is drawn.
+_VALUE = re.compile(
+    r"(?i)<std(?:out|err)>|(?<![a-z])[+-]?\.?\d[\w.:,/+-]*"
+    r"|\b(?:nan|inf|(?:s|ms|it|sec|batch|step|sample|image)s?/\w+|days?|eta|info|debug)\b"
+)
+_WORD = re.compile(r"[^\W\d_]{2,}")
+# A series is regular if it has so many lines, and others came between them so often.
+_MOST_MISSED, _TURNS = 10, 3
 
 
 class Sign(Enum):
@@ -108,6 +117,38 @@ def signs(lines: Sequence[str], more: Iterable[str] = ()) -> list[Sign]:
         known.append(now)
         counted.append(counters)
     return found
+
+
+def stopped(lines: Sequence[str], found: Sequence[Sign]) -> str:
+    """Return the last line of a series that has stopped while others that it took turns with go on.
+
+    It is empty without one. `lines` are about steps, and `found` is what they show. A series are
+    the lines with the same words, of all ranks. It has stopped if ten of its lines are missing, and
+    more than ever came between two of them. Another one may have followed it, as epochs follow a
+    warm-up, and one of which only the others tell a loss is none of the job's steps.
+    """
+    words = [tuple(_WORD.findall(_VALUE.sub(" ", _WHOSE.sub(" ", line)))) for line in lines]
+    places: dict[tuple[str, ...], list[int]] = {}
+    for at, form in enumerate(words):
+        places.setdefault(form, []).append(at)
+    for own in places.values():
+        turns = [b - a - 1 for a, b in zip(own, own[1:]) if b - a > 1]
+        if len(own) < _MOST_MISSED or len(turns) < _TURNS:
+            continue
+        after, half = range(own[-1] + 1, len(lines)), (own[-1] + len(lines)) // 2
+        begun = {one: its for one, its in places.items() if its[0] > own[-1]}
+        follows = any(
+            its[-1] >= half and sum(found[one] is Sign.STEP for one in its) >= _TURNS
+            for its in begun.values()
+        )
+        here = [one for one in after if words[one] not in begun]
+        missed = len(here) * len(own) / sum(turns)
+        is_long = missed >= _MOST_MISSED and len(here) > 1.5 * max(turns) + 2
+        results = {value for one in here for value in _RESULT.findall(lines[one])}
+        is_other = len(results) > 1 and not _RESULT.search(lines[own[-1]])
+        if is_long and not follows and not is_other:
+            return lines[own[-1]]
+    return ""
 
 
 def _begins_again(now: _Line, before: _Line, of_form: dict[tuple[str, str], set[int]]) -> bool:

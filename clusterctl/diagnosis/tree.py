@@ -23,6 +23,10 @@ from clusterctl.node.facts.native import NativeCalls
 MOST_CHARACTERS = 60
 # A call of MPI in C, or in Fortran. Open MPI's own functions have the names of its profiling ones.
 MPI_CALL = re.compile(r"P?MPI_[A-Z]\w+|p?mpi_[a-z_]+_")
+# What a call of MPI jumps to: an optimiser may leave no frame of the call itself.
+MPI_TARGETS = re.compile(r"(?i)(?:ompi_mpi|MPII|internal)_(init|finalize|abort)(?:_thread)?")
+# Functions within MPI of which no name of a call follows.
+MPI_INNER = re.compile(r"(?:ompi|mca|MPIR|MPID|MPIDI|MPIC|PMI\w*)_\w+")
 _NATIVE_SYMBOL = re.compile(r"(?:\+0x[0-9a-f]+|@+[\w.]+|\(.*\)|0x[0-9a-f]+)")
 
 
@@ -71,11 +75,19 @@ def label(frame: Frame) -> str:
     return f"{frame.function} ({name})" if name else frame.function
 
 
+def mpi_call(function: str) -> str:
+    """Return the call of MPI that a function is, or is jumped to from; empty for any other."""
+    target = MPI_TARGETS.fullmatch(function)
+    if target:
+        return f"MPI_{target[1].capitalize()}"
+    return function.lstrip("P") if MPI_CALL.fullmatch(function) else ""
+
+
 def native_frames(calls: NativeCalls) -> tuple[Frame, ...]:
     """Return the calls as frames, from the program's first own one to the call of MPI."""
     frames = [Frame(one.function, one.file, one.line, one.native) for one in calls.frames]
     own = [at for at, one in enumerate(frames) if one.function in ("main", "MAIN__", "<module>")]
-    ends = [at for at, one in enumerate(frames) if MPI_CALL.fullmatch(one.function)]
+    ends = [at for at, one in enumerate(frames) if mpi_call(one.function)]
     return tuple(frames[own[0] if own else 0 : (ends[0] if ends else len(frames)) + 1])
 
 

@@ -9,6 +9,7 @@ would tell them apart.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -309,6 +310,9 @@ def _open(scene: Scene) -> str:
     silence = "no step was observed"
     if scene.is_unclear:
         silence = "its log may repeat one step"
+        if scene.stopped:
+            line = textwrap.shorten(scene.stopped, 60, placeholder=" …")
+            silence = f"lines such as `{line}` have stopped in its log, while others go on"
     elif scene.silent_for_steps >= SILENT_STEPS:
         silence = (
             f"it has shown no step{scene.since}, and one came every "

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MOST_DIGITS = 18  # of a whole number: it has 64 bits
 MOST_RANKS = 1 << 20  # of a job; a size or a rank beyond is not known
 LONGEST_LINE = 4096  # characters that are read of a line
+_COLOUR = re.compile(r"\x1b\[[0-9;:]{0,40}[mK]")
 _LONG = re.compile(rf"\d{{{MOST_DIGITS + 1},}}")
 
 
@@ -28,6 +29,7 @@ def whole(text: AnyStr, most: int = 10**MOST_DIGITS) -> int | None:
 
 def legible(line: str) -> str:
     """Return a line as it can be read and shown: its beginning, in characters that UTF-8 has,
-    without line ends in it, and with … for a number that is too long to be one."""
+    without line ends and colours in it, and with … for a number that is too long to be one."""
     line = line[:LONGEST_LINE].encode(errors="replace").decode().replace("\n", " ")
+    line = _COLOUR.sub("", line)
     return _LONG.sub("…", line)

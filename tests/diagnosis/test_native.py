@@ -320,3 +320,26 @@ def test_a_rank_of_two_outside_a_collective(quiet_s, call, state, severity):
     assert [(one.severity.value, one.ranks) for one in found] == [(severity, (1,))] * bool(severity)
     for one in found:
         assert "is in trade ring.c:7, not in MPI for 1 min 00 s: rank 0 waits in " in one.message
+
+
+def jumped(function: str) -> NativeCalls:
+    """Return the calls of a rank whose call of MPI has left no frame of its own."""
+    frames = (NativeFrame("main", "/home/u/ring.c", 20), NativeFrame(function, MPI))
+    return NativeCalls(5, (*frames, NativeFrame("usleep", LIBC)), "gdb", held_s=0.4, same=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("ompi_mpi_finalize", "MPI_Finalize"),
+        ("internal_Finalize", "MPI_Finalize"),
+        ("ompi_request_default_wait", ""),
+        ("MPIR_Wait_impl", ""),
+    ],
+)
+def test_a_rank_in_a_call_of_mpi_without_a_frame_of_its_own_is_in_mpi(function, words):
+    steps = tuple(f"step {n} loss 0.1" for n in range(90))
+    evidence = in_c(3, r0=calls("MPI_Allreduce"), r1=jumped(function), r2=calls("MPI_Allreduce"))
+    found = diagnose(with_job(evidence, log=steps, log_silent_s=200.0, age_s=900.0))
+    assert "not in MPI" not in " ".join(one.message for one in found.findings)
+    assert not words or (found.exit_status == 2 and words in found.verdict)

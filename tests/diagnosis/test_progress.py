@@ -474,6 +474,109 @@ def test_whoever_repeats_a_step_is_not_accused_of_it(lines):
     assert diagnose(with_rank(evidence, *range(8), samples=works)).exit_status == 0
 
 
+def turns(*texts: str, steps: int = 60, each: tuple[int, ...] = ()) -> list[str]:
+    """Return the lines of these forms in turns. `each`: how many steps a line of a form has."""
+    every = each or (1,) * len(texts)
+    return [
+        text.format(n=n, x=f"0.{7 * n % 89 + 10}")
+        for n in range(steps)
+        for text, one in zip(texts, every)
+        if n % one == 0
+    ]
+
+
+def goes_on(text: str, lines: int, start: int = 60) -> list[str]:
+    return [text.format(n=n, x=f"0.{7 * n % 89 + 10}") for n in range(start, start + lines)]
+
+
+REAL, DATA = "step {n} loss {x}", "step {n} done by data thread"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # A prefetcher, a logger or a monitor goes on counting while the job stands.
+        [*turns(REAL, DATA, each=(1, 3)), *goes_on(DATA, 12)],
+        [*turns(REAL, DATA), *goes_on(DATA, 12)],
+        [*turns(DATA, REAL, each=(1, 2)), *goes_on(DATA, 30)],
+        [
+            *turns("[1,0]<stdout>:" + REAL, "[1,0]<stdout>:" + DATA),
+            *goes_on("[1,0]<stdout>:" + DATA, 15),
+        ],
+        [*turns("rank 0: " + REAL, "rank 1: " + REAL, DATA), *goes_on(DATA, 40)],
+        [*turns("step {n}", "batch {n} read ahead"), *goes_on("batch {n} read ahead", 15)],
+        [*turns("{n}/100 [00:10<00:20, 3.1it/s]", DATA), *goes_on(DATA, 15)],
+        # One line of another form has followed since.
+        [*turns(REAL, DATA), "step 60 begins a checkpoint", *goes_on(DATA, 40)],
+    ],
+)
+@pytest.mark.parametrize("first", [0, 40])
+def test_steps_that_have_stopped_while_another_thread_counts_are_not_known(lines, first):
+    """With `first`, the hang has lasted for longer than the log's end reaches back."""
+    log = lines + goes_on(DATA if DATA[-6:] in lines[-1] else "batch {n} read ahead", 200, 100)
+    kept = {"log": tuple(log[-200:] if first else lines), "log_first": tuple(lines[:first])}
+    evidence = job_of(log_added=(lines[-1],), quiet_s=0.1, age_s=400.0, **kept)
+    evidence = with_rank(evidence, 5, samples=samples(own("nap")))
+    found = diagnose(evidence)
+    assert found.exit_status == 3
+    assert "have stopped in its log, while others go on" in found.verdict
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # Lines of another form follow the first ones, or come between them.
+        [*turns("warm-up step {n}", DATA), *turns(REAL, DATA, steps=90)],
+        [*turns("warm-up step {n}", DATA), *turns("epoch {n} loss {x}", steps=90)],
+        [*turns(REAL, DATA), *goes_on("evaluation, batch {n}", 50, 0)],
+        [*turns(REAL, "step {n}: saved", each=(1, 10)), *goes_on("evaluation, batch {n}", 50, 0)],
+        (turns(REAL, steps=20) + goes_on("evaluation, batch {n}", 30, 0)) * 5,
+        [*(turns(REAL, steps=20) + goes_on("evaluation, batch {n}", 30, 0)) * 5, *goes_on(REAL, 4)],
+        # Some lines come more often than others.
+        turns("step {n}", REAL, each=(1, 10)),
+        [*turns(REAL, "step {n}", each=(10, 1)), *goes_on("step {n}", 9, 61)],
+        turns(REAL, "step {n} checkpoint saved", steps=90, each=(1, 25)),
+        turns("rank 0 step {n} loss {x}", "rank 1 step {n} loss {x}", "rank 2 step {n} loss {x}"),
+        [f"[1,{(5 * n) % 8}]<stdout>:step {n // 8} loss 0.{n % 7}" for n in range(300)],
+        [f"step {n} {('cat', 'dog', 'bird', 'fox')[n * n % 4]} loss 0.{n % 7}" for n in range(200)],
+        # The last line of an epoch is another one.
+        (
+            turns("{n}/50 [==>...] - ETA: 3s - loss: {x}", steps=50)
+            + ["50/50 [=====] - 9s 12ms/step - loss: 0.5 - val_loss: 0.6"]
+        )
+        * 4,
+        # Bars, colours, and numbers that are written otherwise.
+        [f"\x1b[32mstep {n}\x1b[0m loss {'1e-05' if n > 30 else 0.01}" for n in range(90)],
+        [f"{n}/90 [01:00<00:20, {'1.5s/it' if n > 30 or n % 3 else '1.5it/s'}]" for n in range(90)],
+        [f" {n}%|{'█' * (n // 9)}| {n}/90 [{n}:07, 1.5it/s]" for n in range(90)],
+        [f"step {n} loss {'nan' if n > 40 or n % 5 == 0 else 0.5}" for n in range(90)],
+        # A prefetcher that has read all.
+        [*turns(REAL, "batch {n} read ahead"), *goes_on(REAL, 80)],
+        # Each host writes its output in blocks.
+        [
+            line
+            for at in range(0, 90, 30)
+            for text in ("step {n} loss {x}", "step {n} at 9 img/s")
+            for line in goes_on(text, 30, at)
+        ],
+    ],
+)
+def test_a_healthy_log_of_several_kinds_of_lines_shows_its_steps(lines):
+    evidence = job_of(stack=STEP, log=tuple(lines), log_added=tuple(lines[-2:]), quiet_s=0.1)
+    assert diagnose(evidence).exit_status == 0
+
+
+def test_ranks_that_are_seen_to_work_are_healthy_though_some_lines_have_stopped():
+    lines = (
+        *turns("step {n} of the teacher", "step {n} of the student"),
+        *goes_on("step {n} of the student", 90),
+    )
+    evidence = job_of(stack=STEP, log=lines, log_added=lines[-2:], quiet_s=0.1)
+    assert diagnose(evidence).exit_status == 3
+    works = used(samples(own("augment"), STEP, own("augment", 31)))
+    assert diagnose(with_rank(evidence, *range(8), samples=works)).exit_status == 0
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.sampled_from(("", "[1,{rank}]<stdout>:", "rank {rank} ", "[{step}/90] ", "{rank}: ")),

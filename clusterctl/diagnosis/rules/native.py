@@ -83,7 +83,7 @@ def awaited(scene: Scene) -> Iterator[Cause]:
     """A rank that another one waits for, and that is in no call of MPI."""
     for number, peer in _waits(scene).items():
         late = scene.by_number.get(peer)
-        if not late or not late.native.frames or late.native.mpi:
+        if not late or not late.native.is_outside:
             continue
         waiting = scene.by_number[number]
         yield Cause(
@@ -112,7 +112,9 @@ def collectives(scene: Scene) -> Iterator[Cause]:
     is_one = any(COLLECTIVE.fullmatch(several[0].native.mpi) for several in groups.values())
     if not scene.stands_still or scene.moves or not is_one or len(read) < len(scene.ranks[:MOST]):
         return
-    outside = [one for one in read if not one.native.mpi]
+    outside = [one for one in read if one.native.is_outside]
+    if any(not one.native.mpi and one not in outside for one in read):
+        return  # in a call of MPI that is not known
     if not outside and len(groups) > 1:
         found = different_calls(scene, groups)
         ahead = any(map(LEAVES_EARLY.match, groups))
