@@ -43,6 +43,8 @@ BY_HAND = ("imagenet_resnet", "examples/horovod/tensorflow/imagenet_resnet")
 # Keys and other jobs; in a working folder also what Python and clusterctl write next to a program.
 NO_RESULTS = set(map(os.fsdecode, OF_HOME))
 NEXT_TO_A_PROGRAM = {"__pycache__", SHIPPED}
+# What clusterctl itself writes next to the shipped trainer, also while jobs run there.
+HOSTS = "examples/horovod/tensorflow/hosts"
 MOST_UNREAD = 5
 CLOCK_SLACK_S = 0.1  # the heartbeat has one decimal, and times of change lag by a tick
 
@@ -231,10 +233,13 @@ def list_files(tree: OutputFolder) -> tuple[list[tuple[str, os.stat_result]], li
     since, until = tree.since or 0.0, tree.until or float("inf")
     shipped = shipped_files(tree.shipped)
     left_out = NO_RESULTS if tree.is_whole else NO_RESULTS | NEXT_TO_A_PROGRAM
+    hosts = str(Path.home() / HOSTS)
     for root, folders, names in os.walk(tree.path, onerror=note):
         folders[:] = sorted(set(folders) - left_out)
         for name in sorted(set(names) - left_out):
             path = os.path.join(root, name)  # noqa: PTH118
+            if path == hosts:
+                continue
             try:
                 status = os.lstat(path)
             except OSError as error:  # a file that was removed meanwhile is no loss

@@ -139,6 +139,18 @@ def test_a_folder_that_the_node_needs_is_not_searched_nor_are_keys(tmp_path, mon
         assert (found.names, len(found.unread)) == ((), 1)
 
 
+def test_the_hosts_file_that_follows_the_cluster_is_no_result(tmp_path, monkeypatch):
+    """A quarantine rewrites it while a job runs next to it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    examples = tmp_path / "examples/horovod/tensorflow"
+    for path in (examples / "hosts", examples / "own/hosts"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("10.0.0.4 slots=8\n")
+    found = found_in(OutputFolder("", str(examples), FILES, since=1.0), named=True)
+    assert found is not None
+    assert found.names == ("own/hosts",)
+
+
 def test_one_job_that_cannot_be_read_hides_no_other(tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "JOBS", tmp_path)
     ids = [f"20261127-00000{n}-abcd" for n in range(3)]
