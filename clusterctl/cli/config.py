@@ -207,6 +207,6 @@ def schema(words: tuple[str, ...]) -> None:
     if not results:
         hint = "see clusterctl --help"
         if isinstance(command, click.Group):
-            hint = f"name one of its commands: {', '.join(command.list_commands(context))}"
+            hint = f"name one of its commands: {', '.join(sorted(command.commands))}"
         raise UsageError(f"no command with --json: {' '.join(words)}", hint)
     output.data(json_schema.result_schema(results[0]))

@@ -549,7 +549,7 @@ def test_a_fetch_of_a_model_goes_on_where_it_was_interrupted(quiet, tmp_path):
     assert not [*place.glob(".*")]
     # What the job has removed since stays here, and is named.
     quiet.on(0, f"rm {folder}/model/a")
-    quiet.ends(0, "no longer on the nodes: model/a\n", "fetch", job, str(place), "--verify")
+    quiet.ends(0, "here, but not on the nodes: model/a\n", "fetch", job, str(place), "--verify")
     assert (place / "model" / "a").read_text() == "small\n"
     # A folder of the user's that has such a file is left as it is.
     (tmp_path / "own" / "model" / "1").mkdir(parents=True)

@@ -321,9 +321,10 @@ def job_processes(
     wanted -= ancestors(processes, own)
     if any_launcher:
         # torchrun and the like, which would start their ranks again. What has written a title over
-        # its environment is known as theirs only by its parent.
+        # its environment is known as theirs only by its parent, and not whose job it is.
         above = {pid for one in wanted for pid in ancestors(processes, one)}
-        above |= {one.ppid for one in processes.values() if one.is_unreadable} & {*processes}
+        if job is None:
+            above |= {one.ppid for one in processes.values() if one.is_unreadable} & {*processes}
         above -= wanted | ancestors(processes, own)
         starters = {pid for pid in above if is_starter(processes[pid])}
         for pid in starters:

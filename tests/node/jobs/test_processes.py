@@ -180,6 +180,8 @@ def test_ranks_with_titles_are_those_of_the_torchrun_that_has_started_them(title
     mark_ranks(found)
     roles = {one.pid: one.role for one in found}
     assert roles == {7: "launcher", 8: "rank", 9: "rank"}
+    # Whose job they are is not known: who ends one job by its id must not end these.
+    assert processes.job_processes(listed, 99, job="j1", any_launcher=True) == []
 
 
 def test_a_torchrun_above_ranks_is_their_launcher_on_hosts_of_no_cluster():
