@@ -246,8 +246,7 @@ class ClusterCommand(click.Command):
         ):
             return args
         here = clusters_here(given)
-        command = ["--", *ctx.meta["command"]] if "command" in ctx.meta else []  # of `ssh`
-        named = shlex.join([here[0] if len(here) == 1 else "NAME", *args, *command])
+        named = shlex.join([here[0] if len(here) == 1 else "NAME", *args])
         if self.explicit or len(here) != 1:
             if here:
                 there = f"here {'is' if len(here) == 1 else 'are'} {', '.join(here)}"

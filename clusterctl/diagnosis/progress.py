@@ -237,11 +237,10 @@ class StepSigns:
         if self._measured_s:
             return self._measured_s
         steps = float(sum(is_step(line) for line in self.job.log))
-        bytes_here = sum(len(line) + 1 for line in self.job.log)
         if steps < MOST_OF_A_LOG or self.job.log_silent_s is None or not self.job.age_s:
             return 0.0
         # The evidence has the end of a long log.
-        steps *= max(1.0, self.job.log_bytes / bytes_here)
+        steps *= max(1.0, self.job.log_bytes / self.job.log_kept_bytes)
         return max(0.0, self.job.age_s - self.job.log_silent_s) / steps
 
     @functools.cached_property

@@ -17,7 +17,8 @@ MOST_DIGITS = 18  # of a whole number: it has 64 bits
 MOST_RANKS = 1 << 20  # of a job; a size or a rank beyond is not known
 LONGEST_LINE = 4096  # characters that are read of a line
 _COLOUR = re.compile(r"\x1b\[[0-9;:]{0,40}[mK]")
-_LONG = re.compile(rf"\d{{{MOST_DIGITS + 1},}}")
+# The decimals of a loss have up to 21 digits. Nothing reads those as a whole number.
+_LONG = re.compile(rf"(?<![\d.])\d{{{MOST_DIGITS + 1},}}|\d{{100,}}")
 
 
 def whole(text: AnyStr, most: int = 10**MOST_DIGITS) -> int | None:

@@ -231,7 +231,7 @@ class Ec2Explanation:
         instance = newest(of_node)
         if instance and instance.node.state in AWAKE:
             has = f"{NOT_KNOWN}: EC2 has {instance.node.instance_id} as {describe_state(instance)}"
-            if notice:
+            if notice and instance_id:
                 has += f", and had given notice: {notice['action']} at {notice['time']}"
             return has
         why = why_gone(instance, notice)

@@ -715,3 +715,13 @@ def test_who_hands_out_work_and_rests_between_is_no_fault_of_a_program_that_prin
     found = diagnose(with_rank(evidence, 0, samples=(looks[0], rests, looks[2])))
     assert any(one.check == "rank.apart" for one in found.findings) == named
     assert found.exit_status == (2 if named else 3)
+
+
+@pytest.mark.parametrize("text", ["step {} loss 0.5", "\x1b[32mINFO\x1b[0m step {} loss 0.5\x1b[K"])
+def test_the_usual_time_of_a_step_is_that_of_the_log_as_it_was_written(text):
+    """Whose lines have no times: the job's age over the steps of the whole log."""
+    lines = tuple(text.format(number) for number in range(1000))
+    bytes_ = sum(len(line) + 1 for line in lines)
+    job = {"log_bytes": bytes_, "age_s": 60_250.0, "quiet_s": 250.0}
+    evidence = job_of(log=lines[-100:], log_first=lines[:1], **job)
+    assert Scene(evidence).rhythm_s == pytest.approx(60, rel=0.03)

@@ -150,6 +150,8 @@ def test_so_much_is_read_of_a_line():
         assert [len(one) for one in several] == [LONGEST_LINE, 1, 3, 1]
         assert several[1:] == ("…", "a b", "?")
     assert legible(f"step {'9' * 18}") == f"step {'9' * 18}"
+    # Decimals of a loss, as Python prints a float32.
+    assert legible("Epoch 1 loss 0.00037501711631193757") == "Epoch 1 loss 0.00037501711631193757"
 
 
 def test_a_whole_number():
