@@ -23,13 +23,12 @@ import click
 
 from clusterctl.domain.errors import ClusterctlError, HostError, UsageError
 from clusterctl.domain.findings import Finding
+from clusterctl.node.untrusted import COLOUR
 
-# SGR colours, and erasing to the end of the line (K).
-_COLOUR = r"\x1b\[[0-9;:]*[mK]"
 # C0 and C1 (\x9b is another ESC [), and bytes that are not UTF-8, decoded as surrogates.
 _CONTROL = r"\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff"
-_IN_LINES = re.compile(rf"({_COLOUR})|[\b\r{_CONTROL}]")
-_IN_STREAMS = re.compile(rf"({_COLOUR})|[{_CONTROL}]")  # progress bars use \b and \r
+_IN_LINES = re.compile(rf"({COLOUR})|[\b\r{_CONTROL}]")
+_IN_STREAMS = re.compile(rf"({COLOUR})|[{_CONTROL}]")  # progress bars use \b and \r
 # Exit status if the reader of the output closed it: 128 + SIGPIPE, as shells report it.
 BROKEN_PIPE_STATUS = 141
 # Exit status after Ctrl-C: 128 + SIGINT.

@@ -149,8 +149,8 @@ def last_line(text: str) -> str:
     """Return the last line of a program's stderr that gives a reason, as the last line of most
     programs does.
 
-    Lines with which tar ends are left out, unless there is no other. For an empty text it is "no
-    message".
+    Lines with which tar, gzip and pip end are left out, unless there is no other. For an empty text
+    it is "no message".
     """
     lines = text.strip().splitlines() or ["no message"]
     return next((line for line in reversed(lines) if not _CLOSING.match(line)), lines[-1])

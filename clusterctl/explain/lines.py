@@ -79,7 +79,8 @@ def clean(text: str) -> str:
 
 
 def tag_of(raw: str) -> str:
-    """Return the rank in a line's tag, or "" if the line has no tag."""
+    """Return what tells the writers of lines apart: the rank in a line's tag, or the number of its
+    label; "" if the line has neither."""
     if label := _LABEL.match(raw):
         return label[1]
     tag = _TAG.search(raw)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 MOST_DIGITS = 18  # of a whole number: it has 64 bits
 MOST_RANKS = 1 << 20  # of a job; a size or a rank beyond is not known
 LONGEST_LINE = 4096  # characters that are read of a line
-_COLOUR = re.compile(r"\x1b\[[0-9;:]{0,40}[mK]")
+# SGR colours, and erasing to the end of the line (K).
+COLOUR = r"\x1b\[[0-9;:]*[mK]"
 # The decimals of a loss have up to 21 digits. Nothing reads those as a whole number.
 _LONG = re.compile(rf"(?<![\d.])\d{{{MOST_DIGITS + 1},}}|\d{{100,}}")
 
@@ -32,5 +33,5 @@ def legible(line: str) -> str:
     """Return a line as it can be read and shown: its beginning, in characters that UTF-8 has,
     without line ends and colours in it, and with … for a number that is too long to be one."""
     line = line[:LONGEST_LINE].encode(errors="replace").decode().replace("\n", " ")
-    line = _COLOUR.sub("", line)
+    line = re.sub(COLOUR, "", line)
     return _LONG.sub("…", line)

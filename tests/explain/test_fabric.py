@@ -90,6 +90,14 @@ def test_a_wrong_argument_after_a_failure_of_cuda_is_not_certain():
     assert not explain([failed + argument]).is_certain
 
 
+def surely(signature, log):
+    """Return the explanation of a log of which this signature is certainly the cause."""
+    found = explain([log])
+    assert found.lead and found.lead.signature.id == signature
+    assert found.is_certain
+    return found
+
+
 def test_the_line_that_an_exception_goes_on_with_is_not_preceded_by_it():
     log = (
         "Traceback (most recent call last):\n"
@@ -99,9 +107,7 @@ def test_the_line_that_an_exception_goes_on_with_is_not_preceded_by_it():
         "The detected CUDA version (11.8) mismatches the version that was used to compile\n"
         "PyTorch (12.4). Please make sure to use the same CUDA versions.\n"
     )
-    found = explain([log])
-    assert found.lead and found.lead.signature.id == "torch.cuda-mismatch"
-    assert found.is_certain
+    surely("torch.cuda-mismatch", log)
 
 
 def test_a_driver_that_cannot_probe_a_gpu_leads_to_the_reason_that_it_names():
@@ -110,7 +116,5 @@ def test_a_driver_that_cannot_probe_a_gpu_leads_to_the_reason_that_it_names():
         "NVRM: BAR1 is 0M @ 0x0 (PCI:0000:14:00.0)\n"
         "NVRM: The NVIDIA probe routine failed for 1 device(s).\n"
     )
-    found = explain([log])
-    assert found.lead and found.lead.signature.id == "gpu.bar"
-    assert found.is_certain
+    found = surely("gpu.bar", log)
     assert all("broken" not in one.cause for one in found.firsts)

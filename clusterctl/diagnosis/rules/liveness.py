@@ -371,7 +371,8 @@ def _stopped(
         of = scene.hints.on(host, f"cat /proc/{process.pid}/cgroup")
         return (
             "frozen by its cgroup, as a paused container is",
-            f"let it go on: docker unpause, or 0 into cgroup.freeze of its cgroup: {of}",
+            "let it go on: docker unpause, or 0 into cgroup.freeze of its cgroup (of version 1: "
+            f"THAWED into freezer.state): {of}",
         )
     goes_on = scene.hints.on(host, f"kill -CONT {pids}")
     if not asks_user(process.last.syscall):

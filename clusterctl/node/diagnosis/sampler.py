@@ -582,11 +582,10 @@ def or_frozen(pid: int, state: str, channel: str) -> str:
     into get_signal. In version 1 the process stays where it was, in state D."""
     lines = text_of(f"/proc/{pid}/cgroup").splitlines() if state == "D" else []
     paths = [line.split(":", 2)[2] for line in lines if ":freezer:" in line]
-    said = [text_of(f"/sys/fs/cgroup/freezer{path}/freezer.state") for path in paths]
+    states = [text_of(f"/sys/fs/cgroup/freezer{path}/freezer.state") for path in paths]
     is_trapped = state == "S" and channel in ("get_signal", "do_freezer_trap")
-    return (
-        "F" if is_trapped or any(one.startswith(("FROZEN", "FREEZING")) for one in said) else state
-    )
+    is_frozen = is_trapped or any(one.startswith(("FROZEN", "FREEZING")) for one in states)
+    return "F" if is_frozen else state
 
 
 def tasks_of(pid: int) -> list[int]:
