@@ -563,7 +563,7 @@ EXAMPLES = {
     "mnist": ("--script", "~/examples/horovod/mnist/mnist_hvd.py", "--", *LONG),
     "cifar10": ("--script", "~/examples/horovod/cifar10/keras_cifar10.py", "--", *LONG),
 }
-LOOKS = 17
+LOOKS = 8
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
