@@ -218,10 +218,11 @@ def launched_pair(lab):
     cluster.ctl("down", "--yes", "--discard-results")
 
 
-# Removes all files that tests have left, of which some cannot be read, and the kernel's messages.
+# Removes all files that tests have left, of which some cannot be read, also beside the examples,
+# which are kept; and the kernel's messages.
 TIDY = """chmod -R u+rwX . 2>/dev/null
 ls -A | grep -vxF {kept} | tr '\\n' '\\0' | xargs -0r rm -rf --
-rm -rf .clusterctl/jobs .clusterctl/code
+rm -rf .clusterctl/jobs .clusterctl/code examples/horovod/*/imagenet_resnet*
 sudo -n sh -c 'rm -rf /data/* /etc/clusterctl-lab/kmsg'
 """
 

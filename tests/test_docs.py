@@ -162,6 +162,11 @@ def show(page: Path, home: Path, shell) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def test_the_site_has_every_page():
+    named = set(re.findall(r"(\S+\.md)$", (CHECKOUT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert named == {"index.md", *(page.name for page in PAGES)} - {"README.md"}
+
+
 def in_order(page: Path) -> int:
     return (*FIRST, "", *LAST).index(page.name if page.name in (*FIRST, *LAST) else "")
 

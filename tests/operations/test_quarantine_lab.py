@@ -43,8 +43,17 @@ def test_every_command_is_known_here():
     assert from_others <= {"diagnose", "explain", "watch", "serve", "predict"}
 
 
+@pytest.fixture
+def in_service(pair):
+    """Yield the cluster. No node of it stays in quarantine, even if the test fails."""
+    yield pair
+    for index in ("0", "1"):
+        pair.ctl("release", index)
+
+
 @pytest.mark.all
-def test_quarantine_replacement_and_release(pair):
+def test_quarantine_replacement_and_release(in_service):
+    pair = in_service
     status, out, err = pair.ctl("quarantine", "1", "--reason", "GPU 0 lost")
     assert (status, out) == (0, "pair-1: in quarantine; 1 node in service, with 1 slot\n"), err
     with pair.fault(1, "freeze", "thaw"):
