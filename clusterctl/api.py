@@ -26,7 +26,7 @@ from clusterctl.cli.copy.options import CopyOptions, request_of, url_access
 from clusterctl.cli.main import cli
 from clusterctl.cli.spec_options import layers
 from clusterctl.config import load_settings, settings_of
-from clusterctl.configuration.effective import SpecDraft
+from clusterctl.configuration.options import SpecDraft
 from clusterctl.copy.report import TransferReport
 from clusterctl.diagnosis.verdict import Diagnosis
 from clusterctl.diagnosis.verdict import diagnose as conclude

@@ -20,8 +20,7 @@ from clusterctl.cli.node_options import check_nodes, refuse_while_job_runs
 from clusterctl.cli.params import dry_run_option, indices_argument, json_option, yes_option
 from clusterctl.cli.spec_options import click_option, flags_of, layers, spec_options
 from clusterctl.cli.status import print_nodes, with_counts
-from clusterctl.configuration.effective import SpecDraft
-from clusterctl.configuration.options import OPTIONS
+from clusterctl.configuration.options import OPTIONS, SpecDraft
 from clusterctl.domain.cluster import Cluster, ClusterSpec, Market, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity

@@ -105,7 +105,7 @@ def _prepared(
 ) -> tuple[Launcher, ClusterSpec]:
     """Return the launcher and the cluster to launch. Raises UsageError."""
     from clusterctl.cli.spec_options import layers
-    from clusterctl.configuration.effective import SpecDraft
+    from clusterctl.configuration.options import SpecDraft
     from clusterctl.operations.launcher import Launcher
     from clusterctl.operations.selftest import NODES, selftest_spec
 

@@ -12,11 +12,11 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext
 from clusterctl.cli.params import completions
-from clusterctl.configuration.effective import SpecDraft
 from clusterctl.configuration.options import (
     LAUNCH,
     TAG,
     Option,
+    SpecDraft,
     ValueKind,
     Values,
     environment_values,
