@@ -46,7 +46,7 @@ from clusterctl.operations.diagnose import collect
 from clusterctl.operations.fetch import Fetched, Scope
 from clusterctl.operations.fetch import fetch as fetch_job
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.ownership import NotLaunchedHere
+from clusterctl.operations.site import NotLaunchedHere
 from clusterctl.operations.train import (
     Retries,
     machines_of,

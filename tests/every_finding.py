@@ -49,8 +49,8 @@ from clusterctl.operations.disk import SlowDisk, findings_of
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.losses import Losses, Written
-from clusterctl.operations.ownership import others_finding
 from clusterctl.operations.results import Results
+from clusterctl.operations.site import others_finding
 from clusterctl.operations.status import ClusterStatus
 from clusterctl.operations.train import code_findings, leftovers, unreachable_findings
 from clusterctl.operations.tuning import Tuning

@@ -162,7 +162,7 @@ class AppContext:
         MissingTool if the folder has the key of an earlier cluster of that name."""
         from clusterctl.node.jobs.folder import text_in
         from clusterctl.operations.access import open_access
-        from clusterctl.operations.ownership import check_not_anothers
+        from clusterctl.operations.site import check_not_anothers
         from clusterctl.operations.status import Ec2Explanation
 
         self.ssh_user = cluster.ssh_user

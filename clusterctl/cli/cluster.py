@@ -651,7 +651,7 @@ def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> No
     it cannot ask, click.Abort.
     """
     from clusterctl.operations.losses import Losses, ResultsAtRisk
-    from clusterctl.operations.ownership import others_finding
+    from clusterctl.operations.site import others_finding
 
     if not (found.instances or found.others):
         return
@@ -697,7 +697,7 @@ def _check_nodes_going(
     from clusterctl.operations.access import cluster_key
     from clusterctl.operations.losses import ResultsAtRisk
     from clusterctl.operations.members import check_head, check_removable
-    from clusterctl.operations.ownership import check_not_anothers
+    from clusterctl.operations.site import check_not_anothers
     from clusterctl.operations.status import cluster_status
 
     folder = app.folder(name)
@@ -832,7 +832,7 @@ def down(
     from clusterctl.operations.down import down as remove
     from clusterctl.operations.down import find_removable
     from clusterctl.operations.ended import did_you_mean
-    from clusterctl.operations.ownership import NotLaunchedHere
+    from clusterctl.operations.site import NotLaunchedHere
 
     folder = app.folder(name)
     found = find_removable(app.clients, folder, app.timeouts)

@@ -26,8 +26,7 @@ from clusterctl.operations.costs import record_removal_cost
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import StepProgress
 from clusterctl.operations.local_state import delete_folder, locked, record_removed, sent_launches
-from clusterctl.operations.ownership import NotLaunchedHere, Ownership, ownership
-from clusterctl.operations.site import check_site, site_of
+from clusterctl.operations.site import NotLaunchedHere, Ownership, check_site, ownership, site_of
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

@@ -24,7 +24,7 @@ from clusterctl.operations import members
 from clusterctl.operations import up as up_module
 from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.ownership import NotLaunchedHere
+from clusterctl.operations.site import NotLaunchedHere
 from tests.moto_ec2 import clients_of, reset
 from tests.operations.commands import NAME, SHORT
 from tests.operations.wire import Mode, Wire, WiredClients
