@@ -19,6 +19,7 @@ from clusterctl.cli import tuning as tuning_command
 from clusterctl.diagnosis.drift import check
 from clusterctl.domain.cluster import Disk, Limits
 from clusterctl.domain.errors import AwsError, ClusterctlError, HostUnreachable
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.results import HostOutcome
 from clusterctl.ec2 import health
@@ -46,7 +47,6 @@ from clusterctl.operations import doctor, guards, known_hosts, readiness
 from clusterctl.operations.bench_network import no_answer
 from clusterctl.operations.costs import with_gone
 from clusterctl.operations.disk import SlowDisk, findings_of
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.losses import Losses, Written
 from clusterctl.operations.results import Results

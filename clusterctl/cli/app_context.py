@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
     from clusterctl.domain.cluster import Cluster
+    from clusterctl.domain.files import ClusterFolder
     from clusterctl.ec2.session import Clients
     from clusterctl.operations.access import Access
-    from clusterctl.operations.folder import ClusterFolder
     from clusterctl.operations.status import ClusterStatus
 
 
@@ -128,7 +128,7 @@ class AppContext:
 
     def folder(self, name: str) -> ClusterFolder:
         """Return the local folder of cluster NAME, existing or not. Raises UsageError."""
-        from clusterctl.operations.folder import ClusterFolder
+        from clusterctl.domain.files import ClusterFolder
 
         return ClusterFolder(self.settings.home / check_cluster_name(name))
 

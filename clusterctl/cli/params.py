@@ -31,7 +31,7 @@ from clusterctl.jobs.recipe import RECIPES
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from clusterctl.operations.folder import ClusterFolder
+    from clusterctl.domain.files import ClusterFolder
 
 # Key in a click context's meta: words with paths on the nodes, each with its option or "".
 NODE_PATHS_KEY = "clusterctl.node_paths"
@@ -356,7 +356,7 @@ job_argument = click.argument("job_id", required=False, type=JobId(), metavar="[
 
 def launched_here(name: str) -> bool:
     """Return whether this machine has launched a cluster of that name, and not removed it."""
-    from clusterctl.operations.folder import ClusterFolder
+    from clusterctl.domain.files import ClusterFolder
 
     return is_cluster_name(name) and ClusterFolder(home_folder() / name).launched
 
@@ -372,7 +372,7 @@ def clusters_here(given: Mapping[str, Any]) -> list[str]:
 
 def clusters_launched() -> list[ClusterFolder]:
     """Return the folders of all clusters launched from this machine, wherever they run."""
-    from clusterctl.operations.folder import ClusterFolder
+    from clusterctl.domain.files import ClusterFolder
 
     home = home_folder()
     paths = sorted(home.iterdir()) if home.is_dir() else []
@@ -398,7 +398,7 @@ def _is_meant(folder: ClusterFolder, given: Mapping[str, Any]) -> bool:
 
 def _meant(ctx: click.Context) -> ClusterFolder:
     """Return the folder of the cluster that is meant. Raises ValueError if several may be."""
-    from clusterctl.operations.folder import ClusterFolder
+    from clusterctl.domain.files import ClusterFolder
 
     # click leaves the words unparsed if an option before the cursor has no value yet.
     words = [ctx.params.get("name"), *ctx.args]

@@ -16,10 +16,10 @@ from clusterctl.domain.errors import (
     MissingTool,
     UsageError,
 )
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.ranges import check_indices
 from clusterctl.domain.results import FanoutResult
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.keys import KeyRing

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.domain.files import append_line, read_file
+from clusterctl.domain.files import ClusterFolder, append_line, read_file
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.results import WithError
@@ -43,7 +43,6 @@ from clusterctl.ec2.tags import ENDS_AT, SPENT, Spent, spent_text, time_text
 from clusterctl.node.guard.settings import GRACE_S
 from clusterctl.node.record import Rows, read_rows, to_json
 from clusterctl.operations.ended import EndedCluster, ended_clusters, kept_end
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.site import check_account, kept_site, parse_site, site_of
 from clusterctl.operations.status import states
 from clusterctl.transport.fanout import fan_out

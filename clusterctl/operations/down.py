@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import NoSuchCluster
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.domain.units import count
 from clusterctl.ec2.cluster_resources import await_launches, request_termination, terminate
@@ -23,7 +24,6 @@ from clusterctl.ec2.resources import (
     find_made,
 )
 from clusterctl.operations.costs import record_removal_cost
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import StepProgress
 from clusterctl.operations.local_state import delete_folder, locked, record_removed, sent_launches
 from clusterctl.operations.site import NotLaunchedHere, Ownership, check_site, ownership, site_of

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import AWAKE, Disk, Market, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.files import Lock, file_lock, read_file, write_file
+from clusterctl.domain.files import ClusterFolder, Lock, file_lock, read_file, write_file
 from clusterctl.domain.ranges import grouped
 from clusterctl.domain.timeouts import Timeouts, backoff_delays
 from clusterctl.ec2 import tags
@@ -43,7 +43,6 @@ from clusterctl.ec2.resources import Resource, ResourceKind
 from clusterctl.node.record import from_json, to_json
 from clusterctl.operations.costs import Region, record_removal_cost, spending_of
 from clusterctl.operations.down import wait_for_unfinished_launches
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import locked
 from clusterctl.operations.site import Site, check_account, kept_site, site_of
 from clusterctl.transport.fanout import fan_out

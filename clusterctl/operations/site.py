@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import ClusterctlError, UsageError
-from clusterctl.domain.files import read_file, write_file
+from clusterctl.domain.files import ClusterFolder, read_file, write_file
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.domain.units import count
@@ -26,7 +26,6 @@ from clusterctl.ec2.resources import CREATED_BY, KeyPair, Resource, ResourceKind
 from clusterctl.ec2.session import is_local
 from clusterctl.ec2.tags import own_tags_count
 from clusterctl.node.jobs.folder import text_in
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import locked, public_key, sent_launches
 
 if TYPE_CHECKING:

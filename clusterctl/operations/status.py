@@ -31,8 +31,8 @@ from clusterctl.operations.ended import no_cluster
 from clusterctl.operations.site import check_site
 
 if TYPE_CHECKING:
+    from clusterctl.domain.files import ClusterFolder
     from clusterctl.ec2.session import Clients
-    from clusterctl.operations.folder import ClusterFolder
     from clusterctl.transport.target import Target
 
 # How many seconds EC2's answer is used again: nodes that fail together share one call.

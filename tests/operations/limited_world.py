@@ -22,6 +22,7 @@ import pytest
 from clusterctl.bootstrap.guard import UNCOUNTED_S, first_settings
 from clusterctl.domain.cluster import Limits
 from clusterctl.domain.errors import ClusterctlError, HostUnreachable
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.results import CommandResult
 from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2 import tags
@@ -35,7 +36,6 @@ from clusterctl.node.guard.clock import Moment
 from clusterctl.node.guard.guard import IdleWatch
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.operations import guards, power, up
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
 
 HOUR = 3600.0

@@ -7,8 +7,7 @@ import subprocess
 import pytest
 
 from clusterctl.domain.errors import MissingTool, UsageError
-from clusterctl.domain.files import write_file
-from clusterctl.operations.folder import ClusterFolder
+from clusterctl.domain.files import ClusterFolder, write_file
 from clusterctl.operations.hosts_access import LoginOptions, open_hosts
 from clusterctl.operations.local_state import new_key_pair, ssh_config_text
 from clusterctl.transport.keys import load_key

@@ -14,6 +14,7 @@ import pytest
 
 from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import ClusterctlError, NoSuchCluster
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.observe import fixed_request
@@ -22,7 +23,6 @@ from clusterctl.ec2.session import Clients
 from clusterctl.operations import down as down_module
 from clusterctl.operations import members
 from clusterctl.operations import up as up_module
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.site import NotLaunchedHere
 from tests.moto_ec2 import clients_of, reset

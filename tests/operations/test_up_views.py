@@ -8,13 +8,12 @@ import pytest
 
 from clusterctl.domain.cluster import ClusterSpec, NodeState
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.files import write_file
+from clusterctl.domain.files import ClusterFolder, write_file
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.known_hosts import LearntHostKeys
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.local_state import (
