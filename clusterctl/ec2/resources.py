@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional, TypeVar
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.timeouts import Clock, Polling
 from clusterctl.ec2 import tags
-from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.errors import paged, retried, throttled, translated
 from clusterctl.ec2.instances import Instance, describe_instances, in_states
 from clusterctl.ec2.network.vpcs import (
@@ -24,6 +23,7 @@ from clusterctl.ec2.network.vpcs import (
     release_arguments,
 )
 from clusterctl.ec2.node_role import role_path
+from clusterctl.ec2.tags import Creations
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

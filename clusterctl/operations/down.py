@@ -11,7 +11,6 @@ from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.domain.units import count
 from clusterctl.ec2.cluster_resources import await_launches, request_termination, terminate
-from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.instances import Instance, billing_reservations, find_instances
 from clusterctl.ec2.node_role import delete_node_role, role_name
 from clusterctl.ec2.resources import (
@@ -23,6 +22,7 @@ from clusterctl.ec2.resources import (
     find_key_pairs,
     find_made,
 )
+from clusterctl.ec2.tags import Creations
 from clusterctl.operations.costs import record_removal_cost
 from clusterctl.operations.launcher import StepProgress
 from clusterctl.operations.local_state import delete_folder, locked, record_removed, sent_launches

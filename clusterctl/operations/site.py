@@ -20,11 +20,10 @@ from clusterctl.domain.findings import Finding
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.domain.units import count
 from clusterctl.ec2.cluster_resources import anothers_key
-from clusterctl.ec2.creations import CREATIONS, Creations
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.resources import CREATED_BY, KeyPair, Resource, ResourceKind, find_key_pairs
 from clusterctl.ec2.session import is_local
-from clusterctl.ec2.tags import own_tags_count
+from clusterctl.ec2.tags import CREATIONS, Creations, own_tags_count
 from clusterctl.node.jobs.folder import text_in
 from clusterctl.operations.local_state import locked, public_key, sent_launches
 

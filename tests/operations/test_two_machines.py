@@ -15,11 +15,11 @@ import pytest
 from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import ClusterctlError, NoSuchCluster
 from clusterctl.domain.files import ClusterFolder
-from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.resources import find_made
 from clusterctl.ec2.session import Clients
+from clusterctl.ec2.tags import Creations
 from clusterctl.operations import down as down_module
 from clusterctl.operations import members
 from clusterctl.operations import up as up_module

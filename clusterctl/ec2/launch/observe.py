@@ -21,7 +21,6 @@ from clusterctl.domain.cluster import (
 )
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError, no_such_cluster
 from clusterctl.domain.timeouts import Age, Clock
-from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.images import Image, find_image
 from clusterctl.ec2.instances import (
     PRESENT,
@@ -60,6 +59,7 @@ from clusterctl.ec2.network.vpcs import (
 from clusterctl.ec2.node_role import NodeRole, find_node_role, with_policy_hint
 from clusterctl.ec2.policy import EVERY_BUCKET, Bounds, node_policy
 from clusterctl.ec2.resources import KeyPair, Resource, ResourceKind, details_of, find_made
+from clusterctl.ec2.tags import Creations
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
