@@ -10,17 +10,19 @@ from clusterctl.domain.errors import NoSuchCluster
 from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.domain.units import count
-from clusterctl.ec2.cluster_resources import await_launches, request_termination, terminate
 from clusterctl.ec2.instances import Instance, billing_reservations, find_instances
 from clusterctl.ec2.node_role import delete_node_role, role_name
 from clusterctl.ec2.resources import (
     NOT_TERMINATED,
     KeyPair,
     ResourceKind,
+    await_launches,
     delete_all,
     details_of,
     find_key_pairs,
     find_made,
+    request_termination,
+    terminate,
 )
 from clusterctl.ec2.tags import Creations
 from clusterctl.operations.costs import record_removal_cost

@@ -19,9 +19,15 @@ from clusterctl.domain.files import ClusterFolder, read_file, write_file
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.domain.units import count
-from clusterctl.ec2.cluster_resources import anothers_key
 from clusterctl.ec2.instances import Instance
-from clusterctl.ec2.resources import CREATED_BY, KeyPair, Resource, ResourceKind, find_key_pairs
+from clusterctl.ec2.resources import (
+    CREATED_BY,
+    KeyPair,
+    Resource,
+    ResourceKind,
+    anothers_key,
+    find_key_pairs,
+)
 from clusterctl.ec2.session import is_local
 from clusterctl.ec2.tags import CREATIONS, Creations, own_tags_count
 from clusterctl.node.jobs.folder import text_in

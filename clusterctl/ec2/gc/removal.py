@@ -11,10 +11,16 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.results import WithError
 from clusterctl.domain.timeouts import Clock, Polling
 from clusterctl.domain.units import count, format_duration
-from clusterctl.ec2.cluster_resources import terminate_each
 from clusterctl.ec2.network.stack import StackWork, find_stack
 from clusterctl.ec2.node_role import delete_profile, delete_role
-from clusterctl.ec2.resources import DELETIONS, Resource, ResourceKind, delete, list_kind
+from clusterctl.ec2.resources import (
+    DELETIONS,
+    Resource,
+    ResourceKind,
+    delete,
+    list_kind,
+    terminate_each,
+)
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients

@@ -15,7 +15,6 @@ from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity, as_warning, errors, in_order
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count
-from clusterctl.ec2.cluster_resources import anothers_key
 from clusterctl.ec2.images import Image, image_findings
 from clusterctl.ec2.instances import Instance, duplicate_nodes, members_or_all
 from clusterctl.ec2.launch.capacity import LINUX, Reservation, end_finding
@@ -37,6 +36,7 @@ from clusterctl.ec2.money.costs import (
     parse_limits,
 )
 from clusterctl.ec2.network.vpcs import Egress, Subnet
+from clusterctl.ec2.resources import anothers_key
 
 # EC2's limit for user data, before the encoding in base64.
 USER_DATA_BYTES = 16 * 1024
