@@ -29,9 +29,8 @@ from clusterctl.node.facts.parts import CopyParts, copy_parts, remove_parts
 from clusterctl.node.facts.report import FactReport
 from clusterctl.node.record import pick
 from clusterctl.operations.access import Access
-from clusterctl.transport.call import call_all
+from clusterctl.transport.call import call_all, read_report, read_reports
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.reports import read_report, read_reports
 from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from clusterctl.operations.hosts_access import HostSource
 from clusterctl.operations.kill import kill
 from clusterctl.operations.logs import running_work, work_facts
 from clusterctl.operations.train import head_facts, leftovers
-from clusterctl.transport.reports import read_reports
+from clusterctl.transport.call import read_reports
 from clusterctl.transport.target import Target
 
 LOGIN_WITHIN_S = 6.0

@@ -26,8 +26,7 @@ from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.operations.access import Access
 from clusterctl.operations.hosts_access import HostSource
 from clusterctl.operations.logs import running_jobs
-from clusterctl.transport.call import HostConnections
-from clusterctl.transport.reports import read_fact
+from clusterctl.transport.call import HostConnections, read_fact
 from clusterctl.transport.target import Target
 
 # A node that does not answer must not hold up the end of a job.

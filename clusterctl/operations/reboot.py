@@ -26,8 +26,8 @@ from clusterctl.node.facts.gpus import gpus
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.system import cloud_init, system
 from clusterctl.operations.logs import refuse_while_training
+from clusterctl.transport.call import read_report
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.reports import read_report
 
 if TYPE_CHECKING:
     from clusterctl.operations.access import Access

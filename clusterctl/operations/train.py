@@ -79,8 +79,7 @@ from clusterctl.operations.logs import (
     stop_commands,
     work_facts,
 )
-from clusterctl.transport.call import call
-from clusterctl.transport.reports import read_reports
+from clusterctl.transport.call import call, read_reports
 from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from clusterctl.jobs.smoke_test import allreduce_command
 from clusterctl.jobs.trainer import GPU
 from clusterctl.node.jobs.folder import JobFolder
 from clusterctl.node.record import to_data, to_json
-from clusterctl.transport.reports import read_report
+from clusterctl.transport.call import read_report
 from tests.local_node import HEAD, LocalNode
 from tests.programs import completed
 
