@@ -35,7 +35,7 @@ from clusterctl.jobs.horovod import Timeline, Tuned
 from clusterctl.jobs.metrics.logs import MetricSeries
 from clusterctl.jobs.nccl import NcclNetwork, parse_transport, transport_finding
 from clusterctl.jobs.preflight import crowding_findings, preflight
-from clusterctl.jobs.recipe import JobRecipe
+from clusterctl.jobs.trainer import JobRecipe
 from clusterctl.node.agent import name_of
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.parts import copy_parts

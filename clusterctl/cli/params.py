@@ -26,7 +26,6 @@ from clusterctl.domain.units import (
     parse_duration_s,
     parse_rate,
 )
-from clusterctl.jobs.recipe import RECIPES
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -86,12 +85,6 @@ preset_option = click.option(
 )
 all_regions_option = click.option(
     "--all-regions", is_flag=True, help="All regions enabled for the account."
-)
-recipe_option = click.option(
-    "--recipe",
-    type=click.Choice(list(RECIPES)),
-    help="tutorial: the trainer's settings of the tutorial, the default; fast: those for speed "
-    "(docs/training.md#recipes).",
 )
 
 
