@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.app_context import (
+    AppContext,
+    check_nodes,
+    cluster_command,
+    refuse_while_job_runs,
+)
 from clusterctl.cli.money import end_words
-from clusterctl.cli.node_options import check_nodes, refuse_while_job_runs
 from clusterctl.cli.params import dry_run_option, indices_argument, json_option, yes_option
 from clusterctl.cli.spec_options import click_option, flags_of, layers, spec_options
 from clusterctl.cli.status import print_nodes, with_counts

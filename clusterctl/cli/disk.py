@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.node_options import nodes_option
+from clusterctl.cli.app_context import AppContext, cluster_command, nodes_option
 from clusterctl.cli.params import dry_run_option, json_option, yes_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts

@@ -7,9 +7,14 @@ from typing import Any
 
 import click
 
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.app_context import (
+    AppContext,
+    ClusterCommand,
+    account_options,
+    node_options,
+    selected,
+)
 from clusterctl.cli.fanout_options import FanoutOptions, fanout_options
-from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import CommandText, clusters_here, launched_here
 from clusterctl.cli.run_on import QuotedCommand, run_on
 

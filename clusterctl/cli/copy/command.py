@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.app_context import (
+    AppContext,
+    ClusterCommand,
+    account_options,
+    node_options,
+    selected,
+)
 from clusterctl.cli.copy.options import CopyOptions, CopyWords, copy_options, request_of, url_access
 from clusterctl.cli.copy.text import missing_line
-from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import Index, complete_file
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
