@@ -14,9 +14,8 @@ from clusterctl.cli.app_context import (
     node_options,
     selected,
 )
-from clusterctl.cli.fanout_options import FanoutOptions, fanout_options
 from clusterctl.cli.params import CommandText, clusters_here, launched_here
-from clusterctl.cli.run_on import QuotedCommand, run_on
+from clusterctl.cli.run_on import FanoutOptions, QuotedCommand, fanout_options, run_on
 
 
 class _Run(QuotedCommand, ClusterCommand):

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.fanout_options import MOST_AT_ONCE
 from clusterctl.cli.params import (
     Duration,
     Rate,
@@ -23,6 +22,7 @@ from clusterctl.cli.params import (
     json_option,
     together,
 )
+from clusterctl.cli.run_on import MOST_AT_ONCE
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
