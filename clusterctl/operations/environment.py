@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.bootstrap.training import GIVEN, EnvRequest, NodeEnv, check_request, failed
+from clusterctl.bootstrap.training import (
+    GIVEN,
+    EnvRequest,
+    NodeEnv,
+    Report,
+    check_request,
+    failed,
+    inspect,
+    run_step,
+)
 from clusterctl.bootstrap.training_checks import (
     choice_line,
     choose_release,
@@ -23,7 +32,6 @@ from clusterctl.bootstrap.training_checks import (
     release_findings,
     state_findings,
 )
-from clusterctl.bootstrap.training_steps import Report, inspect, run_step
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, errors
