@@ -16,7 +16,7 @@ from clusterctl.cli.bench_network import CheckedNetwork
 from clusterctl.cli.cluster import ReadyCluster
 from clusterctl.cli.copy.view import NodeEvent, ProgressEvent
 from clusterctl.cli.disk import CleanedNode
-from clusterctl.cli.orphan_table import SweepReport
+from clusterctl.cli.gc import SweepReport
 from clusterctl.cli.quarantine import Service
 from clusterctl.cli.status import Status
 from clusterctl.configuration.yaml_tree import Problem
