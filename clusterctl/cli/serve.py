@@ -14,8 +14,8 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.foreground import run_in_foreground
 from clusterctl.cli.params import Index, NodePath, credentials_option, json_option
+from clusterctl.cli.ssh import run_in_foreground
 from clusterctl.domain.errors import ClusterctlError, HostError, NotFound, UsageError
 from clusterctl.domain.results import HostOutcome, status_of
 from clusterctl.domain.units import format_duration
