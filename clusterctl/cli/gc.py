@@ -16,7 +16,7 @@ from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.domain.ranges import grouped
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.gc.orphans import Classified, Verdict, age_s
-from clusterctl.ec2.gc.sweep import Unlisted
+from clusterctl.ec2.gc.removal import Unlisted
 from clusterctl.ec2.money.costs import format_usd
 from clusterctl.ec2.resources import Resource
 
@@ -107,7 +107,7 @@ def gc(
 
 def places_of(app: AppContext, regions: str | None, all_regions: bool) -> dict[str, Clients]:
     """Return the clients of each region to read. Raises UsageError, AwsError."""
-    from clusterctl.ec2.gc.sweep import all_regions as enabled_regions
+    from clusterctl.ec2.gc.removal import all_regions as enabled_regions
 
     if regions and all_regions:
         raise UsageError("--regions and --all-regions exclude each other", "give one of them")
@@ -125,7 +125,7 @@ def places_of(app: AppContext, regions: str | None, all_regions: bool) -> dict[s
 
 def _check_known(names: tuple[str, ...], app: AppContext) -> None:
     """Raise UsageError for regions that the account does not have."""
-    from clusterctl.ec2.gc.sweep import all_regions as enabled_regions
+    from clusterctl.ec2.gc.removal import all_regions as enabled_regions
 
     try:
         known = enabled_regions(app.clients)

@@ -1,5 +1,5 @@
-"""The progress and the result of a copy as plain values, and the file in which a detached copy keeps
-how far it is. Times are in seconds.
+"""The progress and the result of a copy as plain values, and the file in which a detached copy
+keeps how far it is. Times are in seconds.
 """
 
 from __future__ import annotations

@@ -33,8 +33,15 @@ from clusterctl.ec2.gc.orphans import (
     undated_orphans,
     without_stop_time,
 )
-from clusterctl.ec2.gc.removal import RemainingResource, remove, still_exists_error
-from clusterctl.ec2.gc.sweep import RegionResources, Unlisted, list_region, unreachable_region
+from clusterctl.ec2.gc.removal import (
+    RegionResources,
+    RemainingResource,
+    Unlisted,
+    list_region,
+    remove,
+    still_exists_error,
+    unreachable_region,
+)
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, read_launches
 from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd, price_key
