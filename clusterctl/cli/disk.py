@@ -187,8 +187,8 @@ def clean_logs(
         if jobs or keep_last:
             raise UsageError("--copies removes no logs", "leave out --jobs and --keep-last")
         return _discard_copies(app, name, dry_run, as_json)
-    from clusterctl.operations.clean_logs import clean_logs as clean
-    from clusterctl.operations.clean_logs import find_logs
+    from clusterctl.operations.disk import clean_logs as clean
+    from clusterctl.operations.disk import find_logs
     from clusterctl.operations.losses import Losses, find_losses
 
     with app.open(name) as access:
