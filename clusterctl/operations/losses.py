@@ -20,8 +20,7 @@ from clusterctl.node.jobs.folder import has_content, text_in
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.written import OutputFiles, Overview, Trees, find_output, overview
 from clusterctl.node.record import RecordError, from_json, to_json
-from clusterctl.operations.access import Access
-from clusterctl.operations.known_hosts import LearntHostKeys
+from clusterctl.operations.access import Access, LearntHostKeys
 from clusterctl.transport.call import call
 from clusterctl.transport.fanout import fan_out, in_thread
 from clusterctl.transport.target import Target
