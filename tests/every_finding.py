@@ -25,7 +25,7 @@ from clusterctl.domain.results import HostOutcome
 from clusterctl.ec2 import health
 from clusterctl.ec2.images import image_findings
 from clusterctl.ec2.launch import execution
-from clusterctl.ec2.launch.quotas import QuotaUse, quota_finding
+from clusterctl.ec2.launch.capacity import QuotaUse, quota_finding
 from clusterctl.ec2.machines import retired_finding
 from clusterctl.ec2.money.costs import budget_findings, left_findings, price_key, spending
 from clusterctl.ec2.tags import Unfinished

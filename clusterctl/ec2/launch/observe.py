@@ -33,12 +33,15 @@ from clusterctl.ec2.instances import (
     wanted_of,
 )
 from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, SentLaunch, read_launches
-from clusterctl.ec2.launch.capacity import Offers, Reservation, find_offers, find_reservation
-from clusterctl.ec2.launch.quotas import (
+from clusterctl.ec2.launch.capacity import (
+    Offers,
     QuotaUse,
+    Reservation,
     find_address_use,
     find_interface_use,
+    find_offers,
     find_quota_uses,
+    find_reservation,
 )
 from clusterctl.ec2.launch.request import interfaces_needed, lacks_public_address
 from clusterctl.ec2.machines import MachineType, find_machine_types

@@ -17,9 +17,14 @@ from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count
 from clusterctl.ec2.images import Image, image_findings
 from clusterctl.ec2.instances import Instance, duplicate_nodes, members_or_all
-from clusterctl.ec2.launch.capacity import LINUX, Reservation, end_finding
+from clusterctl.ec2.launch.capacity import (
+    LINUX,
+    Reservation,
+    end_finding,
+    quota_exceeded_finding,
+    quota_finding,
+)
 from clusterctl.ec2.launch.observe import Catalogue, Observed
-from clusterctl.ec2.launch.quotas import quota_exceeded_finding, quota_finding
 from clusterctl.ec2.launch.request import (
     LOAD_MIB_S,
     LOAD_REGION_MIB_S,
