@@ -28,8 +28,8 @@ from clusterctl.ec2.launch import execution
 from clusterctl.ec2.launch.capacity import QuotaUse, quota_finding
 from clusterctl.ec2.machines import retired_finding
 from clusterctl.ec2.money.costs import budget_findings, left_findings, price_key, spending
+from clusterctl.ec2.policy import temporary_keys
 from clusterctl.ec2.tags import Unfinished
-from clusterctl.ec2.temporary_keys import temporary_keys
 from clusterctl.jobs.deploy import Code
 from clusterctl.jobs.horovod import Timeline, Tuned
 from clusterctl.jobs.metrics.logs import MetricSeries

@@ -208,7 +208,7 @@ def credentials_of(
         return from_json(AccessKeys, os.environ.pop(KEYS_VARIABLE))
     # Before the import below: on a head node, which has no boto3, this raises a clear MissingTool.
     account = clients()
-    from clusterctl.ec2.temporary_keys import temporary_keys
+    from clusterctl.ec2.policy import temporary_keys
 
     temporary = temporary_keys(account, buckets)
     if temporary.finding:
