@@ -1,4 +1,4 @@
-"""Where and how much may be launched: zones that offer a type, reserved capacity (On-Demand Capacity
+"""Where and how much may be launched: zones that offer a type, reservations (On-Demand Capacity
 Reservations and Capacity Blocks), the account's quotas and their use, and what a refusal of EC2
 means, as a value: where to try next. What each error code calls for is in codes.toml.
 """
