@@ -16,9 +16,8 @@ from clusterctl.domain.errors import ConnectionLost, HostError, HostUnreachable,
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.transport.dial import most_hosts
-from clusterctl.transport.ending import WITHIN_S, interruption
 from clusterctl.transport.errors import jump_failed
-from clusterctl.transport.execute import Exchange, Sink
+from clusterctl.transport.execute import WITHIN_S, Exchange, Sink, interruption
 from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out, in_thread
 from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.session import Identity, Session, connect, fetch_host_key
