@@ -1,5 +1,5 @@
-"""Execution of one command on an open SSH channel: its output, its end and its deadline; which processes
-it is on its host, ending them, and what is left of them.
+"""Execution of one command on an open SSH channel: its output, its end and its deadline; which
+processes it is on its host, ending them, and what is left of them.
 
 sshd sends signals to a command for users other than root only, without saying whether it did, and
 closing a channel ends nothing. So each command reports at its start the process that it runs as
