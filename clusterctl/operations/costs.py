@@ -21,7 +21,7 @@ from clusterctl.domain.files import ClusterFolder, append_line, read_file
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.results import WithError
-from clusterctl.ec2.gone import NOT_SHOWN, find_gone, why_gone
+from clusterctl.ec2.health import NOT_SHOWN, find_gone, why_gone
 from clusterctl.ec2.instances import (
     Instance,
     find_every_cluster,

@@ -38,7 +38,7 @@ from clusterctl.domain.findings import Finding, folded
 from clusterctl.domain.results import FanoutResult, parse_outputs
 from clusterctl.domain.timeouts import Clock, Timeouts, backoff_delays
 from clusterctl.domain.units import format_duration
-from clusterctl.ec2.gone import why_gone
+from clusterctl.ec2.health import why_gone
 from clusterctl.ec2.host_keys import Consoles
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances, find_states
 from clusterctl.ec2.launch.request import LARGE_GPUS

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market, Node, NodeState
 from clusterctl.domain.errors import AwsError, HostError, KeyRefused
 from clusterctl.domain.findings import Finding
-from clusterctl.ec2.gone import NOT_KNOWN, NOT_SHOWN, find_gone, newest, why_gone
-from clusterctl.ec2.health import impaired_checks
+from clusterctl.ec2.health import NOT_KNOWN, NOT_SHOWN, find_gone, impaired_checks, newest, why_gone
 from clusterctl.ec2.instances import (
     Instance,
     as_cluster,

@@ -15,7 +15,7 @@ import pytest
 
 from clusterctl.domain.cluster import Cluster, Market, NodeState
 from clusterctl.domain.errors import AwsError, HostUnreachable
-from clusterctl.ec2.gone import gone_nodes
+from clusterctl.ec2.health import gone_nodes
 from clusterctl.ec2.instances import Instance
 from clusterctl.operations.status import (
     ClusterStatus,
