@@ -27,7 +27,8 @@ from clusterctl.ec2.images import image_findings
 from clusterctl.ec2.launch import execution
 from clusterctl.ec2.launch.capacity import QuotaUse, quota_finding
 from clusterctl.ec2.machines import retired_finding
-from clusterctl.ec2.money.costs import budget_findings, left_findings, price_key, spending
+from clusterctl.ec2.money.costs import budget_findings, left_findings, spending
+from clusterctl.ec2.money.prices import price_key
 from clusterctl.ec2.policy import temporary_keys
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.jobs.deploy import Code

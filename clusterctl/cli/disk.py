@@ -90,7 +90,8 @@ def _grow(
     app: AppContext, name: str, indices: tuple[int, ...] | None, gib: int, yes: bool, as_json: bool
 ) -> int:
     """Grow root volumes to `gib` GiB; return the exit status. Answering no raises click.Abort."""
-    from clusterctl.ec2.money.costs import GP3_GIB_MONTH_USD, format_usd
+    from clusterctl.ec2.money.costs import format_usd
+    from clusterctl.ec2.money.prices import GP3_GIB_MONTH_USD
     from clusterctl.operations.disk import grow_disks
 
     def confirm_cost(added_gib: int) -> None:

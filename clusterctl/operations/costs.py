@@ -31,14 +31,8 @@ from clusterctl.ec2.instances import (
     tag,
     wanted_of,
 )
-from clusterctl.ec2.money.costs import (
-    RunningCost,
-    Spending,
-    node_cost,
-    price_key,
-    spending,
-)
-from clusterctl.ec2.money.prices import find_prices
+from clusterctl.ec2.money.costs import RunningCost, Spending, node_cost, spending
+from clusterctl.ec2.money.prices import find_prices, price_key
 from clusterctl.ec2.tags import ENDS_AT, SPENT, Spent, spent_text, time_text
 from clusterctl.node.guard.settings import GRACE_S
 from clusterctl.node.record import Rows, read_rows, to_json

@@ -44,8 +44,12 @@ from clusterctl.ec2.gc.removal import (
 )
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, read_launches
-from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd, price_key
-from clusterctl.ec2.money.prices import find_prices
+from clusterctl.ec2.money.prices import (
+    PUBLIC_IPV4_HOUR_USD,
+    disk_hourly_usd,
+    find_prices,
+    price_key,
+)
 from clusterctl.ec2.resources import Resource, ResourceKind
 from clusterctl.node.record import from_json, to_json
 from clusterctl.operations.costs import Region, record_removal_cost, spending_of

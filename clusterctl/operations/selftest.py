@@ -38,8 +38,8 @@ from clusterctl.ec2.instances import find_instances, find_states
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.launch.preflight import cluster_estimate
-from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, CostEstimate, Price, format_usd
-from clusterctl.ec2.money.prices import find_price
+from clusterctl.ec2.money.costs import CostEstimate, format_usd
+from clusterctl.ec2.money.prices import PUBLIC_IPV4_HOUR_USD, Price, find_price
 from clusterctl.ec2.resources import (
     CREATED_BY,
     NOT_TERMINATED,

@@ -443,7 +443,8 @@ def machines_of(
     # Imported here, because head nodes import this module (operations/watchdog.py) and have no
     # clusterctl.ec2.
     from clusterctl.ec2.instances import members_of
-    from clusterctl.ec2.money.costs import node_cost, price_key
+    from clusterctl.ec2.money.costs import node_cost
+    from clusterctl.ec2.money.prices import price_key
 
     now = datetime.now(timezone.utc)
     return {

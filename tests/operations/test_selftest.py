@@ -16,7 +16,8 @@ from clusterctl.domain.cluster import ClusterSpec, Limits
 from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, UsageError
 from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.ec2.money.costs import CostEstimate, CostLine, LoadCost, Price
+from clusterctl.ec2.money.costs import CostEstimate, CostLine, LoadCost
+from clusterctl.ec2.money.prices import Price
 from clusterctl.operations import selftest as story
 from clusterctl.operations.down import RemovedCluster
 from clusterctl.operations.gc import Sweep

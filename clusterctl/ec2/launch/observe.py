@@ -45,8 +45,8 @@ from clusterctl.ec2.launch.capacity import (
 )
 from clusterctl.ec2.launch.request import interfaces_needed, lacks_public_address
 from clusterctl.ec2.machines import MachineType, find_machine_types
-from clusterctl.ec2.money.costs import Price, node_cost, parse_limits, price_key
-from clusterctl.ec2.money.prices import find_price, find_prices
+from clusterctl.ec2.money.costs import node_cost, parse_limits
+from clusterctl.ec2.money.prices import Price, find_price, find_prices, price_key
 from clusterctl.ec2.network.vpcs import (
     Egress,
     ElasticAddress,
