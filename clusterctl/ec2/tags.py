@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterctl.domain.cluster import Disk
+from clusterctl.domain.cluster import Disk, Limits
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.files import write_file
 from clusterctl.domain.ranges import fold_hosts, format_indices, parse_indices
@@ -61,6 +61,51 @@ QUARANTINED = "clusterctl:quarantined"
 UNFINISHED = "clusterctl:unfinished"
 # EC2's limit for the value of a tag.
 MOST_CHARACTERS = 256
+
+
+# The keys in the tag LIMITS -> fields of Limits.
+_LIMIT_FIELDS = {
+    "max-hours": "max_hours",
+    "budget": "budget_usd",
+    "max-hourly": "max_hourly_usd",
+    "idle-minutes": "idle_minutes",
+    "stopped-days": "stopped_days",
+    "idle-erases-store": "idle_erases_store",
+}
+_LIMIT = re.compile(r"([a-z-]+)=(\d{1,9}(?:\.\d{1,6})?)", re.ASCII)
+
+
+def format_limits(limits: Limits) -> str:
+    """Return the limits as text for the tag, such as `max-hours=8 budget=500`; empty for none."""
+    values = {key: getattr(limits, field) for key, field in _LIMIT_FIELDS.items()}
+    return " ".join(f"{key}={_number(value)}" for key, value in values.items() if value)
+
+
+def parse_limits(text: str) -> Limits:
+    """Return the limits of such a tag.
+
+    Tags can be edited by hand: a part that makes no sense is no limit.
+    """
+    found: dict[str, Any] = {}
+    for part in text.split():
+        match = _LIMIT.fullmatch(part)
+        if match and match[1] in _LIMIT_FIELDS and float(match[2]) > 0:
+            found[_LIMIT_FIELDS[match[1]]] = float(match[2])
+    if "idle_minutes" not in found:
+        found.pop("stopped_days", None)
+        found.pop("idle_erases_store", None)
+    found["idle_erases_store"] = "idle_erases_store" in found
+    return Limits(**found)
+
+
+def limit_text(limits: Limits, option: str) -> str:
+    """Return a limit that ends a cluster as it was given: `--max-hours 8`, `--budget 5`."""
+    value = limits.max_hours if option == "--max-hours" else limits.budget_usd
+    return f"{option} {_number(value or 0.0)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True)

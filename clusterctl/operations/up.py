@@ -33,9 +33,9 @@ from clusterctl.ec2.launch.execution import (
 from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
 from clusterctl.ec2.launch.preflight import AWAITED
-from clusterctl.ec2.money.costs import Spending, format_limits, left_findings, passed_end
+from clusterctl.ec2.money.costs import Spending, left_findings, passed_end
 from clusterctl.ec2.resources import anothers_key, terminate
-from clusterctl.ec2.tags import Creations, Unfinished
+from clusterctl.ec2.tags import Creations, Unfinished, format_limits
 from clusterctl.node.guard.settings import GRACE_S
 from clusterctl.operations.costs import (
     note_spent,

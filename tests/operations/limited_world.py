@@ -28,9 +28,10 @@ from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.gc.orphans import Rules, Verdict, classify
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances, read_instance
-from clusterctl.ec2.money.costs import OVERRUN_AFTER_H, format_limits, spending
+from clusterctl.ec2.money.costs import OVERRUN_AFTER_H, spending
 from clusterctl.ec2.money.prices import Price, price_key
 from clusterctl.ec2.resources import of_instance
+from clusterctl.ec2.tags import format_limits
 from clusterctl.node.guard import decisions
 from clusterctl.node.guard.activity import NodeActivity
 from clusterctl.node.guard.clock import Moment

@@ -16,8 +16,9 @@ from clusterctl.domain.cluster import Limits
 from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2 import instances
 from clusterctl.ec2.money import prices
-from clusterctl.ec2.money.costs import format_limits, spending
+from clusterctl.ec2.money.costs import spending
 from clusterctl.ec2.money.prices import Price
+from clusterctl.ec2.tags import format_limits
 from clusterctl.node.guard import decisions, guard, workers
 from clusterctl.node.guard.settings import GuardSettings
 from clusterctl.operations import costs, guards, up

@@ -45,7 +45,7 @@ from clusterctl.ec2.launch.capacity import (
 )
 from clusterctl.ec2.launch.request import interfaces_needed, lacks_public_address
 from clusterctl.ec2.machines import MachineType, find_machine_types
-from clusterctl.ec2.money.costs import node_cost, parse_limits
+from clusterctl.ec2.money.costs import node_cost
 from clusterctl.ec2.money.prices import Price, find_price, find_prices, price_key
 from clusterctl.ec2.network.vpcs import (
     Egress,
@@ -62,7 +62,7 @@ from clusterctl.ec2.network.vpcs import (
 from clusterctl.ec2.node_role import NodeRole, find_node_role, with_policy_hint
 from clusterctl.ec2.policy import EVERY_BUCKET, Bounds, node_policy
 from clusterctl.ec2.resources import KeyPair, Resource, ResourceKind, details_of, find_made
-from clusterctl.ec2.tags import Creations
+from clusterctl.ec2.tags import Creations, parse_limits
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

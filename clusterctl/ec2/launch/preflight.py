@@ -33,15 +33,10 @@ from clusterctl.ec2.launch.request import (
     root_disk,
 )
 from clusterctl.ec2.machines import MachineType, retired_finding
-from clusterctl.ec2.money.costs import (
-    CostEstimate,
-    budget_findings,
-    estimate,
-    format_limits,
-    parse_limits,
-)
+from clusterctl.ec2.money.costs import CostEstimate, budget_findings, estimate
 from clusterctl.ec2.network.vpcs import Egress, Subnet
 from clusterctl.ec2.resources import anothers_key
+from clusterctl.ec2.tags import format_limits, parse_limits
 
 # EC2's limit for user data, before the encoding in base64.
 USER_DATA_BYTES = 16 * 1024

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Optional
+from typing import Optional
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Disk, Limits, Market, NodeState
 from clusterctl.domain.findings import Finding
@@ -25,51 +25,8 @@ from clusterctl.ec2.money.prices import (
     disk_hourly_usd,
     price_key,
 )
+from clusterctl.ec2.tags import limit_text, parse_limits
 from clusterctl.node.guard.settings import GRACE_S
-
-# The keys in the tag of the limits -> fields of Limits.
-_FIELDS = {
-    "max-hours": "max_hours",
-    "budget": "budget_usd",
-    "max-hourly": "max_hourly_usd",
-    "idle-minutes": "idle_minutes",
-    "stopped-days": "stopped_days",
-    "idle-erases-store": "idle_erases_store",
-}
-_PART = re.compile(r"([a-z-]+)=(\d{1,9}(?:\.\d{1,6})?)", re.ASCII)
-
-
-def format_limits(limits: Limits) -> str:
-    """Return the limits as text for the tag, such as `max-hours=8 budget=500`; empty for none."""
-    values = {key: getattr(limits, field) for key, field in _FIELDS.items()}
-    return " ".join(f"{key}={_number(value)}" for key, value in values.items() if value)
-
-
-def parse_limits(text: str) -> Limits:
-    """Return the limits of such a tag.
-
-    Tags can be edited by hand: a part that makes no sense is no limit.
-    """
-    found: dict[str, Any] = {}
-    for part in text.split():
-        match = _PART.fullmatch(part)
-        if match and match[1] in _FIELDS and float(match[2]) > 0:
-            found[_FIELDS[match[1]]] = float(match[2])
-    if "idle_minutes" not in found:
-        found.pop("stopped_days", None)
-        found.pop("idle_erases_store", None)
-    found["idle_erases_store"] = "idle_erases_store" in found
-    return Limits(**found)
-
-
-def limit_text(limits: Limits, option: str) -> str:
-    """Return a limit that ends a cluster as it was given: `--max-hours 8`, `--budget 5`."""
-    value = limits.max_hours if option == "--max-hours" else limits.budget_usd
-    return f"{option} {_number(value or 0.0)}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True)
