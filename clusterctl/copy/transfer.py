@@ -163,7 +163,7 @@ WATCH_S = 0.25
 PING_S = 2.0
 # Seconds that relays may take to release their destination: after the copy, and after Ctrl-C.
 STOP_WITHIN_S = 10.0
-LEAVE_WITHIN_S = 3.0
+INTERRUPTED_WITHIN_S = 3.0
 
 Planner = Callable[[SourceSummary, Sequence[str]], CopyPlan]
 
@@ -240,7 +240,7 @@ class _Run:
             self._wait(STOP_WITHIN_S)
         except KeyboardInterrupt:
             self._stop_all()
-            self._wait(LEAVE_WITHIN_S)
+            self._wait(INTERRUPTED_WITHIN_S)
             raise
         finally:
             self._end_all()
