@@ -1,4 +1,4 @@
-"""What clusters cost, as text, JSON and CSV; `clusterctl costs`."""
+"""What clusters cost and when their limits end them, as text, JSON and CSV; `clusterctl costs`."""
 
 from __future__ import annotations
 
