@@ -23,10 +23,9 @@ from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.results import HostOutcome
 from clusterctl.ec2 import health
-from clusterctl.ec2.images import image_findings
 from clusterctl.ec2.launch import execution
 from clusterctl.ec2.launch.capacity import QuotaUse, quota_finding
-from clusterctl.ec2.machines import retired_finding
+from clusterctl.ec2.machines import image_findings, retired_finding
 from clusterctl.ec2.money.costs import budget_findings, left_findings, spending
 from clusterctl.ec2.money.prices import price_key
 from clusterctl.ec2.policy import temporary_keys

@@ -21,7 +21,6 @@ from clusterctl.domain.cluster import (
 )
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError, no_such_cluster
 from clusterctl.domain.timeouts import Age, Clock
-from clusterctl.ec2.images import Image, find_image
 from clusterctl.ec2.instances import (
     PRESENT,
     Instance,
@@ -44,7 +43,7 @@ from clusterctl.ec2.launch.capacity import (
     find_reservation,
 )
 from clusterctl.ec2.launch.request import interfaces_needed, lacks_public_address
-from clusterctl.ec2.machines import MachineType, find_machine_types
+from clusterctl.ec2.machines import Image, MachineType, find_image, find_machine_types
 from clusterctl.ec2.money.costs import node_cost
 from clusterctl.ec2.money.prices import Price, find_price, find_prices, price_key
 from clusterctl.ec2.network.vpcs import (

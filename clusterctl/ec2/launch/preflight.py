@@ -15,7 +15,6 @@ from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity, as_warning, errors, in_order
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count
-from clusterctl.ec2.images import Image, image_findings
 from clusterctl.ec2.instances import Instance, duplicate_nodes, members_or_all
 from clusterctl.ec2.launch.capacity import (
     LINUX,
@@ -32,7 +31,7 @@ from clusterctl.ec2.launch.request import (
     lacks_public_address,
     root_disk,
 )
-from clusterctl.ec2.machines import MachineType, retired_finding
+from clusterctl.ec2.machines import Image, MachineType, image_findings, retired_finding
 from clusterctl.ec2.money.costs import CostEstimate, budget_findings, estimate
 from clusterctl.ec2.network.vpcs import Egress, Subnet
 from clusterctl.ec2.resources import anothers_key
