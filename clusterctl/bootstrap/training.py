@@ -16,8 +16,8 @@ from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS
 from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.target import Target
 
 SHELL = Path(__file__).parent / "shell"
 # The files in shell/ that make up the script, in order.

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
     from clusterctl.operations.access import Access
     from clusterctl.operations.status import ClusterStatus
-    from clusterctl.transport.target import Target
+    from clusterctl.transport.dial import Target
 
 
 def config_option(

@@ -20,8 +20,8 @@ from clusterctl.domain.results import CommandResult, HostOutcome, exit_status_of
 
 if TYPE_CHECKING:
     from clusterctl.transport.connections import Connections
+    from clusterctl.transport.dial import Target
     from clusterctl.transport.stdin import StdinSource
-    from clusterctl.transport.target import Target
 
 
 # Hosts at once: the largest --fanout, and its default.

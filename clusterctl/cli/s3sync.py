@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.node.jobs.spec import JobRecord
     from clusterctl.operations.access import Access
     from clusterctl.operations.s3sync import SyncNode
-    from clusterctl.transport.target import Target
+    from clusterctl.transport.dial import Target
 
 
 @cluster_command()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.node.jobs.spec import JobRecord
     from clusterctl.operations.access import Access
     from clusterctl.operations.serving import Served, ServeRequest
-    from clusterctl.transport.target import Target
+    from clusterctl.transport.dial import Target
 
 model_option = click.option(
     "--model", metavar="NAME", help="The model's name; left out: its folder's, or the only one."

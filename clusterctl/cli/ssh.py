@@ -26,7 +26,7 @@ from clusterctl.domain.errors import (
 )
 
 if TYPE_CHECKING:
-    from clusterctl.transport.target import Target
+    from clusterctl.transport.dial import Target
 
 
 # Exit status of ssh if it could not log in; a command may also end with it.

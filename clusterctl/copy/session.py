@@ -21,9 +21,9 @@ from clusterctl.domain.errors import ClusterctlError, CommandFailed, ConnectionL
 from clusterctl.node.packer import Program, program_of
 from clusterctl.node.relay.messages import Event, Order, Ping, Progress, Stop, decode_event, encode
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.dial import Target
 from clusterctl.transport.execute import Exchange
 from clusterctl.transport.session import Session
-from clusterctl.transport.target import Target
 
 # Bytes of an event's line. The longest that relays send is a `Listed` with a hundred warnings.
 LONGEST_LINE = 1 << 20

@@ -46,8 +46,8 @@ from clusterctl.node.relay.messages import (
     Stop,
 )
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.dial import Target
 from clusterctl.transport.reverse_tunnels import HERE, ForwardTunnel, ReverseTunnels
-from clusterctl.transport.target import Target
 
 # What a tunnel that cannot be opened counts as: long enough to be tried again.
 CUT_FOR_S = 60.0

@@ -36,10 +36,10 @@ from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2.host_keys import Consoles, HostKeyAnswers, ask_host_keys, parse_host_keys
 from clusterctl.node.jobs.folder import text_in
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.keys import HostKey, KeyRing, KnownHostKeys, known_like
 from clusterctl.transport.session import Identity, Session
-from clusterctl.transport.target import Target
 from clusterctl.transport.user_config import KeySources
 
 if TYPE_CHECKING:

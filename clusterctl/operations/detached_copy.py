@@ -30,7 +30,7 @@ from clusterctl.node.relay.scan import SourceError, scan
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import sender
 from clusterctl.operations.logs import running_jobs
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 PROBE_TIMEOUT_S = 60.0
 

@@ -39,8 +39,8 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.logs import job_running, jobs_of, refuse_while_running, running_work
 from clusterctl.operations.results import LOG_FOLDER
 from clusterctl.transport.call import call_all, read_report, read_reports
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

@@ -52,7 +52,7 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.copy import copy_to_cluster
 from clusterctl.operations.logs import refuse_while_training
 from clusterctl.operations.train import head_facts, live_hosts
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 
 class NotInstallable(ClusterctlError):

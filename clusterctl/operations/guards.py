@@ -46,8 +46,8 @@ from clusterctl.operations.costs import give_grace, note_spent, spending_of
 from clusterctl.operations.ended import keep_end
 from clusterctl.operations.launcher import Launcher, check_all
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients

@@ -36,7 +36,7 @@ from clusterctl.node.jobs.spec import SERVE, JobRecord, JobState
 from clusterctl.operations.access import Access
 from clusterctl.transport.call import facts_of, read_reports
 from clusterctl.transport.connections import read_data
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 # The first of several steps of a remedy: they are lines, or parts between semicolons.
 FIRST_STEP = re.compile(r"(?:`[^`\n]*`|\((?:[^()\n]|\([^()\n]*\))*\)|(?!; ).)*")

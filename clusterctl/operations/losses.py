@@ -22,8 +22,8 @@ from clusterctl.node.jobs.written import OutputFiles, Overview, Trees, find_outp
 from clusterctl.node.record import RecordError, from_json, to_json
 from clusterctl.operations.access import Access, LearntHostKeys
 from clusterctl.transport.call import call
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out, in_thread
-from clusterctl.transport.target import Target
 
 LOOKING = "looking for results"  # in messages
 T = TypeVar("T")

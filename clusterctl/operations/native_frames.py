@@ -14,8 +14,8 @@ from clusterctl.node.facts.native import NativeCalls, native_calls
 from clusterctl.node.facts.network import connect_attempts
 from clusterctl.node.facts.report import FactReport
 from clusterctl.transport.call import RunsCommands, facts_of, read_report
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.target import Target
 
 # The first ranks, then those for whom they wait, or others.
 ROUNDS = 3

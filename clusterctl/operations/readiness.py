@@ -55,9 +55,9 @@ from clusterctl.operations.guards import EndMessage, update_guards
 from clusterctl.operations.launcher import Launcher, Stage, StepProgress, check_all
 from clusterctl.operations.local_state import hosts_text, ssh_config_text
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.session import Identity
-from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

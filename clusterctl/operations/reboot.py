@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from clusterctl.operations.access import Access
     from clusterctl.transport.call import RunsCommands
     from clusterctl.transport.connections import Connections
-    from clusterctl.transport.target import Target
+    from clusterctl.transport.dial import Target
 
 # Mounts below these come and go with sessions, packages and containers.
 _PASSING = ("/proc", "/sys", "/dev", "/run", "/snap", "/var/lib/docker", "/var/lib/containers")

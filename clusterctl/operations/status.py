@@ -32,7 +32,7 @@ from clusterctl.operations.site import check_site
 if TYPE_CHECKING:
     from clusterctl.domain.files import ClusterFolder
     from clusterctl.ec2.session import Clients
-    from clusterctl.transport.target import Target
+    from clusterctl.transport.dial import Target
 
 # How many seconds EC2's answer is used again: nodes that fail together share one call.
 FRESH_S = 5.0

@@ -80,7 +80,7 @@ from clusterctl.operations.logs import (
     work_facts,
 )
 from clusterctl.transport.call import call, read_reports
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 if TYPE_CHECKING:
     from clusterctl.ec2.instances import Instance

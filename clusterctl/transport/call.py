@@ -26,8 +26,8 @@ from clusterctl.node.facts.report import (
 )
 from clusterctl.node.packer import program_of
 from clusterctl.node.record import RecordError, from_json, hints_of, to_json
+from clusterctl.transport.dial import Target
 from clusterctl.transport.stdin import Stdin
-from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:
     from clusterctl.transport.execute import Sink

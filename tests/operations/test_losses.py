@@ -38,9 +38,9 @@ from clusterctl.operations.losses import (
     note_copy,
 )
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.dial import Target
 from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.session import Identity
-from clusterctl.transport.target import Target
 from tests.cli.running import CommandLine
 from tests.operations.clusters import ED25519, cluster, node
 from tests.pair import eventually

@@ -23,7 +23,7 @@ from clusterctl.operations.status import (
     describe_state,
     unreachable_hint,
 )
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 from tests.lab.running import client
 from tests.operations.clusters import node
 from tests.pair import NAME, eventually, quiet_command_ends

@@ -23,8 +23,8 @@ from clusterctl.operations.local_state import (
     locked,
     ssh_config_text,
 )
+from clusterctl.transport.dial import Target
 from clusterctl.transport.keys import KnownHostKeys
-from clusterctl.transport.target import Target
 from tests.moto_ec2 import clients_with
 from tests.operations.clusters import ED25519, OTHER, cluster, node
 from tests.variants import usual

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clusterctl.domain.cluster import Cluster
     from clusterctl.operations.access import Access
     from clusterctl.operations.detached_copy import DetachedCopy
-    from clusterctl.transport.target import Target
+    from clusterctl.transport.dial import Target
 
 # Seconds that a dry run waits for EC2's description of a disk.
 DISK_WITHIN_S = 3.0
