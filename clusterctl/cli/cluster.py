@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,9 +21,9 @@ from clusterctl.cli.app_context import (
 )
 from clusterctl.cli.money import end_words
 from clusterctl.cli.params import dry_run_option, indices_argument, json_option, yes_option
-from clusterctl.cli.spec_options import click_option, flags_of, layers, spec_options
+from clusterctl.cli.spec_options import WaitingOptions, spec_options, waiting_options
 from clusterctl.cli.status import print_nodes, with_counts
-from clusterctl.configuration.options import OPTIONS, SpecDraft
+from clusterctl.configuration.options import SpecDraft
 from clusterctl.domain.cluster import Cluster, ClusterSpec, Market, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity
@@ -84,48 +83,7 @@ def print_plan(plan: LaunchPlan) -> None:
         output.note(idle if plan.idle else "nothing was done")
 
 
-trust_option = click.option(
-    "--accept-new-host-keys",
-    is_flag=True,
-    help="Trust the host key that a node shows where neither console nor Systems Manager has "
-    "it. An attacker between you and the node could then impersonate it.",
-)
-
-
-class WaitingOptions(NamedTuple):
-    """How long a launch waits, and whether it trusts host keys that only the nodes show."""
-
-    timeout_s: float | None = None
-    capacity_timeout_s: float = 0.0
-    accept_new_host_keys: bool = False
-
-
 DEFAULT_WAITING = WaitingOptions()
-# The settings of a launch that hold for every command that launches or starts nodes.
-WAITING = (OPTIONS["capacity-timeout"], OPTIONS["timeout"])
-
-
-def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --timeout, --capacity-timeout and --accept-new-host-keys; pass `waiting`.
-
-    They are for commands that do not have `spec_options`, which include the first two. As there,
-    the file and the environment give their defaults. The decorator stands below `account_options`.
-    """
-
-    @functools.wraps(command)
-    def wrapped(*args: Any, app: AppContext, name: str, **kwargs: Any) -> Any:
-        flags = flags_of({option: kwargs.pop(option.parameter) for option in WAITING})
-        values = SpecDraft.of(name, *layers(app, name), flags).values
-        waiting = WaitingOptions(
-            values.get("timeout"),
-            values.get("capacity-timeout", 0.0),
-            kwargs.pop("accept_new_host_keys"),
-        )
-        return command(*args, app=app, name=name, waiting=waiting, **kwargs)
-
-    for option in (trust_option, *map(click_option, WAITING)):
-        wrapped = option(wrapped)
-    return wrapped
 
 
 @contextmanager
@@ -314,7 +272,6 @@ def _left_behind(app: AppContext, name: str) -> str:
 
 @cluster_command(explicit=True)
 @spec_options
-@trust_option
 @yes_option
 @dry_run_option
 @json_option("Launch")
@@ -322,9 +279,7 @@ def up(
     app: AppContext,
     name: str,
     draft: SpecDraft,
-    capacity_timeout_s: float,
-    timeout_s: float | None,
-    accept_new_host_keys: bool,
+    waiting: WaitingOptions,
     yes: bool,
     dry_run: bool,
     as_json: bool,
@@ -347,7 +302,6 @@ def up(
     if dry_run:
         show_plan(plan_up(Launcher(app.clients, app.folder(name)), request), as_json)
         return
-    waiting = WaitingOptions(timeout_s, capacity_timeout_s, accept_new_host_keys)
     with launcher_of(app, name, waiting, price_consent(app, yes)) as launcher:
         report = launch(launcher, request)
     show_report(app, report, as_json)
