@@ -24,9 +24,9 @@ from clusterctl.cli.app_context import AppContext
 from clusterctl.cli.cluster import check_removal, launch_request
 from clusterctl.cli.copy.options import CopyOptions, request_of, url_access
 from clusterctl.cli.main import cli
-from clusterctl.cli.spec_options import layers
+from clusterctl.cli.spec_options import layers, waiting_of
 from clusterctl.config import load_settings, settings_of
-from clusterctl.configuration.effective import SpecDraft
+from clusterctl.configuration.options import SpecDraft
 from clusterctl.copy.report import TransferReport
 from clusterctl.diagnosis.verdict import Diagnosis
 from clusterctl.diagnosis.verdict import diagnose as conclude
@@ -46,7 +46,7 @@ from clusterctl.operations.diagnose import collect
 from clusterctl.operations.fetch import Fetched, Scope
 from clusterctl.operations.fetch import fetch as fetch_job
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.ownership import NotLaunchedHere
+from clusterctl.operations.site import NotLaunchedHere
 from clusterctl.operations.train import (
     Retries,
     machines_of,
@@ -220,11 +220,8 @@ def up(
     """
     app = _app(name, account)
     draft = SpecDraft.of(name, *layers(app, name), settings_of(settings or {}))
-    waits = {
-        "timeout_s": draft.values.get("timeout"),
-        "capacity_timeout_s": draft.values.get("capacity-timeout", 0.0),
-    }
-    launcher = Launcher(app.clients, app.folder(name), proxy_command=app.proxy_command, **waits)
+    given = {"proxy_command": app.proxy_command, **waiting_of(draft)._asdict()}
+    launcher = Launcher(app.clients, app.folder(name), **given)
     return launch(launcher, launch_request(draft, app.settings.lab))
 
 

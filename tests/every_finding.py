@@ -19,22 +19,23 @@ from clusterctl.cli import tuning as tuning_command
 from clusterctl.diagnosis.drift import check
 from clusterctl.domain.cluster import Disk, Limits
 from clusterctl.domain.errors import AwsError, ClusterctlError, HostUnreachable
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.results import HostOutcome
 from clusterctl.ec2 import health
-from clusterctl.ec2.images import image_findings
 from clusterctl.ec2.launch import execution
-from clusterctl.ec2.launch.quotas import QuotaUse, quota_finding
-from clusterctl.ec2.machines import retired_finding
-from clusterctl.ec2.money.costs import budget_findings, left_findings, price_key, spending
+from clusterctl.ec2.launch.capacity import QuotaUse, quota_finding
+from clusterctl.ec2.machines import image_findings, retired_finding
+from clusterctl.ec2.money.costs import budget_findings, left_findings, spending
+from clusterctl.ec2.money.prices import price_key
+from clusterctl.ec2.policy import temporary_keys
 from clusterctl.ec2.tags import Unfinished
-from clusterctl.ec2.temporary_keys import temporary_keys
 from clusterctl.jobs.deploy import Code
 from clusterctl.jobs.horovod import Timeline, Tuned
 from clusterctl.jobs.metrics.logs import MetricSeries
 from clusterctl.jobs.nccl import NcclNetwork, parse_transport, transport_finding
 from clusterctl.jobs.preflight import crowding_findings, preflight
-from clusterctl.jobs.recipe import JobRecipe
+from clusterctl.jobs.trainer import JobRecipe
 from clusterctl.node.agent import name_of
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.parts import copy_parts
@@ -42,15 +43,14 @@ from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.software import data, scripts
 from clusterctl.node.facts.system import system
 from clusterctl.node.jobs.processes import NodeProcess
-from clusterctl.operations import doctor, guards, known_hosts, readiness
+from clusterctl.operations import access, doctor, guards, readiness
 from clusterctl.operations.bench_network import no_answer
 from clusterctl.operations.costs import with_gone
 from clusterctl.operations.disk import SlowDisk, findings_of
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.losses import Losses, Written
-from clusterctl.operations.ownership import others_finding
 from clusterctl.operations.results import Results
+from clusterctl.operations.site import others_finding
 from clusterctl.operations.status import ClusterStatus
 from clusterctl.operations.train import code_findings, leftovers, unreachable_findings
 from clusterctl.operations.tuning import Tuning
@@ -379,8 +379,8 @@ def of_keys_and_ownership() -> Iterator[Finding | None]:
         sts = SimpleNamespace(meta=meta, get_federation_token=refuse, get_session_token=session)
         clients = SimpleNamespace(frozen_keys=lambda token=token: ("a", "b", token), sts=sts)
         yield temporary_keys(clients, ["train"]).finding
-    yield known_hosts._renewed(node(1), (OTHER,), (ED25519,))
-    yield known_hosts._accepted(node(1), ED25519)
+    yield access._renewed(node(1), (OTHER,), (ED25519,))
+    yield access._accepted(node(1), ED25519)
     yield others_finding("demo", ("instance i-1", "security group sg-1"))
     refused = ClusterctlError("sudo: a password is required")
     yield guards._untold("demo", "demo-2", refused)

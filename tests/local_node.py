@@ -13,9 +13,9 @@ from pathlib import Path
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.node.framed import FramedCommand
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.local import run_here
-from clusterctl.transport.target import Target
 
 HEAD = Target("demo-0", "10.0.0.4", "ubuntu")
 

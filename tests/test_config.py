@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.config import find_file, load_settings, read_spec_file
-from clusterctl.configuration.effective import SpecDraft, shown
 from clusterctl.configuration.options import (
     LAUNCH,
     OPTIONS,
+    SpecDraft,
     ValueKind,
     environment_values,
     merged,
     misspelt,
+    shown,
     values_of,
 )
 from clusterctl.configuration.specfile import parse_spec_file

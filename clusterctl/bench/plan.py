@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.jobs.recipe import TUTORIAL
+from clusterctl.jobs.trainer import TUTORIAL
 
 SYNTHETIC, REAL = "synthetic", "real"
 # Each run empties this folder, so it is not imagenet_resnet, which may have a user's checkpoints.

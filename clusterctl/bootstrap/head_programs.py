@@ -26,7 +26,7 @@ import clusterctl
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
 from clusterctl.domain.files import write_file
 from clusterctl.transport.connections import Connections
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 PACKAGE = Path(clusterctl.__file__).parent
 # The module of each program.

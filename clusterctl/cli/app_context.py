@@ -1,4 +1,4 @@
-"""Shared by commands: the options that choose an account, and the way to a cluster."""
+"""Shared by commands: the options of the account and of nodes, and the way to a cluster."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ from clusterctl.cli.params import (
     NAMED_CLUSTERS_KEY,
     NODE_PATHS_KEY,
     AccountOption,
+    Indices,
     LocalPath,
     clusters_here,
     clusters_launched,
     completions,
     launched_here,
     timeouts_of,
+    together,
 )
 from clusterctl.config import Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import AwsError, ClusterctlError, LabError, UsageError, unquoted_home
 from clusterctl.domain.findings import folded
-from clusterctl.domain.ranges import other_cluster
+from clusterctl.domain.ranges import check_indices, other_cluster
 from clusterctl.domain.timeouts import Timeouts
 
 if TYPE_CHECKING:
@@ -38,10 +40,11 @@ if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
     from clusterctl.domain.cluster import Cluster
+    from clusterctl.domain.files import ClusterFolder
     from clusterctl.ec2.session import Clients
     from clusterctl.operations.access import Access
-    from clusterctl.operations.folder import ClusterFolder
     from clusterctl.operations.status import ClusterStatus
+    from clusterctl.transport.dial import Target
 
 
 def config_option(
@@ -128,7 +131,7 @@ class AppContext:
 
     def folder(self, name: str) -> ClusterFolder:
         """Return the local folder of cluster NAME, existing or not. Raises UsageError."""
-        from clusterctl.operations.folder import ClusterFolder
+        from clusterctl.domain.files import ClusterFolder
 
         return ClusterFolder(self.settings.home / check_cluster_name(name))
 
@@ -162,7 +165,7 @@ class AppContext:
         MissingTool if the folder has the key of an earlier cluster of that name."""
         from clusterctl.node.jobs.folder import text_in
         from clusterctl.operations.access import open_access
-        from clusterctl.operations.ownership import check_not_anothers
+        from clusterctl.operations.site import check_not_anothers
         from clusterctl.operations.status import Ec2Explanation
 
         self.ssh_user = cluster.ssh_user
@@ -425,3 +428,49 @@ def cluster_command(
         return group.command(name, cls=cls, **more)(named)
 
     return decorate
+
+
+nodes_option = click.option(
+    "--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5 or NAME-1."
+)
+
+
+node_options = together(
+    click.option("--head", is_flag=True, help="Only the head node."), nodes_option
+)
+
+
+def selected(access: Access, head: bool, indices: tuple[int, ...] | None) -> tuple[Target, ...]:
+    """Return the targets that --head and --nodes select, by default all in service.
+
+    Raises UsageError.
+    """
+    if head and indices is not None:
+        raise UsageError("--head and --nodes exclude each other", "the head node is node 0")
+    return access.select((0,) if head else indices)
+
+
+def check_nodes(app: AppContext, name: str, indices: tuple[int, ...]) -> None:
+    """Raise UsageError for indices of nodes that neither exist nor should. Queries EC2, no node.
+
+    It accepts any index if the cluster does not exist: the command itself reports that.
+    """
+    from clusterctl.ec2.instances import unfinished_of, wanted_of
+    from clusterctl.operations.status import find_own
+
+    instances = find_own(app.clients, app.folder(name))
+    there = {found.node.index for found in instances} | set(wanted_of(instances))
+    if there:
+        # A node whose removal is not finished may be named again, to finish it.
+        check_indices(name, there, set(indices).difference(unfinished_of(instances).remove))
+
+
+def refuse_while_job_runs(app: AppContext, name: str, because: str) -> None:
+    """Raise JobRunning while a job runs, or while a node serves a model.
+
+    Raise HostError if the head node does not answer.
+    """
+    from clusterctl.operations.logs import refuse_while_training
+
+    with app.open(name) as access:
+        refuse_while_training(access, because, access.all_targets)

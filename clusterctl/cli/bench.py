@@ -22,9 +22,9 @@ from clusterctl.cli.params import (
     json_option,
     preset_option,
     rank_options,
-    recipe_option,
 )
 from clusterctl.cli.program_arguments import ProgramCommand
+from clusterctl.cli.train import note_lost, recipe_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.findings import NOT_KNOWN
 from clusterctl.domain.units import count, format_duration
@@ -282,7 +282,6 @@ def _show_plan(plan: BenchPlan, options: _BenchOptions) -> None:
 
 def _watch(runs: int) -> RunWatch:
     from clusterctl.bench.results import in_words
-    from clusterctl.cli.train import note_lost
     from clusterctl.operations.bench import RunWatch
 
     numbers = itertools.count(1)

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.app_context import (
+    AppContext,
+    check_nodes,
+    cluster_command,
+    refuse_while_job_runs,
+)
 from clusterctl.cli.money import end_words
-from clusterctl.cli.node_options import check_nodes, refuse_while_job_runs
 from clusterctl.cli.params import dry_run_option, indices_argument, json_option, yes_option
-from clusterctl.cli.spec_options import click_option, flags_of, layers, spec_options
+from clusterctl.cli.spec_options import WaitingOptions, spec_options, waiting_options
 from clusterctl.cli.status import print_nodes, with_counts
-from clusterctl.configuration.effective import SpecDraft
-from clusterctl.configuration.options import OPTIONS
+from clusterctl.configuration.options import SpecDraft
 from clusterctl.domain.cluster import Cluster, ClusterSpec, Market, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity
@@ -81,48 +83,7 @@ def print_plan(plan: LaunchPlan) -> None:
         output.note(idle if plan.idle else "nothing was done")
 
 
-trust_option = click.option(
-    "--accept-new-host-keys",
-    is_flag=True,
-    help="Trust the host key that a node shows where neither console nor Systems Manager has "
-    "it. An attacker between you and the node could then impersonate it.",
-)
-
-
-class WaitingOptions(NamedTuple):
-    """How long a launch waits, and whether it trusts host keys that only the nodes show."""
-
-    timeout_s: float | None = None
-    capacity_timeout_s: float = 0.0
-    accept_new_host_keys: bool = False
-
-
 DEFAULT_WAITING = WaitingOptions()
-# The settings of a launch that hold for every command that launches or starts nodes.
-WAITING = (OPTIONS["capacity-timeout"], OPTIONS["timeout"])
-
-
-def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --timeout, --capacity-timeout and --accept-new-host-keys; pass `waiting`.
-
-    They are for commands that do not have `spec_options`, which include the first two. As there,
-    the file and the environment give their defaults. The decorator stands below `account_options`.
-    """
-
-    @functools.wraps(command)
-    def wrapped(*args: Any, app: AppContext, name: str, **kwargs: Any) -> Any:
-        flags = flags_of({option: kwargs.pop(option.parameter) for option in WAITING})
-        values = SpecDraft.of(name, *layers(app, name), flags).values
-        waiting = WaitingOptions(
-            values.get("timeout"),
-            values.get("capacity-timeout", 0.0),
-            kwargs.pop("accept_new_host_keys"),
-        )
-        return command(*args, app=app, name=name, waiting=waiting, **kwargs)
-
-    for option in (trust_option, *map(click_option, WAITING)):
-        wrapped = option(wrapped)
-    return wrapped
 
 
 @contextmanager
@@ -311,7 +272,6 @@ def _left_behind(app: AppContext, name: str) -> str:
 
 @cluster_command(explicit=True)
 @spec_options
-@trust_option
 @yes_option
 @dry_run_option
 @json_option("Launch")
@@ -319,9 +279,7 @@ def up(
     app: AppContext,
     name: str,
     draft: SpecDraft,
-    capacity_timeout_s: float,
-    timeout_s: float | None,
-    accept_new_host_keys: bool,
+    waiting: WaitingOptions,
     yes: bool,
     dry_run: bool,
     as_json: bool,
@@ -344,7 +302,6 @@ def up(
     if dry_run:
         show_plan(plan_up(Launcher(app.clients, app.folder(name)), request), as_json)
         return
-    waiting = WaitingOptions(timeout_s, capacity_timeout_s, accept_new_host_keys)
     with launcher_of(app, name, waiting, price_consent(app, yes)) as launcher:
         report = launch(launcher, request)
     show_report(app, report, as_json)
@@ -652,7 +609,7 @@ def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> No
     it cannot ask, click.Abort.
     """
     from clusterctl.operations.losses import Losses, ResultsAtRisk
-    from clusterctl.operations.ownership import others_finding
+    from clusterctl.operations.site import others_finding
 
     if not (found.instances or found.others):
         return
@@ -698,7 +655,7 @@ def _check_nodes_going(
     from clusterctl.operations.access import cluster_key
     from clusterctl.operations.losses import ResultsAtRisk
     from clusterctl.operations.members import check_head, check_removable
-    from clusterctl.operations.ownership import check_not_anothers
+    from clusterctl.operations.site import check_not_anothers
     from clusterctl.operations.status import cluster_status
 
     folder = app.folder(name)
@@ -763,7 +720,7 @@ def _machines(app: AppContext, name: str, instances: Sequence[Instance]) -> Clus
     such the one that is replaced.
     """
     from clusterctl.ec2.instances import as_cluster
-    from clusterctl.operations.known_hosts import LearntHostKeys
+    from clusterctl.operations.access import LearntHostKeys
 
     learnt = LearntHostKeys(app.folder(name).known_hosts)
     machines = sorted(
@@ -833,7 +790,7 @@ def down(
     from clusterctl.operations.down import down as remove
     from clusterctl.operations.down import find_removable
     from clusterctl.operations.ended import did_you_mean
-    from clusterctl.operations.ownership import NotLaunchedHere
+    from clusterctl.operations.site import NotLaunchedHere
 
     folder = app.folder(name)
     found = find_removable(app.clients, folder, app.timeouts)

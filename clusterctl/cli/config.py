@@ -13,17 +13,19 @@ from clusterctl.cli import output
 from clusterctl.cli.app_context import ClusterName, config_option
 from clusterctl.cli.params import Group, JsonOption, json_option
 from clusterctl.config import FILE_NAME, find_file, home_folder, load_spec_file, read_spec_file
-from clusterctl.configuration.effective import SpecDraft, read_user_data, shown
 from clusterctl.configuration.options import (
     ACCOUNT,
     OPTIONS,
     TAG,
     Option,
+    SpecDraft,
     ValueKind,
     Values,
     environment_values,
     merged,
     misspelt,
+    read_user_data,
+    shown,
 )
 from clusterctl.domain.cluster import MOST_NODES
 from clusterctl.domain.errors import UsageError, did_you_mean

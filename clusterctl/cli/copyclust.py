@@ -69,7 +69,7 @@ def copyclust(
     """
     from clusterctl.cli.copy.view import showing
     from clusterctl.config import home_folder
-    from clusterctl.copy.state_file import StateFile
+    from clusterctl.copy.report import StateFile
     from clusterctl.operations.copy import CopyTerms, copy_to_hosts
     from clusterctl.operations.hosts_access import LoginOptions, open_hosts
 

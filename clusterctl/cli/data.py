@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.node_options import node_options, selected
+from clusterctl.cli.app_context import AppContext, cluster_command, node_options, selected
 from clusterctl.cli.params import Group, NodePath
 from clusterctl.cli.verify import checking, show, verify_options
 

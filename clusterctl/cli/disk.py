@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.node_options import nodes_option
+from clusterctl.cli.app_context import AppContext, cluster_command, nodes_option
 from clusterctl.cli.params import dry_run_option, json_option, yes_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
@@ -91,7 +90,8 @@ def _grow(
     app: AppContext, name: str, indices: tuple[int, ...] | None, gib: int, yes: bool, as_json: bool
 ) -> int:
     """Grow root volumes to `gib` GiB; return the exit status. Answering no raises click.Abort."""
-    from clusterctl.ec2.money.costs import GP3_GIB_MONTH_USD, format_usd
+    from clusterctl.ec2.money.costs import format_usd
+    from clusterctl.ec2.money.prices import GP3_GIB_MONTH_USD
     from clusterctl.operations.disk import grow_disks
 
     def confirm_cost(added_gib: int) -> None:
@@ -188,8 +188,8 @@ def clean_logs(
         if jobs or keep_last:
             raise UsageError("--copies removes no logs", "leave out --jobs and --keep-last")
         return _discard_copies(app, name, dry_run, as_json)
-    from clusterctl.operations.clean_logs import clean_logs as clean
-    from clusterctl.operations.clean_logs import find_logs
+    from clusterctl.operations.disk import clean_logs as clean
+    from clusterctl.operations.disk import find_logs
     from clusterctl.operations.losses import Losses, find_losses
 
     with app.open(name) as access:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.app_context import AppContext, cluster_command, nodes_option
 from clusterctl.cli.host_options import SOURCES, for_clusters, host_options, one_of
-from clusterctl.cli.node_options import nodes_option
 from clusterctl.cli.params import json_option
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count

@@ -16,7 +16,7 @@ from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
     from clusterctl.operations.hosts_access import HostSource
-    from clusterctl.transport.target import Target
+    from clusterctl.transport.dial import Target
 
 # The parameters of the options that name hosts.
 SOURCES = ("hosts", "nodes", "slurm", "is_local")

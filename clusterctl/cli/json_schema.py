@@ -28,8 +28,11 @@ _PLAIN: Mapping[Any, str] = {
 _UNIONS = (Union, getattr(types, "UnionType", Union))
 
 
-def schema_of(kind: Any) -> dict[str, Any]:
-    """Return the schema of what `to_data` makes of a value of this type."""
+def schema_of(kind: Any, within: Any = None) -> dict[str, Any]:
+    """Return the schema of what `to_data` makes of a value of this type. `within` is the type that
+    has it: what contains itself is a reference to its first schema."""
+    if kind is within:
+        return {"$ref": f"#{kind.__name__}"}
     if kind is Any:
         return {}
     if kind in _PLAIN:
@@ -40,7 +43,7 @@ def schema_of(kind: Any) -> dict[str, Any]:
     if origin is typing.Literal:
         return {"enum": list(inner)}
     if origin in (list, Sequence, frozenset) or (origin is tuple and inner[1:] == (...,)):
-        return {"type": "array", "items": schema_of(inner[0])}
+        return {"type": "array", "items": schema_of(inner[0], within)}
     if origin is tuple:
         fixed = [schema_of(one) for one in inner]
         return {"type": "array", "prefixItems": fixed, "minItems": len(fixed), "items": False}
@@ -61,8 +64,9 @@ def schema_of(kind: Any) -> dict[str, Any]:
     about = inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
     return {
         **({"description": about} if about else {}),
+        **({"$anchor": kind.__name__} if Sequence[kind] in hints.values() else {}),
         "type": "object",
-        "properties": {name: schema_of(one) for name, one in hints.items()},
+        "properties": {name: schema_of(one, kind) for name, one in hints.items()},
         "required": required,
         "additionalProperties": False,
     }

@@ -16,7 +16,7 @@ from clusterctl.cli.bench_network import CheckedNetwork
 from clusterctl.cli.cluster import ReadyCluster
 from clusterctl.cli.copy.view import NodeEvent, ProgressEvent
 from clusterctl.cli.disk import CleanedNode
-from clusterctl.cli.orphan_table import SweepReport
+from clusterctl.cli.gc import SweepReport
 from clusterctl.cli.quarantine import Service
 from clusterctl.cli.status import Status
 from clusterctl.configuration.yaml_tree import Problem
@@ -365,8 +365,17 @@ class CauseData(TypedDict):
     hint: str
 
 
+class Calls(TypedDict):
+    """A call on the stacks, the ranks in it (`0-7`), those that moved, and the calls below."""
+
+    call: str
+    ranks: str
+    moved: str
+    children: Sequence[Calls]
+
+
 class Diagnosed(TypedDict):
-    """`tree` has the stacks: a call, the ranks in it, those that moved, and the calls below."""
+    """`tree` has the stacks of all ranks."""
 
     cluster: Optional[str]
     hosts: Optional[str]
@@ -383,7 +392,7 @@ class Diagnosed(TypedDict):
     not_seen: Sequence[str]
     next: str
     exit_status: int
-    tree: Mapping[str, Any]
+    tree: Calls
 
 
 class LogFindingData(TypedDict):

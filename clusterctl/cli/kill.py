@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.app_context import AppContext, cluster_command, nodes_option
 from clusterctl.cli.host_options import (
     SOURCES,
     check_launcher,
@@ -18,7 +18,6 @@ from clusterctl.cli.host_options import (
     launcher_option,
     one_of,
 )
-from clusterctl.cli.node_options import nodes_option
 from clusterctl.cli.params import dry_run_option, job_argument, json_option
 from clusterctl.cli.train import how_it_ended
 from clusterctl.domain.errors import UsageError

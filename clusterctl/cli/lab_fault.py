@@ -59,9 +59,9 @@ def ask(method: str, query: str = "", body: object = None) -> Any:
 
     Raises UsageError if the lab refuses, LabError if none runs.
     """
-    from clusterctl.lab import pages
+    from clusterctl.lab import lifecycle
 
-    return pages.ask(running_lab(), FAULTS_PAGE + query, method, body)
+    return lifecycle.request_page(running_lab(), FAULTS_PAGE + query, method, body)
 
 
 def set_fault(kind: str, **fields: Any) -> None:
@@ -164,10 +164,10 @@ def interrupt(instance: str, after_s: float) -> None:
     Example:
       clusterctl lab fault interrupt demo-1 --in 30s
     """
-    from clusterctl.lab import pages
+    from clusterctl.lab import lifecycle
 
     body = {"instance_id": instance, "seconds": after_s}
-    report = pages.ask(running_lab(), INTERRUPTIONS_PAGE, "POST", body)
+    report = lifecycle.request_page(running_lab(), INTERRUPTIONS_PAGE, "POST", body)
     output.line(f"{instance}: terminated at {report['ends_at']}")
 
 

@@ -1,4 +1,4 @@
-"""What clusters cost, as text, JSON and CSV; `clusterctl costs`."""
+"""What clusters cost and when their limits end them, as text, JSON and CSV; `clusterctl costs`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from clusterctl.cli.params import all_regions_option, json_option
 from clusterctl.domain.cluster import Limits, check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.units import count, format_duration, parse_duration_s
-from clusterctl.ec2.money.costs import EARLIER, format_usd, limit_text
+from clusterctl.ec2.money.costs import EARLIER, format_usd
+from clusterctl.ec2.tags import limit_text
 
 if TYPE_CHECKING:
     from clusterctl.ec2.money.costs import Spending

@@ -26,12 +26,11 @@ from clusterctl.domain.units import (
     parse_duration_s,
     parse_rate,
 )
-from clusterctl.jobs.recipe import RECIPES
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from clusterctl.operations.folder import ClusterFolder
+    from clusterctl.domain.files import ClusterFolder
 
 # Key in a click context's meta: words with paths on the nodes, each with its option or "".
 NODE_PATHS_KEY = "clusterctl.node_paths"
@@ -86,12 +85,6 @@ preset_option = click.option(
 )
 all_regions_option = click.option(
     "--all-regions", is_flag=True, help="All regions enabled for the account."
-)
-recipe_option = click.option(
-    "--recipe",
-    type=click.Choice(list(RECIPES)),
-    help="tutorial: the trainer's settings of the tutorial, the default; fast: those for speed "
-    "(docs/training.md#recipes).",
 )
 
 
@@ -356,7 +349,7 @@ job_argument = click.argument("job_id", required=False, type=JobId(), metavar="[
 
 def launched_here(name: str) -> bool:
     """Return whether this machine has launched a cluster of that name, and not removed it."""
-    from clusterctl.operations.folder import ClusterFolder
+    from clusterctl.domain.files import ClusterFolder
 
     return is_cluster_name(name) and ClusterFolder(home_folder() / name).launched
 
@@ -372,7 +365,7 @@ def clusters_here(given: Mapping[str, Any]) -> list[str]:
 
 def clusters_launched() -> list[ClusterFolder]:
     """Return the folders of all clusters launched from this machine, wherever they run."""
-    from clusterctl.operations.folder import ClusterFolder
+    from clusterctl.domain.files import ClusterFolder
 
     home = home_folder()
     paths = sorted(home.iterdir()) if home.is_dir() else []
@@ -398,7 +391,7 @@ def _is_meant(folder: ClusterFolder, given: Mapping[str, Any]) -> bool:
 
 def _meant(ctx: click.Context) -> ClusterFolder:
     """Return the folder of the cluster that is meant. Raises ValueError if several may be."""
-    from clusterctl.operations.folder import ClusterFolder
+    from clusterctl.domain.files import ClusterFolder
 
     # click leaves the words unparsed if an option before the cursor has no value yet.
     words = [ctx.params.get("name"), *ctx.args]

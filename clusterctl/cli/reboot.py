@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.node_options import nodes_option
+from clusterctl.cli.app_context import AppContext, cluster_command, nodes_option
 from clusterctl.cli.params import Duration, force_option, json_option, optional_indices_argument
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts

@@ -102,7 +102,7 @@ def results(
     something is slower by more than the noise.
     """
     from clusterctl.jobs.metrics.logs import parse_definitions
-    from clusterctl.operations.results_plot import check_picture
+    from clusterctl.operations.results import check_picture
 
     definitions = parse_definitions(metrics)
     if as_json and csv_file == "-":
@@ -417,8 +417,7 @@ def _write_csv(found: Results, file: str, metrics: bool) -> None:
 
 def _draw(found: Results, path: Path) -> None:
     from clusterctl.bench.chart import picture
-    from clusterctl.operations.results import write_result
-    from clusterctl.operations.results_plot import metric_charts, run_charts
+    from clusterctl.operations.results import metric_charts, run_charts, write_result
 
     reference = next((each.reference for each in found.comparisons if each), None)
     charts = [

@@ -7,11 +7,15 @@ from typing import Any
 
 import click
 
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
-from clusterctl.cli.fanout_options import FanoutOptions, fanout_options
-from clusterctl.cli.node_options import node_options, selected
+from clusterctl.cli.app_context import (
+    AppContext,
+    ClusterCommand,
+    account_options,
+    node_options,
+    selected,
+)
 from clusterctl.cli.params import CommandText, clusters_here, launched_here
-from clusterctl.cli.run_on import QuotedCommand, run_on
+from clusterctl.cli.run_on import FanoutOptions, QuotedCommand, fanout_options, run_on
 
 
 class _Run(QuotedCommand, ClusterCommand):

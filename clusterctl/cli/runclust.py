@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
-from clusterctl.cli.fanout_options import FanoutOptions, fanout_options
 from clusterctl.cli.host_options import HostsCommand, hosts_argument
 from clusterctl.cli.main import run_program
 from clusterctl.cli.params import CommandText, Duration
-from clusterctl.cli.run_on import QuotedCommand, run_on
+from clusterctl.cli.run_on import FanoutOptions, QuotedCommand, fanout_options, run_on
 
 
 class RunclustCommand(QuotedCommand, HostsCommand):

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.app_context import AppContext, cluster_command, node_options, selected
 from clusterctl.cli.copy.options import CopyOptions, s3_options, url_access
-from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import json_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts, grouped
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.node.jobs.spec import JobRecord
     from clusterctl.operations.access import Access
     from clusterctl.operations.s3sync import SyncNode
-    from clusterctl.transport.target import Target
+    from clusterctl.transport.dial import Target
 
 
 @cluster_command()

@@ -104,8 +104,8 @@ def _prepared(
     app: AppContext, name: str, instance_type: str, max_cost_usd: float
 ) -> tuple[Launcher, ClusterSpec]:
     """Return the launcher and the cluster to launch. Raises UsageError."""
-    from clusterctl.cli.spec_options import layers
-    from clusterctl.configuration.effective import SpecDraft
+    from clusterctl.cli.spec_options import layers, waiting_of
+    from clusterctl.configuration.options import SpecDraft
     from clusterctl.operations.launcher import Launcher
     from clusterctl.operations.selftest import NODES, selftest_spec
 
@@ -115,9 +115,8 @@ def _prepared(
         app.clients,
         app.folder(name),
         proxy_command=app.proxy_command,
-        timeout_s=draft.values.get("timeout"),
-        capacity_timeout_s=draft.values.get("capacity-timeout", 0.0),
         timeouts=app.timeouts,
+        **waiting_of(draft)._asdict(),
     )
     return launcher, selftest_spec(of_file, instance_type, max_cost_usd)
 

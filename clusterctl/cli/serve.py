@@ -14,8 +14,8 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.foreground import run_in_foreground
 from clusterctl.cli.params import Index, NodePath, credentials_option, json_option
+from clusterctl.cli.ssh import run_in_foreground
 from clusterctl.domain.errors import ClusterctlError, HostError, NotFound, UsageError
 from clusterctl.domain.results import HostOutcome, status_of
 from clusterctl.domain.units import format_duration
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.node.jobs.spec import JobRecord
     from clusterctl.operations.access import Access
     from clusterctl.operations.serving import Served, ServeRequest
-    from clusterctl.transport.target import Target
+    from clusterctl.transport.dial import Target
 
 model_option = click.option(
     "--model", metavar="NAME", help="The model's name; left out: its folder's, or the only one."

@@ -5,18 +5,19 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext
-from clusterctl.cli.params import completions
-from clusterctl.configuration.effective import SpecDraft
+from clusterctl.cli.params import completions, together
 from clusterctl.configuration.options import (
     LAUNCH,
+    OPTIONS,
     TAG,
     Option,
+    SpecDraft,
     ValueKind,
     Values,
     environment_values,
@@ -61,32 +62,63 @@ def _types() -> list[str]:
     return listed_types()
 
 
+class WaitingOptions(NamedTuple):
+    """How long a launch waits, and whether it trusts host keys that only the nodes show."""
+
+    timeout_s: float | None = None
+    capacity_timeout_s: float = 0.0
+    accept_new_host_keys: bool = False
+
+
+# The settings of a launch that hold for every command that launches or starts nodes.
+WAITING = (OPTIONS["timeout"], OPTIONS["capacity-timeout"])
+_trust_option = click.option(
+    "--accept-new-host-keys",
+    is_flag=True,
+    help="Trust the host key that a node shows where neither console nor Systems Manager has "
+    "it. An attacker between you and the node could then impersonate it.",
+)
+
+
+def waiting_of(draft: SpecDraft, accept_new_host_keys: bool = False) -> WaitingOptions:
+    """Return how long the launch of this draft waits."""
+    timeout_s, capacity_s = (draft.values.get(option.key) for option in WAITING)
+    return WaitingOptions(timeout_s, capacity_s or 0.0, accept_new_host_keys)
+
+
 def spec_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a launch; pass `draft`, `capacity_timeout_s` and `timeout_s`.
+    """Add the options of a launch; pass `draft` and `waiting`.
 
     The decorator stands below `account_options`, because it needs `app`. The command has to have an
     argument `name`.
     """
+    return _with_settings(LAUNCH, command, lambda draft: {"draft": draft})
+
+
+def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of WAITING, and pass `waiting`: as spec_options, for what is no launch."""
+    return _with_settings(WAITING, command, lambda draft: {})
+
+
+def _with_settings(
+    settings: Sequence[Option],
+    command: Callable[..., Any],
+    passed: Callable[[SpecDraft], dict[str, Any]],
+) -> Callable[..., Any]:
+    """Add options whose defaults the file and the environment give."""
 
     @functools.wraps(command)
-    def drafted(*args: Any, app: AppContext, name: str, **kwargs: Any) -> Any:
+    def drafted(
+        *args: Any, app: AppContext, name: str, accept_new_host_keys: bool, **kwargs: Any
+    ) -> Any:
         for text in misspelt(os.environ):
             output.note(f"warning: {text}")
-        flags = flags_of({option: kwargs.pop(option.parameter) for option in LAUNCH})
+        flags = flags_of({option: kwargs.pop(option.parameter) for option in settings})
         draft = SpecDraft.of(name, *layers(app, name), flags)
-        return command(
-            *args,
-            app=app,
-            name=name,
-            draft=draft,
-            capacity_timeout_s=draft.values.get("capacity-timeout", 0.0),
-            timeout_s=draft.values.get("timeout"),
-            **kwargs,
-        )
+        waiting = waiting_of(draft, accept_new_host_keys)
+        return command(*args, app=app, name=name, waiting=waiting, **passed(draft), **kwargs)
 
-    for option in reversed(LAUNCH):
-        drafted = click_option(option)(drafted)
-    return drafted
+    return together(*map(click_option, settings), _trust_option)(drafted)
 
 
 def layers(app: AppContext, name: str) -> Sequence[Values]:

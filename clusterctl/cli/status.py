@@ -19,7 +19,7 @@ from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.results import HostOutcome
 from clusterctl.domain.units import count
-from clusterctl.ec2.gone import WhyGone, why_gone
+from clusterctl.ec2.health import WhyGone, why_gone
 from clusterctl.ec2.money.costs import Spending
 from clusterctl.ec2.tags import Unfinished
 from clusterctl.operations.status import ClusterStatus, shown_state

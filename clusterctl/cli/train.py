@@ -25,13 +25,13 @@ from clusterctl.cli.params import (
     json_option,
     preset_option,
     rank_options,
-    recipe_option,
 )
 from clusterctl.cli.program_arguments import ProgramCommand, Typed, split
 from clusterctl.domain.errors import ClusterctlError, HostError, NotEnoughGpus, UsageError
 from clusterctl.domain.findings import folded
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
+from clusterctl.jobs.trainer import RECIPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +48,13 @@ if TYPE_CHECKING:
     from clusterctl.node.jobs.spec import JobRecord
     from clusterctl.operations.access import Access
     from clusterctl.operations.train import Retries, StartedJob, TrainingPlan
+
+recipe_option = click.option(
+    "--recipe",
+    type=click.Choice(list(RECIPES)),
+    help="tutorial: the trainer's settings of the tutorial, the default; fast: those for speed "
+    "(docs/training.md#recipes).",
+)
 
 
 def follow_to_end(

@@ -38,7 +38,7 @@ from clusterctl.node.relay.messages import (
     printable,
 )
 from clusterctl.transport.connections import Connections
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 # Seconds between calls of `watch`.
 WATCH_S = 0.25

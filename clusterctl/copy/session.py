@@ -21,9 +21,9 @@ from clusterctl.domain.errors import ClusterctlError, CommandFailed, ConnectionL
 from clusterctl.node.packer import Program, program_of
 from clusterctl.node.relay.messages import Event, Order, Ping, Progress, Stop, decode_event, encode
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.dial import Target
 from clusterctl.transport.execute import Exchange
 from clusterctl.transport.session import Session
-from clusterctl.transport.target import Target
 
 # Bytes of an event's line. The longest that relays send is a `Listed` with a hundred warnings.
 LONGEST_LINE = 1 << 20
@@ -46,7 +46,7 @@ PING_S = 5.0
 # A relay exits after this long without an order or ping: none outlives a lost connection.
 SILENCE_S = 60.0
 # The longest wait for all relays of a group to exit after the order to stop.
-LEAVE_WITHIN_S = 5.0
+EXIT_WITHIN_S = 5.0
 
 Why = TypeVar("Why")
 Group = TypeVar("Group", bound="RelayGroup[Any]")
@@ -300,7 +300,7 @@ class RelayGroup(Generic[Why]):
         going = [relay for host, relay in self._relays.items() if host not in self.failures]
         for relay in going:
             relay.give(Stop())
-        deadline = time.monotonic() + LEAVE_WITHIN_S
+        deadline = time.monotonic() + EXIT_WITHIN_S
         for relay in going:
             relay.join(max(0.0, deadline - time.monotonic()))
             relay.end()

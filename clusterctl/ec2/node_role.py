@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.timeouts import Polling, Timeouts
-from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.errors import throttled, translated
 from clusterctl.ec2.policy import BOUNDARY, Bounds, Policy
+from clusterctl.ec2.tags import Creations
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients

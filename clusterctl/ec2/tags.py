@@ -1,24 +1,31 @@
-"""The tags on AWS resources: the only record of which clusters exist, and of what they consist.
+"""The tags on AWS resources: the only record of which clusters exist, and of what they consist. And
+the record of what `up` has started to make.
 
-A command's own changes of tags count at once, though EC2 may show them only later.
+EC2 is eventually consistent: for some seconds a description may lack a resource or a tag that was
+just made. A command's own changes of tags count at once, and the next command waits until EC2 shows
+what was started. It would else make a second one, or leave the first one behind.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterctl.domain.cluster import Disk
+from clusterctl.domain.cluster import Disk, Limits
 from clusterctl.domain.errors import UsageError
+from clusterctl.domain.files import write_file
 from clusterctl.domain.ranges import fold_hosts, format_indices, parse_indices
-from clusterctl.domain.timeouts import Age, Timeouts
+from clusterctl.domain.timeouts import Age, Polling, Timeouts
+from clusterctl.node.record import RecordError, from_json, to_json
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+
 
 CLUSTER = "clusterctl:cluster"
 # One RunInstances call gives all its instances the same tags, so a node's index is this number plus
@@ -54,6 +61,51 @@ QUARANTINED = "clusterctl:quarantined"
 UNFINISHED = "clusterctl:unfinished"
 # EC2's limit for the value of a tag.
 MOST_CHARACTERS = 256
+
+
+# The keys in the tag LIMITS -> fields of Limits.
+_LIMIT_FIELDS = {
+    "max-hours": "max_hours",
+    "budget": "budget_usd",
+    "max-hourly": "max_hourly_usd",
+    "idle-minutes": "idle_minutes",
+    "stopped-days": "stopped_days",
+    "idle-erases-store": "idle_erases_store",
+}
+_LIMIT = re.compile(r"([a-z-]+)=(\d{1,9}(?:\.\d{1,6})?)", re.ASCII)
+
+
+def format_limits(limits: Limits) -> str:
+    """Return the limits as text for the tag, such as `max-hours=8 budget=500`; empty for none."""
+    values = {key: getattr(limits, field) for key, field in _LIMIT_FIELDS.items()}
+    return " ".join(f"{key}={_number(value)}" for key, value in values.items() if value)
+
+
+def parse_limits(text: str) -> Limits:
+    """Return the limits of such a tag.
+
+    Tags can be edited by hand: a part that makes no sense is no limit.
+    """
+    found: dict[str, Any] = {}
+    for part in text.split():
+        match = _LIMIT.fullmatch(part)
+        if match and match[1] in _LIMIT_FIELDS and float(match[2]) > 0:
+            found[_LIMIT_FIELDS[match[1]]] = float(match[2])
+    if "idle_minutes" not in found:
+        found.pop("stopped_days", None)
+        found.pop("idle_erases_store", None)
+    found["idle_erases_store"] = "idle_erases_store" in found
+    return Limits(**found)
+
+
+def limit_text(limits: Limits, option: str) -> str:
+    """Return a limit that ends a cluster as it was given: `--max-hours 8`, `--budget 5`."""
+    value = limits.max_hours if option == "--max-hours" else limits.budget_usd
+    return f"{option} {_number(value or 0.0)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
 @dataclass(frozen=True)
@@ -266,3 +318,82 @@ def own_tags_count(client: EC2Client, timeouts: Timeouts) -> Iterator[None]:
     finally:
         for event, handler in handlers:
             events.unregister(event, handler)
+
+
+# boto3's methods that make what a cluster has one of, and what that is.
+CREATIONS = {
+    "import_key_pair": "key pair",
+    "create_security_group": "security group",
+    "create_placement_group": "placement group",
+    "allocate_address": "elastic address",
+    "create_role": "role",
+    "create_instance_profile": "instance profile",
+}
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Creations:
+    """The record in `path` of when each of CREATIONS was sent. No file is an empty record.
+
+    A record that cannot be read must not keep `down` from removing a cluster: then anything may
+    have been sent just now, and nothing is proved. `notify` receives a line of progress about what
+    is waited for.
+    """
+
+    path: Path
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    notify: Callable[[str], None] = lambda text: None
+
+    @property
+    def started(self) -> frozenset[str]:
+        """The operations that were sent and not refused."""
+        return frozenset(self._sent() or ())
+
+    def begin(self, operation: str) -> None:
+        """Record, before an operation is sent, that it may have been carried out."""
+        self._write({**(self._sent() or {}), operation: self.timeouts.clock.time()})
+
+    def end(self, *operations: str) -> None:
+        """Record that these operations were refused, or that what they made is gone."""
+        sent = self._sent() or {}
+        left = {one: at for one, at in sent.items() if one not in operations}
+        if left != sent:
+            self._write(left)
+
+    def began(self, operation: str) -> bool:
+        """Return whether an operation was sent and may have been carried out."""
+        sent = self._sent()
+        return sent is None or operation in sent
+
+    def find(self, operation: str, poll: Callable[[], Sequence[Found]]) -> tuple[Found, ...]:
+        """Return what `poll` finds, looking again while EC2 may not show what was started.
+
+        Raises what `poll` raises.
+        """
+        clock, sent = self.timeouts.clock, self._sent()
+        began = clock.time() if sent is None else sent.get(operation, 0.0)
+        polling = Polling(clock, began + self.timeouts.shown_s - clock.time())
+        is_first = True
+        while not (found := tuple(poll())) and polling.left_s > 0:
+            if is_first:
+                self.notify(f"waiting for AWS to show the {CREATIONS[operation]}, if there is one")
+            is_first = False
+            polling.wait()
+        return found
+
+    def _sent(self) -> dict[str, float] | None:
+        """Return the times by operation; None if the record cannot be read."""
+        try:
+            return from_json(dict[str, float], self.path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, RecordError):
+            return None
+
+    def _write(self, sent: dict[str, float]) -> None:
+        if sent:
+            write_file(self.path, to_json(sent) + "\n")
+        else:
+            self.path.unlink(missing_ok=True)

@@ -39,8 +39,8 @@ from clusterctl.node.record import to_json
 from clusterctl.node.scripts.contract import CONTRACT, FOLDERS
 from clusterctl.transport.call import record_in
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.target import Target
 
 # In the checkout this is a link to examples/horovod, in an installed package a folder. The hyphen
 # in its name keeps Python from importing the programs in it as modules of this package.

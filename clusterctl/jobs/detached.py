@@ -31,7 +31,7 @@ from clusterctl.node.procfs import JOB_VARIABLE
 from clusterctl.node.record import pick
 from clusterctl.transport.call import call
 from clusterctl.transport.connections import Connections, read_data
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 # Programs for the head node.
 JOBS = program_of("clusterctl.node.jobs.jobs")

@@ -42,13 +42,15 @@ from clusterctl.jobs.mpirun import (
     sets_binding,
     tag_end,
 )
-from clusterctl.jobs.recipe import RECIPES, TUTORIAL, JobRecipe
 from clusterctl.jobs.trainer import (
     DATA_FOLDER,
     EFA,
     KERNELS,
     KERNELS_BYTES,
+    RECIPES,
     TRAINER,
+    TUTORIAL,
+    JobRecipe,
     Preset,
     TrainerOptions,
     TrainerRun,

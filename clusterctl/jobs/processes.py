@@ -13,9 +13,8 @@ from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.facts.processes import hidden_users, job_processes
 from clusterctl.node.facts.report import FactReport
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery, stop_processes
-from clusterctl.transport.call import HostConnections, call_all
-from clusterctl.transport.reports import facts_of, read_fact, read_reports
-from clusterctl.transport.target import Target
+from clusterctl.transport.call import HostConnections, call_all, facts_of, read_fact, read_reports
+from clusterctl.transport.dial import Target
 
 Processes = FanoutResult[tuple[NodeProcess, ...]]
 TIMEOUT_S = 30.0

@@ -39,7 +39,7 @@ from clusterctl.jobs.preflight import (
     facts_to_read,
     preflight,
 )
-from clusterctl.jobs.recipe import RECIPES
+from clusterctl.jobs.trainer import RECIPES
 from clusterctl.node.facts.report import Fact, FactReport, collect, function_of, request_of
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 from clusterctl.node.procfs import JOB_VARIABLE

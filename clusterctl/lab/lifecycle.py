@@ -1,4 +1,4 @@
-"""Starts and stops the lab's processes, from outside of them."""
+"""Starts and stops the lab's processes, and requests its pages, /_lab/..., from outside of them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,47 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from clusterctl.domain.errors import LabError
-from clusterctl.lab import pages
+from clusterctl.domain.errors import LabError, UsageError
 from clusterctl.lab.hosts.daemon import cgroups
 from clusterctl.lab.record import LabOptions, LabRecord, folder_of, read_record
 from clusterctl.lab.requirements import check_machine
+
+TIMEOUT_S = 5.0
+
+
+def request_page(running: LabRecord, path: str, method: str = "GET", body: object = None) -> Any:
+    """Return a page's JSON. Raise UsageError if the lab refuses, LabError if it does not answer."""
+    content = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(running.endpoint_url + path, content, method=method)
+    request.add_header("Authorization", f"Bearer {running.secret}")
+    # The lab is on this machine: ignore the proxies that the environment may name.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=TIMEOUT_S) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as refused:
+        try:
+            refusal = json.load(refused)
+            problem: LabError | UsageError = UsageError(refusal["error"], refusal["hint"])
+        except (OSError, ValueError, KeyError, TypeError):  # it is no answer of the lab's
+            problem = _no_answer(running, refused)
+        raise problem from None
+    except (OSError, ValueError) as failure:
+        raise _no_answer(running, failure) from None
+
+
+def _no_answer(running: LabRecord, failure: Exception) -> LabError:
+    return LabError(
+        f"the lab (process {running.pid}) does not answer: {failure}",
+        "stop it with `clusterctl lab stop`",
+    )
+
 
 STOP_TIMEOUT_S = 15.0
 
@@ -71,7 +103,7 @@ def stop(running: LabRecord) -> None:
 
 def instances(running: LabRecord) -> list[dict[str, Any]]:
     """Return the lab's instances as its status page shows them. Raise LabError on no answer."""
-    found: list[dict[str, Any]] = pages.ask(running, "/_lab/status")
+    found: list[dict[str, Any]] = request_page(running, "/_lab/status")
     return found
 
 

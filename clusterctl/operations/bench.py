@@ -32,8 +32,7 @@ from clusterctl.bench.results import (
 from clusterctl.domain.errors import AwsError, ClusterctlError, HostError, UsageError
 from clusterctl.domain.files import Lock, append_line, file_lock, read_file, write_file
 from clusterctl.ec2.machines import find_machine_type
-from clusterctl.ec2.money.costs import price_key
-from clusterctl.ec2.money.prices import find_prices, list_prices
+from clusterctl.ec2.money.prices import find_prices, list_prices, price_key
 from clusterctl.ec2.session import is_local
 from clusterctl.jobs.detached import LogFollower, list_jobs
 from clusterctl.jobs.mpirun import Variable

@@ -16,9 +16,9 @@ from clusterctl.node.record import from_json, to_json
 from clusterctl.operations.results import Results
 
 if TYPE_CHECKING:
+    from clusterctl.domain.files import ClusterFolder
     from clusterctl.ec2.session import Clients
     from clusterctl.node.jobs.spec import JobRecord
-    from clusterctl.operations.folder import ClusterFolder
 
 # A file in the job's folder on this machine that records what was sent. It maps namespace -> metric
 # -> place and time of the last value that CloudWatch accepted. CloudWatch cannot be queried for

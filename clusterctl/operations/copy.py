@@ -34,8 +34,8 @@ from clusterctl.domain.errors import (
 from clusterctl.operations.hosts_access import HostsAccess
 from clusterctl.operations.verify import Depth, errors_of, verify
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.dial import Target
 from clusterctl.transport.reverse_tunnels import HERE
-from clusterctl.transport.target import Target
 
 # Only for type checking: at run time `access` needs clusterctl.ec2, which is not installed on head
 # nodes, where copyclust imports this module.

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.domain.files import append_line, read_file
+from clusterctl.domain.files import ClusterFolder, append_line, read_file
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.results import WithError
-from clusterctl.ec2.gone import NOT_SHOWN, find_gone, why_gone
+from clusterctl.ec2.health import NOT_SHOWN, find_gone, why_gone
 from clusterctl.ec2.instances import (
     Instance,
     find_every_cluster,
@@ -31,19 +31,12 @@ from clusterctl.ec2.instances import (
     tag,
     wanted_of,
 )
-from clusterctl.ec2.money.costs import (
-    RunningCost,
-    Spending,
-    node_cost,
-    price_key,
-    spending,
-)
-from clusterctl.ec2.money.prices import find_prices
+from clusterctl.ec2.money.costs import RunningCost, Spending, node_cost, spending
+from clusterctl.ec2.money.prices import find_prices, price_key
 from clusterctl.ec2.tags import ENDS_AT, SPENT, Spent, spent_text, time_text
 from clusterctl.node.guard.settings import GRACE_S
 from clusterctl.node.record import Rows, read_rows, to_json
 from clusterctl.operations.ended import EndedCluster, ended_clusters, kept_end
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.site import check_account, kept_site, parse_site, site_of
 from clusterctl.operations.status import states
 from clusterctl.transport.fanout import fan_out

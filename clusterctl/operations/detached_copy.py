@@ -13,9 +13,9 @@ from pathlib import Path
 
 from clusterctl.bootstrap.head_programs import FOLDER, put_programs
 from clusterctl.copy.fetch import UrlAccess, send_tools, url_sources
+from clusterctl.copy.report import new_state
 from clusterctl.copy.request import CopyRequest, is_s3
 from clusterctl.copy.s3 import KEYS_VARIABLE, AccessKeys
-from clusterctl.copy.state_file import new_state
 from clusterctl.domain.errors import CommandFailed, UsageError
 from clusterctl.domain.results import HostOutcome
 from clusterctl.jobs.deploy import HOSTS_PATH
@@ -30,7 +30,7 @@ from clusterctl.node.relay.scan import SourceError, scan
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import sender
 from clusterctl.operations.logs import running_jobs
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 PROBE_TIMEOUT_S = 60.0
 

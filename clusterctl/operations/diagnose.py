@@ -48,8 +48,8 @@ from clusterctl.node.record import salvage
 from clusterctl.operations.access import Access
 from clusterctl.operations.native_frames import with_closer_reads
 from clusterctl.transport.call import HostConnections, HostLogin, call
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.target import Target
 
 # The first command on each node: prints its clock, its architecture and the py-spy that it has. It
 # is short, because its round trip bounds the error of the measured clock offset.

@@ -35,8 +35,8 @@ from clusterctl.operations.diagnose import PySpies, ask, job_of, silent
 from clusterctl.operations.hosts_access import HostSource
 from clusterctl.operations.native_frames import with_closer_reads
 from clusterctl.transport.call import call_all
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.target import Target
 
 LOG_TIMEOUT_S = 30.0
 

@@ -33,8 +33,8 @@ from clusterctl.operations.hosts_access import HostSource
 from clusterctl.operations.kill import kill
 from clusterctl.operations.logs import running_work, work_facts
 from clusterctl.operations.train import head_facts, leftovers
-from clusterctl.transport.reports import read_reports
-from clusterctl.transport.target import Target
+from clusterctl.transport.call import read_reports
+from clusterctl.transport.dial import Target
 
 LOGIN_WITHIN_S = 6.0
 FACTS: Sequence[Fact] = (

@@ -7,27 +7,28 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import NoSuchCluster
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.domain.units import count
-from clusterctl.ec2.cluster_resources import await_launches, request_termination, terminate
-from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.instances import Instance, billing_reservations, find_instances
 from clusterctl.ec2.node_role import delete_node_role, role_name
 from clusterctl.ec2.resources import (
     NOT_TERMINATED,
     KeyPair,
     ResourceKind,
+    await_launches,
     delete_all,
     details_of,
     find_key_pairs,
     find_made,
+    request_termination,
+    terminate,
 )
+from clusterctl.ec2.tags import Creations
 from clusterctl.operations.costs import record_removal_cost
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import StepProgress
 from clusterctl.operations.local_state import delete_folder, locked, record_removed, sent_launches
-from clusterctl.operations.ownership import NotLaunchedHere, Ownership, ownership
-from clusterctl.operations.site import check_site, site_of
+from clusterctl.operations.site import NotLaunchedHere, Ownership, check_site, ownership, site_of
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, no_such_cluster
-from clusterctl.domain.files import read_file, write_file
+from clusterctl.domain.files import ClusterFolder, read_file, write_file
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.ec2.gone import BY_ITSELF, GONE, NOT_KNOWN, newest, why_gone
+from clusterctl.ec2.health import BY_ITSELF, GONE, NOT_KNOWN, newest, why_gone
 from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances
-from clusterctl.ec2.money.costs import Spending, format_usd, limit_text, parse_limits, spending
+from clusterctl.ec2.money.costs import Spending, format_usd, spending
 from clusterctl.ec2.money.prices import Prices, find_prices
+from clusterctl.ec2.tags import limit_text, parse_limits
 from clusterctl.node.record import from_json, to_json
-from clusterctl.operations.folder import ClusterFolder
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients

@@ -7,12 +7,23 @@ nodes get them with the ordinary copy, and install without an index.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.bootstrap.training import GIVEN, EnvRequest, NodeEnv, check_request, failed
+from clusterctl.bootstrap.training import (
+    GIVEN,
+    EnvRequest,
+    NodeEnv,
+    Report,
+    check_request,
+    failed,
+    inspect,
+    ranks_check,
+    run_step,
+)
 from clusterctl.bootstrap.training_checks import (
     choice_line,
     choose_release,
@@ -23,24 +34,25 @@ from clusterctl.bootstrap.training_checks import (
     release_findings,
     state_findings,
 )
-from clusterctl.bootstrap.training_steps import Report, inspect, run_step
 from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, errors
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, status_of
-from clusterctl.jobs import smoke_test
+from clusterctl.jobs import nccl
 from clusterctl.jobs.deploy import deploy_files
-from clusterctl.jobs.head_facts import HeadFacts
+from clusterctl.jobs.head_facts import HeadFacts, shared_network
+from clusterctl.jobs.mpirun import MpiLaunch, MpiRun, mpirun_argv
 from clusterctl.jobs.nccl import parse_transport, transport_finding
-from clusterctl.jobs.trainer import EFA, KERNELS, Preset, choose_preset
+from clusterctl.jobs.plan import EXAMPLES_FOLDER, node_exports
+from clusterctl.jobs.trainer import EFA, KERNELS, TRAINER, Preset, choose_preset
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import copy_to_cluster
 from clusterctl.operations.logs import refuse_while_training
 from clusterctl.operations.train import head_facts, live_hosts
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 
 class NotInstallable(ClusterctlError):
@@ -227,8 +239,8 @@ class Installation:
             return
         notify(f"{head.host}: compiling TensorFlow's kernels for {kernels_for(self._head)}")
         folder, version, preset, facts = self._run_with()
-        command = smoke_test.kernels_command(folder, version, preset, facts)
-        result = connections.run(head, command, timeout_s=smoke_test.KERNELS_TIMEOUT_S + 30)
+        command = kernels_command(folder, version, preset, facts)
+        result = connections.run(head, command, timeout_s=KERNELS_TIMEOUT_S + 30)
         if not result.ok:
             output = f"{result.stderr}\nerror: TensorFlow's kernels cannot be compiled in advance"
             self._errors[head.host] = failed(result, output)
@@ -255,9 +267,9 @@ class Installation:
         folder, version, preset, facts = self._run_with()
         result = self._access.connections.run(
             self._access.head,
-            smoke_test.allreduce_command(folder, version, addresses, preset, facts),
+            allreduce_command(folder, version, addresses, preset, facts),
             stdin=format_hosts_file(entries).encode(),
-            timeout_s=smoke_test.TIMEOUT_S + 30,
+            timeout_s=TIMEOUT_S + 30,
         )
         if not result.ok or re.search(LOST_DAEMON, result.stderr):
             output = f"{result.stderr}\nerror: ranks on {fold_hosts(hosts)} do not train together"
@@ -281,3 +293,55 @@ class Installation:
 
     def _targets(self, hosts: Sequence[str]) -> tuple[Target, ...]:
         return tuple(target for target in self._access.targets if target.host in hosts)
+
+
+TIMEOUT_S = 300
+# Compiling all kernels takes half an hour; this is twice that.
+KERNELS_TIMEOUT_S = 3600
+
+
+def _launch(
+    folder: str, version: str, hosts: Sequence[str], preset: Preset, facts: HeadFacts
+) -> MpiLaunch:
+    """Return a launch of the environment's Python on each host, with a job's variables."""
+    mpirun = f"{folder}/bin/mpirun"
+    return MpiLaunch(
+        mpirun=MpiRun(mpirun, version),
+        hosts=len(hosts),
+        ranks=len(hosts),
+        settings=(("mpi_yield_when_idle", "1"),),
+        exports=(*preset.exports_for(1), *node_exports(mpirun, preset, facts)),
+        program=(f"{folder}/bin/python", "-W", "ignore"),
+        network=shared_network(hosts, facts),
+    )
+
+
+def allreduce_command(
+    folder: str, version: str, hosts: Sequence[str], preset: Preset, facts: HeadFacts
+) -> str:
+    """Return the command for the head node's shell that runs the allreduce.
+
+    `folder` has the training environment, `version` is that of its Open MPI. The command reads the
+    hosts file on its stdin. On GPUs, its stdout has NCCL's messages about the network that it uses.
+    """
+    launch = _launch(folder, version, hosts, preset, facts)
+    # One GPU of each node is enough.
+    more = (*nccl.DEBUG, ("CUDA_VISIBLE_DEVICES", "0")) if preset.on_gpus else ()
+    program = (*launch.program, "-c", ranks_check(), str(launch.ranks))
+    argv = mpirun_argv(replace(launch, exports=(*launch.exports, *more), program=program))
+    line = shlex.join(["timeout", str(TIMEOUT_S), *argv])
+    return (
+        'here=$(mktemp -d) && cd "$here" && cat >hosts && '
+        f'{{ {line} </dev/null; status=$?; cd / && rm -rf "$here"; exit "$status"; }}'
+    )
+
+
+def kernels_command(folder: str, version: str, preset: Preset, facts: HeadFacts) -> str:
+    """Return the command that makes a few steps on one GPU, to fill the driver's kernel cache."""
+    launch = _launch(folder, version, ["localhost"], preset, facts)
+    trainer = f"{facts.home}/{EXAMPLES_FOLDER}/{TRAINER}"
+    flags = ("--synthetic", "--num_batches", "3", "-b", "32", "--use_larc")
+    log_dir = f"{facts.home}/.cache/clusterctl/kernels-log"
+    program = (*launch.program, trainer, *flags, "--log_dir", log_dir)
+    argv = mpirun_argv(replace(launch, program=program, on_head_only=True))
+    return shlex.join(["timeout", str(KERNELS_TIMEOUT_S), *argv])

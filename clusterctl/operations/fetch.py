@@ -38,7 +38,7 @@ from clusterctl.operations.copy import Watch, copy_here
 from clusterctl.operations.losses import LOOKING, FetchedCopy, note_copy
 from clusterctl.transport.call import call
 from clusterctl.transport.connections import read_data
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 R = TypeVar("R")
 LIST_TIMEOUT_S = 3600.0  # for a listing of millions of files on a disk that is slow

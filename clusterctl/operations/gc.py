@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import AWAKE, Disk, Market, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.files import Lock, file_lock, read_file, write_file
+from clusterctl.domain.files import ClusterFolder, Lock, file_lock, read_file, write_file
 from clusterctl.domain.ranges import grouped
 from clusterctl.domain.timeouts import Timeouts, backoff_delays
 from clusterctl.ec2 import tags
@@ -33,17 +33,27 @@ from clusterctl.ec2.gc.orphans import (
     undated_orphans,
     without_stop_time,
 )
-from clusterctl.ec2.gc.removal import RemainingResource, remove, still_exists_error
-from clusterctl.ec2.gc.sweep import RegionResources, Unlisted, list_region, unreachable_region
+from clusterctl.ec2.gc.removal import (
+    RegionResources,
+    RemainingResource,
+    Unlisted,
+    list_region,
+    remove,
+    still_exists_error,
+    unreachable_region,
+)
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, read_launches
-from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, disk_hourly_usd, price_key
-from clusterctl.ec2.money.prices import find_prices
+from clusterctl.ec2.money.prices import (
+    PUBLIC_IPV4_HOUR_USD,
+    disk_hourly_usd,
+    find_prices,
+    price_key,
+)
 from clusterctl.ec2.resources import Resource, ResourceKind
 from clusterctl.node.record import from_json, to_json
 from clusterctl.operations.costs import Region, record_removal_cost, spending_of
 from clusterctl.operations.down import wait_for_unfinished_launches
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import locked
 from clusterctl.operations.site import Site, check_account, kept_site, site_of
 from clusterctl.transport.fanout import fan_out

@@ -38,15 +38,16 @@ from clusterctl.ec2.instances import (
 )
 from clusterctl.ec2.launch.capacity import block_end
 from clusterctl.ec2.launch.observe import Observed
-from clusterctl.ec2.money.costs import EARLIER, Spending, limit_text
+from clusterctl.ec2.money.costs import EARLIER, Spending
+from clusterctl.ec2.tags import limit_text
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.operations.access import Access
 from clusterctl.operations.costs import give_grace, note_spent, spending_of
 from clusterctl.operations.ended import keep_end
 from clusterctl.operations.launcher import Launcher, check_all
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients

@@ -23,12 +23,12 @@ from clusterctl.domain.errors import (
     MissingTool,
     UsageError,
 )
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.hostsfile import HostsFile, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport import dial
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 from clusterctl.transport.user_config import (
     SYSTEM_CONFIG,
     UserConfig,

@@ -26,9 +26,8 @@ from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.operations.access import Access
 from clusterctl.operations.hosts_access import HostSource
 from clusterctl.operations.logs import running_jobs
-from clusterctl.transport.call import HostConnections
-from clusterctl.transport.reports import read_fact
-from clusterctl.transport.target import Target
+from clusterctl.transport.call import HostConnections, read_fact
+from clusterctl.transport.dial import Target
 
 # A node that does not answer must not hold up the end of a job.
 FIRST_LIST_TIMEOUT_S = 10.0

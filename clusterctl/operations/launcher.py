@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.findings import Finding, errors
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.results import FanoutResult
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.domain.units import count
-from clusterctl.operations.folder import ClusterFolder
 
 if TYPE_CHECKING:
     from clusterctl.ec2.launch.plan import LaunchPlan

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, MissingTool
-from clusterctl.domain.files import Lock, file_lock, write_file
+from clusterctl.domain.files import ClusterFolder, Lock, file_lock, write_file
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.timeouts import Clock
 from clusterctl.operations.access import cluster_key, needs_jump
-from clusterctl.operations.folder import ClusterFolder
 
 if TYPE_CHECKING:
     from clusterctl.ec2.launch.attempt import SentLaunch
@@ -269,7 +268,7 @@ def follow_addresses(
     if all(known.get(node.name, node.address) == node.address for node in running):
         return False
     # Imported here because it imports ten other modules, and only this rare case needs it.
-    from clusterctl.operations.known_hosts import LearntHostKeys
+    from clusterctl.operations.access import LearntHostKeys
 
     try:
         with locked(folder):

@@ -34,9 +34,9 @@ from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.spec import SERVE, JobRecord, JobState
 from clusterctl.operations.access import Access
+from clusterctl.transport.call import facts_of, read_reports
 from clusterctl.transport.connections import read_data
-from clusterctl.transport.reports import facts_of, read_reports
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 # The first of several steps of a remedy: they are lines, or parts between semicolons.
 FIRST_STEP = re.compile(r"(?:`[^`\n]*`|\((?:[^()\n]|\([^()\n]*\))*\)|(?!; ).)*")

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from clusterctl.domain.cluster import Cluster, NodeState
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, HostUnreachable
-from clusterctl.domain.files import append_line
+from clusterctl.domain.files import ClusterFolder, append_line
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import count, format_bytes, format_duration
@@ -20,12 +20,10 @@ from clusterctl.node.jobs.folder import has_content, text_in
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.written import OutputFiles, Overview, Trees, find_output, overview
 from clusterctl.node.record import RecordError, from_json, to_json
-from clusterctl.operations.access import Access
-from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.known_hosts import LearntHostKeys
+from clusterctl.operations.access import Access, LearntHostKeys
 from clusterctl.transport.call import call
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out, in_thread
-from clusterctl.transport.target import Target
 
 LOOKING = "looking for results"  # in messages
 T = TypeVar("T")

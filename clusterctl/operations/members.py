@@ -48,8 +48,8 @@ from clusterctl.operations.up import (
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
 
+    from clusterctl.domain.files import ClusterFolder
     from clusterctl.ec2.session import Clients
-    from clusterctl.operations.folder import ClusterFolder
 
 # Characters of a quarantine's reason. With the time before it, it has to fit into a tag, which
 # holds 256 characters.

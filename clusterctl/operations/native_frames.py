@@ -13,10 +13,9 @@ from clusterctl.diagnosis.selection import to_connect, to_read
 from clusterctl.node.facts.native import NativeCalls, native_calls
 from clusterctl.node.facts.network import connect_attempts
 from clusterctl.node.facts.report import FactReport
-from clusterctl.transport.call import RunsCommands
+from clusterctl.transport.call import RunsCommands, facts_of, read_report
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.reports import facts_of, read_report
-from clusterctl.transport.target import Target
 
 # The first ranks, then those for whom they wait, or others.
 ROUNDS = 3

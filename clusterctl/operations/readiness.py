@@ -38,25 +38,26 @@ from clusterctl.domain.findings import Finding, folded
 from clusterctl.domain.results import FanoutResult, parse_outputs
 from clusterctl.domain.timeouts import Clock, Timeouts, backoff_delays
 from clusterctl.domain.units import format_duration
-from clusterctl.ec2.gone import why_gone
+from clusterctl.ec2.health import why_gone
 from clusterctl.ec2.host_keys import Consoles
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances, find_states
 from clusterctl.ec2.launch.request import LARGE_GPUS
 from clusterctl.ec2.session import is_local
 from clusterctl.jobs.deploy import HOSTS_PATH, deploy_files, deployed_files
-from clusterctl.operations.access import cluster_key, cluster_targets
-from clusterctl.operations.guards import EndMessage, update_guards
-from clusterctl.operations.known_hosts import (
+from clusterctl.operations.access import (
     AgentHostKeys,
     HostKeySources,
     LearntHostKeys,
+    cluster_key,
+    cluster_targets,
 )
+from clusterctl.operations.guards import EndMessage, update_guards
 from clusterctl.operations.launcher import Launcher, Stage, StepProgress, check_all
 from clusterctl.operations.local_state import hosts_text, ssh_config_text
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.session import Identity
-from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

@@ -26,14 +26,14 @@ from clusterctl.node.facts.gpus import gpus
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.system import cloud_init, system
 from clusterctl.operations.logs import refuse_while_training
+from clusterctl.transport.call import read_report
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.reports import read_report
 
 if TYPE_CHECKING:
     from clusterctl.operations.access import Access
     from clusterctl.transport.call import RunsCommands
     from clusterctl.transport.connections import Connections
-    from clusterctl.transport.target import Target
+    from clusterctl.transport.dial import Target
 
 # Mounts below these come and go with sessions, packages and containers.
 _PASSING = ("/proc", "/sys", "/dev", "/run", "/snap", "/var/lib/docker", "/var/lib/containers")

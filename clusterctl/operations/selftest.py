@@ -33,16 +33,21 @@ from clusterctl.domain.findings import Finding, errors
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.timeouts import Polling, backoff_delays
 from clusterctl.domain.units import count
-from clusterctl.ec2.cluster_resources import terminate
-from clusterctl.ec2.creations import CREATIONS
 from clusterctl.ec2.gc.orphans import GcOptions
 from clusterctl.ec2.instances import find_instances, find_states
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.launch.preflight import cluster_estimate
-from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, CostEstimate, Price, format_usd
-from clusterctl.ec2.money.prices import find_price
-from clusterctl.ec2.resources import CREATED_BY, NOT_TERMINATED, find_key_pairs, find_made
+from clusterctl.ec2.money.costs import CostEstimate, format_usd
+from clusterctl.ec2.money.prices import PUBLIC_IPV4_HOUR_USD, Price, find_price
+from clusterctl.ec2.resources import (
+    CREATED_BY,
+    NOT_TERMINATED,
+    find_key_pairs,
+    find_made,
+    terminate,
+)
+from clusterctl.ec2.tags import CREATIONS
 from clusterctl.jobs.detached import LogFollower, find_job
 from clusterctl.jobs.plan import JobRequest
 from clusterctl.jobs.processes import all_of, list_processes

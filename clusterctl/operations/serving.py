@@ -54,9 +54,8 @@ from clusterctl.node.procfs import JOB_VARIABLE
 from clusterctl.node.record import RecordError, from_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import DOWNLOAD_WITHIN_S
-from clusterctl.transport.call import call
-from clusterctl.transport.reports import read_report
-from clusterctl.transport.target import Target
+from clusterctl.transport.call import call, read_report
+from clusterctl.transport.dial import Target
 from clusterctl.transport.wire import TunnelTransport
 
 READY = "ready: "  # of a line of the server's log

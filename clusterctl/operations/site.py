@@ -1,23 +1,41 @@
-"""Where a cluster is: region, endpoint and account, which its folder records."""
+"""Where a cluster is: region, endpoint and account, which its folder records. And whether what EC2
+has under its name was made from this machine, or elsewhere.
+
+The tags have the cluster's name, and two machines may use the same one. They differ in the key
+pair: a region of an account has one of each name, `up` imports it before it launches anything, and
+its private half is in the cluster's folder.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.errors import UsageError
-from clusterctl.domain.files import read_file, write_file
+from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.files import ClusterFolder, read_file, write_file
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.timeouts import Timeouts
+from clusterctl.domain.units import count
 from clusterctl.ec2.instances import Instance
+from clusterctl.ec2.resources import (
+    CREATED_BY,
+    KeyPair,
+    Resource,
+    ResourceKind,
+    anothers_key,
+    find_key_pairs,
+)
 from clusterctl.ec2.session import is_local
-from clusterctl.ec2.tags import own_tags_count
-from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.local_state import locked
+from clusterctl.ec2.tags import CREATIONS, Creations, own_tags_count
+from clusterctl.node.jobs.folder import text_in
+from clusterctl.operations.local_state import locked, public_key, sent_launches
 
 if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
     from clusterctl.ec2.session import Clients
 
 
@@ -93,8 +111,6 @@ def changing(
     The command's own tags count at once. Raises what `locked` and `check_site` raise, and
     MissingTool if another machine has the name.
     """
-    from clusterctl.operations.ownership import check_not_anothers
-
     with locked(folder), own_tags_count(clients.ec2, timeouts):
         check_site(folder, clients)
         check_not_anothers(clients.ec2, folder)
@@ -143,3 +159,111 @@ def _elsewhere(folder: ClusterFolder, kept: Site, here: Site) -> UsageError:
         "use the same --region, --profile, credentials and --lab as for `up`; "
         f"if that cluster is gone for good, delete {folder.path}",
     )
+
+
+# In a message. The rest is counted.
+MOST_NAMED = 6
+
+
+class NotLaunchedHere(ClusterctlError):
+    """Something has the cluster's name that nothing on this machine shows to be its own."""
+
+    def __init__(self, name: str, others: Sequence[str]) -> None:
+        super().__init__(
+            f"{others_text(name, others)}: none of that was removed",
+            "remove it from the machine that launched it. If you want to remove it from here: "
+            f"clusterctl down {name} requires a confirmation on a terminal; in a script, add "
+            "--launched-elsewhere",
+        )
+
+
+def others_text(name: str, others: Sequence[str]) -> str:
+    """Return in words that these resources of the cluster are not known to be this machine's."""
+    more = [f"{len(others) - MOST_NAMED} more"] if len(others) > MOST_NAMED else []
+    named = ", ".join([*others[:MOST_NAMED], *more])
+    return f"cluster {name} has {count(len(others), 'resource')} not made from here: {named}"
+
+
+def others_finding(name: str, others: Sequence[str]) -> Finding:
+    """Return the warning before these resources are removed all the same."""
+    return Finding.warning("down.elsewhere", others_text(name, others))
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """What proves that resources with a cluster's name were made from this machine.
+
+    `is_whole`: EC2 has the key pair of the cluster's folder, so everything is this machine's.
+    `is_denied`: it has another one, so that only nodes can be. `instance_ids` are those whose host
+    keys the folder has, `tokens` the client tokens of its launches, `started` boto3's methods that
+    made something from here. `agreed` are resources of others, as `others` names them, that the
+    user wants removed.
+    """
+
+    is_whole: bool
+    is_denied: bool
+    instance_ids: frozenset[str]
+    tokens: frozenset[str]
+    started: frozenset[str]
+    agreed: frozenset[str]
+
+    def has(self, one: Instance) -> bool:
+        """Return whether an instance may be terminated: it is this machine's, or agreed."""
+        own = one.node.instance_id in self.instance_ids or one.launch_token in self.tokens
+        return self.is_whole or own or named_instance(one) in self.agreed
+
+    def others(self, instances: Iterable[Instance], made: Iterable[Resource]) -> tuple[str, ...]:
+        """Return the names of all that may not be removed: `node demo-0 (i-0abc)`, ..."""
+        if self.is_whole:
+            return ()
+        nodes = [named_instance(one) for one in instances if not self.has(one)]
+        started = frozenset[str]() if self.is_denied else self.started
+        rest = [_named(one) for one in made if CREATED_BY[one.kind] not in started]
+        return (*nodes, *(text for text in rest if text not in self.agreed))
+
+
+def named_instance(one: Instance) -> str:
+    """Return the name of an instance for a message: `node demo-0 (i-0abc)`."""
+    return f"node {one.node.name} ({one.node.instance_id})"
+
+
+def _named(one: Resource) -> str:
+    """Return the name of another resource for a message: `security group sg-0abc`."""
+    name = one.id if one.kind is ResourceKind.SECURITY_GROUP else one.name
+    return f"{CREATIONS[CREATED_BY[one.kind]]} {name}"
+
+
+def ownership(
+    folder: ClusterFolder,
+    creations: Creations,
+    key_pairs: Sequence[KeyPair],
+    agreed: Collection[str] = (),
+) -> Ownership:
+    """Return what the folder proves. `key_pairs` are those that EC2 has of the cluster."""
+    key = public_key(folder)
+    started = creations.started
+    # Without a key to compare, an import that was not refused proves it: the name was free then.
+    own = [
+        pair.holds(key) if key and pair.public_key else "import_key_pair" in started
+        for pair in key_pairs
+    ]
+    return Ownership(
+        is_whole=bool(own) and all(own),
+        is_denied=not all(own),
+        instance_ids=frozenset(text_in(folder.known_hosts).split()),
+        tokens=frozenset(sent.token for sent in sent_launches(folder)),
+        started=started,
+        agreed=frozenset(agreed),
+    )
+
+
+def check_not_anothers(client: EC2Client, folder: ClusterFolder) -> None:
+    """Raise MissingTool if EC2 has another key of the cluster than its folder. Raises AwsError.
+
+    Without a key in the folder nothing is checked: then this machine claims no cluster.
+    """
+    key, name = public_key(folder), folder.name
+    if not key:
+        return
+    if any(one.public_key and not one.holds(key) for one in find_key_pairs(client, name)):
+        raise anothers_key(name)

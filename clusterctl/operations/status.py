@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Cluster, Market, Node, NodeState
 from clusterctl.domain.errors import AwsError, HostError, KeyRefused
 from clusterctl.domain.findings import Finding
-from clusterctl.ec2.gone import NOT_KNOWN, NOT_SHOWN, find_gone, newest, why_gone
-from clusterctl.ec2.health import impaired_checks
+from clusterctl.ec2.health import NOT_KNOWN, NOT_SHOWN, find_gone, impaired_checks, newest, why_gone
 from clusterctl.ec2.instances import (
     Instance,
     as_cluster,
@@ -31,9 +30,9 @@ from clusterctl.operations.ended import no_cluster
 from clusterctl.operations.site import check_site
 
 if TYPE_CHECKING:
+    from clusterctl.domain.files import ClusterFolder
     from clusterctl.ec2.session import Clients
-    from clusterctl.operations.folder import ClusterFolder
-    from clusterctl.transport.target import Target
+    from clusterctl.transport.dial import Target
 
 # How many seconds EC2's answer is used again: nodes that fail together share one call.
 FRESH_S = 5.0

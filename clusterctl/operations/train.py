@@ -79,9 +79,8 @@ from clusterctl.operations.logs import (
     stop_commands,
     work_facts,
 )
-from clusterctl.transport.call import call
-from clusterctl.transport.reports import read_reports
-from clusterctl.transport.target import Target
+from clusterctl.transport.call import call, read_reports
+from clusterctl.transport.dial import Target
 
 if TYPE_CHECKING:
     from clusterctl.ec2.instances import Instance
@@ -444,7 +443,8 @@ def machines_of(
     # Imported here, because head nodes import this module (operations/watchdog.py) and have no
     # clusterctl.ec2.
     from clusterctl.ec2.instances import members_of
-    from clusterctl.ec2.money.costs import node_cost, price_key
+    from clusterctl.ec2.money.costs import node_cost
+    from clusterctl.ec2.money.prices import price_key
 
     now = datetime.now(timezone.utc)
     return {

@@ -14,8 +14,6 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.timeouts import Polling
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
-from clusterctl.ec2.cluster_resources import anothers_key, terminate
-from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.instances import (
     Instance,
     duplicate_nodes,
@@ -35,8 +33,9 @@ from clusterctl.ec2.launch.execution import (
 from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
 from clusterctl.ec2.launch.preflight import AWAITED
-from clusterctl.ec2.money.costs import Spending, format_limits, left_findings, passed_end
-from clusterctl.ec2.tags import Unfinished
+from clusterctl.ec2.money.costs import Spending, left_findings, passed_end
+from clusterctl.ec2.resources import anothers_key, terminate
+from clusterctl.ec2.tags import Creations, Unfinished, format_limits
 from clusterctl.node.guard.settings import GRACE_S
 from clusterctl.operations.costs import (
     note_spent,

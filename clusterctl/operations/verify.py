@@ -25,7 +25,7 @@ from clusterctl.node.record import from_json
 from clusterctl.node.relay.manifest import BadManifest, Entry, read
 from clusterctl.node.relay.messages import Event, Failed, GetPiece, Piece, Progress, VerifiedTree
 from clusterctl.transport.connections import Connections
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 # Called with a host and its progress: the files and bytes it has read, and its seconds (`wall`).
 Watch = Callable[[str, Progress], None]

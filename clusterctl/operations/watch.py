@@ -18,7 +18,7 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import job_of
 from clusterctl.operations.logs import find
 from clusterctl.transport.call import HostConnections
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 WATCH = program_of("clusterctl.node.diagnosis.watch")
 # Seconds until a lost node is connected to again.

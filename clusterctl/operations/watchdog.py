@@ -19,6 +19,7 @@ from clusterctl.diagnosis.bundle import save
 from clusterctl.diagnosis.verdict import diagnose as conclude
 from clusterctl.domain.cluster import Cluster, Node
 from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.units import format_duration
 from clusterctl.jobs.deploy import HOSTS_PATH
 from clusterctl.node.diagnosis.sampler import SamplerRequest
@@ -26,7 +27,6 @@ from clusterctl.node.jobs.folder import JOBS, KNOWN_HOSTS, JobFolder, log_messag
 from clusterctl.node.jobs.spec import Watchdog, WatchedHost
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import collect
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.keys import KnownHostKeys, load_key
 from clusterctl.transport.session import Identity

@@ -15,15 +15,13 @@ import paramiko
 from clusterctl.domain.errors import ConnectionLost, HostError, HostUnreachable, KeyRefused
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.transport.dial import most_hosts
-from clusterctl.transport.ending import WITHIN_S, interruption
+from clusterctl.transport.dial import Target, most_hosts
 from clusterctl.transport.errors import jump_failed
-from clusterctl.transport.execute import Exchange, Sink
+from clusterctl.transport.execute import WITHIN_S, Exchange, Sink, interruption
 from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out, in_thread
 from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.session import Identity, Session, connect, fetch_host_key
 from clusterctl.transport.stdin import Stdin
-from clusterctl.transport.target import Target
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     KeyRefused,
 )
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "refused the connection",

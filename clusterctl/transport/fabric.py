@@ -10,9 +10,9 @@ from typing import Any
 
 import fabric
 
+from clusterctl.transport.dial import Target
 from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.session import Identity, connect
-from clusterctl.transport.target import Target
 
 
 class VerifiedConnection(fabric.Connection):

@@ -22,8 +22,8 @@ import paramiko
 from paramiko.agent import AgentSSH
 
 from clusterctl.domain.errors import HostError, HostKeyChanged, HostKeyUnknown, UsageError
+from clusterctl.transport.dial import Target
 from clusterctl.transport.ssh_config import matches_list
-from clusterctl.transport.target import Target
 from clusterctl.transport.user_config import KeySources
 
 # Files in ~/.ssh whose keys are offered last.

@@ -13,9 +13,9 @@ from typing import IO, TYPE_CHECKING, TypeVar
 
 from clusterctl.domain.errors import CommandTimeout
 from clusterctl.domain.results import CommandResult, FanoutResult
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.stdin import CHUNK, Stdin
-from clusterctl.transport.target import Target
 
 if TYPE_CHECKING:
     from clusterctl.transport.execute import Sink

@@ -11,7 +11,7 @@ import paramiko
 
 from clusterctl.domain.errors import ClusterctlError, HostUnreachable
 from clusterctl.transport.connections import Connections
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 HERE = "127.0.0.1"
 # Bytes of one read.

@@ -25,12 +25,11 @@ from clusterctl.domain.results import CommandResult
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.node.framed import FramedCommand
 from clusterctl.transport import dial
-from clusterctl.transport.dial import KeepAliveSocket
+from clusterctl.transport.dial import KeepAliveSocket, Target
 from clusterctl.transport.errors import as_host_error, jump_failed, worth_retrying
 from clusterctl.transport.execute import Exchange, Sink, execute
 from clusterctl.transport.keys import KnownHostKeys, VerifyKnown
 from clusterctl.transport.stdin import Stdin
-from clusterctl.transport.target import Target
 from clusterctl.transport.wire import TunedTransport, open_tunnel
 
 LOGIN_ATTEMPTS = 4

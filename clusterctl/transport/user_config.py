@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.transport.dial import Target
 from clusterctl.transport.ssh_config import PROXY_TOKENS, HostSettings, SshConfig, expand_home
-from clusterctl.transport.target import Target
 
 # The system's configuration file, which `ssh` reads after the user's, and its known_hosts files.
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")

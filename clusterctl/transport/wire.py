@@ -14,8 +14,7 @@ from typing import Any
 import paramiko
 from paramiko.common import MSG_CHANNEL_REQUEST, cMSG_CHANNEL_REQUEST
 
-from clusterctl.transport.dial import KeepAliveSocket
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import KeepAliveSocket, Target
 
 # Message numbers of RFC 4254, section 9, from SSH_MSG_CHANNEL_WINDOW_ADJUST to
 # SSH_MSG_CHANNEL_FAILURE. All of them begin with the recipient's number of the channel.

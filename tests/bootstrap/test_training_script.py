@@ -16,11 +16,12 @@ from clusterctl.bootstrap.training import (
     SHELL,
     EnvRequest,
     EnvState,
+    inspect,
     parse_environment,
     ranks_check,
+    run_step,
     training_script,
 )
-from clusterctl.bootstrap.training_steps import inspect, run_step
 from clusterctl.domain.errors import CommandFailed
 from tests.bootstrap.node import ShellNode
 from tests.bootstrap.wheels import TRAINING, cuda_pins, make_wheelhouse

@@ -46,10 +46,12 @@ def launch(folder, capsys):
     @click.argument("name")
     @account_options
     @spec_options
-    def up(app, name, draft, capacity_timeout_s, timeout_s):
+    def up(app, name, draft, waiting):
         found = draft.spec()
         click.echo(f"{found.nodes} x {found.instance_type} {dict(found.tags)}")
-        click.echo(f"{found.limits.idle_minutes} {capacity_timeout_s:g} {timeout_s}")
+        click.echo(
+            f"{found.limits.idle_minutes} {waiting.capacity_timeout_s:g} {waiting.timeout_s}"
+        )
         click.echo(f"{app.settings.region} {app.settings.lab} {found.efa} {found.or_types}")
 
     def run(*arguments: str) -> Ran:

@@ -16,7 +16,7 @@ from clusterctl.cli.params import NodePath
 from clusterctl.cli.runclust import runclust
 from clusterctl.cli.verify import copyclust_verify
 from clusterctl.domain.errors import UsageError
-from clusterctl.lab import pages
+from clusterctl.lab import lifecycle
 from tests.cli import forks
 from tests.lab.running import client
 
@@ -106,7 +106,7 @@ def ran(pair, tmp_path):
 
     yield run
     # Other tests share the lab.
-    pages.ask(pair.lab, "/_lab/faults", "DELETE")
+    lifecycle.request_page(pair.lab, "/_lab/faults", "DELETE")
 
 
 @pytest.mark.all

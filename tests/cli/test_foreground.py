@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.foreground import run_in_foreground
+from clusterctl.cli.ssh import run_in_foreground
 from clusterctl.domain.errors import MissingTool
 from tests.lab.running import wait_until
 
-PROGRAM = "import sys; from clusterctl.cli.foreground import run_in_foreground as run; "
+PROGRAM = "import sys; from clusterctl.cli.ssh import run_in_foreground as run; "
 
 
 @pytest.mark.parametrize(

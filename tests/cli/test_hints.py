@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2.machines import retired_finding
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.site import Site, keep_site
 from tests.programs import completed
 

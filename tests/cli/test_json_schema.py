@@ -203,3 +203,15 @@ def test_schemas_on_the_command_line(capsys):
     assert schema("env") == (2, None)
     run_command(cli, ["config", "schema", "data"])
     assert "name one of its commands: verify" in capsys.readouterr().err
+
+
+def test_the_stacks_of_a_diagnosis_are_described_to_their_leaves():
+    schema = json_schema.result_schema(result_of("diagnose"))["properties"]["tree"]
+    leaf = {"call": "step train.py:7", "ranks": "0", "moved": "", "children": []}
+
+    def errors(deep):
+        tree = {**leaf, "children": [leaf, {**leaf, "children": [deep]}]}
+        return [one.json_path for one in jsonschema.Draft202012Validator(schema).iter_errors(tree)]
+
+    assert errors(leaf) == []
+    assert errors({**leaf, "ranks": 0}) == ["$.children[1].children[0].ranks"]

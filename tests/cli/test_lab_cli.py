@@ -13,8 +13,8 @@ from dataclasses import asdict
 
 import pytest
 
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.lab.record import ACCOUNTS, LabOptions, read_record
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.site import Site, keep_site
 from tests.lab.running import CLUSTERCTL
 from tests.ports import free_port

@@ -10,10 +10,10 @@ import pytest
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import UsageError
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.money import prices
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import keep_key, local_key
 from tests.cli.running import DEMO, launched
 from tests.lab.running import wait_until

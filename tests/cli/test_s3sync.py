@@ -8,8 +8,15 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.cli import s3sync
-from clusterctl.copy.report import CopyProgress, NodeProgress, NodeReport, NodeStage, TransferReport
-from clusterctl.copy.state_file import StateFile, new_state
+from clusterctl.copy.report import (
+    CopyProgress,
+    NodeProgress,
+    NodeReport,
+    NodeStage,
+    StateFile,
+    TransferReport,
+    new_state,
+)
 from clusterctl.domain.errors import HostUnreachable, UsageError
 from clusterctl.node.jobs.spec import CopyNode, JobRecord, JobSpec, JobState, JobStatus
 from clusterctl.node.record import from_json

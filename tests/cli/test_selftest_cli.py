@@ -15,13 +15,13 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.domain.errors import AwsError
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.request import Step
 from clusterctl.jobs import deploy
 from clusterctl.operations import selftest as story
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.local_state import locked
 from tests.cli.running import DEMO, CommandLine
 from tests.clock import LabClock

@@ -17,6 +17,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from clusterctl.domain.errors import AwsError
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import execution as launch_module
@@ -24,7 +25,6 @@ from clusterctl.ec2.resources import ResourceKind, find_key_pairs, find_resource
 from clusterctl.node.record import to_data
 from clusterctl.operations import down as down_module
 from clusterctl.operations import up as up_module
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector
 from clusterctl.operations.interrupts import Interrupts
 from clusterctl.operations.local_state import keep_key, local_key

@@ -11,7 +11,7 @@ from clusterctl.copy.topology import SOURCE
 from clusterctl.copy.transfer import Transfer
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, HostUnreachable, UsageError
 from clusterctl.node.relay.messages import Failed
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 
 def said(kind: str, hint: str = "") -> Failed:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.copy import routes
+from clusterctl.copy import transfer
 from clusterctl.copy import transfer as transfer_module
 from clusterctl.copy.plan import CopyFacts, NodeFacts, plan_copy
 from clusterctl.copy.report import NodeStage
@@ -472,10 +472,10 @@ def test_no_secret_in_any_command_line(hosts, tmp_path, monkeypatch):
 
 def test_through_ssh_where_the_source_cannot_be_reached(hosts, data, monkeypatch):
     """Nodes reach the source's port only through their SSH connections."""
-    true_open, opened = routes.ReverseTunnels.open, []
-    monkeypatch.setattr(routes.Routes, "_is_direct", lambda self, target, client: False)
+    true_open, opened = transfer.ReverseTunnels.open, []
+    monkeypatch.setattr(transfer.Routes, "_is_direct", lambda self, target, client: False)
     monkeypatch.setattr(
-        routes.ReverseTunnels,
+        transfer.ReverseTunnels,
         "open",
         lambda self, target: opened.append(target.host) or true_open(self, target),
     )
@@ -490,15 +490,15 @@ def test_refused_at_first_then_through_ssh(hosts, data, monkeypatch):
         true_listens(self, told)
         self._port = 1  # nothing listens there; the tunnel leads to the right port
 
-    true_listens = routes.Routes.source_listens
-    monkeypatch.setattr(routes.Routes, "source_listens", listens)
+    true_listens = transfer.Routes.source_listens
+    monkeypatch.setattr(transfer.Routes, "source_listens", listens)
     report = copy(hosts, f"{data}/", "~/refused", 2)
     assert report.ok, report
     assert tree(hosts.home(2) / "refused") == tree(data)
 
 
 def test_no_way_to_the_source(tmp_path, data, monkeypatch):
-    monkeypatch.setattr(routes.Routes, "_is_direct", lambda self, target, client: False)
+    monkeypatch.setattr(transfer.Routes, "_is_direct", lambda self, target, client: False)
     with ssh_hosts(tmp_path, "AllowTcpForwarding no") as hosts, hosts.access(2) as access:
         report = transfer_module.Transfer(
             connections=access.connections,

@@ -17,7 +17,7 @@ from clusterctl.node.relay.messages import VerifiedTree
 from clusterctl.node.relay.verify import NOT_READ, UNKNOWN
 from clusterctl.operations import verify as operation
 from clusterctl.operations.verify import Depth, verify
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 from tests.copy.ssh_hosts import ssh_hosts
 
 CONTENT = Depth(content=True)

@@ -17,7 +17,7 @@ from clusterctl.diagnosis.verdict import diagnose, not_seen
 from clusterctl.domain.errors import HostError
 from clusterctl.node.facts.native import MISSING, NativeCalls, NativeFrame
 from clusterctl.operations.native_frames import with_native_frames
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 from tests.diagnosis.made_up import job_of, samples, used, with_host, with_job, with_rank
 
 RECV = "MPI_Recv(&x, 1, MPI_INT, peer, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE)"

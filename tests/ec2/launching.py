@@ -12,14 +12,14 @@ from botocore.exceptions import ClientError
 
 from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.ec2.creations import Creations
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import execution
 from clusterctl.ec2.launch.attempt import read_launches
 from clusterctl.ec2.launch.observe import fixed_request, observe
 from clusterctl.ec2.launch.plan import plan_launch
+from clusterctl.ec2.tags import Creations
 from clusterctl.lab.ec2 import placement_groups
-from clusterctl.lab.faults.checks import admit
+from clusterctl.lab.faults.page import admit
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts.instances import all_lab_instances
 from tests.clock import LabClock

@@ -6,11 +6,10 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from clusterctl.domain.cluster import ClusterSpec, Node, NodeState
-from clusterctl.ec2.images import Image
 from clusterctl.ec2.instances import Instance
 from clusterctl.ec2.launch.observe import Catalogue, Observed, inherited, with_reservation_market
-from clusterctl.ec2.machines import MachineType
-from clusterctl.ec2.money.costs import Price
+from clusterctl.ec2.machines import Image, MachineType
+from clusterctl.ec2.money.prices import Price
 from clusterctl.ec2.network.vpcs import SecurityGroup, Subnet, Vpc
 from clusterctl.ec2.resources import KeyPair, Resource, ResourceKind
 

@@ -6,12 +6,19 @@ import pytest
 
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.timeouts import Polling, Timeouts
-from clusterctl.ec2 import cluster_resources, tags
-from clusterctl.ec2.cluster_resources import await_available, terminate, terminate_each
+from clusterctl.ec2 import resources, tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.request import tagged
 from clusterctl.ec2.network.vpcs import find_vpc
-from clusterctl.ec2.resources import ResourceKind, delete_all, find_key_pairs, find_resources
+from clusterctl.ec2.resources import (
+    ResourceKind,
+    await_available,
+    delete_all,
+    find_key_pairs,
+    find_resources,
+    terminate,
+    terminate_each,
+)
 from tests.clock import FakeClock, LabClock
 from tests.ec2.launching import PUBLIC_KEY, Trouble, refused
 from tests.ec2.test_instances import launch
@@ -71,7 +78,7 @@ def test_all_of_a_cluster_and_nothing_else(client):
         if left and len(find_instances(client, "demo", ())) == 3:
             launch(client, "demo", 1, first=3)
 
-    ended = cluster_resources.terminate(client, "demo", all_of_them, within(60), on_poll=look)
+    ended = resources.terminate(client, "demo", all_of_them, within(60), on_poll=look)
     assert ended == ("demo-0", "demo-1", "demo-2", "demo-3")
     assert (looks[0], looks[-1]) == (3, 0)
     assert find_instances(client, "demo") == ()
@@ -81,7 +88,7 @@ def test_all_of_a_cluster_and_nothing_else(client):
 def test_an_id_that_ec2_has_forgotten_does_not_save_the_others(client):
     launch(client, "demo", 3)
     trouble = Trouble(client, "terminate_instances", refused(NOT_FOUND), refused(NOT_FOUND))
-    cluster_resources.terminate(trouble, "demo", all_of_them, within(60))
+    resources.terminate(trouble, "demo", all_of_them, within(60))
     # The first request is for all, the second for one alone, which the next poll repeats.
     assert [len(request["InstanceIds"]) for request in trouble.requests][:4] == [3, 1, 1, 1]
 
@@ -91,7 +98,7 @@ def test_what_does_not_end_in_time(client):
     deaf = Trouble(client, "terminate_instances")
     deaf._call = lambda **_: {"TerminatingInstances": []}
     with pytest.raises(ClusterctlError) as caught:
-        cluster_resources.terminate(deaf, "demo", all_of_them, within(0))
+        resources.terminate(deaf, "demo", all_of_them, within(0))
     assert "demo-0, demo-1" in caught.value.message
     assert "clusterctl down demo" in caught.value.hint
 
@@ -108,7 +115,7 @@ def test_a_request_that_ec2_does_not_carry_out_is_repeated(client):
             requests.append(request)
             return client.terminate_instances(**request) if requests[1:] else {}
 
-    ended = cluster_resources.terminate(DeafAtFirst(), "demo", all_of_them, within(60))
+    ended = resources.terminate(DeafAtFirst(), "demo", all_of_them, within(60))
     assert ended == ("demo-0", "demo-1")
     assert find_instances(client, "demo") == ()
 
@@ -163,12 +170,12 @@ def test_waiting_for_a_launch_nobody_saw_the_answer_of(client):
             return getattr(client, name)
 
     clock = FakeClock()
-    cluster_resources.await_launches(Late(), ["t"], 60, clock)
+    resources.await_launches(Late(), ["t"], 60, clock)
     assert len(looks) == 3
-    cluster_resources.await_launches(client, [], 60, clock)
+    resources.await_launches(client, [], 60, clock)
     assert clock.time() < 60
     # After the deadline, a launch that never shows is not waited for.
-    cluster_resources.await_launches(client, ["u"], 60, clock)
+    resources.await_launches(client, ["u"], 60, clock)
     assert 60 <= clock.time() < 66
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.ec2.creations import Creations
+from clusterctl.ec2.tags import Creations
 from tests.clock import FakeClock
 
 

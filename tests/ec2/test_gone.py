@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.domain.cluster import Market
 from clusterctl.ec2.errors import codes
-from clusterctl.ec2.gone import BLOCK, SPOT, gone_nodes, why_gone
+from clusterctl.ec2.health import BLOCK, SPOT, gone_nodes, why_gone
 from clusterctl.ec2.instances import read_instance
 from tests.ec2.money.test_spending import NOW, machine
 

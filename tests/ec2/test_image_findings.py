@@ -6,8 +6,7 @@ from datetime import date
 import pytest
 
 from clusterctl.domain.findings import Severity
-from clusterctl.ec2.images import Image, driver_of, image_findings
-from clusterctl.ec2.machines import MachineType
+from clusterctl.ec2.machines import Image, MachineType, driver_of, image_findings
 
 TODAY = date(2026, 11, 21)
 X86 = ("x86_64",)

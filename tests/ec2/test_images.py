@@ -6,19 +6,20 @@ import pytest
 from botocore.stub import Stubber
 
 from clusterctl.domain.errors import AwsError
-from clusterctl.ec2 import images
-from clusterctl.ec2.images import (
+from clusterctl.ec2 import machines
+from clusterctl.ec2.machines import (
     PARAMETER,
     Image,
+    MachineType,
     architecture_of,
     default_pattern,
     driver_of,
     find_image,
+    find_machine_type,
     image_findings,
     login_user,
     newest_image,
 )
-from clusterctl.ec2.machines import MachineType, find_machine_type
 from clusterctl.ec2.session import Clients
 from tests.lab.running import account_of
 from tests.moto_ec2 import ARM_IMAGE, DLAMI, NEW_DATE, NEW_IMAGE, OLD_IMAGE, clients_of
@@ -244,7 +245,7 @@ def test_a_family_that_only_the_second_system_lists_gets_that_image(monkeypatch)
         text = f"Supported EC2 instances: {listed[ubuntu]}. Release notes: x"
         return Image(f"ami-{ubuntu}", "x", "/dev/sda1", 75, "x86_64", description=text)
 
-    monkeypatch.setattr(images, "_latest", latest)
+    monkeypatch.setattr(machines, "_latest", latest)
     new = MachineType("p9.48xlarge", 8, 192, ("x86_64",), gpu_name="X1")
     assert find_image(SimpleNamespace(ec2=None), None, new).image_id == "ami-24.04"
     assert asked == ["22.04", "24.04"]

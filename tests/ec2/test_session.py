@@ -79,7 +79,7 @@ def test_the_client_without_retries_is_the_same_account():
 
 def test_boto3_is_imported_only_when_a_client_is_made():
     program = (
-        "import sys, clusterctl.ec2.launch.execution, clusterctl.ec2.cluster_resources;"
+        "import sys, clusterctl.ec2.launch.execution, clusterctl.ec2.resources;"
         "import clusterctl.operations.up;"
         "print([name for name in ('boto3', 'botocore', 'moto') if name in sys.modules])"
     )

@@ -8,8 +8,8 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
+from clusterctl.ec2.policy import temporary_keys
 from clusterctl.ec2.session import Account, Clients
-from clusterctl.ec2.temporary_keys import temporary_keys
 from clusterctl.lab.faults.kinds import ApiError
 from tests.ec2.launching import faults
 from tests.moto_ec2 import KEY, REGION

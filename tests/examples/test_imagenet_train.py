@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.jobs.recipe import FAST
+from clusterctl.jobs.trainer import FAST
 
 from .conftest import IMAGENET, after
 

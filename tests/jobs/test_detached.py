@@ -28,6 +28,7 @@ from clusterctl.domain.errors import (
     HostUnreachable,
     UsageError,
 )
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.jobs import detached
 from clusterctl.jobs.detached import (
@@ -47,7 +48,6 @@ from clusterctl.node.jobs.written import FILES, OutputFiles
 from clusterctl.operations import fetch as fetching
 from clusterctl.operations import logs
 from clusterctl.operations.fetch import Output, Scope, check_place, fetch
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.tuning import fetch_tuning
 from tests.clock import FakeClock

@@ -17,9 +17,9 @@ from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.software import Mpi, environments
 from clusterctl.node.facts.system import Login, System, login, system
 from clusterctl.operations import train
+from clusterctl.transport.call import read_report
+from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
-from clusterctl.transport.reports import read_report
-from clusterctl.transport.target import Target
 from tests.local_node import HEAD, LocalNode
 
 CARD = GpuState(

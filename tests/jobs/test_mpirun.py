@@ -33,11 +33,11 @@ from clusterctl.jobs.mpirun import (
     sets_binding,
 )
 from clusterctl.jobs.plan import JobRequest, check_per_host, check_request, plan_job, ranks_per_host
-from clusterctl.jobs.smoke_test import allreduce_command
 from clusterctl.jobs.trainer import GPU
 from clusterctl.node.jobs.folder import JobFolder
 from clusterctl.node.record import to_data, to_json
-from clusterctl.transport.reports import read_report
+from clusterctl.operations.environment import allreduce_command
+from clusterctl.transport.call import read_report
 from tests.local_node import HEAD, LocalNode
 from tests.programs import completed
 

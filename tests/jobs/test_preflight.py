@@ -21,8 +21,7 @@ from clusterctl.jobs.preflight import (
     facts_to_read,
     preflight,
 )
-from clusterctl.jobs.recipe import JobRecipe
-from clusterctl.jobs.trainer import IMAGENET_IMAGES, TrainerRun
+from clusterctl.jobs.trainer import IMAGENET_IMAGES, JobRecipe, TrainerRun
 
 GIB = 1 << 30
 VERSIONS = {

@@ -17,7 +17,7 @@ from clusterctl.node.facts import gpus
 from clusterctl.node.facts.report import FactReading, FactReport, collect, request_of
 from clusterctl.node.facts.software import versions
 from clusterctl.node.facts.training import images_per_step
-from clusterctl.transport.reports import read_reports
+from clusterctl.transport.call import read_reports
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
 

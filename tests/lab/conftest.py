@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.lab import pages
+from clusterctl.lab import lifecycle
 from tests.lab.refusals import service
 from tests.lab.running import client, make_key, newest_image, shown, ssh, wait_until
 
@@ -110,13 +110,15 @@ class LabFaults:
         self.lab = lab
 
     def __call__(self, kind, **fields):
-        return pages.ask(self.lab, "/_lab/faults", "POST", {"kind": kind, **fields})
+        return lifecycle.request_page(self.lab, "/_lab/faults", "POST", {"kind": kind, **fields})
 
     def clear(self, id=None):
-        return pages.ask(self.lab, f"/_lab/faults?id={id}" if id else "/_lab/faults", "DELETE")
+        return lifecycle.request_page(
+            self.lab, f"/_lab/faults?id={id}" if id else "/_lab/faults", "DELETE"
+        )
 
     def standing(self):
-        return pages.ask(self.lab, "/_lab/faults")["faults"]
+        return lifecycle.request_page(self.lab, "/_lab/faults")["faults"]
 
 
 @pytest.fixture

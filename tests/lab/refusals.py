@@ -7,7 +7,7 @@ import contextlib
 import pytest
 from botocore.exceptions import ClientError
 
-from clusterctl.lab import pages
+from clusterctl.lab import lifecycle
 from tests.lab.running import client
 
 
@@ -34,8 +34,8 @@ def quota(record, code: str, value: float):
 @contextlib.contextmanager
 def fault(record, **wanted):
     """Set a fault of the lab for the duration of the block."""
-    id = pages.ask(record, "/_lab/faults", "POST", wanted)["id"]
+    id = lifecycle.request_page(record, "/_lab/faults", "POST", wanted)["id"]
     try:
         yield
     finally:
-        pages.ask(record, f"/_lab/faults?id={id}", "DELETE")
+        lifecycle.request_page(record, f"/_lab/faults?id={id}", "DELETE")

@@ -17,7 +17,7 @@ import pytest
 from botocore.config import Config
 
 from clusterctl.domain.errors import LabError, UsageError
-from clusterctl.lab import pages
+from clusterctl.lab import lifecycle
 from clusterctl.lab.record import ACCOUNTS
 from tests.lab.refusals import refused, service
 from tests.lab.running import account_of, client, make_profile, signed_headers
@@ -199,8 +199,8 @@ def test_the_labs_own_pages_need_its_secret(lab):
             status, _, body = send(lab, "GET", path, b"", given)
             assert (status, b"secret" in body) == (403, True), path
     with pytest.raises((LabError, UsageError), match="no such page"):
-        pages.ask(lab, "/_lab/other")
-    assert isinstance(pages.ask(lab, "/_lab/status"), list)
+        lifecycle.request_page(lab, "/_lab/other")
+    assert isinstance(lifecycle.request_page(lab, "/_lab/status"), list)
 
 
 def test_a_host_reads_with_its_profiles_key_and_what_is_public_without_one(lab, instances):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.lab import pages
+from clusterctl.lab import lifecycle
 from clusterctl.lab.faults import interruptions
 from clusterctl.lab.hosts.daemon.network import hardware_address
 from clusterctl.lab.hosts.metadata import Tokens, lookup
@@ -209,14 +209,14 @@ def test_a_spot_instance_gets_notice_and_ends(instances, lab, ask):
     token = token_of(ask, one)
     assert ask(one, "/latest/meta-data/instance-life-cycle", **token) == (200, "spot")
     assert ask(one, action, **token)[0] == 404
-    pages.ask(lab, PAGE, "POST", {"instance_id": id, "seconds": 3600})
+    lifecycle.request_page(lab, PAGE, "POST", {"instance_id": id, "seconds": 3600})
     notice = json.loads(ask(one, action, **token)[1])
     assert notice["action"] == "terminate"
     ended = ask(one, "/latest/meta-data/spot/termination-time", **token)[1]
     assert notice["time"] == ended
     assert ask(one, "/latest/meta-data/events/recommendations/rebalance", **token)[0] == 200
     assert instances.state(id) == "running"
-    pages.ask(lab, PAGE, "POST", {"instance_id": id, "seconds": 0})
+    lifecycle.request_page(lab, PAGE, "POST", {"instance_id": id, "seconds": 0})
     instances.in_state(id, "terminated")
     assert instances.see(id)["StateReason"]["Code"] == "Server.SpotInstanceTermination"
     shown = instances.ec2.describe_spot_instance_requests(
@@ -234,11 +234,13 @@ def test_what_is_no_interruption(instances, lab, monkeypatch, capsys):
         ("x", "instance_id"),
     ):
         with pytest.raises(UsageError, match=said):
-            pages.ask(lab, PAGE, "POST", body)
+            lifecycle.request_page(lab, PAGE, "POST", body)
     on_demand = instances.request()[0]["InstanceId"]
     for seconds in (1, -1, "soon"):
         with pytest.raises(UsageError, match="no spot instance"):
-            pages.ask(lab, PAGE, "POST", {"instance_id": on_demand, "seconds": seconds})
+            lifecycle.request_page(
+                lab, PAGE, "POST", {"instance_id": on_demand, "seconds": seconds}
+            )
     monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
     interrupt = functools.partial(CommandLine(lab.home, capsys, []), "lab", "fault", "interrupt")
     id = instances.request(**SPOT)[0]["InstanceId"]

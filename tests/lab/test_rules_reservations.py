@@ -9,7 +9,7 @@ import pytest
 from moto.core.utils import utcnow
 from moto.ec2.exceptions import EC2ClientError
 
-from clusterctl.lab import pages
+from clusterctl.lab import lifecycle
 from clusterctl.lab.ec2 import capacity_blocks
 from clusterctl.lab.ec2.reservations import CapacityReservation
 from tests.lab.refusals import fault, quota, refused
@@ -259,7 +259,9 @@ def test_the_end_of_a_block_takes_all_its_instances(lab, once, block, instances)
     first, second = (one["InstanceId"] for one in launched)
     other = instances.request()[0]["InstanceId"]
     ask = {"instance_id": first, "seconds": 0}
-    ends = datetime.fromisoformat(pages.ask(lab, "/_lab/interruptions", "POST", ask)["ends_at"])
+    ends = datetime.fromisoformat(
+        lifecycle.request_page(lab, "/_lab/interruptions", "POST", ask)["ends_at"]
+    )
     for one in (first, second):
         instances.in_state(one, "terminated")
     shown = once.describe_capacity_reservations(CapacityReservationIds=[id])

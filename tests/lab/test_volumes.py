@@ -86,9 +86,9 @@ def test_a_volume_that_is_read_only(instances, faults):
 
 
 def boots(faults, host):
-    from clusterctl.lab import pages
+    from clusterctl.lab import lifecycle
 
-    found = pages.ask(faults.lab, "/_lab/status")
+    found = lifecycle.request_page(faults.lab, "/_lab/status")
     return next(one["boots"] for one in found if one["instance_id"] == host["InstanceId"])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from clusterctl.domain.cluster import Cluster, ClusterSpec, NodeState
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.instances import Instance, as_cluster
 from clusterctl.ec2.launch.observe import fixed_request
@@ -16,7 +17,6 @@ from clusterctl.ec2.session import Clients
 from clusterctl.operations import down as down_module
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.readiness import InstanceWatch, has_ended
 

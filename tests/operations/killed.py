@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2.session import without_retries
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
 from tests.operations.commands import COMMANDS, SHORT, shorten_timeouts
 from tests.operations.wire import ApiCall, Mode, wired

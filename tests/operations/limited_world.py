@@ -22,20 +22,22 @@ import pytest
 from clusterctl.bootstrap.guard import UNCOUNTED_S, first_settings
 from clusterctl.domain.cluster import Limits
 from clusterctl.domain.errors import ClusterctlError, HostUnreachable
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.results import CommandResult
 from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.gc.orphans import Rules, Verdict, classify
 from clusterctl.ec2.instances import Instance, as_cluster, find_instances, read_instance
-from clusterctl.ec2.money.costs import OVERRUN_AFTER_H, Price, format_limits, price_key, spending
+from clusterctl.ec2.money.costs import OVERRUN_AFTER_H, spending
+from clusterctl.ec2.money.prices import Price, price_key
 from clusterctl.ec2.resources import of_instance
+from clusterctl.ec2.tags import format_limits
 from clusterctl.node.guard import decisions
 from clusterctl.node.guard.activity import NodeActivity
 from clusterctl.node.guard.clock import Moment
 from clusterctl.node.guard.guard import IdleWatch
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.operations import guards, power, up
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
 
 HOUR = 3600.0

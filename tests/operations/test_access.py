@@ -16,9 +16,9 @@ from clusterctl.domain.errors import (
     MissingTool,
     UsageError,
 )
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.operations.access import Access, cluster_targets, open_access
 from clusterctl.operations.copy import with_reason
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.session import Identity

@@ -15,7 +15,8 @@ from clusterctl.domain.cluster import ASLEEP
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.money import prices
-from clusterctl.ec2.money.costs import BRIEF_S, PUBLIC_IPV4_HOUR_USD, Price
+from clusterctl.ec2.money.costs import BRIEF_S
+from clusterctl.ec2.money.prices import PUBLIC_IPV4_HOUR_USD, Price
 from clusterctl.operations import costs, power
 from clusterctl.operations.costs import cost_report, note_spent, record_removal_cost
 from tests.cli.running import CommandLine

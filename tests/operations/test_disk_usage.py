@@ -23,9 +23,8 @@ from clusterctl.node.facts import disks
 from clusterctl.node.facts.disks import MountedFileSystem, growth, mount
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.record import from_data
-from clusterctl.operations import clean_logs
-from clusterctl.operations.clean_logs import Cleaning
-from clusterctl.operations.disk import findings_of
+from clusterctl.operations import disk
+from clusterctl.operations.disk import Cleaning, findings_of
 from tests.diagnosis.made_up import facts, file_system, job_of, with_host
 
 
@@ -158,7 +157,7 @@ def test_the_json_of_clean_logs_names_hosts_that_failed(options, tmp_path, monke
     found = FanoutResult((failed,))
     with (
         mock.patch.object(AppContext, "open"),
-        mock.patch("clusterctl.operations.clean_logs.find_logs", lambda *_: (None, found)),
+        mock.patch("clusterctl.operations.disk.find_logs", lambda *_: (None, found)),
         mock.patch("clusterctl.operations.disk.discard_copies", lambda *_, **__: found),
     ):
         assert run_command(cli, ["clean-logs", "demo", "--dry-run", "--json", *options]) == 255
@@ -177,8 +176,8 @@ def test_no_node_is_cleaned_while_the_head_node_cannot_say_whether_a_job_runs(
         error = HostUnreachable("d-0", "cut off")
         return FanoutResult(tuple(HostOutcome(one.host, error=error) for one in targets))
 
-    monkeypatch.setattr(clean_logs, "_on", on)
+    monkeypatch.setattr(disk, "_on", on)
     nodes = [SimpleNamespace(host="d-0"), SimpleNamespace(host="d-1")]
     access = SimpleNamespace(head=nodes[0], targets=nodes, cluster=SimpleNamespace(name="d"))
-    result = clean_logs.clean_logs(access, Cleaning((), (), force=force))
+    result = disk.clean_logs(access, Cleaning((), (), force=force))
     assert (asked, len(result.failures)) == (cleaned, len(cleaned))

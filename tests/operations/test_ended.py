@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from clusterctl.domain.cluster import Market
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2.money.costs import spending
 from clusterctl.ec2.tags import Spent
 from clusterctl.operations.ended import end_of, keep_end, kept_end
-from clusterctl.operations.folder import ClusterFolder
 from tests.ec2.money.test_spending import BY_ITSELF, BY_USER, NOW, TEN, machine
 
 PRICES = {("p4d.24xlarge", Market.ON_DEMAND, ""): TEN}

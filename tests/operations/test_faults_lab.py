@@ -6,7 +6,7 @@ import pytest
 
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.session import Clients
-from clusterctl.lab import pages
+from clusterctl.lab import lifecycle
 from tests.cli.running import CommandLine
 from tests.lab.running import account_of
 from tests.operations.leaks import everything
@@ -38,7 +38,7 @@ def clusterctl(lab, monkeypatch, capsys):
     monkeypatch.setenv("CLUSTERCTL_HOME", str(lab.home))
     line = CommandLine(lab.home, capsys, ["--lab"])
     yield lambda name, *words: line(name, *words, *(["--yes"] if name in CONFIRMED else []))
-    pages.ask(lab, "/_lab/faults", "DELETE")
+    lifecycle.request_page(lab, "/_lab/faults", "DELETE")
     line("down", NAME, "--yes", "--discard-results")
 
 
@@ -53,13 +53,15 @@ def test_a_life_full_of_failures(lab, clusterctl, ec2):
     before = everything(ec2)
     for fault, action, times, command, again, nodes in LIFE:
         [one] = [
-            pages.ask(lab, "/_lab/faults", "POST", {**fault, "action": action, "times": times})
+            lifecycle.request_page(
+                lab, "/_lab/faults", "POST", {**fault, "action": action, "times": times}
+            )
         ]
         broken = clusterctl(*command)
         assert "Traceback" not in broken.err
-        standing = {found["id"] for found in pages.ask(lab, "/_lab/faults")["faults"]}
+        standing = {found["id"] for found in lifecycle.request_page(lab, "/_lab/faults")["faults"]}
         if one["id"] in standing:
-            pages.ask(lab, f"/_lab/faults?id={one['id']}", "DELETE")
+            lifecycle.request_page(lab, f"/_lab/faults?id={one['id']}", "DELETE")
         ran = clusterctl(*again)
         assert ran.status == 0, (command, broken.err, ran.err)
         assert [found.node.index for found in find_instances(ec2, NAME)] == nodes, command

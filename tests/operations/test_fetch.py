@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clusterctl.node.jobs.written import FILES, OutputFiles
 from clusterctl.operations.fetch import Output, plan_parts
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 
 PLACE = Path("/place")
 HOSTS = ("demo-0", "demo-1", "demo-2")

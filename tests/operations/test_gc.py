@@ -16,6 +16,7 @@ from botocore.exceptions import ClientError
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import UsageError
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2 import session
 from clusterctl.ec2.gc import orphans as verdicts
 from clusterctl.ec2.gc import removal
@@ -24,7 +25,6 @@ from clusterctl.ec2.instances import find_states
 from clusterctl.ec2.resources import ResourceKind
 from clusterctl.operations import gc as gc_module
 from clusterctl.operations.costs import read_ended
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector
 from clusterctl.operations.site import keep_site, site_of
 from tests.cli.running import CommandLine, at_moto

@@ -7,12 +7,11 @@ import subprocess
 import pytest
 
 from clusterctl.domain.errors import MissingTool, UsageError
-from clusterctl.domain.files import write_file
-from clusterctl.operations.folder import ClusterFolder
+from clusterctl.domain.files import ClusterFolder, write_file
 from clusterctl.operations.hosts_access import LoginOptions, open_hosts
 from clusterctl.operations.local_state import new_key_pair, ssh_config_text
+from clusterctl.transport.dial import Target
 from clusterctl.transport.keys import load_key
-from clusterctl.transport.target import Target
 from tests.cli.programs import call
 from tests.operations.clusters import cluster, node
 from tests.transport.test_hosts_login import agent

@@ -11,11 +11,11 @@ import pytest
 
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2.instances import find_instances, tag, unfinished_of
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.tags import RETIRED, UNFINISHED, Unfinished, read_unfinished
 from clusterctl.operations import members, power
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.up import plan_up, up
 from tests.ec2.observed import instance

@@ -13,13 +13,15 @@ import pytest
 
 from clusterctl.cli.money import print_spending
 from clusterctl.domain.cluster import Limits
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2 import instances
 from clusterctl.ec2.money import prices
-from clusterctl.ec2.money.costs import Price, format_limits, spending
+from clusterctl.ec2.money.costs import spending
+from clusterctl.ec2.money.prices import Price
+from clusterctl.ec2.tags import format_limits
 from clusterctl.node.guard import decisions, guard, workers
 from clusterctl.node.guard.settings import GuardSettings
 from clusterctl.operations import costs, guards, up
-from clusterctl.operations.folder import ClusterFolder
 from tests.lab.running import client, ssh, wait_until
 from tests.local_node import HEAD, LocalNode
 from tests.operations import clusters

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from clusterctl.cli import cluster as commands
 from clusterctl.cli import disk
 from clusterctl.domain.errors import CommandFailed, CommandTimeout, HostUnreachable, UsageError
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.node.jobs import written
@@ -28,7 +29,6 @@ from clusterctl.operations import logs
 from clusterctl.operations import losses as module
 from clusterctl.operations.access import Access
 from clusterctl.operations.fetch import fetch
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.losses import (
     FetchedCopy,
     Losses,
@@ -38,9 +38,9 @@ from clusterctl.operations.losses import (
     note_copy,
 )
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.dial import Target
 from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.session import Identity
-from clusterctl.transport.target import Target
 from tests.cli.running import CommandLine
 from tests.operations.clusters import ED25519, cluster, node
 from tests.pair import eventually

@@ -10,13 +10,13 @@ import pytest
 
 from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2.errors import translated
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.node_role import role_name
 from clusterctl.lab.ec2 import options
 from clusterctl.operations import down, members, up
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector
 from clusterctl.operations.launcher import Launcher, StepProgress
 from tests.moto_ec2 import REGION, clients_of

@@ -20,7 +20,7 @@ from clusterctl.node.facts.system import System, cloud_init, system
 from clusterctl.node.record import to_json
 from clusterctl.operations import reboot as module
 from clusterctl.operations.reboot import batches
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 from tests.cli.running import CommandLine
 from tests.clock import FakeClock
 from tests.pair import eventually

@@ -27,14 +27,16 @@ from clusterctl.operations.results import (
     NoResults,
     as_csv,
     cat_command,
+    check_picture,
     decoded,
     folder_command,
     log_folders,
+    metric_charts,
     read_log_files,
     results_of,
+    run_charts,
     write_result,
 )
-from clusterctl.operations.results_plot import check_picture, metric_charts, run_charts
 from tests.job_records import JOB, job_record
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 

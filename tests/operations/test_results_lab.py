@@ -14,12 +14,12 @@ import pytest
 from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
 from clusterctl.domain.errors import AwsError, CommandFailed, NotFound
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2.cloudwatch import Point
 from clusterctl.jobs.metrics.logs import EvaluationRow, MetricPoint, MetricSeries, TrainingRow
 from clusterctl.jobs.metrics.runs import Run
 from clusterctl.node.jobs.spec import JobState
 from clusterctl.operations.cloudwatch import points_of, push
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.results import NoResults, Results, results_of_cluster
 from tests.job_records import job_record
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows

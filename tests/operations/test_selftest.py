@@ -14,11 +14,12 @@ import pytest
 from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.domain.cluster import ClusterSpec, Limits
 from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, UsageError
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.ec2.money.costs import CostEstimate, CostLine, LoadCost, Price
+from clusterctl.ec2.money.costs import CostEstimate, CostLine, LoadCost
+from clusterctl.ec2.money.prices import Price
 from clusterctl.operations import selftest as story
 from clusterctl.operations.down import RemovedCluster
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import Sweep
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.selftest import (

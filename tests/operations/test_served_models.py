@@ -21,7 +21,7 @@ from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.jobs import clean
 from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState, JobStatus, JobStep
-from clusterctl.operations import clean_logs, logs
+from clusterctl.operations import disk, logs
 from clusterctl.operations.doctor import _end_leftovers, _of_unknown_jobs
 from clusterctl.operations.logs import refuse_while_training, running_work
 from clusterctl.operations.serving import Served, ServerAnswer, served, server_argv, serving_spec
@@ -133,10 +133,10 @@ def test_the_folder_of_a_model_that_is_served_stays(cluster, monkeypatch, tmp_pa
         (tmp_path / one.job_id).mkdir()
     monkeypatch.setattr(clean, "JOBS", tmp_path)
     monkeypatch.setattr(clean, "CODE", tmp_path / "code")
-    monkeypatch.setattr(clean_logs, "jobs_of", lambda access: [*ended, job()])
-    monkeypatch.setattr(clean_logs, "_on", lambda access, targets, request: None)
+    monkeypatch.setattr(disk, "jobs_of", lambda access: [*ended, job()])
+    monkeypatch.setattr(disk, "_on", lambda access, targets, request: None)
     access = cluster([job()], [serving(0)])
-    cleaning, _ = clean_logs.find_logs(access, jobs=True, force=True)
+    cleaning, _ = disk.find_logs(access, jobs=True, force=True)
     found = clean.clean(replace(cleaning, folders=(), dumps=str(tmp_path)))
     assert [one.path for one in found.folders] == [str(tmp_path / ended[1].job_id)]
     assert (tmp_path / TRAINED).is_dir()

@@ -11,12 +11,12 @@ import pytest
 
 from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.session import Account, Clients
 from clusterctl.operations import down as down_module
 from clusterctl.operations import up as up_module
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.local_state import local_key
 from tests.cli.running import at_moto

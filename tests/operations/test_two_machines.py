@@ -14,17 +14,17 @@ import pytest
 
 from clusterctl.domain.cluster import ClusterSpec
 from clusterctl.domain.errors import ClusterctlError, NoSuchCluster
-from clusterctl.ec2.creations import Creations
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.resources import find_made
 from clusterctl.ec2.session import Clients
+from clusterctl.ec2.tags import Creations
 from clusterctl.operations import down as down_module
 from clusterctl.operations import members
 from clusterctl.operations import up as up_module
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.launcher import Launcher
-from clusterctl.operations.ownership import NotLaunchedHere
+from clusterctl.operations.site import NotLaunchedHere
 from tests.moto_ec2 import clients_of, reset
 from tests.operations.commands import NAME, SHORT
 from tests.operations.wire import Mode, Wire, WiredClients

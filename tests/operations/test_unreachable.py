@@ -15,7 +15,7 @@ import pytest
 
 from clusterctl.domain.cluster import Cluster, Market, NodeState
 from clusterctl.domain.errors import AwsError, HostUnreachable
-from clusterctl.ec2.gone import gone_nodes
+from clusterctl.ec2.health import gone_nodes
 from clusterctl.ec2.instances import Instance
 from clusterctl.operations.status import (
     ClusterStatus,
@@ -23,7 +23,7 @@ from clusterctl.operations.status import (
     describe_state,
     unreachable_hint,
 )
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 from tests.lab.running import client
 from tests.operations.clusters import node
 from tests.pair import NAME, eventually, quiet_command_ends

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
-from clusterctl.operations.folder import ClusterFolder
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.operations.local_state import delete_folder, keep_key, local_key, locked
 from clusterctl.operations.site import Site, check_site, keep_site, kept_site, parse_site, site_of
 from tests import moto_ec2
@@ -82,7 +82,7 @@ def test_a_local_ec2_may_be_started_on_another_port(folder, moto_url):
 def test_one_command_at_a_time(folder):
     program = (
         "import sys, pathlib\n"
-        "from clusterctl.operations.folder import ClusterFolder\n"
+        "from clusterctl.domain.files import ClusterFolder\n"
         "from clusterctl.operations.local_state import locked\n"
         "with locked(ClusterFolder(pathlib.Path(sys.argv[1]))):\n"
         "    print('locked', flush=True)\n"

@@ -8,14 +8,13 @@ import pytest
 
 from clusterctl.domain.cluster import ClusterSpec, NodeState
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.files import write_file
+from clusterctl.domain.files import ClusterFolder, write_file
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
-from clusterctl.operations.folder import ClusterFolder
-from clusterctl.operations.known_hosts import LearntHostKeys
+from clusterctl.operations.access import LearntHostKeys
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.local_state import (
     follow_addresses,
@@ -24,8 +23,8 @@ from clusterctl.operations.local_state import (
     locked,
     ssh_config_text,
 )
+from clusterctl.transport.dial import Target
 from clusterctl.transport.keys import KnownHostKeys
-from clusterctl.transport.target import Target
 from tests.moto_ec2 import clients_with
 from tests.operations.clusters import ED25519, OTHER, cluster, node
 from tests.variants import usual

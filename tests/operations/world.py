@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2.gc.orphans import GcOptions
 from clusterctl.ec2.instances import find_instances, unfinished_of
 from clusterctl.ec2.launch.attempt import read_launches
 from clusterctl.ec2.node_role import role_name
 from clusterctl.operations import gc as gc_module
-from clusterctl.operations.folder import ClusterFolder
 from clusterctl.operations.gc import GarbageCollector
 from clusterctl.operations.launcher import Launcher
 from tests.moto_ec2 import REGION, clients_of, forget_terminated, reset

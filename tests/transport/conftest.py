@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.transport.connections import Connections
+from clusterctl.transport.dial import Target
 from clusterctl.transport.keys import KnownHostKeys, load_key
 from clusterctl.transport.session import Identity
-from clusterctl.transport.target import Target
 from tests.ports import free_port
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")

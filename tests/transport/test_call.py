@@ -8,7 +8,7 @@ from clusterctl.domain.errors import CommandFailed, CommandNotRun, CommandTimeou
 from clusterctl.node.jobs.clean import Cleaning, NodeLogs, clean
 from clusterctl.operations.hosts_access import AsRoot
 from clusterctl.transport.call import call, call_all
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 from tests.local_node import HEAD, LocalNode
 
 OTHER = Target("demo-1", "10.0.0.5", "ubuntu")

@@ -10,8 +10,7 @@ import threading
 
 import pytest
 
-from clusterctl.transport.dial import dial
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target, dial
 from tests.programs import completed
 
 MISSING = {

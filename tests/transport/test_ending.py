@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.errors import CommandTimeout, ConnectionLost
-from clusterctl.transport import ending
+from clusterctl.transport import execute
 from tests.lab.running import wait_until
 from tests.transport.conftest import running_sshd
 from tests.transport.sleepers import NUMBERS, sleepers
@@ -200,9 +200,9 @@ def test_a_host_without_proc_ends_the_process_group(stubborn):
     assert group.stdout.readline() == b"begun\n"
     reaper = threading.Thread(target=group.wait)
     reaper.start()
-    script = ending.ending_script(group.pid).replace("/proc/", "/nonexistent/")
+    script = execute.ending_script(group.pid).replace("/proc/", "/nonexistent/")
     done = subprocess.run(["sh", "-s"], input=script, text=True, capture_output=True, check=False)
-    assert str(ending.parse_ending(done.stdout)) == ""
+    assert str(execute.parse_ending(done.stdout)) == ""
     assert sleepers(number) == []
     reaper.join(240)
     group.stdout.close()

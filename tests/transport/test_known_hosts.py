@@ -10,8 +10,8 @@ import paramiko
 import pytest
 
 from clusterctl.domain.errors import HostKeyChanged, HostKeyUnknown
+from clusterctl.transport.dial import Target
 from clusterctl.transport.keys import KnownHostKeys
-from clusterctl.transport.target import Target
 from tests.transport.conftest import keygen
 
 KEYS = [paramiko.ECDSAKey.generate() for _ in range(3)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.copy.routes import own_address
+from clusterctl.copy.transfer import own_address
 from clusterctl.domain.errors import HostUnreachable
 from clusterctl.transport.reverse_tunnels import HERE, ReverseTunnels
 from tests.lab.running import wait_until

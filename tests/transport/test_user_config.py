@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.errors import UsageError
-from clusterctl.transport.target import Target
+from clusterctl.transport.dial import Target
 from clusterctl.transport.user_config import read_user_config, with_jumps
 
 

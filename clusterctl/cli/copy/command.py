@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import hostlines, output
-from clusterctl.cli.app_context import AppContext, ClusterCommand, account_options
+from clusterctl.cli.app_context import (
+    AppContext,
+    ClusterCommand,
+    account_options,
+    node_options,
+    selected,
+)
 from clusterctl.cli.copy.options import CopyOptions, CopyWords, copy_options, request_of, url_access
 from clusterctl.cli.copy.text import missing_line
-from clusterctl.cli.node_options import node_options, selected
 from clusterctl.cli.params import Index, complete_file
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
     from clusterctl.domain.cluster import Cluster
     from clusterctl.operations.access import Access
     from clusterctl.operations.detached_copy import DetachedCopy
-    from clusterctl.transport.target import Target
+    from clusterctl.transport.dial import Target
 
 # Seconds that a dry run waits for EC2's description of a disk.
 DISK_WITHIN_S = 3.0

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.fanout_options import MOST_AT_ONCE
 from clusterctl.cli.params import (
     Duration,
     Rate,
@@ -23,6 +22,7 @@ from clusterctl.cli.params import (
     json_option,
     together,
 )
+from clusterctl.cli.run_on import MOST_AT_ONCE
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def credentials_of(
         return from_json(AccessKeys, os.environ.pop(KEYS_VARIABLE))
     # Before the import below: on a head node, which has no boto3, this raises a clear MissingTool.
     account = clients()
-    from clusterctl.ec2.temporary_keys import temporary_keys
+    from clusterctl.ec2.policy import temporary_keys
 
     temporary = temporary_keys(account, buckets)
     if temporary.finding:

@@ -11,8 +11,9 @@ from typing import Optional
 from clusterctl.domain.cluster import Limits
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2.instances import stopped_since
-from clusterctl.ec2.money.costs import node_cost, overrun_s, parse_limits, passed_end
+from clusterctl.ec2.money.costs import node_cost, overrun_s, passed_end
 from clusterctl.ec2.resources import Resource, ResourceKind
+from clusterctl.ec2.tags import parse_limits
 
 # Anything younger is kept: a launch creates its key pair and security group minutes before its
 # instances. Limits get OVERRUN_AFTER_H, because a node that was started after its end may boot for

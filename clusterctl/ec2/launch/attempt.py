@@ -16,10 +16,10 @@ from clusterctl.domain.files import read_file, write_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.timeouts import Polling, Timeouts, backoff_delays
 from clusterctl.ec2 import tags
-from clusterctl.ec2.cluster_resources import StillShuttingDown, terminate
 from clusterctl.ec2.errors import codes, outcome_unknown, throttled, translated
 from clusterctl.ec2.instances import PRESENT, Instance, find_instances, find_states, name_each, tag
 from clusterctl.ec2.launch.request import Step
+from clusterctl.ec2.resources import StillShuttingDown, terminate
 from clusterctl.node.record import from_data, from_json, to_data, to_json
 
 if TYPE_CHECKING:

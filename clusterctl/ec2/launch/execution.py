@@ -21,8 +21,6 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.timeouts import Age, Clock, Polling, Timeouts, backoff_delays
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2 import tags
-from clusterctl.ec2.cluster_resources import await_available
-from clusterctl.ec2.creations import CREATIONS, Creations
 from clusterctl.ec2.errors import outcome_unknown, retried, throttled, translated
 from clusterctl.ec2.instances import (
     PRESENT,
@@ -56,7 +54,9 @@ from clusterctl.ec2.launch.plan import LaunchPlan, place_of
 from clusterctl.ec2.launch.request import ResultOf, Step
 from clusterctl.ec2.network.vpcs import release_arguments
 from clusterctl.ec2.node_role import with_policy_hint
+from clusterctl.ec2.resources import await_available
 from clusterctl.ec2.session import without_retries
+from clusterctl.ec2.tags import CREATIONS, Creations
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

@@ -21,8 +21,6 @@ from clusterctl.domain.cluster import (
 )
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError, no_such_cluster
 from clusterctl.domain.timeouts import Age, Clock
-from clusterctl.ec2.creations import Creations
-from clusterctl.ec2.images import Image, find_image
 from clusterctl.ec2.instances import (
     PRESENT,
     Instance,
@@ -34,17 +32,20 @@ from clusterctl.ec2.instances import (
     wanted_of,
 )
 from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, SentLaunch, read_launches
-from clusterctl.ec2.launch.capacity import Offers, Reservation, find_offers, find_reservation
-from clusterctl.ec2.launch.quotas import (
+from clusterctl.ec2.launch.capacity import (
+    Offers,
     QuotaUse,
+    Reservation,
     find_address_use,
     find_interface_use,
+    find_offers,
     find_quota_uses,
+    find_reservation,
 )
 from clusterctl.ec2.launch.request import interfaces_needed, lacks_public_address
-from clusterctl.ec2.machines import MachineType, find_machine_types
-from clusterctl.ec2.money.costs import Price, node_cost, parse_limits, price_key
-from clusterctl.ec2.money.prices import find_price, find_prices
+from clusterctl.ec2.machines import Image, MachineType, find_image, find_machine_types
+from clusterctl.ec2.money.costs import node_cost
+from clusterctl.ec2.money.prices import Price, find_price, find_prices, price_key
 from clusterctl.ec2.network.vpcs import (
     Egress,
     ElasticAddress,
@@ -60,6 +61,7 @@ from clusterctl.ec2.network.vpcs import (
 from clusterctl.ec2.node_role import NodeRole, find_node_role, with_policy_hint
 from clusterctl.ec2.policy import EVERY_BUCKET, Bounds, node_policy
 from clusterctl.ec2.resources import KeyPair, Resource, ResourceKind, details_of, find_made
+from clusterctl.ec2.tags import Creations, parse_limits
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

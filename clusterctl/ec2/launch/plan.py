@@ -37,11 +37,13 @@ from clusterctl.ec2.launch.request import (
     tagged,
 )
 from clusterctl.ec2.machines import MachineType
-from clusterctl.ec2.money.costs import PUBLIC_IPV4_HOUR_USD, CostEstimate, LoadCost, format_limits
+from clusterctl.ec2.money.costs import CostEstimate, LoadCost
+from clusterctl.ec2.money.prices import PUBLIC_IPV4_HOUR_USD
 from clusterctl.ec2.network.vpcs import FOUND_RULE, GIVEN_RULE, release_arguments
 from clusterctl.ec2.node_role import POLICY as ROLE_POLICY
 from clusterctl.ec2.node_role import TRUST
 from clusterctl.ec2.policy import Policy
+from clusterctl.ec2.tags import format_limits
 
 
 def group_steps(observed: Observed) -> Iterator[Step]:

@@ -15,12 +15,15 @@ from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity, as_warning, errors, in_order
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count
-from clusterctl.ec2.cluster_resources import anothers_key
-from clusterctl.ec2.images import Image, image_findings
 from clusterctl.ec2.instances import Instance, duplicate_nodes, members_or_all
-from clusterctl.ec2.launch.capacity import LINUX, Reservation, end_finding
+from clusterctl.ec2.launch.capacity import (
+    LINUX,
+    Reservation,
+    end_finding,
+    quota_exceeded_finding,
+    quota_finding,
+)
 from clusterctl.ec2.launch.observe import Catalogue, Observed
-from clusterctl.ec2.launch.quotas import quota_exceeded_finding, quota_finding
 from clusterctl.ec2.launch.request import (
     LOAD_MIB_S,
     LOAD_REGION_MIB_S,
@@ -28,15 +31,11 @@ from clusterctl.ec2.launch.request import (
     lacks_public_address,
     root_disk,
 )
-from clusterctl.ec2.machines import MachineType, retired_finding
-from clusterctl.ec2.money.costs import (
-    CostEstimate,
-    budget_findings,
-    estimate,
-    format_limits,
-    parse_limits,
-)
+from clusterctl.ec2.machines import Image, MachineType, image_findings, retired_finding
+from clusterctl.ec2.money.costs import CostEstimate, budget_findings, estimate
 from clusterctl.ec2.network.vpcs import Egress, Subnet
+from clusterctl.ec2.resources import anothers_key
+from clusterctl.ec2.tags import format_limits, parse_limits
 
 # EC2's limit for user data, before the encoding in base64.
 USER_DATA_BYTES = 16 * 1024

@@ -11,10 +11,9 @@ from clusterctl.domain.cluster import ClusterSpec, Disk, Market
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
-from clusterctl.ec2.images import Image
 from clusterctl.ec2.launch.capacity import Place
-from clusterctl.ec2.machines import MachineType
-from clusterctl.ec2.money.costs import format_limits
+from clusterctl.ec2.machines import Image, MachineType
+from clusterctl.ec2.tags import format_limits
 
 
 @dataclass(frozen=True)

@@ -11,82 +11,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Optional
+from typing import Optional
 
 from clusterctl.domain.cluster import ASLEEP, AWAKE, Disk, Limits, Market, NodeState
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.instances import Instance, billing_reservations, first_launch, stopped_since
+from clusterctl.ec2.money.prices import (
+    LOAD_GIB_MIB_S_USD,
+    PUBLIC_IPV4_HOUR_USD,
+    Price,
+    disk_hourly_usd,
+    price_key,
+)
+from clusterctl.ec2.tags import limit_text, parse_limits
 from clusterctl.node.guard.settings import GRACE_S
-
-# The keys in the tag of the limits -> fields of Limits.
-_FIELDS = {
-    "max-hours": "max_hours",
-    "budget": "budget_usd",
-    "max-hourly": "max_hourly_usd",
-    "idle-minutes": "idle_minutes",
-    "stopped-days": "stopped_days",
-    "idle-erases-store": "idle_erases_store",
-}
-_PART = re.compile(r"([a-z-]+)=(\d{1,9}(?:\.\d{1,6})?)", re.ASCII)
-
-
-def format_limits(limits: Limits) -> str:
-    """Return the limits as text for the tag, such as `max-hours=8 budget=500`; empty for none."""
-    values = {key: getattr(limits, field) for key, field in _FIELDS.items()}
-    return " ".join(f"{key}={_number(value)}" for key, value in values.items() if value)
-
-
-def parse_limits(text: str) -> Limits:
-    """Return the limits of such a tag.
-
-    Tags can be edited by hand: a part that makes no sense is no limit.
-    """
-    found: dict[str, Any] = {}
-    for part in text.split():
-        match = _PART.fullmatch(part)
-        if match and match[1] in _FIELDS and float(match[2]) > 0:
-            found[_FIELDS[match[1]]] = float(match[2])
-    if "idle_minutes" not in found:
-        found.pop("stopped_days", None)
-        found.pop("idle_erases_store", None)
-    found["idle_erases_store"] = "idle_erases_store" in found
-    return Limits(**found)
-
-
-def limit_text(limits: Limits, option: str) -> str:
-    """Return a limit that ends a cluster as it was given: `--max-hours 8`, `--budget 5`."""
-    value = limits.max_hours if option == "--max-hours" else limits.budget_usd
-    return f"{option} {_number(value or 0.0)}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.6f}".rstrip("0").rstrip(".")
-
-
-# Prices of us-east-1 (https://aws.amazon.com/ebs/pricing, https://aws.amazon.com/vpc/pricing,
-# 2026-11), used for all regions. Others cost up to about twice as much, which is little next to
-# the price of the machines.
-HOURS_PER_MONTH = 730
-GP3_GIB_MONTH_USD = 0.08
-GP3_IOPS_MONTH_USD = 0.005
-GP3_MIB_S_MONTH_USD = 0.04
-GP3_FREE_IOPS = 3000
-GP3_FREE_MIB_S = 125
-PUBLIC_IPV4_HOUR_USD = 0.005
-# Per GiB and MiB/s, once for each volume that EC2 fills from a snapshot at a given rate (EBS
-# pricing, example 12: $0.0036 a GiB at 300 MiB/s).
-LOAD_GIB_MIB_S_USD = 0.000012
-
-
-@dataclass(frozen=True)
-class Price:
-    """The price of one machine. `source` is where it comes from, `as_of` its date in ISO 8601."""
-
-    hourly_usd: float
-    source: str
-    as_of: str
 
 
 @dataclass(frozen=True)
@@ -167,21 +107,6 @@ def machine_line(price: Price | None, nodes: int, instance_type: str, market: Ma
     return CostLine(
         f"{instance_type}, {market.value}", nodes, None if price is None else price.hourly_usd
     )
-
-
-def disk_hourly_usd(disk: Disk) -> float:
-    """Return the US dollars an hour for one gp3 volume, whether or not its machine runs.
-
-    Only what exceeds gp3's free performance is charged.
-    """
-    extra_iops = max(0, (disk.iops or 0) - GP3_FREE_IOPS)
-    extra_mib_s = max(0, (disk.throughput_mib_s or 0) - GP3_FREE_MIB_S)
-    month = (
-        (disk.size_gib or 0) * GP3_GIB_MONTH_USD
-        + extra_iops * GP3_IOPS_MONTH_USD
-        + extra_mib_s * GP3_MIB_S_MONTH_USD
-    )
-    return month / HOURS_PER_MONTH
 
 
 def format_usd(usd: float | None) -> str:
@@ -406,12 +331,6 @@ class Spending:
     @property
     def ends_in_s(self) -> Optional[float]:
         return None if self.ends_in_h is None else self.ends_in_h * 3600
-
-
-def price_key(instance: Instance) -> tuple[str, Market, str]:
-    """Return what a node's price depends on: type, market, and for spot the zone (else empty)."""
-    zone = instance.node.zone if instance.market is Market.SPOT else ""
-    return instance.node.instance_type, instance.market, zone
 
 
 def node_cost(

@@ -16,17 +16,62 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Optional
 
-from clusterctl.domain.cluster import Market
+from clusterctl.domain.cluster import Disk, Market
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.files import write_file
 from clusterctl.ec2.errors import paged, translated
 from clusterctl.ec2.instances import Instance
-from clusterctl.ec2.money.costs import Price, price_key
 from clusterctl.ec2.session import is_local
 from clusterctl.node.record import RecordError, from_data, from_json, to_json
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
+
+
+# Prices of us-east-1 (https://aws.amazon.com/ebs/pricing, https://aws.amazon.com/vpc/pricing,
+# 2026-11), used for all regions. Others cost up to about twice as much, which is little next to
+# the price of the machines.
+HOURS_PER_MONTH = 730
+GP3_GIB_MONTH_USD = 0.08
+GP3_IOPS_MONTH_USD = 0.005
+GP3_MIB_S_MONTH_USD = 0.04
+GP3_FREE_IOPS = 3000
+GP3_FREE_MIB_S = 125
+PUBLIC_IPV4_HOUR_USD = 0.005
+# Per GiB and MiB/s, once for each volume that EC2 fills from a snapshot at a given rate (EBS
+# pricing, example 12: $0.0036 a GiB at 300 MiB/s).
+LOAD_GIB_MIB_S_USD = 0.000012
+
+
+@dataclass(frozen=True)
+class Price:
+    """The price of one machine. `source` is where it comes from, `as_of` its date in ISO 8601."""
+
+    hourly_usd: float
+    source: str
+    as_of: str
+
+
+def disk_hourly_usd(disk: Disk) -> float:
+    """Return the US dollars an hour for one gp3 volume, whether or not its machine runs.
+
+    Only what exceeds gp3's free performance is charged.
+    """
+    extra_iops = max(0, (disk.iops or 0) - GP3_FREE_IOPS)
+    extra_mib_s = max(0, (disk.throughput_mib_s or 0) - GP3_FREE_MIB_S)
+    month = (
+        (disk.size_gib or 0) * GP3_GIB_MONTH_USD
+        + extra_iops * GP3_IOPS_MONTH_USD
+        + extra_mib_s * GP3_MIB_S_MONTH_USD
+    )
+    return month / HOURS_PER_MONTH
+
+
+def price_key(instance: Instance) -> tuple[str, Market, str]:
+    """Return what a node's price depends on: type, market, and for spot the zone (else empty)."""
+    zone = instance.node.zone if instance.market is Market.SPOT else ""
+    return instance.node.instance_type, instance.market, zone
+
 
 # Entries older than this are dropped from the file: they are unused (see the times below).
 KEPT_S = 86400.0

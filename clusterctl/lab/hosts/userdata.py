@@ -1,4 +1,8 @@
-"""Reads user data as cloud-init does: which files to run, and what of it the lab cannot run."""
+"""Reads user data as cloud-init does: which files to run, and what of it the lab cannot run.
+
+What the lab does of #cloud-config becomes scripts, which run when cloud-init's do. They call the
+functions of hosts/files/cloud-config.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,71 @@ import binascii
 import email
 import gzip
 import io
+import shlex
 import string
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from email.message import Message
+from typing import Any
+
+import yaml
 
 from clusterctl.domain.errors import LabError
-from clusterctl.lab.hosts import cloud_config
+
+DONE = ("runcmd", "ssh_authorized_keys", "users", "write_files")
+DEFAULT_USER = "ubuntu"
+ENCODINGS = ("b64", "base64")
+FIRST, LAST = "#!/bin/sh\n. /usr/lib/clusterctl-lab/cloud-config\n", "#!/bin/sh\n"
+
+
+def read(content: bytes) -> tuple[list[tuple[str, bytes]], str]:
+    """Return the scripts (path below /var/lib/cloud, content), and what the lab cannot do of it."""
+    try:
+        config = yaml.safe_load(content)
+        if not isinstance(config, dict):
+            return [], "the #cloud-config is no mapping"
+        first = [*_files(config.get("write_files") or []), *_users(config.get("users") or [])]
+        keys = config.get("ssh_authorized_keys") or []
+        first += [_call("add_key", DEFAULT_USER, key) for key in keys]
+        last = [one if isinstance(one, str) else _call(*one) for one in config.get("runcmd") or []]
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as wrong:
+        return [], f"the #cloud-config is not valid: {' '.join(str(wrong).split())[:200]}"
+    beyond = ", ".join(sorted(str(key) for key in config if key not in DONE))
+    problem = f"the lab does {', '.join(DONE)} of #cloud-config, not {beyond}" if beyond else ""
+    scripts = ("boothooks/cloud-config", FIRST, first), ("scripts/runcmd", LAST, last)
+    texts = ((path, head + "".join(f"{one}\n" for one in body)) for path, head, body in scripts)
+    return [(f"instance/{path}", text.encode()) for path, text in texts], problem
+
+
+def _call(*words: Any) -> str:
+    return shlex.join(str(word) for word in words)
+
+
+def _files(wanted: list[dict[str, Any]]) -> Iterator[str]:
+    for one in wanted:
+        content = str(one.get("content", ""))
+        packed = one.get("encoding") in ENCODINGS
+        text = content if packed else base64.b64encode(content.encode()).decode()
+        how = one.get("permissions", "0644"), one.get("owner", "root:root")
+        yield _call("add_file", one["path"], text, *how, "append" if one.get("append") else "")
+
+
+def _users(wanted: list[Any]) -> Iterator[str]:
+    for one in wanted:
+        user = one if isinstance(one, dict) else {"name": one}
+        name = user["name"]
+        if name == "default":
+            continue
+        yield _call("add_user", name, user.get("shell", "/bin/sh"))
+        groups, rules = user.get("groups") or [], user.get("sudo") or []
+        for group in groups.split(",") if isinstance(groups, str) else groups:
+            yield _call("add_group", name, str(group).strip())
+        for rule in [rules] if isinstance(rules, str) else rules:
+            yield _call("add_rule", name, rule)
+        for key in user.get("ssh_authorized_keys") or []:
+            yield _call("add_key", name, key)
+
 
 # Type of a part -> the folder below /var/lib/cloud where cloud-init puts it to run it.
 FOLDERS = {
@@ -87,7 +149,7 @@ def _place(name: str, kind: str, content: bytes) -> UserData:
     if not content.strip():
         return UserData()
     if kind == CLOUD_CONFIG:
-        files, problem = cloud_config.read(content)
+        files, problem = read(content)
         return UserData(tuple(files), problem)
     if kind not in FOLDERS:
         shown = (content.splitlines() or [b""])[0][:60].decode(errors="replace")

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Optional
 
-from clusterctl.node.facts.report import deadline
-from clusterctl.node.programs import output
+from clusterctl.node.facts.report import deadline, output
 from clusterctl.node.record import from_json
 
 DRIVER = "/proc/driver/nvidia/version"

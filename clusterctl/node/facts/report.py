@@ -12,6 +12,7 @@ import functools
 import os
 import select
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,29 @@ from typing import Any, Callable, Optional, Sequence, TypeVar, cast
 
 from clusterctl.node.agent import name_of
 from clusterctl.node.record import RecordError, from_data, from_json, hints_of, to_data, to_json
+
+
+def output(
+    argv: list[str], check: bool = True, errors: bool = False, cwd: str | None = None
+) -> str | None:
+    """Return what a program prints, with `errors` also on stderr; None if it is missing,
+    or with `check` if it fails.
+
+    There is no timeout: at the deadline of a fact all its processes are killed.
+    """
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if errors else subprocess.DEVNULL,
+            cwd=cwd,
+            check=False,
+        )
+    except OSError:
+        return None
+    return None if check and done.returncode else done.stdout.decode(errors="replace")
+
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

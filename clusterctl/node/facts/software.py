@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Dict, Optional, Sequence
 
 from clusterctl.node.facts import gpus, training
-from clusterctl.node.facts.report import deadline
+from clusterctl.node.facts.report import deadline, output
 from clusterctl.node.jobs import unpack
-from clusterctl.node.programs import output
 from clusterctl.node.record import RecordError, from_json, to_json
 
 # A busy node loads TensorFlow's libraries slowly.

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-from clusterctl.node.facts.report import deadline
+from clusterctl.node.facts.report import deadline, output
 from clusterctl.node.procfs import boot_id
-from clusterctl.node.programs import output
 
 # Kernel messages about GPUs, memory, disks and links. Others are not collected.
 RELEVANT = re.compile(

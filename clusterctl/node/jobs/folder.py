@@ -9,7 +9,7 @@
     log             all output; log-RANK: what that rank wrote (output.py)
     times           when the log was written to last, a ring of lines (output.py)
     metrics.jsonl   after the job's end, the trainer's rows
-    copied.json     how far a copy is on each node, padded with blanks (copy/state_file.py)
+    copied.json     how far a copy is on each node, padded with blanks (copy/report.py)
     command         the lines, for a user to read
     runner.py       the program that runs the job, which a running job keeps
     model/, output/, conflicts/, manifest.json   of a script-mode program (node/scripts/collect.py)

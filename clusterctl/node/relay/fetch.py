@@ -18,7 +18,7 @@ from clusterctl.node.relay.s3files import TOOLS, Download, ObjectDownload, tool_
 from clusterctl.node.relay.webfile import WebFile
 
 # How long an interrupted download may take to remove what is not whole.
-LEAVE_WITHIN_S = 8.0
+REMOVED_WITHIN_S = 8.0
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -99,7 +99,7 @@ class FetchRelay(Relay):
         main = threading.main_thread()
         if threading.current_thread() is not main and not self._over.is_set() and main.ident:
             signal.pthread_kill(main.ident, signal.SIGTERM)
-            self._over.wait(LEAVE_WITHIN_S)
+            self._over.wait(REMOVED_WITHIN_S)
         return self._over.is_set()
 
 

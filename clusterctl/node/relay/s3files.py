@@ -28,8 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from clusterctl.node.death_signal import die_with
-from clusterctl.node.metadata import has_role
-from clusterctl.node.objects import NotStreamed, ObjectReader
+from clusterctl.node.objects import NotStreamed, ObjectReader, has_role
 from clusterctl.node.record import RecordError, from_json, read_rows
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.compare import SECOND_NS

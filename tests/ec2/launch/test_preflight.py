@@ -9,10 +9,9 @@ import pytest
 
 from clusterctl.domain.cluster import ClusterSpec, Disk, Limits, Market
 from clusterctl.domain.findings import Severity
-from clusterctl.ec2.launch.capacity import Reservation
+from clusterctl.ec2.launch.capacity import QuotaUse, Reservation
 from clusterctl.ec2.launch.plan import plan_launch
-from clusterctl.ec2.launch.quotas import QuotaUse
-from clusterctl.ec2.money.costs import Price
+from clusterctl.ec2.money.prices import Price
 from clusterctl.ec2.network.vpcs import Egress
 from tests.ec2.observed import (
     CATALOGUE,

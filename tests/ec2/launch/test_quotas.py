@@ -8,10 +8,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 
 from clusterctl.domain.cluster import ClusterSpec, Market
 from clusterctl.domain.findings import Severity
-from clusterctl.ec2.creations import Creations
-from clusterctl.ec2.launch.observe import fixed_request, observe
-from clusterctl.ec2.launch.plan import plan_launch
-from clusterctl.ec2.launch.quotas import (
+from clusterctl.ec2.launch.capacity import (
     QuotaUse,
     bucket_of,
     find_interface_use,
@@ -21,8 +18,11 @@ from clusterctl.ec2.launch.quotas import (
     quota_finding,
     used_vcpus,
 )
+from clusterctl.ec2.launch.observe import fixed_request, observe
+from clusterctl.ec2.launch.plan import plan_launch
 from clusterctl.ec2.machines import MachineType
 from clusterctl.ec2.session import Account, Clients
+from clusterctl.ec2.tags import Creations
 from clusterctl.lab.ec2.quotas import quota_of
 from tests.moto_ec2 import NEW_IMAGE, clients_of
 

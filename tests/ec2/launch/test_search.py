@@ -11,7 +11,7 @@ from moto.ec2.models import ec2_backends
 from clusterctl.domain.cluster import ClusterSpec, Disk, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.ec2 import cluster_resources
+from clusterctl.ec2 import resources
 from clusterctl.ec2.instances import find_instances, tag, wanted_of
 from clusterctl.ec2.launch.attempt import read_launches
 from clusterctl.ec2.launch.execution import PlanCheck
@@ -283,7 +283,7 @@ def test_after_a_question_the_plan_must_be_as_it_was_shown(launches):
 def test_a_placement_group_that_never_comes_gives_the_address_back(launches, monkeypatch):
     plan = launches.plan(SPEC)
     launches.timeouts = Timeouts(launches.clock, placement_group_s=0.0)
-    monkeypatch.setattr(cluster_resources, "find_resources", lambda *_: ())
+    monkeypatch.setattr(resources, "find_resources", lambda *_: ())
     with pytest.raises(ClusterctlError, match="does not become available"):
         launches.carry_out(plan)
     assert any(line.startswith("AllocateAddress") for line in launches.told)
@@ -336,7 +336,7 @@ def test_nodes_that_take_long_to_end_do_not_end_the_search(launches, faults, mon
         ]
         return (*found, *late)
 
-    monkeypatch.setattr(cluster_resources, "find_instances", never_gone)
+    monkeypatch.setattr(resources, "find_instances", never_gone)
     launches.timeouts = Timeouts(launches.clock, rolled_back_s=0.5)
     faults(Boot(dies="Server.InternalError", nodes=(1,)))
     launches.up(replace(SPEC, placement_group=grouped))

@@ -10,15 +10,13 @@ from clusterctl.ec2.money.costs import (
     CostEstimate,
     CostLine,
     LoadCost,
-    Price,
     budget_findings,
-    disk_hourly_usd,
     estimate,
-    format_limits,
     format_usd,
     left_findings,
-    parse_limits,
 )
+from clusterctl.ec2.money.prices import Price, disk_hourly_usd
+from clusterctl.ec2.tags import format_limits, parse_limits
 
 P4D = Price(21.957642, "the price list", "2026-07-20")
 

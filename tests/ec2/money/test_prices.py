@@ -10,8 +10,8 @@ import pytest
 from botocore.stub import ANY, Stubber
 
 from clusterctl.domain.cluster import Market
-from clusterctl.ec2.money.costs import Price
 from clusterctl.ec2.money.prices import (
+    Price,
     PriceCache,
     find_price,
     list_prices,

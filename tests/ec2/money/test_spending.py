@@ -7,7 +7,8 @@ import pytest
 
 from clusterctl.domain.cluster import Disk, Limits, Market, Node, NodeState
 from clusterctl.ec2.instances import Instance
-from clusterctl.ec2.money.costs import Price, node_cost, price_key, spending
+from clusterctl.ec2.money.costs import node_cost, spending
+from clusterctl.ec2.money.prices import Price, price_key
 from clusterctl.ec2.tags import Spent, read_spent, spent_text
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)

@@ -27,7 +27,7 @@ from clusterctl.node.facts.system import kernel_message, login, system
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.record import from_json
 from clusterctl.operations.kill import KillReport, held_memory
-from clusterctl.transport.reports import read_fact, read_report, read_reports, with_clock
+from clusterctl.transport.call import read_fact, read_report, read_reports, with_clock
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
 

@@ -34,7 +34,7 @@ from clusterctl.node.jobs.processes import (
     job_processes,
 )
 from clusterctl.node.procfs import boot_id, read_stat
-from clusterctl.transport.reports import read_reports
+from clusterctl.transport.call import read_reports
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.node.jobs.progress import TrainingProgress
+from clusterctl.node.jobs.runner import TrainingProgress
 
 
 def test_what_is_a_step_and_how_long_may_pass_without_one():
