@@ -22,7 +22,7 @@ from clusterctl.domain.cluster import (
 from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError, no_such_cluster
 from clusterctl.domain.timeouts import Age, Clock
 from clusterctl.ec2.creations import Creations
-from clusterctl.ec2.images import Image, find_image
+from clusterctl.ec2.images import Image, find_image, is_image_id
 from clusterctl.ec2.instances import (
     PRESENT,
     Instance,
@@ -120,7 +120,7 @@ def spec_of_existing(name: str, instances: Sequence[Instance]) -> ClusterSpec:
 
 
 def _check(spec: ClusterSpec, head: Instance) -> None:
-    is_ami = bool(spec.image and spec.image.startswith("ami-"))
+    is_ami = bool(spec.image and is_image_id(spec.image))
     requested: list[tuple[str, object, object]] = [
         ("login user", spec.ssh_user, head.ssh_user),
         ("image", spec.image if is_ami else None, head.image_id or None),
