@@ -50,6 +50,7 @@ from clusterctl.operations.disk import SlowDisk, findings_of
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.losses import Losses, Written
 from clusterctl.operations.results import Results
+from clusterctl.operations.selftest import too_dear
 from clusterctl.operations.site import others_finding
 from clusterctl.operations.status import ClusterStatus
 from clusterctl.operations.train import code_findings, leftovers, unreachable_findings
@@ -150,6 +151,7 @@ def of_costs() -> Iterator[Finding]:
         (Limits(budget_usd=100, max_hourly_usd=5), None, 0.0),
     ):
         yield from budget_findings(limited, costing(hourly), spent)
+    yield too_dear("2 nodes of g5.xlarge", 4.62, 3.0)
     yield from left_findings(Limits(max_hours=8, budget_usd=5), 8.0, 5.5, 10)
     yield from left_findings(Limits(max_hours=8, budget_usd=6), 7.95, 5.5, 12)
     off = {"state": "stopped", "transition_reason": ago(0.5)}

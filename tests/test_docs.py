@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.cli.main import COMMANDS, cli
+from clusterctl.explain.catalogue import catalogue
 from tests.changes import CHECKOUT, changed_files
 from tests.cli.forks import run_one
 from tests.lab.running import once_client
@@ -214,6 +215,19 @@ def test_the_readme_shows_what_explain_says():
     shown = f"$ clusterctl explain docs/train.log\n```\n\n```\n{out}```\n"
     assert shown in (CHECKOUT / "README.md").read_text()
     assert "error: tf.data-loss, line 22, 2 times, rank 1\n" in out, "mpirun names rank 3"
+
+
+def test_numbers_that_can_be_counted_are_right():
+    readme, pages = (CHECKOUT / "README.md").read_text(), CHECKOUT / "docs"
+    for text in (readme, (pages / "explain.md").read_text()):
+        [lines] = re.findall(r"over ([\d,]+) (?:kinds of )?lines", text)
+        assert 0 <= len(catalogue()) - int(lines.replace(",", "")) < 300
+    _, _, faults = (pages / "diagnose.md").read_text().partition("## Tested faults\n")
+    seconds = re.findall(r"^\| .* \| ([\d.]+) \|$", faults.partition("\n## ")[0], re.MULTILINE)
+    first, *_, last = sorted(seconds, key=float)
+    assert f"{len(seconds)} faults, up to 4 ranks on 3 hosts, in {first} to {last} s" in readme
+    log = (pages / "train.log").read_text().splitlines()
+    assert re.search(rf"`docs/train.log` is the log of .*, {len(log)}\s+lines", readme)
 
 
 @pytest.mark.all

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import tool
 from shards import SUBSETS, DataError, usable_cpus
-from tool import folder, images_are, number
+from tool import are, folder, number
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -164,7 +164,7 @@ def report(built, subset: str, where: Path) -> None:  # type: ignore[no-untyped-
     speed = f", {first.images_per_s:,.0f} images/s" if first.made else ""
     print(f"{subset}: {last.records:,} images in {len(last.lines)} files in {where}{before}{speed}")
     if built.corrupt:
-        corrupt = images_are(len(built.corrupt))
+        corrupt = are(len(built.corrupt), "image")
         print(f"{subset}: {corrupt} corrupt and left out: {built.listed}")
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import tool
 from shards import SUBSETS, ShardError, find_shards, usable_cpus, write_list
-from tool import folder, images_are, number
+from tool import are, folder, number
 
 if TYPE_CHECKING:
     from shard_jobs import Job, Summary
@@ -135,9 +135,9 @@ def corrupt_status(done: Summary, flags: argparse.Namespace) -> int:
     lost = [line.shard for line in done.lines if not line.size]
     corrupt = len(done.left_out) - len(lost)
     if corrupt:
-        print(f"{flags.subset_name}: {images_are(corrupt)} corrupt and left out: {listing}")
+        print(f"{flags.subset_name}: {are(corrupt, 'image')} corrupt and left out: {listing}")
     if lost:
-        print(f"error: {len(lost)} files of the input are damaged: {listing}", file=sys.stderr)
+        print(f"error: {are(len(lost), 'input file')} damaged: {listing}", file=sys.stderr)
         return 1
     return tool.status_of(corrupt, flags.allow_corrupt)
 

@@ -82,8 +82,8 @@ def number(least: int, most: float = math.inf) -> Callable[[str], int]:
     return parse
 
 
-def images_are(count: int) -> str:
-    return f"{count:,} image is" if count == 1 else f"{count:,} images are"
+def are(count: int, noun: str) -> str:
+    return f"{count:,} {noun} is" if count == 1 else f"{count:,} {noun}s are"
 
 
 def status_of(left_out: int, allowed: int) -> int:
@@ -91,7 +91,7 @@ def status_of(left_out: int, allowed: int) -> int:
     if left_out <= allowed:
         return 0
     hint = f"if that is all right, --allow_corrupt {left_out} makes it so"
-    print(f"error: {images_are(left_out)} left out; {hint}", file=sys.stderr)
+    print(f"error: {are(left_out, 'image')} left out; {hint}", file=sys.stderr)
     return LEFT_OUT
 
 

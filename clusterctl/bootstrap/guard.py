@@ -175,10 +175,13 @@ rm -f $boots/clusterctl-guard $kept/guard-good.json
 """
 
 
+_FIRST_LINES = "#!/bin/sh\n# clusterctl's guard of the cluster "
+
+
 def guard_script(settings: GuardSettings) -> str:
     """Return the user data script, which starts the guard even if `up` never reaches the node."""
     return (
-        f"#!/bin/sh\n# clusterctl's guard of the cluster {settings.cluster}.\n"
+        f"{_FIRST_LINES}{settings.cluster}.\n"
         + _PLACES
         + _functions(settings, GUARD.zipapp(comments=False))
         + _left(None)
@@ -267,7 +270,7 @@ def guard_user_data(settings: GuardSettings) -> bytes:
 
 def with_guard(user_data: bytes, settings: GuardSettings) -> bytes:
     """Return the user's own user data together with the guard's script, which runs before the
-    user's scripts.
+    user's scripts, and in place of another guard's script that is there.
 
     Without limits it is returned unchanged. Raises UsageError if the result is larger than EC2
     accepts, or if the user's part cannot be read.
@@ -275,7 +278,7 @@ def with_guard(user_data: bytes, settings: GuardSettings) -> bytes:
     if not settings.guards:
         return user_data
     content = _inflated(_debased(user_data))
-    if not content.strip():
+    if not content.strip() or content.startswith(_FIRST_LINES.encode()):
         return guard_user_data(settings)
     # cloud-init runs scripts by name, and names those without a name part-001 and so on.
     disposition = 'Content-Disposition: attachment; filename="00-clusterctl-guard"\n'
@@ -288,6 +291,10 @@ def with_guard(user_data: bytes, settings: GuardSettings) -> bytes:
 
 
 def _user_part(content: bytes) -> bytes:
+    ours = re.match(rb'MIME-Version: 1\.0\n.*boundary="(clusterctl-[0-9a-f]{32})"\n\n', content)
+    if ours:
+        _, _, user, _ = content.split(b"--" + ours[1])
+        return user[1:-1]
     # cloud-init reads a multipart message inside another one.
     if b"mime-version:" in content[:4096].lower():
         return content

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from clusterctl.bench.plan import RunKey
-    from clusterctl.bench.results import Benchmark, Difference
+    from clusterctl.bench.results import Benchmark, Difference, MeasuredRun
     from clusterctl.operations.bench import BenchPlan, BenchRequest, RunWatch
 
 
@@ -289,9 +289,11 @@ def _watch(runs: int) -> RunWatch:
     def starts(key: RunKey, job_id: str) -> None:
         output.note(f"run {next(numbers)} of {runs}: {key} (job {job_id})")
 
-    return RunWatch(
-        starts=starts, lost=note_lost, ended=lambda run: output.note(f"  {in_words(run)}")
-    )
+    def ended(run: MeasuredRun, left_s: float) -> None:
+        left = f"; about {format_duration(left_s)} left" if left_s else ""
+        output.note(f"  {in_words(run)}{left}")
+
+    return RunWatch(starts=starts, lost=note_lost, ended=ended)
 
 
 def _show(benchmark: Benchmark, predicted: tuple[int, ...], as_json: bool) -> None:

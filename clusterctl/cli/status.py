@@ -209,10 +209,11 @@ def list_(app: AppContext, as_json: bool) -> None:
     clusterctl list
     clusterctl list --region us-west-2 --json
     """
-    from clusterctl.ec2.instances import list_clusters
+    from clusterctl.ec2.instances import as_cluster, find_every_cluster, first_launch
     from clusterctl.operations.status import states
 
-    clusters = list_clusters(app.ec2)
+    found = find_every_cluster(app.ec2)
+    clusters = [as_cluster(app.ec2, name, found[name]) for name in found]
     if as_json:
         output.data(clusters)
     elif not clusters:
@@ -224,7 +225,7 @@ def list_(app: AppContext, as_json: bool) -> None:
                 states(cluster.nodes, len(cluster.missing)),
                 "/".join(sorted({node.instance_type for node in cluster.nodes})),
                 cluster.gpus,
-                min(node.launched_at for node in cluster.nodes).strftime("%Y-%m-%d %H:%M %Z"),
+                min(map(first_launch, found[cluster.name])).strftime("%Y-%m-%d %H:%M %Z"),
             )
             for cluster in clusters
         ]

@@ -243,6 +243,10 @@ def gone_nodes(
     not gone if its machine is being replaced, or if an unfinished `add` has not launched it.
     """
     began = min((first_launch(one) for one in there), default=None)
+    dated = [(at, one) for one in ended if (at := stopped_since(one.transition_reason))]
+    for at, one in sorted(dated, key=lambda pair: pair[0], reverse=True):
+        if began and at >= began:  # it ran beside one of this cluster, so it was of this cluster
+            began = min(began, first_launch(one))
     own = [
         one
         for one in ended

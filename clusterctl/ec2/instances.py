@@ -85,12 +85,6 @@ def first_launch(instance: Instance) -> datetime:
     return instance.first_launched_at or instance.node.launched_at
 
 
-def list_clusters(client: EC2Client) -> tuple[Cluster, ...]:
-    """Return every cluster of the account in this region, by name. Raises AwsError."""
-    found = find_every_cluster(client)
-    return tuple(as_cluster(client, name, found[name]) for name in found)
-
-
 def find_every_cluster(
     client: EC2Client, states: Sequence[str] = PRESENT
 ) -> dict[str, tuple[Instance, ...]]:

@@ -250,6 +250,11 @@ def default_pattern(machine: MachineType, ubuntu: str = UBUNTU[0]) -> str:
     return OPEN_DRIVER.format(arm=arm, ubuntu=ubuntu)
 
 
+def is_image_id(text: str) -> bool:
+    """Return whether `--image` names an AMI by its id; a name may begin with `ami-`, too."""
+    return bool(re.fullmatch("ami-[0-9a-f]+", text))
+
+
 def find_image(clients: Clients, wanted: str | None, machine: MachineType) -> Image | None:
     """Return the image to launch on this type; None if there is none. Raises AwsError.
 
@@ -261,7 +266,7 @@ def find_image(clients: Clients, wanted: str | None, machine: MachineType) -> Im
     if wanted is not None and wanted.startswith("/"):
         image_id = _parameter(clients.ssm, wanted)
         return _newest_of(clients.ec2, ImageIds=[image_id]) if image_id else None
-    if wanted is not None and wanted.startswith("ami-"):
+    if wanted is not None and is_image_id(wanted):
         return _newest_of(clients.ec2, ImageIds=[wanted])
     if wanted is not None:
         return _named(clients.ec2, wanted, machine, OWNERS)

@@ -60,7 +60,8 @@ def facts_to_read(environment: str | None = None) -> tuple[Fact, ...]:
 
 @dataclass(frozen=True)
 class HeadFacts:
-    """The facts about the head node that a plan depends on. What is not there is empty.
+    """The facts about the head node that a plan depends on. What is not there is empty. Messages
+    call the node `host`.
 
     `environments` are in the order of preference. `gpu_memory_mib` is that of the first GPU. `efa`
     is the number of Elastic Fabric Adapters; `efa_libraries` are the folders with the libraries
@@ -71,6 +72,7 @@ class HeadFacts:
     """
 
     home: str
+    host: str = "the head node"
     hostname: str = ""
     search_path: str = ""
     library_path: str = ""
@@ -103,6 +105,7 @@ def facts_of_head(report: FactReport) -> HeadFacts:
     memory = cards[0].memory_total_mib if cards else None
     return pick(
         *(HeadFacts, user, machine),
+        host=host,
         nvidia_driver=bool(report.get(has_driver)),
         gpu_memory_mib=None if memory is None else int(memory),
         addresses=report.get(addresses) or (),
@@ -131,10 +134,9 @@ def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environm
 
     Raises MissingTool if there is none.
     """
-    where = facts.hostname or "the head node"
     if not facts.environments:
         raise MissingTool(
-            f"there is no Open MPI on {where}",
+            f"there is no Open MPI on {facts.host}",
             "launch the nodes from an image that has it, or install it there: "
             "sudo apt-get install openmpi-bin",
         )
@@ -145,7 +147,7 @@ def choose_environment(facts: HeadFacts, needs_horovod: bool = True) -> Environm
     if needs_horovod:
         searched = ", ".join(environment.python for environment in environments)
         raise MissingTool(
-            f"Horovod is not installed on {where} (searched in {searched})",
+            f"Horovod is not installed on {facts.host} (searched in {searched})",
             "put it on every node: clusterctl env install NAME",
         )
     return environments[0]
@@ -239,6 +241,6 @@ def free_port(job_id: str, facts: HeadFacts) -> int:
             return port
     last = FIRST_PORT + PORT_STEP * PORT_STEPS - 1
     raise ClusterctlError(
-        f"no three ports are free on {facts.hostname or 'the head node'}, {FIRST_PORT} to {last}",
+        f"no three ports are free on {facts.host}, {FIRST_PORT} to {last}",
         "end what listens there: clusterctl run NAME -- ss -ltnp",
     )

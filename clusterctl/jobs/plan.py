@@ -171,7 +171,7 @@ def restrict_to_environment(facts: HeadFacts, request: JobRequest) -> HeadFacts:
     Raises MissingTool if the environment lacks what the job needs.
     """
     folder = _in_home(request.environment or "", facts.home, None)
-    where = f"in {folder} on {facts.hostname or 'the head node'}"
+    where = f"in {folder} on {facts.host}"
     hint = "install it there, on every node"
     has_torch = facts.torch_python == f"{folder}/bin/python"
     if request.torchrun:
@@ -420,7 +420,7 @@ def check_per_host(request: JobRequest, hosts: HostsFile) -> None:
 def _torch_python(facts: HeadFacts) -> str:
     if not facts.torch_python:
         raise MissingTool(
-            f"PyTorch is not installed on {facts.hostname or 'the head node'}",
+            f"PyTorch is not installed on {facts.host}",
             "launch the nodes from an image that has it, or install it on all of them: "
             "clusterctl run NAME -- sudo apt-get install -y python3-torch",
         )

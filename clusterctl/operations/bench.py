@@ -26,6 +26,7 @@ from clusterctl.bench.results import (
     MachineFacts,
     MeasuredRun,
     by_size,
+    estimate_s,
     measured,
     value_in_words,
 )
@@ -332,11 +333,12 @@ def plan_benchmark(
 @dataclass(frozen=True)
 class RunWatch:
     """Callbacks of a benchmark: a run starts (its key, its job id), the connection is lost (the
-    error, seconds until the next attempt), a run has ended."""
+    error, seconds until the next attempt), a run has ended (with about the seconds that the other
+    runs take)."""
 
     starts: Callable[[RunKey, str], None]
     lost: Callable[[HostError, float], None]
-    ended: Callable[[MeasuredRun], None]
+    ended: Callable[[MeasuredRun, float], None]
 
 
 def run_benchmark(
@@ -361,8 +363,8 @@ def run_benchmark(
                 append_line(folder / RUNS, to_json(run))
                 (folder / UNDER_WAY).unlink()
                 benchmark = replace(benchmark, runs=(*benchmark.runs, run))
-                watch.ended(run)
                 rest = [key for key in rest if key != run.key]
+                watch.ended(run, estimate_s(benchmark, rest, None) or 0.0)
                 going = None
         except KeyboardInterrupt:
             if (noted := _noted(folder)) and list_jobs(

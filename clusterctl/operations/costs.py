@@ -429,7 +429,14 @@ def record_lost_cost(
     """
 
     def lost() -> list[Instance]:
-        return list(filter(None, find_gone(clients.ec2, name, missing, there).values()))
+        gone = find_gone(clients.ec2, name, missing, there)
+        hidden = [f"{name}-{index}" for index in wanted_of(there) if gone.get(index, there) is None]
+        if hidden:
+            notify(
+                f"warning: {fold_hosts(hidden)}: {NOT_SHOWN}. "
+                "`clusterctl costs --since` lacks what it cost"
+            )
+        return list(filter(None, gone.values()))
 
     if there:
         _record_cost(home, clients, name, lost, notify)

@@ -6,7 +6,7 @@ A guard gets its first settings in the user data, and new ones over SSH when the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -24,9 +24,9 @@ from clusterctl.bootstrap.guard import (
 )
 from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.cluster import Cluster, Market
-from clusterctl.domain.errors import AwsError, ClusterctlError, CommandFailed
+from clusterctl.domain.errors import AwsError, ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import (
     Instance,
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 # For one command on one node.
 TIMEOUT_S = 60.0
+# EC2 is set to terminate a node within so long of when the node was told its end.
+SET_WITHIN_S = 300.0
 # Prints a guard's settings; nothing on a node without a guard. Fails where sudo is refused.
 SETTINGS_COMMAND = (
     "sudo -n sh -c 'cd /var/lib/clusterctl 2>/dev/null && [ -e guard.json ] || exit 0; "
@@ -64,25 +66,30 @@ SETTINGS_COMMAND = (
 def with_complete_user_data(clients: Clients, observed: Observed) -> Observed:
     """Return `observed` with the complete user data for new nodes: the user's own and the guard.
 
-    Nodes that join a cluster get the head node's user data, unless the user gives other. Nothing
-    changes if no node is missing. Raises AwsError, and UsageError if the user data is too large or
-    cannot be read.
+    Nodes that join a cluster get the head node's user data, unless the user gives other, with the
+    present limits. Nothing changes if no node is missing. Raises AwsError, and UsageError if the
+    user data is too large or cannot be read.
     """
     spec = observed.spec
     if observed.catalogue is None:
         return observed
-    there = members_or_all(observed.instances)
-    if there and not spec.user_data:
+    there, data = members_or_all(observed.instances), spec.user_data
+    if there and not data:
         data = find_user_data(clients.ec2, there[0].node.instance_id)
-    else:
-        prices = [price.hourly_usd for price in observed.catalogue.prices.values() if price]
-        # With several instance types it is not known yet which one it will be. The most expensive
-        # one gives the shortest lifetime; `update_guards` corrects it once the nodes run.
-        hourly = spec.nodes * max(prices) if prices else None
-        spot = spec.market is Market.SPOT
-        off = "" if spot else spec.limits.at_power_off
-        settings = first_settings(spec.name, spec.limits, hourly, spot, off)
-        data = with_guard(spec.user_data, settings)
+    prices = [price.hourly_usd for price in observed.catalogue.prices.values() if price]
+    # With several instance types it is not known yet which one it will be. The most expensive one
+    # gives the shortest lifetime; `update_guards` corrects it once the nodes run.
+    hourly = spec.nodes * max(prices) if prices else None
+    spot = spec.market is Market.SPOT
+    off = "" if spot else spec.limits.at_power_off
+    settings = first_settings(spec.name, spec.limits, hourly, spot, off)
+    try:
+        data = with_guard(data, settings)
+    except UsageError:
+        # The head node was launched with these data, perhaps without limits: `update_guards`
+        # brings the guard.
+        if spec.user_data or not there:
+            raise
     return replace(observed, spec=replace(spec, user_data=data))
 
 
@@ -118,12 +125,13 @@ def update_guards(
     if spending.grace_due:
         spending = spending_of(launcher.clients, give_grace(launcher.clients, instances), used_h)
     end = ClusterEnd(launcher, spending)
+    at_power_off = "" if spot else spending.limits.at_power_off
     first = first_settings(
         cluster.name,
         # `end` replaces these two limits. The idle time stays: only the guards can see it.
         replace(spending.limits, max_hours=None, budget_usd=None),
         spot=spot,
-        at_power_off="" if spot else spending.limits.at_power_off,
+        at_power_off=at_power_off,
         block_ends_at=_block_ends_at(launcher.clients, instances),
     )
     settings = {
@@ -134,33 +142,38 @@ def update_guards(
     # itself.
     own = joined_settings(first, None, cluster.ssh_user, members)
     settings |= {target.host: own for target in quarantined}
+    # A node that ends before EC2 is set to terminate it would be stopped, and its disk kept.
+    least_s = SET_WITHIN_S if at_power_off == "terminate" else 0.0
 
     def one(target: Target) -> CommandResult:
-        return _notify(connections, target, settings[target.host], end.left_s)
+        left_s = end.left_s and max(end.left_s, least_s)
+        return _notify(connections, target, settings[target.host], left_s)
 
-    outcomes: list[HostOutcome[CommandResult]] = []
+    nodes = (*targets, *quarantined)
+    client = launcher.clients.ec2
     ids = {one.node.name: one.node.instance_id for one in instances if not one.retired}
-
-    def update_guards() -> list[str]:
-        outcomes.extend(fan_out(one, (*targets, *quarantined)).outcomes)
-        return [ids[one.host] for one in outcomes if not one.error and one.host in ids]
-
-    change_limits(
-        "" if spot else spending.limits.at_power_off,
-        [found.node.instance_id for found in instances],
-        ids.get(cluster.head.name, ""),
-        set_behavior=lambda ids, behavior: set_at_power_off(launcher.clients.ec2, ids, behavior),
-        update_guards=update_guards,
-    )
+    # In this order no disk is lost: EC2 is set to `stop` before any guard may switch a node off for
+    # idleness, and to `terminate` only for nodes that know their end and that no guard switches off
+    # for idleness any more: not their own, nor the head node's.
+    if at_power_off == "stop":
+        set_at_power_off(client, [found.node.instance_id for found in instances], "stop")
+    outcomes = fan_out(one, nodes).outcomes
+    reached = [target for target, outcome in zip(nodes, outcomes) if not outcome.error]
+    updated = [ids[target.host] for target in reached if target.host in ids]
+    if at_power_off == "terminate" and ids.get(cluster.head.name) in updated:
+        set_at_power_off(client, updated, "terminate")
+    if end.left_s is not None and end.left_s < least_s:
+        least_s = 0.0
+        fan_out(one, reached)  # a node that cannot be reached again ends that much later
     ends_at = None
     if end.left_s is not None:
         ends_at = datetime.now(timezone.utc) + timedelta(seconds=end.left_s)
     by = limit_text(spending.limits, spending.ended_by) if ends_at else ""
     keep_end(launcher.folder, ends_at, by)
-    check_all(cluster, FanoutResult(tuple(outcomes[: len(targets)])))
+    check_all(cluster, FanoutResult(outcomes[: len(targets)]))
     earlier = [one.node.instance_id for one in instances if one.earlier_limits]
     if not any(one.error for one in outcomes):
-        untag(launcher.clients.ec2, earlier, tags.EARLIER_LIMITS)
+        untag(client, earlier, tags.EARLIER_LIMITS)
     for failure in outcomes[len(targets) :]:
         if failure.error and spending.limits.ends:
             launcher.progress.finding(_untold(cluster.name, failure.host, failure.error))
@@ -327,25 +340,3 @@ def _used_h(
 
     outcomes = fan_out(one, targets).outcomes
     return {made[one.host].node.instance_id: one.value for one in outcomes if one.value is not None}
-
-
-def change_limits(
-    at_power_off: str,
-    nodes: Sequence[str],
-    head: str,
-    set_behavior: Callable[[Sequence[str], str], None],
-    update_guards: Callable[[], Collection[str]],
-) -> None:
-    """Change EC2's power-off behaviour and the guards, in an order that never costs a disk.
-
-    `nodes` are the ids of all instances, `head` is the head node's. `at_power_off` is `stop`,
-    `terminate`, or empty for spot nodes, which are always terminated. `update_guards` returns the
-    ids of the nodes that know it. EC2 is set to `stop` before any guard may switch a node off for
-    idleness, and to `terminate` only for nodes that know their end and that no guard switches off
-    for idleness any more: not their own, nor the head node's.
-    """
-    if at_power_off == "stop":
-        set_behavior(nodes, "stop")
-    updated = update_guards()
-    if at_power_off == "terminate" and head in updated:
-        set_behavior([id for id in nodes if id in updated], "terminate")

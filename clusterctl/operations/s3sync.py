@@ -47,9 +47,8 @@ class SyncNode:
 
     @property
     def duration_s(self) -> float:
-        """How long it has run on the node, or until the job's end."""
-        is_over = self.copied.stage in (NodeStage.DONE.value, NodeStage.FAILED.value)
-        return self.copied.duration_s if is_over else self.job.duration_s
+        """How long it has run on the node, as of its last report."""
+        return self.copied.duration_s
 
     @property
     def is_incomplete(self) -> bool:

@@ -282,16 +282,24 @@ def check_absent(launcher: Launcher) -> None:
         )
 
 
+def too_dear(nodes: str, most_usd: float | None, max_cost_usd: float) -> Finding:
+    return Finding.error(
+        "cost.budget",
+        f"{nodes} cost up to about {format_usd(most_usd)} in {MAX_HOURS:g} hours and the time that "
+        f"they take to start and to end; --max-cost allows {format_usd(max_cost_usd)}",
+        "choose a smaller --instance-type, or raise --max-cost",
+    )
+
+
 def plan(launcher: Launcher, spec: ClusterSpec, max_cost_usd: float) -> tuple[LaunchPlan, str]:
     """Return the plan of the launch, and in words what the self-test costs at most.
 
-    Changes nothing. Raises LaunchRefused as `up` would, ClusterctlError where something of a
-    cluster of that name exists or the cost may exceed `max_cost_usd`, AwsError.
+    Changes nothing. Raises LaunchRefused as `up` would and where the cost may exceed
+    `max_cost_usd`, ClusterctlError where something of a cluster of that name exists, AwsError.
     """
     check_absent(launcher)
     planned = plan_up(launcher, fixed_request(spec))
     machine = planned.observed.launch_catalogue.machines.get(spec.instance_type)
-    # Of a refused launch, too: its findings name a budget, which nobody gave to the self-test.
     estimate = planned.estimate
     if estimate is None and machine:
         estimate = cluster_estimate(planned.observed, machine)
@@ -300,14 +308,13 @@ def plan(launcher: Launcher, spec: ClusterSpec, max_cost_usd: float) -> tuple[La
         estimate = at_most(estimate, on_demand)
     most = most_usd(estimate)
     nodes = f"{count(NODES, 'node')} of {spec.instance_type}"
-    if planned.refused and (most is None or most <= max_cost_usd):
-        raise LaunchRefused(spec.name, planned.findings)
-    if most is None or not most <= max_cost_usd:
-        raise ClusterctlError(
-            f"{nodes} cost up to about {format_usd(most)} in {MAX_HOURS:g} hours and the time that "
-            f"they take to start and to end; --max-cost allows {format_usd(max_cost_usd)}",
-            "nothing was launched: choose a smaller --instance-type, or raise --max-cost",
-        )
+    found = planned.findings
+    if (most is None or not most <= max_cost_usd) and (estimate or not planned.refused):
+        # The others on money name a budget, which nobody gave to the self-test.
+        others = (one for one in errors(found) if not one.check.startswith("cost."))
+        found = (*others, too_dear(nodes, most, max_cost_usd))
+    if errors(found):
+        raise LaunchRefused(spec.name, found)
     assert estimate is not None
     source = f" ({estimate.price_source})" if estimate.price_source else ""
     words = (

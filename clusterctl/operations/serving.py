@@ -231,6 +231,8 @@ def start_serving(
                 target.host, f"model {name} ended as soon as it was served", _log_of(job_id)
             )
     except BaseException as error:
+        if own and isinstance(error, CommandFailed):  # the user knows no copy
+            error.message = error.message.replace(folder, model_dir)
         # If the job does not run or was refused, remove it and its copy. After any other error,
         # such as a lost connection or Ctrl-C, it may serve, so leave it as it is.
         if not may_run or isinstance(error, (CommandFailed, JobRunning)):

@@ -7,6 +7,7 @@ import email
 import gzip
 import os
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -87,6 +88,12 @@ def test_a_multipart_of_the_users_stays():
         ("text/cloud-config", b"#cloud-config\npackages: [htop]", None),
         ("text/x-shellscript", b"#!/bin/sh\necho mine", "mine.sh"),
     ]
+
+
+@pytest.mark.parametrize("own", [b"", MULTIPART, *(own for own, _ in OWN.values())])
+def test_a_node_that_joins_gets_the_present_limits_in_place_of_those_of_the_first_launch(own):
+    now = replace(SETTINGS, lifetime_s=60.0)
+    assert with_guard(with_guard(own, SETTINGS), now) == with_guard(own, now)
 
 
 @pytest.mark.parametrize("nothing", [b"", b" \n", gzip.compress(b"\n", mtime=0)])

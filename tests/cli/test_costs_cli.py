@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import threading
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -15,10 +16,10 @@ from moto.ec2 import ec2_backends
 
 from clusterctl.cli.money import end_words, limits_words
 from clusterctl.domain.cluster import Limits
-from clusterctl.ec2 import tags
+from clusterctl.ec2 import instances, tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.money.costs import Spending
-from clusterctl.operations.costs import record_removal_cost
+from clusterctl.operations.costs import record_lost_cost, record_removal_cost
 from tests.lab.running import wait_until
 from tests.moto_ec2 import NEW_IMAGE, REGION, clients_of
 
@@ -69,6 +70,29 @@ def test_a_node_that_was_not_launched_or_was_removed_is_not_gone(clusterctl, cli
     [found] = cluster["costs"]["findings"]
     assert "demo" not in found["message"]
     assert found["message"].endswith("it was not launched, or ended over an hour ago")
+
+
+def test_a_lost_node_that_ec2_forgot_is_said_before_another_takes_its_place(
+    clusterctl, client, moto_url
+):
+    launch(client, "demo", 1, **{tags.NODES: "0-1"})
+    there, notes = find_instances(client, "demo"), []
+    # Node 2 is wanted for the first time.
+    record = (clusterctl.home, clients_of(moto_url), "demo", [1, 2], there)
+    record_lost_cost(*record, notes.append)
+    [note] = notes
+    assert note.startswith("warning: demo-1: it was not launched, or ended over an hour ago. ")
+
+
+def test_list_shows_the_launch_and_not_the_last_start(clusterctl, client, monkeypatch):
+    launch(client, "demo")
+    started = [
+        replace(one, node=replace(one.node, launched_at=one.node.launched_at + timedelta(days=2)))
+        for one in find_instances(client, "demo")
+    ]
+    monkeypatch.setattr(instances, "find_every_cluster", lambda client: {"demo": started})
+    [_, row] = clusterctl("list").out.splitlines()
+    assert f"{datetime.now(timezone.utc):%Y-%m-%d}" in row
 
 
 def test_several_machines_of_one_node_are_named_with_what_removes_them(clusterctl, client):

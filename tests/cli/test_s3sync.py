@@ -143,6 +143,8 @@ def test_time_and_rate_of_a_node_that_is_done_stand_while_others_go_on(tmp_path)
     copied = from_json(tuple[CopyNode, ...], path.read_text())
     done, copying = nodes_of(job(JobState.RUNNING, *copied), "demo")
     assert (done.duration_s, done.rate) == (8.0, 6.0)
+    # Another node has begun before it.
+    assert copying.duration_s == 159.0
     # What it ends with is not known before its end.
     assert (done.copied.exit_status, copying.copied.exit_status) == (0, None)
 

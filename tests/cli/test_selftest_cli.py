@@ -69,6 +69,16 @@ def test_what_is_refused_launches_nothing(clusterctl, client, here, options, wor
     assert (find_instances(client, NAME, ()), list(here.iterdir())) == ((), [])
 
 
+def test_what_is_too_dear_and_cannot_be_launched_either_is_refused_for_both(
+    clusterctl, client, here, monkeypatch
+):
+    monkeypatch.setenv("CLUSTERCTL_IMAGE", "nothing of that name")
+    ran = clusterctl("selftest", "--max-cost", "0.5")
+    assert ran.status == 1
+    assert re.findall(r"\[(\S+)\]\n", ran.err) == ["image.none", "cost.budget"], ran.err
+    assert "--max-cost allows $0.50" in ran.err and "--budget" not in ran.err
+
+
 @pytest.mark.parametrize(("seen", "status"), [(True, 130), (False, 2)])
 def test_it_asks_before_it_spends(clusterctl, client, here, monkeypatch, seen, status):
     """Answered with no, or where the question cannot be seen."""

@@ -130,6 +130,11 @@ def test_the_last_machine_of_each_missing_node():
     # The head node was stopped since, and started again.
     restarted = machine(0.5, "running", index=0, made=3)
     assert gone_nodes([before, lost], [1], [restarted]) == {1: lost}
+    # The head node was replaced after the other one was lost, while that one had run beside it.
+    replaced = replace(machine(9, "terminated", index=0), transition_reason=at_h(0.4), retired=True)
+    new = machine(0.5, "running", index=0)
+    assert gone_nodes([before, lost], [1], [new]) == {1: None}
+    assert gone_nodes([before, lost, replaced], [1], [new]) == {1: lost}
     # A machine that is being replaced still runs.
     old = replace(machine(3, "running", index=1), retired=True)
     assert gone_nodes([lost], [1], [head, old]) == {}

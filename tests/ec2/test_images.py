@@ -116,12 +116,13 @@ def test_a_chosen_image(account, wanted, machine, found):
     assert (image.image_id if image else None) == found
 
 
-def test_an_image_of_ones_own(account):
+@pytest.mark.parametrize("name", ["horovod", "ami-horovod"])
+def test_an_image_of_ones_own(account, name):
     [reservation] = [account.ec2.run_instances(ImageId=NEW_IMAGE, MinCount=1, MaxCount=1)]
     made = account.ec2.create_image(
-        InstanceId=reservation["Instances"][0]["InstanceId"], Name="horovod-ubuntu-1"
+        InstanceId=reservation["Instances"][0]["InstanceId"], Name=f"{name}-ubuntu-1"
     )["ImageId"]
-    image = find_image(account, "horovod-*", P4D)
+    image = find_image(account, f"{name}-*", P4D)
     assert (image.image_id, image.user, image.driver) == (made, "ubuntu", "")
 
 

@@ -14,9 +14,9 @@ from clusterctl.ec2 import tags
 from clusterctl.ec2.health import impaired_checks
 from clusterctl.ec2.instances import (
     as_cluster,
+    find_every_cluster,
     find_instances,
     launched_with,
-    list_clusters,
     read_instance,
     tag,
 )
@@ -62,7 +62,7 @@ def test_clusters_and_their_nodes_by_index_whatever_launched_them(client):
     assert described == ("demo", "us-east-1", "ubuntu", 32)
     # EC2's wildcards in names have no effect.
     assert [find_instances(client, name) for name in ("dem", "gone")] == [(), ()]
-    found = [(one.name, len(one.nodes)) for one in list_clusters(client)]
+    found = [(name, len(there)) for name, there in find_every_cluster(client).items()]
     assert found == [("demo", 4), ("demo2", 2)]
 
 

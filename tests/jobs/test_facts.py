@@ -55,6 +55,8 @@ def test_a_gpu_instance():
     )
     assert (facts.nvidia_driver, facts.gpu_memory_mib, facts.gpus) == (True, 16160, 8)
     assert (facts.home, facts.library_path) == ("/home/ubuntu", "/usr/local/cuda/lib64")
+    # Errors name the node as the cluster does, and not by its hostname.
+    assert facts.host == "demo-0"
     # The second mpirun is not Open MPI's.
     own = MpiRun("/opt/amazon/bin/mpirun", "4.1.7")
     assert facts.environments == (Environment(own, "/opt/amazon/bin/python", True),)

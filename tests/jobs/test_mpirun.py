@@ -54,7 +54,7 @@ FIVE = Environment(
 def facts(environment=FIVE, **changes):
     values = {
         "home": "/home/ubuntu",
-        "hostname": "demo-0",
+        "host": "demo-0",
         "search_path": "/usr/local/bin:/usr/bin:/bin",
         "environments": (environment,),
         "interfaces": (("lo", "127.0.0.1/8"), ("ens5", "10.0.0.4/24"), ("br-1f", "172.18.0.1/16")),
@@ -520,7 +520,7 @@ def test_what_is_not_evaluated(request_):
         # The tutorial's hosts file: the leader is on the last line.
         ("172.100.1.200 slots=8\n172.48.3.124 slots=4\nlocalhost slots=2\n", {}, 2),
         ("10.0.0.5 slots=8\n10.0.0.4 slots=4\n", {"addresses": ("172.17.0.1", "10.0.0.4")}, 4),
-        ("demo-1 slots=8\ndemo-0 slots=4\n", {}, 4),
+        ("demo-1 slots=8\ndemo-0 slots=4\n", {"hostname": "demo-0"}, 4),
         ("10.0.0.5 slots=8\n", {"gpus": 3}, 3),
         ("10.0.0.5 slots=8\n", {}, 1),
     ],

@@ -256,6 +256,8 @@ class World:
         [node] = self._of([InstanceId])
         self._may_fail(f"set-{node.index}")
         node.at_power_off = InstanceInitiatedShutdownBehavior["Value"]
+        if node.at_power_off == "terminate" and node.ends_s is not None:
+            assert node.ends_s > self.now + 240, "it could have ended before, and kept its disk"
 
     def stop_instances(self, InstanceIds: Any) -> Any:  # noqa: N803
         self._may_fail("stop")

@@ -13,8 +13,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from clusterctl.bench.plan import BenchSettings
+from clusterctl.bench.plan import BenchSettings, RunKey
 from clusterctl.bench.results import Benchmark, in_words
+from clusterctl.cli.bench import _watch
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.metrics.runs import Run
@@ -147,7 +148,7 @@ def test_refused(pair, tmp_path, arguments, status, says):
     assert not (tmp_path / "kept").exists()
 
 
-def test_a_row_whose_speed_is_no_number_loses_no_run(tmp_path, monkeypatch):
+def test_a_row_whose_speed_is_no_number_loses_no_run(tmp_path, monkeypatch, capsys):
     said = {"job_id": "a", "gpus": 1, "data": "synthetic", "repeat": 1}
     said.update(batch=32, nodes=1, hourly_usd=None)
     (tmp_path / "under-way.json").write_text(json.dumps(said))
@@ -162,10 +163,15 @@ def test_a_row_whose_speed_is_no_number_loses_no_run(tmp_path, monkeypatch):
     settings = BenchSettings("demo", warmup=2)
     made = Benchmark("b", settings, 1, {})
     bench.write_benchmark(tmp_path, made)
-    plan, request = bench.BenchPlan(made, (), {}, {}), bench.BenchRequest(settings, (1,))
-    [run] = bench.run_benchmark(Mock(), plan, request, tmp_path, Mock()).runs
-    assert bench.read_benchmark(tmp_path).runs == (run,)
+    keys = tuple(RunKey(1, "synthetic", repeat) for repeat in (1, 2))
+    plan, request = bench.BenchPlan(made, keys, {}, {}), bench.BenchRequest(settings, (1,))
+    monkeypatch.setattr(bench, "_start", Mock(side_effect=ClusterctlError("cut off")))
+    with pytest.raises(ClusterctlError, match="cut off"):
+        bench.run_benchmark(Mock(), plan, request, tmp_path, _watch(2))
+    [run] = bench.read_benchmark(tmp_path).runs
     assert in_words(run).endswith("100.0 of each GPU, without 1 row whose speed is no number")
+    # The second run takes as long as the first.
+    assert capsys.readouterr().err.endswith(f"  {in_words(run)}; about 9.0 s left\n")
 
 
 def test_a_run_without_rows_is_not_resumed_again(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.gc import removal
-from clusterctl.ec2.instances import find_instances, list_clusters, tag
+from clusterctl.ec2.instances import find_every_cluster, find_instances, tag
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.lab.faults.kinds import Boot, Capacity, Lag
 from clusterctl.operations import power
@@ -165,6 +166,14 @@ def test_no_machine_for_the_next_node(world, faults, name, fault, way):
     come_to_an_end(world, way, COMMANDS[name])
 
 
+def test_nodes_that_join_have_the_present_limits_from_their_launch(world):
+    """The cluster was launched without, and `up` may be cut off before it reaches the new nodes."""
+    up_module.up(world.launcher, fixed_request(SPEC))
+    more = replace(SPEC, nodes=SPEC.nodes + 1, limits=Limits(max_hours=8))
+    data = up_module.plan_up(world.launcher, fixed_request(more)).spec.user_data
+    assert b'"lifetime_s": 28800' in gzip.decompress(data)
+
+
 @pytest.mark.parametrize("indices", [pytest.param((1,), marks=pytest.mark.all), (0, 1, 2)])
 def test_what_a_replacement_cut_off_has_left_is_shown_and_stopped(world, indices):
     limited = replace(SPEC, limits=Limits(max_hours=8))
@@ -173,7 +182,7 @@ def test_what_a_replacement_cut_off_has_left_is_shown_and_stopped(world, indices
     nodes = [one.node for one in find_instances(client, NAME)]
     ids = [node.instance_id for node in nodes if node.index in indices]
     tag(client, ids, {tags.RETIRED: "yes"})
-    assert [cluster.name for cluster in list_clusters(client)] == [NAME]
+    assert [*find_every_cluster(client)] == [NAME]
     leaving = cluster_status(world.clients, world.folder).leaving
     assert [node.index for node in leaving] == list(indices)
     stop(world.launcher)

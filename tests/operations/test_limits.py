@@ -256,6 +256,19 @@ def test_an_end_in_less_than_a_quarter_of_an_hour_holds_whatever_is_run(world):
     assert [node.state for node in one.nodes] == ["terminated"] * 3
 
 
+def test_nodes_that_start_a_minute_before_their_end_are_terminated_at_it(world):
+    """The world asserts that EC2 is set to terminate them long before they switch themselves off,
+    and that they have their own end after the command."""
+    one = world(random.Random(1), Limits(max_hours=2))
+    one.login_s = 1.0
+    assert one.up(None)
+    one.pass_time(2 * HOUR - 60)
+    assert one.stop()
+    assert one.start([], None)
+    one.pass_time(180)
+    assert [node.state for node in one.nodes] == ["terminated"] * 3
+
+
 def test_a_quarter_of_an_hour_after_a_start_is_given_once(world):
     one = world(random.Random(1), Limits(max_hours=2, idle_minutes=30))
     one.login_s = 10.0

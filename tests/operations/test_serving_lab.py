@@ -283,8 +283,11 @@ def test_served_models(pair, tmp_path, monkeypatch):
     assert pair.ctl("serve", "--stop", "--model", "other")[0] == 0
     for no_folder in ("", "~bob/m"):
         assert pair.ctl("serve", no_folder, "--model", "other")[0] == 2
-    pair.on(0, "mkdir -p ~/models/broken && echo no > ~/models/broken/saved_model.pb")
-    pair.ends(1, "the model does not load: version 1", "serve", "~/models/broken", "--port", "8502")
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "saved_model.pb").write_text("no")
+    err = pair.ends(1, "the model does not load: version 1", "serve", f"file://{broken}")
+    assert str(broken) in err and MODELS not in err, "the node's copy has gone"
 
     assert pair.on(0, f"ls -d {MODELS}/*/*").split() == [copy], "what was refused has left nothing"
     refused_because_of_another_node(pair, tiny)

@@ -121,7 +121,7 @@ def test_corrupt_images_and_damaged_files_are_named_and_counted(resize, shards, 
     flags = [*SMALL, "-i", source, "-o", out]
     done = resize(*flags)
     assert done.returncode == 1
-    assert "error: 1 files of the input are damaged" in done.stderr
+    assert "error: 1 input file is damaged" in done.stderr
     assert "2 images are corrupt and left out" in done.stdout
     assert sorted(contents(out)) == [NAMES[0], NAMES[2], NAMES[3]]
     listing = out / "corrupt-images-train.txt"
@@ -156,7 +156,7 @@ def test_a_shard_without_a_usable_image_has_no_result(resize, shards, tmp_path):
     (source / NAMES[2]).write_bytes(data)
     done = resize(*SMALL, "-i", source, "-o", out)
     assert done.returncode == 1
-    assert "error: 2 files of the input are damaged" in done.stderr
+    assert "error: 2 input files are damaged" in done.stderr
     assert "corrupt" not in done.stdout
     assert sorted(contents(out)) == [NAMES[0], NAMES[3]]
     listing = (out / "corrupt-images-train.txt").read_text(encoding="utf-8")

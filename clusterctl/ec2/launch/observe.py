@@ -43,7 +43,13 @@ from clusterctl.ec2.launch.capacity import (
     find_reservation,
 )
 from clusterctl.ec2.launch.request import interfaces_needed, lacks_public_address
-from clusterctl.ec2.machines import Image, MachineType, find_image, find_machine_types
+from clusterctl.ec2.machines import (
+    Image,
+    MachineType,
+    find_image,
+    find_machine_types,
+    is_image_id,
+)
 from clusterctl.ec2.money.costs import node_cost
 from clusterctl.ec2.money.prices import Price, find_price, find_prices, price_key
 from clusterctl.ec2.network.vpcs import (
@@ -122,7 +128,7 @@ def spec_of_existing(name: str, instances: Sequence[Instance]) -> ClusterSpec:
 
 
 def _check(spec: ClusterSpec, head: Instance) -> None:
-    is_ami = bool(spec.image and spec.image.startswith("ami-"))
+    is_ami = bool(spec.image and is_image_id(spec.image))
     requested: list[tuple[str, object, object]] = [
         ("login user", spec.ssh_user, head.ssh_user),
         ("image", spec.image if is_ami else None, head.image_id or None),

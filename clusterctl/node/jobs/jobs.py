@@ -192,8 +192,9 @@ def end_without_runner(job: JobFolder) -> None:
             spec, _ = job.known_spec()
             job.keep_metrics(spec, status)
             cleanup = clean_up(job.job_id, spec.grace_s + SUPERVISOR_S)
-            if status.started_at and len(spec.nodes) > 1:
-                cleanup["silent"] = recovery.end_elsewhere(spec)
+            others = recovery.other_nodes(spec, status.hosts)
+            if status.started_at and others:
+                cleanup["silent"] = recovery.end_elsewhere(spec.job_id, others)
             how = {"state": lost.state.value, "reason": lost.reason, "rebooted": lost.rebooted}
             job.append("ended", **how, heartbeat_at=lost.ended_at, cleanup=cleanup)
         finally:

@@ -32,6 +32,7 @@ from clusterctl.node.jobs.spec import JobSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
@@ -146,12 +147,17 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
     return silent, rebooted, {name: count for name, count in killed.items() if count}
 
 
-def end_elsewhere(spec: JobSpec) -> list[str]:
-    """Stop the job's processes on its other nodes. Return the names of those that did not
-    answer."""
-    others = [*spec.nodes[1:]]
-    responses = end_on(others, spec.job_id)
-    return [str(node["name"]) for node, text in zip(others, responses) if text is None]
+def other_nodes(spec: JobSpec, hosts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the job's nodes but the head node, with the machines among `hosts`, those of its
+    latest attempt, that it did not begin on."""
+    known = {*spec.hosts, *(node["name"] for node in spec.nodes)}
+    return [*spec.nodes[1:], *({"name": one, "address": one} for one in hosts if one not in known)]
+
+
+def end_elsewhere(job: str, nodes: list[dict[str, Any]]) -> list[str]:
+    """Stop the job's processes on these nodes. Return the names of those that did not answer."""
+    responses = end_on(nodes, job)
+    return [str(node["name"]) for node, text in zip(nodes, responses) if text is None]
 
 
 def end_on(nodes: list[dict[str, Any]], job: str) -> list[str | None]:

@@ -304,10 +304,11 @@ class Runner:
         ended, left = end_descendants()
         here = clean_up(self.spec.job_id)
         proof = {"ended": ended + here["ended"], "left": sorted({*left, *here["left"]})}
-        if everywhere and len(self.spec.nodes) > 1:
-            others = [str(one["name"]) for one in self.spec.nodes[1:]]
-            silent = self.aside(lambda: recovery.end_elsewhere(self.spec), CLEANUP_TIMEOUT_S)
-            proof["silent"] = others if silent is None else silent
+        others = recovery.other_nodes(self.spec, self.folder.status().hosts) if everywhere else []
+        if others:
+            job_id, names = self.spec.job_id, [str(one["name"]) for one in others]
+            silent = self.aside(lambda: recovery.end_elsewhere(job_id, others), CLEANUP_TIMEOUT_S)
+            proof["silent"] = names if silent is None else silent
         return proof
 
 

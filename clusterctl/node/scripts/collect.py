@@ -46,6 +46,7 @@ PACK = (
     "find -L $top '(' -type f -o -type d ! -readable ')' -print0; done | tar -chf - --null -T -"
 )
 CHUNK_BYTES = 1 << 20
+KEY_BYTES = 1024  # the longest name in S3
 
 
 class NotCollected(Exception):
@@ -195,14 +196,17 @@ def upload_tool() -> Tool:
 def upload(folder: Path, url: str) -> str:
     """Upload the files, then the manifest, to URL/JOB, which is returned. Raises NotCollected:
     before anything is uploaded if a name can be none in S3."""
-    for path in (one for name in COLLECTED for one in (folder / name).rglob("*")):
-        try:
-            str(path).encode()
-        except UnicodeEncodeError:
-            name = os.fsencode(path.relative_to(folder)).decode(errors="backslashreplace")
-            raise NotCollected(f"names in S3 are UTF-8, and this one is not: {name}") from None
-    tool = upload_tool()
     place = f"{url}/{folder.name}"
+    prefix = place.split("/", 3)[3]
+    for path in (one for name in COLLECTED for one in (folder / name).rglob("*")):
+        name = os.fsencode(path.relative_to(folder)).decode(errors="backslashreplace")
+        try:
+            key = f"{prefix}/{path.relative_to(folder)}".encode()
+        except UnicodeEncodeError:
+            raise NotCollected(f"names in S3 are UTF-8, and this one is not: {name}") from None
+        if len(key) > KEY_BYTES and not path.is_dir():
+            raise NotCollected(f"S3 has names of at most {KEY_BYTES} bytes, not {len(key)}: {name}")
+    tool = upload_tool()
     for name in COLLECTED:
         if (folder / name).is_dir():
             many = [] if tool.name == "s5cmd" else ["--recursive"]

@@ -101,6 +101,13 @@ def test_only_the_nodes_of_the_failed_attempt_are_lost_and_by_their_machines_ids
         assert (attempt["silent"], attempt["machines"]) == ([*hosts[1:]], machines)
 
 
+def test_a_cleanup_reaches_the_machine_that_took_a_lost_nodes_place(tmp_path):
+    nodes = [{"name": f"demo-{last}", "address": f"10.0.0.{last}"} for last in range(3)]
+    job = spec(tmp_path, nodes=nodes)
+    others = recovery.other_nodes(job, ("demo-0", "demo-2", "10.0.0.9"))
+    assert others == [*nodes[1:], {"name": "10.0.0.9", "address": "10.0.0.9"}]
+
+
 def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_begins_anew(
     tmp_path, monkeypatch, capsys
 ):

@@ -77,8 +77,17 @@ def test_what_a_node_could_not_read_is_the_reason(tmp_path, monkeypatch, capfd):
     assert "tar: model/x: " in capfd.readouterr().err, "all of it is in the job's log"
 
 
-def test_a_name_that_s3_cannot_have_is_named_before_anything_is_uploaded(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / os.fsdecode(b"model/bad\xff")).touch()
-    with pytest.raises(NotCollected, match=r"are UTF-8, and this one is not: model/bad\\xff$"):
-        upload(tmp_path, "s3://bucket/m")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (b"model/bad\xff", r"are UTF-8, and this one is not: model/bad\\xff$"),
+        (b"/".join([b"model", *[b"x" * 200] * 5]), "of at most 1024 bytes, not 1033: model/xxx"),
+    ],
+)
+def test_a_name_that_s3_cannot_have_is_named_before_anything_is_uploaded(tmp_path, name, why):
+    folder = tmp_path / "20261120-154501-3f2a"
+    path = folder / os.fsdecode(name)
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with pytest.raises(NotCollected, match=why):
+        upload(folder, "s3://bucket/m")
