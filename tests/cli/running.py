@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +82,15 @@ def launched(clusterctl: CommandLine, *more: str) -> Ran:
     ran = clusterctl("up", *DEMO, *more, "--timeout", "0.01s")
     assert ran.status == 1
     return ran
+
+
+def type_on_terminal(monkeypatch, text: str, seen: bool = True) -> io.StringIO:
+    """Let commands read this from a terminal. `seen`: whether it also shows their questions."""
+    terminal = io.StringIO(text)
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", terminal)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: seen)
+    return terminal
 
 
 def at_moto(url: str, home: Path, monkeypatch, capsys, timeouts=Timeouts()) -> CommandLine:

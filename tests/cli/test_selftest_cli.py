@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import re
@@ -23,7 +22,7 @@ from clusterctl.ec2.launch.request import Step
 from clusterctl.jobs import deploy
 from clusterctl.operations import selftest as story
 from clusterctl.operations.local_state import locked
-from tests.cli.running import DEMO, CommandLine
+from tests.cli.running import DEMO, CommandLine, type_on_terminal
 from tests.clock import LabClock
 from tests.lab import running
 from tests.operations.leaks import everything
@@ -82,10 +81,7 @@ def test_what_is_too_dear_and_cannot_be_launched_either_is_refused_for_both(
 @pytest.mark.parametrize(("seen", "status"), [(True, 130), (False, 2)])
 def test_it_asks_before_it_spends(clusterctl, client, here, monkeypatch, seen, status):
     """Answered with no, or where the question cannot be seen."""
-    terminal = io.StringIO("n\n")
-    terminal.isatty = lambda: True
-    monkeypatch.setattr("sys.stdin", terminal)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: seen)
+    type_on_terminal(monkeypatch, "n\n", seen)
     ran = clusterctl(*FIVE)
     assert ran.status == status, ran
     assert "at most about $4.62: 2 nodes of g5.xlarge for 2 hours, and 15 minutes" in ran.err
@@ -102,8 +98,7 @@ def test_a_cluster_of_that_name_is_left_alone(clusterctl, client, here):
 
 def answering(monkeypatch, meanwhile):
     """Answer the question with yes, once `meanwhile` has been called."""
-    terminal = io.StringIO("y\n")
-    terminal.isatty = lambda: True
+    terminal = type_on_terminal(monkeypatch, "y\n")
     read = terminal.readline
 
     def answer(*size):
@@ -111,8 +106,6 @@ def answering(monkeypatch, meanwhile):
         return read(*size)
 
     terminal.readline = answer
-    monkeypatch.setattr("sys.stdin", terminal)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 
 
 def verdicts_of(folder) -> dict[str, str]:
@@ -211,10 +204,7 @@ def test_of_two_clusters_of_one_name_only_the_own_nodes_are_terminated(
 
 
 def test_an_elastic_address_that_is_left_is_named(clusterctl, client, here, monkeypatch):
-    terminal = io.StringIO("n\n")
-    terminal.isatty = lambda: True
-    monkeypatch.setattr("sys.stdin", terminal)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    terminal = type_on_terminal(monkeypatch, "n\n")
     assert "elastic address" not in clusterctl(*FIVE).err
     terminal.seek(0)
     monkeypatch.setattr(story, "plan_up", with_address(story.plan_up))

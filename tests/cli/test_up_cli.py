@@ -30,7 +30,7 @@ from clusterctl.operations.interrupts import Interrupts
 from clusterctl.operations.local_state import keep_key, local_key
 from clusterctl.operations.losses import Losses, Written
 from tests.cli.programs import BIN
-from tests.cli.running import DEMO, CommandLine, launched
+from tests.cli.running import DEMO, CommandLine, launched, type_on_terminal
 from tests.clock import LabClock
 from tests.lab.running import client as lab_client
 from tests.lab.running import wait_until
@@ -187,10 +187,7 @@ def test_down(clusterctl, client):
 )
 def test_down_asks_on_a_terminal(clusterctl, client, monkeypatch, answer, seen, status, left, said):
     launched(clusterctl)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: seen)
-    terminal = io.StringIO(answer)
-    terminal.isatty = lambda: True
-    monkeypatch.setattr("sys.stdin", terminal)
+    type_on_terminal(monkeypatch, answer, seen)
     ran = clusterctl("down", "demo")
     assert ran.status == status
     assert said in ran.err + ran.out
@@ -232,11 +229,8 @@ def test_down_looks_again_after_an_answer_that_took_long(clusterctl, client, mon
 
 def test_up_and_down_do_nothing_where_nobody_can_answer(clusterctl, client, monkeypatch):
     """`up 2>&1 | tee log` shows no question before it could be answered; a script has no answer."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
-    terminal = io.StringIO("y\n")
-    terminal.isatty = lambda: True
     with monkeypatch.context() as patched:
-        patched.setattr("sys.stdin", terminal)
+        type_on_terminal(patched, "y\n", seen=False)
         for command in (("up", *DEMO), ("up", *DEMO, "--json")):
             clusterctl.ends(2, "show this question: Launch?", *command)
         assert find_instances(client, "demo") == ()
@@ -270,11 +264,8 @@ def test_a_script_does_not_remove_what_another_machine_launched(
         if home.name == "key":
             for command in ("stop demo --force", "remove demo 1 --yes --force", "add demo 1"):
                 clusterctl.ends(1, "the key of cluster demo is not on", *command.split())
-        terminal = io.StringIO("n\n")
-        terminal.isatty = lambda: True
         with monkeypatch.context() as patched:
-            patched.setattr("sys.stdin", terminal)
-            patched.setattr(sys.stderr, "isatty", lambda: True)
+            type_on_terminal(patched, "n\n")
             ran = clusterctl("down", "demo")
         assert (ran.status, "Remove demo, with what was not made from here?" in ran.err) == (130, 1)
         assert f"node demo-1 ({theirs[1]})" in ran.err

@@ -158,29 +158,6 @@ def two_lines(node, train, evaluate):
 
 
 @pytest.mark.parametrize(
-    ("train", "evaluate", "status", "output"),
-    [
-        (
-            "echo trained",
-            "echo 'evaluated %s'; pwd; exit 5",
-            5,
-            "trained\n+ {line}\nevaluated %s\n{home}\n",
-        ),
-        ("exit 3", "echo evaluated", 3, ""),
-    ],
-)
-def test_a_training_and_its_evaluation_are_one_job(node, train, evaluate, status, output):
-    job = two_lines(node, train, evaluate)
-    start_job(node, HEAD, job, "demo")
-    chunks = []
-    seen = follow_job(node, HEAD, JOB, LogFollower(chunks.append))
-    assert (seen.state, seen.exit_status) == (JobState.FAILED, status)
-    assert (seen.spec.line, seen.spec.evaluation) == job.lines
-    log = b"".join(chunks).decode()
-    assert log == output.format(line=job.evaluation_line, home=node.home)
-
-
-@pytest.mark.parametrize(
     ("train", "evaluate", "log"),
     [
         # A launcher may exit with 0 after SIGTERM.

@@ -115,15 +115,6 @@ def test_a_frozen_host_goes_on_where_it_was(instances, faults, lab, key):
     wait_until(lambda: ssh(lab, key, one["PrivateIpAddress"], "true").returncode == 0, "a login")
 
 
-def test_a_host_that_is_cut_off_comes_back(instances, faults, lab, key):
-    one = instances.up()[0]
-    made = faults("cut", instance_id=one["InstanceId"])
-    wait_until(lambda: _times_out(lab, key, one), "silence")
-    assert instances.state(one["InstanceId"]) == "running"
-    faults.clear(made["id"])
-    wait_until(lambda: ssh(lab, key, one["PrivateIpAddress"], "true").returncode == 0, "a login")
-
-
 @pytest.mark.parametrize("what", ["freeze", "cut"])
 def test_off_and_on_again_helps_and_a_host_that_is_down_can_be_terminated(instances, faults, what):
     one = instances.up()[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -13,7 +12,6 @@ from clusterctl.cli.app_context import AppContext
 from clusterctl.config import load_settings
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.s3 import AccessKeys
-from clusterctl.domain.errors import CommandTimeout, HostError
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.operations.copy import CopyTerms, UrlAccess, copy_to_cluster
 from tests.cli.forks import run_one
@@ -115,21 +113,6 @@ def begun(progress):
     return all(node.bytes > 4 * MIB for node in progress.nodes)
 
 
-def test_a_second_copy_sends_nothing(cluster, tmp_path):
-    folder = tmp_path / "set"
-    folder.mkdir()
-    for name in (b"a b", b"q\"uo'te", b"new\nline", b"\xff\xfe"):
-        (folder / os.fsdecode(name)).write_bytes(name * 10_000)
-    first = cluster.ctl("copy", NAME, f"{folder}/", "~/twice/", "--json")
-    assert first.returncode == 0, first.stderr
-    again = cluster.ctl("copy", NAME, f"{folder}/", "~/twice/", "--json")
-    assert again.returncode == 0
-    report = json.loads(again.stdout.splitlines()[-1])
-    assert [node["bytes"] for node in report["nodes"]] == [0] * 4
-    names = cluster.on(3, "cd twice; ls -A1b").splitlines()
-    assert sorted(names) == sorted([r"\377\376", r"a\ b", r"new\nline", "q\"uo'te"])
-
-
 def test_ec2_is_asked_for_the_links_beside_the_logins(cluster, tmp_path):
     """EC2 answers when relays already run, and the plan uses it. A source in S3 needs no plan."""
     asked = []
@@ -156,22 +139,6 @@ def test_ec2_is_asked_for_the_links_beside_the_logins(cluster, tmp_path):
     assert report.plan["predicted_s"] > 0
     assert copy("s3://there-is-none/file").failed
     assert asked == ["ec2"]
-
-
-@pytest.mark.all
-def test_a_machine_that_freezes(cluster, shaped, large):
-    path, digest = large
-    watch = once(begun, lambda: cluster.fault("freeze", shaped[1]))
-    try:
-        report = cluster.copy(path, "~/frozen/", watch)
-    finally:
-        cluster.fault("thaw", shaped[1])
-    [failed] = report.failed
-    assert failed.host == f"{NAME}-1"
-    assert isinstance(failed.error, (CommandTimeout, HostError))
-    assert {cluster.digest(number, "frozen/large") for number in (0, 2, 3)} == {digest}
-    assert cluster.copy(path, "~/frozen/").ok
-    assert cluster.digest(1, "frozen/large") == digest
 
 
 def test_a_machine_that_is_cut_off(cluster, shaped, large):
@@ -215,16 +182,6 @@ def test_a_disk_that_is_read_only(cluster, large):
     assert cluster.digest(3, "/data/readonly/large") == digest
 
 
-def test_a_folder_of_somebody_else(cluster, large):
-    path, digest = large
-    cluster.on(1, "sudo -n mkdir -m 700 /data/root")
-    report = cluster.copy(path, "/data/root/")
-    [failed] = report.failed
-    assert failed.host == f"{NAME}-1"
-    assert "/data/root" in failed.error.message
-    assert failed.error.hint
-
-
 @pytest.mark.all
 def test_a_slow_link_holds_nobody_back(cluster, shaped, large):
     path, digest = large
@@ -261,9 +218,3 @@ def test_nodes_whose_ports_are_closed_to_each_other(cluster, large):
                 cluster.on(number, f"sudo -n ip route del blackhole {other}/32")
     assert report.ok, report
     assert {cluster.digest(number, "closed/large") for number in range(4)} == {digest}
-
-
-def test_from_the_head_node(cluster):
-    cluster.on(0, "mkdir -p from && head -c 3000000 /dev/urandom > from/file")
-    assert cluster.copy("~/from/", "~/from/", from_node=0).ok
-    assert cluster.digest(3, "from/file") == cluster.digest(0, "from/file")

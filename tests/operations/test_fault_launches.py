@@ -82,19 +82,6 @@ def test_nodes_that_die_while_they_start(world, faults, code, nodes, way):
     come_to_an_end(world, way)
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        pytest.param("Server.InternalError", marks=pytest.mark.all),
-        "Server.InsufficientInstanceCapacity",
-    ],
-)
-def test_nodes_that_die_for_the_zone_s_sake_start_elsewhere(world, faults, code):
-    faults(Boot(dies=code, nodes=(1,)))
-    up(world.launcher)
-    world.check_whole(COMMANDS["up"])
-
-
 def test_wherever_they_start_they_die(world, faults):
     faults(Boot(dies="Server.InternalError", times=0))
     with pytest.raises(ClusterctlError):
@@ -102,14 +89,6 @@ def test_wherever_they_start_they_die(world, faults):
     nothing_runs(world)
     clear_faults()
     come_to_an_end(world, AGAIN)
-
-
-def test_machines_in_one_zone_only(world, faults):
-    zone = ZONES[1]
-    faults(*no_capacity_but(zone, 3))
-    up(world.launcher)
-    world.check_whole(COMMANDS["up"])
-    assert {one.node.zone for one in find_instances(world.plain.ec2, NAME)} == {zone}
 
 
 @pytest.mark.parametrize(("left", "way"), [(0, AGAIN), (2, DOWN)])

@@ -114,21 +114,6 @@ def test_pins_that_are_wrong_are_mended_from_the_console_with_a_warning(clusterc
     assert pins.read_text().splitlines()[1:] == right.splitlines()[2:]
 
 
-def test_an_address_that_another_instance_had(clusterctl, shared, lab):
-    name = shared
-    assert up(clusterctl, name).status == 0
-    pins = clusterctl.home / name / "known_hosts"
-    right = pins.read_text()
-    second = find_instances(client(lab), name)[1].node.instance_id
-    pins.write_text(right.replace(second, "i-0123456789abcdef0"))
-    ran = clusterctl("run", name, "-n", "hostname")
-    assert ran.status == 255, ran.err
-    assert f"another instance, i-0123456789abcdef0; now {second} has the address" in ran.err
-    assert up(clusterctl, name).status == 0
-    assert pins.read_text() == right
-    assert clusterctl("run", name, "-n", "hostname").status == 0
-
-
 @pytest.fixture
 def without_consoles(clusterctl, name, lag, lab):
     """Bring the nodes up except for their keys.

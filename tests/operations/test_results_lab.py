@@ -124,19 +124,6 @@ def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
     assert (shown["job_id"], len(shown["runs"][0]["rows"])) == (job_id, 6)
 
 
-@pytest.mark.all
-def test_a_cancelled_job_is_called_so(quiet):
-    arguments = ("--script", "~/mine/train_imagenet_resnet_hvd.py", "--", "--log_dir", "lo gs")
-    out = quiet.ok("train", "1", "--detach", "--json", *arguments)
-    job_id = json.loads(out)["job_id"]
-    eventually(lambda: quiet.ctl("results", job_id)[0] == 0, "the table")
-    assert quiet.ctl("cancel")[0] == 0
-    status, out, err = quiet.ctl("results")
-    assert status == 0, err
-    assert f"job {job_id} was cancelled after " in err
-    assert "; not finished" in out
-
-
 def test_rows_are_in_cloudwatch_once_without_what_it_refuses(lab, tmp_path):
     now, day = time.time(), 86400.0
     job = job_record(duration_s=20 * day)

@@ -205,15 +205,6 @@ def test_a_copy_again_and_without_what_is_no_longer_there(pair, profile):
     assert same(pair, "copied") == 3
 
 
-def test_a_web_server(pair, s3):
-    s3.create_bucket(Bucket="my-mirror")
-    s3.put_object(Bucket="my-mirror", Key="a file", Body=b"public", ACL="public-read")
-    [endpoint] = {pair.on(node, "echo $AWS_ENDPOINT_URL_S3").strip() for node in (0, 1)}
-    pair.ok("copy", f"{endpoint}/my-mirror/a%20file", "~/from the web/")
-    assert same(pair, "from the web") == 1
-    assert pair.on(0, "cat 'from the web/a file'") == "public"
-
-
 @pytest.mark.parametrize("command", usual(1, ["s3sync", "copy"]))
 @pytest.mark.parametrize(
     ("place", "message"),

@@ -383,7 +383,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("end", ["fail", pytest.param("cancel", marks=pytest.mark.all)])
+@pytest.mark.parametrize("end", ["fail", "cancel"])
 @pytest.mark.all
 def test_torchruns_end_together_and_leave_nothing(quiet, tmp_path, end):
     hosts = Path(quiet.lab.home, "pair", "hosts")

@@ -146,16 +146,6 @@ def test_whatever_is_killed_no_process_of_the_job_stays_on_any_node(quiet, victi
 
 
 @pytest.mark.all
-def test_a_job_whose_way_to_a_node_was_lost_has_failed(quiet, stay):
-    stay(2)
-    # mpirun's ssh to the node, but no other ssh.
-    quiet.on(0, "pkill -9 -u $(id -u) -f 'ssh -x.*[P]RTE_PREFIX'")
-    eventually(lambda: quiet.jobs()[0]["state"] != "running", "mpirun to notice")
-    assert (quiet.jobs()[0]["state"], quiet.jobs()[0]["exit_status"]) == ("failed", 255)
-    assert quiet.ctl("kill")[0] == 0
-
-
-@pytest.mark.all
 def test_ten_seconds_of_silence_do_not_end_a_job(quiet, stay):
     stay(2)
     with quiet.fault(1, "freeze", "thaw"):

@@ -27,7 +27,6 @@ from clusterctl.transport.dial import Target
 from tests.lab.running import client
 from tests.operations.clusters import node
 from tests.pair import NAME, eventually, quiet_command_ends
-from tests.variants import usual
 
 RUNNING, STOPPED = NodeState.RUNNING, NodeState.STOPPED
 SINCE = "2026-11-01 00:00:00 UTC"
@@ -188,18 +187,15 @@ def ids(pair) -> list[str]:
 @pytest.mark.lab
 @pytest.mark.parametrize(
     ("fault", "undo", "message", "helps"),
-    usual(
-        1,
-        [
-            (
-                "freeze",
-                "thaw",
-                "takes connections and answers none in time",
-                "clusterctl replace pair 1",
-            ),
-            ("cut", "mend", "its instance status check fails since ", "clusterctl replace pair 1"),
-        ],
-    ),
+    [
+        (
+            "freeze",
+            "thaw",
+            "takes connections and answers none in time",
+            "clusterctl replace pair 1",
+        ),
+        ("cut", "mend", "its instance status check fails since ", "clusterctl replace pair 1"),
+    ],
 )
 @pytest.mark.all
 def test_a_node_that_does_not_answer(pair, fault, undo, message, helps):

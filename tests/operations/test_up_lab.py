@@ -245,13 +245,6 @@ def test_user_data_that_fails(clusterctl, name, tmp_path):
     )
 
 
-def test_the_deadline_names_where_it_hung(clusterctl, name, tmp_path):
-    script = user_data(tmp_path, "sleep 60")
-    ran = clusterctl("up", name, "--nodes", "2", *TYPE, *script, "--timeout", "2s")
-    assert ran.status == 1, ran.err
-    assert f"{name}-[0-1]: not ready after 2.0 s: waiting for its host key" in ran.err
-
-
 @pytest.mark.parametrize(
     "moment",
     [

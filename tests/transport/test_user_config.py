@@ -125,23 +125,9 @@ def test_every_host_is_as_ssh_has_it(tmp_path):
     assert not found.names_any(["other"])
 
 
-def test_includes_stand_where_they_are_named(tmp_path):
-    (tmp_path / "clusters").mkdir()
-    (tmp_path / "clusters" / "demo").write_text("Host demo-0\n HostName 10.77.0.4\n User ubuntu\n")
-    found = config(tmp_path, "Include clusters/* missing\nHost *\n User me\n")
-    assert found.target("demo-0") == Target("demo-0", "10.77.0.4", "ubuntu")
-    assert found.target("other").user == "me"
-
-
 @pytest.mark.parametrize("text", ["Host\n", "\x00\x01 nonsense", "Port 22 = = 'unclosed\n Host 'x"])
 def test_a_config_that_cannot_be_read(tmp_path, text):
     try:
         config(tmp_path, text).target("x", user="me")
     except UsageError as error:
         assert "config" in error.message
-
-
-@pytest.mark.parametrize(("command", "user"), [("true", "matched"), ("false", "me")])
-def test_match_exec_still_works(tmp_path, command, user):
-    found = config(tmp_path, f'Match exec "{command}"\n User matched\nHost *\n User me\n')
-    assert found.target("x").user == user

@@ -24,7 +24,7 @@ from clusterctl.ec2.resources import (
     find_resources,
     list_kind,
 )
-from clusterctl.ec2.tags import CLUSTER, RETIRED
+from clusterctl.ec2.tags import CLUSTER
 from clusterctl.lab.ec2.local_zones import LOCAL_ZONE, REGION
 from clusterctl.lab.faults.kinds import Boot
 from clusterctl.lab.hosts.instances import all_lab_instances
@@ -133,18 +133,6 @@ def test_a_head_node_that_starts_slowly_gets_its_address_when_it_runs(launches, 
     assert refused[-1] is None
     [address] = find_addresses(launches.client, "demo")
     assert address.interface_id == head.interface_id
-
-
-def test_a_new_head_node_takes_the_address_over(launches):
-    old, _ = launches.up(SPEC)
-    [before] = find_addresses(launches.client, "demo")
-    launches.client.create_tags(
-        Resources=[old.node.instance_id], Tags=[{"Key": RETIRED, "Value": "yes"}]
-    )
-    new, _ = launches.up(SPEC, "second")
-    assert new.node.instance_id != old.node.instance_id
-    [after] = find_addresses(launches.client, "demo")
-    assert (after.public_ip, after.interface_id) == (before.public_ip, new.interface_id)
 
 
 class Refusing:

@@ -26,12 +26,6 @@ def launch(lab, tmp_path_factory):
     launcher.end()
 
 
-def test_the_deadline_ends_the_machine(launch):
-    node = launch(behaviour="stop")
-    node.tell(0, left_s=2.0)
-    node.is_off(0, "stopped")
-
-
 def test_armed_by_user_data_it_ends_a_machine_that_nobody_ever_logged_in_to(launch):
     settings = guard_user_data(GuardSettings("demo", lifetime_s=3))
     node = launch(behaviour="terminate", user_data=settings, await_login=False)

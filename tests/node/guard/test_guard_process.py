@@ -66,15 +66,6 @@ def test_a_shutdown_that_fails_is_followed_by_harder_ones(guard):
     assert guard.ends == [*["shutdown -P now"] * 5, "poweroff -f", "poweroff -f -f"]
 
 
-def test_a_new_end_is_taken_up(guard):
-    guard.tell(LONG)
-    guard.start()
-    wait_until(guard.state, "a state")
-    assert guard.ends == []
-    guard.tell(over())
-    assert ended(guard)
-
-
 BROKEN = ["", "{", "[]", "null", '{"cluster": "demo", "lifetime_s": "soon"}', "{}", "[" * 90000]
 
 
