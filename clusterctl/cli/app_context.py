@@ -163,7 +163,7 @@ class AppContext:
     def access(self, cluster: Cluster) -> Access:
         """Return access to a cluster that EC2 has just described. Raises as open_access does, and
         MissingTool if the folder has the key of an earlier cluster of that name."""
-        from clusterctl.node.jobs.folder import text_in
+        from clusterctl.node.untrusted import text_in
         from clusterctl.operations.access import open_access
         from clusterctl.operations.site import check_not_anothers
         from clusterctl.operations.status import Ec2Explanation

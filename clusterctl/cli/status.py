@@ -22,7 +22,7 @@ from clusterctl.domain.units import count
 from clusterctl.ec2.health import WhyGone, why_gone
 from clusterctl.ec2.money.costs import Spending
 from clusterctl.ec2.tags import Unfinished
-from clusterctl.operations.status import ClusterStatus, shown_state
+from clusterctl.operations.status import ClusterStatus
 
 HEADERS = ("NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE")
 # By node: why SSH did not reach it, "" if it did. Nodes that were not tried are left out.
@@ -35,7 +35,7 @@ def print_nodes(cluster: Cluster, reached: Reached | None = None) -> None:
     rows = [
         (
             node.name,
-            shown_state(node),
+            node.shown_state,
             node.instance_type,
             node.gpus,
             node.address or "-",

@@ -65,6 +65,12 @@ class Node:
         return self.name
 
     @property
+    def shown_state(self) -> str:
+        """EC2's name of the node's state, or `quarantined` for a running node in quarantine."""
+        runs = self.state is NodeState.RUNNING
+        return "quarantined" if runs and self.quarantined else self.state.value
+
+    @property
     def address(self) -> str:
         """The address to reach the node from the user's machine: the public one if there is one."""
         return self.public_ip or self.private_ip

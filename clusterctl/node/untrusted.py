@@ -11,6 +11,7 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import AnyStr
 
 MOST_DIGITS = 18  # of a whole number: it has 64 bits
@@ -20,6 +21,14 @@ LONGEST_LINE = 4096  # characters that are read of a line
 COLOUR = r"\x1b\[[0-9;:]*[mK]"
 # The decimals of a loss have up to 21 digits. Nothing reads those as a whole number.
 _LONG = re.compile(rf"(?<![\d.])\d{{{MOST_DIGITS + 1},}}|\d{{100,}}")
+
+
+def text_in(path: Path) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def whole(text: AnyStr, most: int = 10**MOST_DIGITS) -> int | None:

@@ -34,7 +34,7 @@ from clusterctl.domain.ranges import check_indices, grouped
 from clusterctl.domain.results import FanoutResult
 from clusterctl.domain.timeouts import Clock, Timeouts
 from clusterctl.ec2.host_keys import Consoles, HostKeyAnswers, ask_host_keys, parse_host_keys
-from clusterctl.node.jobs.folder import text_in
+from clusterctl.node.untrusted import text_in
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out

@@ -286,7 +286,7 @@ def follow_quarantine(cluster: Cluster, folder: ClusterFolder) -> bool:
     Another machine may have done that. Returns whether the file was written, as follow_addresses.
     """
     # Imported here because it asks for the home folder, which a user may lack.
-    from clusterctl.node.jobs.folder import text_in
+    from clusterctl.node.untrusted import text_in
 
     text = text_in(folder.hosts)
     resting = set(re.findall(r"^# ([\d.]+): .*, in quarantine since", text, re.MULTILINE))

@@ -16,10 +16,11 @@ from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.processes import all_of, list_processes
-from clusterctl.node.jobs.folder import has_content, text_in
+from clusterctl.node.jobs.folder import has_content
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.written import OutputFiles, Overview, Trees, find_output, overview
 from clusterctl.node.record import RecordError, from_json, to_json
+from clusterctl.node.untrusted import text_in
 from clusterctl.operations.access import Access, LearntHostKeys
 from clusterctl.transport.call import call
 from clusterctl.transport.dial import Target

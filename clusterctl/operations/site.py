@@ -30,7 +30,7 @@ from clusterctl.ec2.resources import (
 )
 from clusterctl.ec2.session import is_local
 from clusterctl.ec2.tags import CREATIONS, Creations, own_tags_count
-from clusterctl.node.jobs.folder import text_in
+from clusterctl.node.untrusted import text_in
 from clusterctl.operations.local_state import locked, public_key, sent_launches
 
 if TYPE_CHECKING:

@@ -111,15 +111,9 @@ def cluster_status(clients: Clients, folder: ClusterFolder) -> ClusterStatus:
 
 def states(nodes: Iterable[Node], missing: int) -> str:
     """Return the nodes counted by state, the most common state first: `3 running, 1 stopped`."""
-    counts = Counter(map(shown_state, nodes))
+    counts = Counter(node.shown_state for node in nodes)
     parts = [f"{count} {state}" for state, count in counts.most_common()]
     return ", ".join([*parts, f"{missing} missing"] if missing else parts)
-
-
-def shown_state(node: Node) -> str:
-    """Return EC2's name of the node's state, or `quarantined` for a running node in quarantine."""
-    runs = node.state is NodeState.RUNNING
-    return "quarantined" if runs and node.quarantined else node.state.value
 
 
 def describe_state(instance: Instance, impaired: str = "") -> str:

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple, Optional, Sequence
 
 from clusterctl.node.diagnosis import partners
 from clusterctl.node.jobs import processes
-from clusterctl.node.jobs.folder import JOBS, METRICS, JobFolder, all_jobs, text_in
+from clusterctl.node.jobs.folder import JOBS, METRICS, JobFolder, all_jobs
 from clusterctl.node.jobs.listing import summary
 from clusterctl.node.jobs.output import TIMES, write_times
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState
 from clusterctl.node.procfs import read_stat
 from clusterctl.node.record import finite, read_rows, to_data
+from clusterctl.node.untrusted import text_in
 
 # A file's time may be so far ahead of the clock, whose resolution is not that of the kernel's.
 FUTURE_S = 1.0

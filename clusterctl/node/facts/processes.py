@@ -10,9 +10,10 @@ from pathlib import Path
 
 from clusterctl.node.facts.report import deadline
 from clusterctl.node.jobs import processes
-from clusterctl.node.jobs.folder import all_jobs, text_in
+from clusterctl.node.jobs.folder import all_jobs
 from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.node.procfs import read_stat
+from clusterctl.node.untrusted import text_in
 
 FIRST_PERSON = 1000  # user IDs below are those of the system's accounts
 SLURMS = "slurmstepd"  # starts the tasks of a step

@@ -50,12 +50,15 @@ from clusterctl.node.jobs.spec import (
 )
 from clusterctl.node.procfs import JOB_VARIABLE, boot_id, environ_of
 from clusterctl.node.record import RecordError, from_json, to_json
+from clusterctl.node.untrusted import text_in
 
 # Dumps of PyTorch's Flight Recorder, on the node of their rank, whose number follows.
 DUMP_PREFIX = "/tmp/clusterctl.{job_id}.flight."
 DUMP = re.compile(r"clusterctl\.([\w-]+)\.flight\.(\d{1,9})")
-JOBS = Path.home() / ".clusterctl" / "jobs"
-CODE = Path.home() / ".clusterctl" / "code"  # programs shipped by `train --script`, on every node
+# Not Path.home(): clusterctl imports this module, too, and its user may have no home folder.
+_OWN = Path(os.path.expanduser("~"), ".clusterctl")  # noqa: PTH111
+JOBS = _OWN / "jobs"
+CODE = _OWN / "code"  # programs shipped by `train --script`, on every node
 # mpirun's launch agent on every node (start_daemon.py), below the home folder.
 START_DAEMON_PATH = ".clusterctl/start_daemon.py"
 # Put into the folder of a shipped program once all of it is there: inode and time of change of each
@@ -120,14 +123,6 @@ def stamp_of(path: Path) -> str:
     except OSError:
         return ""
     return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
-
-
-def text_in(path: Path) -> str:
-    """Return the text of a file; empty if it cannot be read."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def value_in(text: str, empty: Any) -> Any:

@@ -7,8 +7,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from clusterctl.node.jobs.folder import JOBS, JobFolder, all_jobs, text_in
+from clusterctl.node.jobs.folder import JOBS, JobFolder, all_jobs
 from clusterctl.node.jobs.spec import JobRecord
+from clusterctl.node.untrusted import text_in
 
 
 @dataclass(frozen=True)

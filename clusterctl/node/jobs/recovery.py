@@ -19,16 +19,9 @@ from pathlib import Path
 from clusterctl.node.framed import FramedCommand
 from clusterctl.node.guard.clock import GuardFiles
 from clusterctl.node.jobs import processes
-from clusterctl.node.jobs.folder import (
-    CODE,
-    JOBS,
-    LIST_SHIPPED,
-    RUNNER_FILE,
-    JobFolder,
-    text_in,
-    value_in,
-)
+from clusterctl.node.jobs.folder import CODE, JOBS, LIST_SHIPPED, RUNNER_FILE, JobFolder, value_in
 from clusterctl.node.jobs.spec import JobSpec
+from clusterctl.node.untrusted import text_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -29,11 +29,11 @@ from clusterctl.node.jobs.folder import (
     SHIPPED,
     JobFolder,
     all_jobs,
-    text_in,
 )
 from clusterctl.node.jobs.spec import SERVE
 from clusterctl.node.record import RecordError, from_json, to_json
 from clusterctl.node.relay.protect import OF_HOME, protected, why_needed
+from clusterctl.node.untrusted import text_in
 
 FETCHED = "fetched.json"  # in the job's folder: what `note_fetched` was given
 CHECKPOINTS, MODEL, FILES = "checkpoints", "model", "files"
