@@ -225,15 +225,14 @@ def _show(found: Explanation) -> None:
             output.line("Only consequences are in this log: something else failed before them.")
         _show_finding(lead)
         _show_unknown(
-            "Not certain: these lines stand before it, are not in the catalogue, and may be the "
-            "cause:",
-            found.unknown_before,
+            "Not certain: these lines are not in the catalogue, and may be the cause:",
+            found.possible_causes,
         )
-        if found.symptoms_before:
-            first = found.symptoms_before[0]
+        if found.other_errors:
+            first = found.other_errors[0]
             output.line(
-                f"Not certain: {first.signature.id}, {_where(first)}, stands before it, and both "
-                "may have another cause."
+                f"Not certain: {first.signature.id}, {_where(first)}, failed, too, and both may "
+                "have another cause."
             )
     _show_firsts(found)
     after = [
@@ -256,7 +255,7 @@ def _show(found: Explanation) -> None:
         if len(rows) > SHOWN:
             output.line(f"  and {len(rows) - SHOWN} more (--json has all)")
     if lead:
-        rest = [one for one in found.unknown if one not in found.unknown_before]
+        rest = [one for one in found.unknown if one not in found.possible_causes]
         _show_unknown("Not in the catalogue, and not explained:", rest)
     harmless = found.of(Role.HARMLESS)
     if harmless:

@@ -20,6 +20,7 @@ from clusterctl.explain.explanation import (
     UnknownError,
     by_words,
     is_cause,
+    with_evidence,
 )
 from clusterctl.explain.failing import (
     LineKind,
@@ -139,7 +140,7 @@ def _unwrapped(data: bytes, origin: str, found: Explanation) -> Explanation | No
                 for one in other.findings
             )
             failing = (replace(one, line=of_line[one.line]) for one in other.failing)
-            return Explanation(tuple(findings), tuple(failing), found.lines)
+            return Explanation(tuple(with_evidence(tuple(findings))), tuple(failing), found.lines)
     return None
 
 
@@ -237,7 +238,7 @@ class _Reader:
             counted = [_as_warning(one) for one in counted]
             handled = {LineKind.EXCEPTION: LineKind.DOUBTFUL}
             ordered = [replace(one, kind=handled.get(one.kind, one.kind)) for one in ordered]
-        return Explanation(tuple(counted), tuple(ordered), self._line)
+        return Explanation(tuple(with_evidence(counted)), tuple(ordered), self._line)
 
     def _at_end(self, one: UnknownError) -> UnknownError:
         """Mark a doubtful line at the end of the log, with no sign of progress after it."""
@@ -345,7 +346,7 @@ class _Reader:
         for one in shape.signatures:
             said = following(lines, number, one.lines) if one.lines > 1 else [(0, clean(text))]
             matched = self._matched(one, said, text, lines, number)
-            if matched:
+            if matched and one.role is not Role.FACT:
                 shape.finding = (self._part, one.id)
                 self._cover(text, said[matched - 1][0])
                 return
@@ -416,8 +417,7 @@ class _Reader:
         firsts = (first_match(body[at:]) for at in range(len(body)))
         # A harmless line of another program may stand between the rules by chance.
         is_known = any(
-            one and (one.role is not Role.HARMLESS or one.id.startswith(("mpi.", "pmix.")))
-            for one in firsts
+            one and (one.role.is_failure or one.id.startswith(("mpi.", "pmix."))) for one in firsts
         )
         if is_known:
             self._cover(text, said[ends][0])
@@ -569,7 +569,7 @@ class _Reader:
                 # cause there, such as the end of the process, does not explain it.
                 is_others = at > 1 and one.role is not Role.ROOT and not _FIELD.match(line)
                 is_others = is_others or (one.generic and beside)
-                if is_its and one.role is not Role.HARMLESS and not is_others:
+                if is_its and one.role.is_failure and not is_others:
                     return
         number += said[after][0]
         line_number = self._line + 1 + said[after][0]
@@ -584,7 +584,7 @@ def _may_be_handled(one: LogFinding | UnknownError) -> bool:
         return not one.fatal and one.kind is not LineKind.END
     known = one.signature
     is_exception = known.generic and bool(one.raised_at) and not one.ranks
-    return is_exception or known.role is Role.HARMLESS or known.severity is not Severity.ERROR
+    return is_exception or not known.role.is_failure or known.severity is not Severity.ERROR
 
 
 def _is_about(text: str, hosts: frozenset[str]) -> bool:

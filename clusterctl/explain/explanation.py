@@ -34,7 +34,8 @@ class LogFinding:
     of matching lines. `ranks` and `hosts` are those that the lines name. `origin` names the log,
     and `part` the file in it that a line `==> file <==` begins. `time` is the line's time stamp or
     the last one before it, `MM-DD hh:mm:ss`, or empty. `lines` are the first matching lines.
-    `raised_at` is where Python raised the exception: `file:line, in function`, or empty.
+    `raised_at` is where Python raised the exception: `file:line, in function`, or empty. `shown`
+    has the findings of the same log that show which alternatives of the cause are true.
     """
 
     signature: Signature
@@ -49,22 +50,27 @@ class LogFinding:
     time: str = ""
     lines: tuple[int, ...] = ()
     raised_at: str = ""
+    shown: Mapping[str, LogFinding] = field(default_factory=dict)
 
     @property
     def cause(self) -> str:
-        """The signature's cause, with the values from the log, and what the words name."""
+        """The signature's cause, with values from the log, what its words name, and the facts."""
         reason = self._reason
+        facts = dict.fromkeys(one.cause for one in self.shown.values())
         own = self._filled(self.signature.cause)
-        return f"{own.rstrip('.: ')}. That is: {reason.cause}" if reason else own
+        own = f"{own.rstrip('.: ')}. That is: {reason.cause}" if reason else own
+        return f"{own}. In this log: {'; '.join(facts)}" if facts else own
 
     @property
     def remedies(self) -> tuple[tuple[str, str], ...]:
         """Alternatives of the cause, each with its remedy; one without a name if it is alone.
 
+        Those that another line shows to be true come first, with that line.
         Of a message that quotes a reason, what it advises and the steps for that reason come first;
         advice that takes something away comes last.
         """
-        own = tuple((self._filled(when), self._filled(do)) for when, do in self.signature.remedies)
+        ordered = sorted(self.signature.remedies, key=lambda both: both[0] not in self.shown)
+        own = tuple((self._alternative(when), self._filled(do)) for when, do in ordered)
         reason = self._reason
         advice = self.values.get("advised", "")
         advised = (("", f"the message itself advises: {advice}"),) if advice else ()
@@ -86,9 +92,19 @@ class LogFinding:
         return known_of(reason, (Role.ROOT,)) or by_words(reason)
 
     @property
+    def gives_no_reason(self) -> bool:
+        """Whether it quotes a message whose words say only that something failed."""
+        return self.signature.generic and "error" in self.values and self._reason is None
+
+    @property
     def remedy(self) -> str:
         """The remedies as text, a line for each alternative."""
         return "\n".join(f"{when}: {do}" if when else do for when, do in self.remedies)
+
+    def _alternative(self, when: str) -> str:
+        fact = self.shown.get(when)
+        told = f" (line {fact.line} shows it)" if fact else ""
+        return self._filled(when) + told
 
     def _filled(self, template: str) -> str:
         words = _Words({**self.signature.defaults, **self.values})
@@ -248,7 +264,19 @@ class Explanation:
             peers.sort(key=lambda one: one.time)
         first = next((one for one in peers if not _yields(one, peers)), peers[0])
         named = (one for one in self.of(Role.ROOT) if _names(first, one))
-        return next(named, first)
+        return next(named, None) or self._said_before(first) or first
+
+    def _said_before(self, cause: LogFinding) -> LogFinding | None:
+        """The first symptom before a cause that gives a reason, if the cause's words give none."""
+        if not (is_cause(cause) and cause.gives_no_reason):
+            return None
+        before = (
+            one
+            for one in self.of(Role.SYMPTOM)
+            if log_of(one) == log_of(cause) and one.line < cause.line
+        )
+        errors = (one for one in before if one.signature.severity is Severity.ERROR)
+        return next((one for one in errors if one._reason), None)
 
     @functools.cached_property
     def lead(self) -> LogFinding | None:
@@ -259,11 +287,18 @@ class Explanation:
         time stamps counts, or that of the first log if one has no time stamps. It is None if
         nothing is known to be wrong. It is also None if there is no root that is an error, and the
         log has an exception that is not in the catalogue, or another unknown failing line before
-        that finding: then the unknown line is the most likely cause.
+        that finding: then the unknown line is the most likely cause. So it is before a root whose
+        words give no reason, if its own do.
         """
         first = self._first
-        if first is None or is_cause(first):
-            return first
+        if first is None:
+            return None
+        if is_cause(first):
+            before = (one for one in self.failing if one.fatal and _is_before(one, first))
+            is_told = first.gives_no_reason and any(
+                one.by_words and not is_wrapper(one.message) for one in before
+            )
+            return None if is_told else first
         hides = [LineKind.EXCEPTION, LineKind.FAILING]
         if first.signature.role is not Role.SYMPTOM:
             hides.append(LineKind.DOUBTFUL)
@@ -301,35 +336,50 @@ class Explanation:
         return tuple(sorted(found, key=lambda one: (one in followers, one.is_vague)))
 
     @property
-    def unknown_before(self) -> tuple[UnknownError, ...]:
-        """The unknown lines of the lead's log that stand before it. Any may be the cause."""
+    def possible_causes(self) -> tuple[UnknownError, ...]:
+        """The unknown lines of the lead's log that stand before it. Any may be the cause.
+
+        So may one after a root of a general kind, if its words name a reason.
+        """
         lead = self.lead
+        is_general = lead is not None and is_cause(lead) and lead.signature.generic
         return tuple(
             one
             for one in self.failing
             if lead
-            and _is_before(one, lead)
+            and (
+                _is_before(one, lead)
+                or (is_general and log_of(one) == log_of(lead) and not one.is_vague)
+            )
             and not reports_other(one.message)
-            and (one.fatal or (one.kind is LineKind.DOUBTFUL and lead.line - one.line <= NEAR))
+            and (one.fatal or (one.kind is LineKind.DOUBTFUL and 0 <= lead.line - one.line <= NEAR))
         )
 
     @property
-    def symptoms_before(self) -> tuple[LogFinding, ...]:
-        """The symptoms before the lead of which one may be the cause.
+    def other_errors(self) -> tuple[LogFinding, ...]:
+        """The errors of the lead's log with which it may have a cause in common.
 
-        That is so if it or they are generic, or if the lead's signature yields to them.
-        One that quotes the lead as its reason is no other cause.
+        Beside a cause of a general kind that is each root and symptom, else a symptom before it
+        that is of a general kind or to which the lead's signature yields. One that quotes the lead
+        as its reason is none.
         """
         lead = self.lead
         return tuple(
             one
-            for one in self.of(Role.SYMPTOM)
+            for one in (*self.of(Role.SYMPTOM), *self.of(Role.ROOT))
             if lead
             and is_cause(lead)
-            and (lead.signature.generic or one.signature.generic or _names(lead, one))
+            and one is not lead
+            and (
+                lead.signature.generic
+                or (
+                    one.signature.role is Role.SYMPTOM
+                    and (one.signature.generic or _names(lead, one))
+                    and one.line < lead.line
+                )
+            )
             and one.signature.severity is Severity.ERROR
             and log_of(one) == log_of(lead)
-            and one.line < lead.line
             and (one._reason is None or one._reason.signature.id != lead.signature.id)
         )
 
@@ -357,7 +407,7 @@ class Explanation:
         """Whether the lead is a cause by itself, and no other error may be the cause of it."""
         lead = self.lead
         is_root = lead is not None and lead.signature.role is Role.ROOT
-        return is_root and not self.unknown_before and not self.symptoms_before
+        return is_root and not self.possible_causes and not self.other_errors
 
     @property
     def exit_without_error(self) -> str:
@@ -365,7 +415,7 @@ class Explanation:
 
         mpirun names the first rank that ended. It may be a victim only if another failed.
         """
-        bad = [one for one in self.findings if one.signature.role is not Role.HARMLESS]
+        bad = [one for one in self.findings if one.signature.role.is_failure]
         if self.failing or not {one.signature.id for one in bad} <= _MPIRUN_ENDS:
             return ""
         ended = [one.values for one in bad if "code" in one.values]
@@ -379,13 +429,27 @@ class Explanation:
         """ERROR, WARNING, or INFO if no line reports a failure."""
         if any(one.fatal or one.kind is LineKind.END for one in self.failing):
             return Severity.ERROR
-        bad = (
-            one.signature.severity
-            for one in self.findings
-            if one.signature.role is not Role.HARMLESS
-        )
+        bad = (one.signature.severity for one in self.findings if one.signature.role.is_failure)
         least = Severity.WARNING if self.failing else Severity.INFO
         return min((*bad, least), key=_SEVERITIES.index)
+
+
+def with_evidence(found: Sequence[LogFinding]) -> list[LogFinding]:
+    """Return the findings of a log, each with those that show which alternatives are true."""
+    return [
+        replace(
+            one,
+            shown={
+                when: other
+                for when, name in one.signature.evidence.items()
+                for other in reversed(found)
+                if fnmatchcase(other.signature.id, name)
+            },
+        )
+        if one.signature.evidence
+        else one
+        for one in found
+    ]
 
 
 def is_cause(one: LogFinding) -> bool:

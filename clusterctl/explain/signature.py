@@ -17,6 +17,12 @@ class Role(Enum):
     SYMPTOM = "symptom"  # a first sign; its cause may be missing in the log
     CONSEQUENCE = "consequence"  # something else failed before
     HARMLESS = "harmless"  # looks like an error and is none
+    FACT = "fact"  # no error, and tells causes of other lines apart
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether a line of this role reports that something failed."""
+        return self not in (Role.HARMLESS, Role.FACT)
 
 
 # Words for what any signature may name, and the log may not have.
@@ -33,8 +39,10 @@ class Signature:
     `name`.
 
     `remedies` are pairs of an alternative of the cause and its remedy; the alternative is empty if
-    there is only one. `source` says where the text and its meaning come from. `mistaken_for` is a
-    wrong cause that people assume. `samples` are log lines that the pattern matches.
+    there is only one. `evidence` has, for an alternative, the id of the finding that shows that it
+    is the true one, in which `*` stands for any text; mostly a fact's. `source` says where the text
+    and its meaning come from. `mistaken_for` is a wrong cause that people assume. `samples` are log
+    lines that the pattern matches.
 
     `retries` is set if the program tries again by itself after such a line: what is in a later line
     once that has worked. If the line names an object such as `pod/a`, the later one has to, too.
@@ -62,6 +70,7 @@ class Signature:
     generic: bool = False
     retries: str = ""
     yields_to: tuple[str, ...] = ()
+    evidence: Mapping[str, str] = field(default_factory=dict)
     meanings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
     hook: Callable[[str], Mapping[str, str] | None] | None = None

@@ -12,7 +12,7 @@ from ahocorasick_rs import BytesAhoCorasick, Implementation
 from clusterctl.explain.catalogue import catalogue
 from clusterctl.explain.failing import marks
 from clusterctl.explain.lines import CHAINED, LONGEST_LINE, TRACEBACK
-from clusterctl.explain.signature import Signature, literals
+from clusterctl.explain.signature import Role, Signature, literals
 
 # Characters of a line that are kept for a finding, and before the match in a longer one.
 SHOWN, _BEFORE = 600, 40
@@ -123,7 +123,7 @@ def texts_by_line(
 def first_match(lines: Sequence[str]) -> Signature | None:
     """Return the first signature of the catalogue that matches the first of the lines, or None."""
     hits = table().hits(lines[0].encode(), Search.ALL)
-    some = table().named(hit[0] for hit in hits)
+    some = (one for one in table().named(hit[0] for hit in hits) if one.role is not Role.FACT)
     return next(
         (one for one in some if compiled(one.pattern).search("\n".join(lines[: one.lines]))), None
     )

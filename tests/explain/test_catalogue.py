@@ -90,6 +90,10 @@ def test_an_own_signature_replaces_the_shipped_one_with_its_id(signatures, tmp_p
             "pattern: path is the name of a text of the file, too",
         ),
         (("source =", "hook = 'os.system'\nsource ="), "hook: 'os.system' is not one of"),
+        (
+            ("source =", "evidence = { quota = 'fact.snap' }\nsource ="),
+            "evidence: the remedy has no alternative 'quota'",
+        ),
     ],
 )
 def test_a_mistake_is_told_with_file_and_key(signatures, tmp_path, capsys, change, key):

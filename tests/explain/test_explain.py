@@ -172,8 +172,33 @@ def test_every_alternative_fills_in_what_the_texts_name():
             assert one.hook or named <= groups, f"{one.id}: {named - groups} in {branch}"
         words = (word for meaning in one.meanings.values() for word in meaning.values())
         assert not [word for word in words if re.search(r"\{\w+\}", word)], one.id
-        for other in one.yields_to:
+        for other in (*one.yields_to, *one.evidence.values()):
             assert any(fnmatch(known.id, other) for known in catalogue()), (one.id, other)
+
+
+def test_a_line_that_shows_which_alternative_is_true_puts_it_first():
+    set_to = "n1:7:9 [0] NCCL INFO NCCL_GRAPH_FILE set by environment to /opt/graph.xml\n"
+    warns = "n1:7:9 [0] graph/search.cc:703 NCCL WARN XML Import Channel : dev 1 not found.\n"
+    alone = explain([warns]).lead.remedies
+    found = explain([f"{warns}{set_to}"])
+    when, do = found.lead.remedies[0]
+    assert when == "NCCL_GRAPH_FILE is set (line 2 shows it)"
+    assert do == alone[0][1] and len(found.lead.remedies) == len(alone)
+    assert found.lead.cause.endswith("In this log: NCCL_GRAPH_FILE is /opt/graph.xml")
+    bridge = "n1:7:9 [0] NCCL INFO Bootstrap : Using [0]docker0:172.18.0.1<0>\n"
+    refused = "n1:7:9 [0] NCCL WARN Connect to 172.18.0.1<51577> failed : Connection refused\n"
+    assert "docker0 (172.18.0.1)" in explain([f"{bridge}{refused}"]).lead.cause
+
+
+def test_a_line_that_only_tells_alternatives_apart_is_no_failure_and_is_not_shown(tmp_path, capsys):
+    log = tmp_path / "log"
+    log.write_text("SecureBoot enabled\n\tKernel driver in use: vfio-pci\n")
+    assert run_command(cli, ["explain", str(log)]) == 0
+    shown = capsys.readouterr().out
+    assert "nothing that this catalogue knows" in shown and "fact." not in shown
+    failing = "modprobe: ERROR: could not insert 'nvidia': Unknown symbol in module\n"
+    fact_too = f"srun: error: pyxis: {failing}"
+    assert explain([fact_too]).lead.signature.id == "kernel.module-refused"
 
 
 def test_each_sample_is_found_by_its_signature_and_no_other_first():
@@ -181,8 +206,11 @@ def test_each_sample_is_found_by_its_signature_and_no_other_first():
         assert one.samples, one.id
         for text in one.samples:
             found = explain([text]).findings
-            first = [other.signature.id for other in found if other.line == found[0].line]
+            at = [other for other in found if other.line == found[0].line]
+            first = [other.signature.id for other in at if other.signature.role is one.role]
             assert first == [one.id], (one.id, text)
+            failing = {other.signature.id for other in at if other.signature.role.is_failure}
+            assert one.role is Role.FACT or failing <= {one.id}, (one.id, text)
 
 
 def test_few_signatures_are_searched_by_a_text_of_very_many_lines():

@@ -165,6 +165,26 @@ def test_a_message_of_a_known_form_is_explained_by_its_words_too():
     assert lead.remedies[0][1].startswith("what holds it")
 
 
+def test_a_line_with_a_reason_goes_before_a_known_form_that_gives_none():
+    """The last words of a daemon often name only the part of it that did not start."""
+    reason = "error: open /var/log/jobs: Permission denied\n"
+    ends = "fatal: failed to initialize quux plugin\n"
+    daemon = "Apr  9 13:02:41 n1 slurmctld[7]: "
+    lead = explain([f"{daemon}{reason}{daemon}{ends}"]).lead
+    assert lead and "open /var/log/jobs" in lead.cause
+    found = explain([f"quux: {reason}slurmctld: {ends}"])
+    assert found.lead is None and "open /var/log/jobs" in found.unknown[0].text
+    both = explain([f"{daemon}{reason}{daemon}fatal: chdir(/x): No such file or directory\n"])
+    assert both.lead and "chdir(/x)" in both.lead.cause and not both.is_certain
+
+
+def test_a_cause_of_a_general_kind_is_not_certain_beside_another_failure():
+    general = "slurmctld: fatal: cannot find the widget plugin quux\n"
+    assert explain([general]).is_certain
+    for after in ("mount: /data: permission denied\n", "quux: error: no space left on /data\n"):
+        assert not explain([f"{general}{after}"]).is_certain, after
+
+
 def test_advice_that_takes_something_away_is_not_the_first_step(tmp_path, capsys):
     told = "the widget is already mounted. Please {} the old one."
     for verb, is_first in (("name", True), ("remove", False)):
@@ -344,7 +364,7 @@ def test_what_a_program_left_out_is_not_why_it_was_killed():
     log = "ERROR corrupt a.jpg, skipped\nstep 1 loss 0.3\nstep 2 loss 0.2\nKilled\n"
     found = explain([log])
     assert found.lead and found.lead.signature.id == "system.killed"
-    assert not found.unknown_before, found
+    assert not found.possible_causes, found
 
 
 def test_a_doubtful_line_is_no_error_where_the_program_went_on():

@@ -40,6 +40,7 @@ _KEYS: Mapping[str, tuple[type, ...]] = {
     "generic": (bool,),
     "retries": (str,),
     "yields_to": (list,),
+    "evidence": (dict,),
     "meanings": (dict,),
     "defaults": (dict,),
     "hook": (str,),
@@ -176,8 +177,9 @@ def _signature(row: Mapping[str, Any], texts: Mapping[str, str]) -> Signature:
     Raises _Invalid.
     """
     _typed(row, _KEYS)
+    is_fact = row.get("role") == Role.FACT.value
     for key in _REQUIRED:
-        if not row.get(key):
+        if not row.get(key) and not (is_fact and key == "remedy"):
             raise _Invalid(f"{key}: is missing")
 
     def text(key: str, value: Any) -> str:
@@ -187,11 +189,14 @@ def _signature(row: Mapping[str, Any], texts: Mapping[str, str]) -> Signature:
             value = value.replace(f"{{{name}}}", inserted)
         return value
 
-    pattern, remedy = row["pattern"], row["remedy"]
+    pattern, remedy = row["pattern"], row.get("remedy", "")
     groups = re.findall(r"\(\?P<(\w+?)[2-9]*>", str(pattern))
     if twice := texts.keys() & groups:
         raise _Invalid(f"pattern: {min(twice)} is the name of a text of the file, too")
     alternatives = remedy if isinstance(remedy, dict) else {"": remedy}
+    evidence = _strings("evidence", row.get("evidence", {}))
+    if unknown := evidence.keys() - alternatives.keys():
+        raise _Invalid(f"evidence: the remedy has no alternative {min(unknown)!r}")
     return Signature(
         id=row["id"],
         pattern="|".join(
@@ -209,6 +214,7 @@ def _signature(row: Mapping[str, Any], texts: Mapping[str, str]) -> Signature:
         generic=row.get("generic", False),
         retries=text("retries", row.get("retries", "")),
         yields_to=tuple(text("yields_to", one) for one in row.get("yields_to", ())),
+        evidence=evidence,
         meanings={
             group: {
                 value: text(f"meanings.{group}", word)
