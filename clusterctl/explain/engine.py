@@ -43,6 +43,7 @@ from clusterctl.explain.lines import (
     clean,
     following,
     is_beside,
+    is_near,
     is_source,
     place_of,
     raised_at,
@@ -50,7 +51,7 @@ from clusterctl.explain.lines import (
     text_of,
     time_of,
 )
-from clusterctl.explain.message import MOST_READ, advice_of, is_bare, message_of
+from clusterctl.explain.message import MOST_READ, advice_of, is_bare, is_guess, message_of
 from clusterctl.explain.signature import Role, Signature
 from clusterctl.explain.table import (
     SHOWN,
@@ -464,6 +465,10 @@ class _Reader:
         if not match or (one.generic and is_beside(lines, number)):
             return 0
         if one.lines == 1 and is_source(lines, number):
+            return 0
+        if is_guess(said[0][1], match.start()):
+            return 0
+        if one.near and not is_near(one.near, lines, number):
             return 0
         if one.role is Role.HARMLESS and one.lines == 1:
             rest = f"{block[: match.start()]}-{block[match.end() :]}"

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from clusterctl.domain.findings import Severity
-from clusterctl.explain.catalogue import libraries, wordings
+from clusterctl.explain.catalogue import libraries, settings, wordings
 from clusterctl.explain.failing import LineKind
 from clusterctl.explain.lines import NEAR
 from clusterctl.explain.message import (
+    GUESSES,
     is_harmless,
     is_wrapper,
     lost_peer,
@@ -74,8 +75,17 @@ class LogFinding:
         reason = self._reason
         advice = self.values.get("advised", "")
         advised = (("", f"the message itself advises: {advice}"),) if advice else ()
-        steps = (*(reason.remedies if reason else ()), *own)
+        steps = (*(reason.remedies if reason else ()), *own, *self._settings)
         return (*advised, *steps) if is_harmless(advice) else (*steps, *advised)
+
+    @property
+    def _settings(self) -> tuple[tuple[str, str], ...]:
+        """Where the daemon's settings are that wrote a line known by its form or words only."""
+        one = self.signature
+        is_general = one.generic or one.id.startswith("words.")
+        names = _PROGRAM.findall(self.text) if is_general else ()
+        known = next((settings()[name] for name in names if name in settings()), "")
+        return (("its settings", known),) if known else ()
 
     @functools.cached_property
     def _reason(self) -> LogFinding | None:
@@ -113,6 +123,10 @@ class LogFinding:
         if "object" not in words:
             template = template.replace(" ({object})", "").replace(": {object}", "")
         return template.format_map(words)
+
+
+# The daemon that wrote a line of the system's log: `dockerd[6317]: `.
+_PROGRAM = re.compile(r"(?:^|\s)([A-Za-z][\w.-]*?)(?:-current|\.service)?(?:\[\d+\])?: ")
 
 
 @dataclass(frozen=True)
@@ -157,13 +171,6 @@ class UnknownError:
         return by_words(self.message, self.line, self.text)
 
 
-_GUESSES = re.compile(
-    r"(?i:\bthere (?:are|may be|can be) .{0,30}(?:causes|reasons)\b"
-    r"|\b(?:this|it) (?:can|may|might|could) (?:happen|be)\b"
-    r"|\b(?:possible|potential|common|likely) (?:root )?(?:causes?|reasons?)\b)"
-)
-
-
 def by_words(message: str, line: int = 0, text: str = "") -> LogFinding | None:
     """Return the kind of failure that the words of a message name, or None.
 
@@ -171,7 +178,7 @@ def by_words(message: str, line: int = 0, text: str = "") -> LogFinding | None:
     comes after words that begin guesses is left out. The number of an error of a library counts
     before the words, which may mean something else there.
     """
-    message = _GUESSES.split(message)[0] or message
+    message = GUESSES.split(message)[0] or message
     if known := _by_code(message, line, text):
         return known
     for part in dict.fromkeys((_innermost(message), message)):

@@ -131,13 +131,56 @@ def mpi_message(block: str) -> Mapping[str, str] | None:
     return framed_text(block) if is_error else None
 
 
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:4])
+
+
+def offered_versions(text: str) -> Mapping[str, str] | None:
+    """Return `why` and `do` of a version that pip does not find, by the versions that it names."""
+    found = re.search(r"==(\d[\w.+]*).*\(from versions: ([^)\n]*)", text)
+    if not found:
+        return None
+    wanted = _number(found[1])
+    offered = [_number(one) for one in found[2].split(", ")]
+    if all(one > wanted for one in offered):
+        return {
+            "why": f"all that it is offered, from {found[2].split(', ')[0]} on, are newer, so that "
+            "this Python is newer than what that version was built for",
+            "do": "an older Python for it (conda create -n NAME python=3.10), or one of the "
+            "versions that it lists",
+        }
+    if all(one < wanted for one in offered):
+        return {
+            "why": "all that it is offered are older, so that this Python (or pip, or the system's "
+            "glibc) is too old for that version, or the version does not exist",
+            "do": "a newer Python, and `python -m pip install -U pip`; or one of the versions that "
+            "it lists",
+        }
+    return {
+        "why": "it lists older and newer ones, so that this one has no file for it, was "
+        "withdrawn, or does not exist",
+        "do": "one of the versions that it lists",
+    }
+
+
+def batch_product(text: str) -> Mapping[str, str]:
+    """Return the product `unit` of micro batch and ranks of DeepSpeed's message, and `fits`: how
+    the batch size stands to it."""
+    batch, micro, _, size = map(int, re.findall(r"\d+", text.partition("world_size")[2])[:4])
+    unit = micro * size
+    fits = "" if batch % unit == 0 else f"; {batch} is no multiple of {micro} times {size} at all"
+    return {"unit": str(unit), "fits": fits}
+
+
 HOOKS: Mapping[str, Callable[[str], Mapping[str, str] | None]] = {
     one.__name__: one
     for one in (
+        batch_product,
         framed_text,
         horovod_framework,
         horovod_framework_named,
         mpi_message,
+        offered_versions,
         stall,
         stall_diverged,
     )

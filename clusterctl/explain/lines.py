@@ -12,7 +12,8 @@ LONGEST_LINE = 4000
 TRACEBACK = "Traceback (most recent call last)"
 # Python prints one of these between two tracebacks of a chain of exceptions.
 CHAINED = ("During handling of the above exception", "was the direct cause of the following")
-# Lines before the lead in which a doubtful line makes it uncertain.
+# Lines before the lead in which a doubtful line makes it uncertain, and on each side of a line in
+# which is read what else tells its cause.
 NEAR = 40
 # `tail` and `head` print this before each of several files.
 FILE = re.compile(r"^==> (?P<name>.+) <==$")
@@ -152,6 +153,12 @@ def is_beside(lines: Sequence[bytes], number: int) -> bool:
     return bool(ignored) or any(
         CHAINED[0].encode() in line for line in lines[number + 1 : number + 4]
     )
+
+
+def is_near(pattern: str, lines: Sequence[bytes], number: int) -> bool:
+    """Return whether a pattern is found in a line, or in one of the NEAR lines on each side."""
+    around = b"\n".join(lines[max(0, number - NEAR) : number + NEAR + 1])
+    return re.search(pattern, around.decode(errors="replace"), re.ASCII) is not None
 
 
 def text_of(line: bytes) -> str:

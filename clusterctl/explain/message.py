@@ -127,13 +127,28 @@ def is_harmless(advice: str) -> bool:
     return not _TAKES_AWAY.search(advice)
 
 
+# Words that begin guesses at a cause, which are no evidence.
+GUESSES = re.compile(
+    r"(?i:\bthere (?:are|may be|can be) .{0,30}(?:causes|reasons)\b"
+    r"|\b(?:this|it) (?:can|may|might|could) (?:happen|be)\b"
+    r"|\b(?:possible|potential|common|likely) (?:root )?(?:causes?|reasons?)\b)"
+)
+
+
+def is_guess(message: str, at: int) -> bool:
+    """Return whether what stands at an index of a message is part of a sentence that guesses."""
+    guess = GUESSES.search(message[:at])
+    return guess is not None and not re.search(r"[.!?:] ", message[guess.end() : at])
+
+
 # Lines that report only that something else failed.
 _WRAPPER = re.compile(
     r"CalledProcessError|returned non-?zero|ChildFailedError|RayTaskError|Exception in thread"
     r"|Error walking|\b400 Bad Request|Unexpected error while running command|^\s*raise \w"
     r"|\"(?:level|severity|levelname)\": ?\"\w+\",?$|could not be loaded|^FAILED(?: \(|: )"
     r"|Exception while |Error executing process|terminated with an error exit status"
-    r"|(?:UNREACHABLE|FAILED)! => \{$"
+    r"|(?:UNREACHABLE|FAILED)! => \{$|^(?:Status|Reason|State|Last State|Phase): +\w+$"
+    r"|\.\.\. error$|\b\d+ error\(s\) occurred:$"
 )
 
 

@@ -85,16 +85,21 @@ def _as_boto(line: str, after: str) -> str:
     return f"{line[: found.start()]} {said} operation: {part.get('message', '').strip()}"
 
 
+# Quotes that a text processor or a page made of plain ones.
+_PLAIN_QUOTES = str.maketrans("“”„‘’", '"""\'\'')
+
+
 def unescaped(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
     """Yield the log without the escapes of JSON and of addresses, as `joined` does.
 
-    A text within JSON has its line ends as `\\n`, and an address has `%20` for a space. An error of
-    AWS is written as boto writes it. Nothing is yielded if the log has none of these.
+    A text within JSON has its line ends as `\\n`, and an address has `%20` for a space. Quotes are
+    plain. An error of AWS is written as boto writes it. Nothing is yielded if the log has none of
+    these.
     """
     text: list[str] = []
     numbers: list[int] = []
     for number, line in enumerate(lines):
-        plain = unquote(line) if "%20" in line else line
+        plain = (unquote(line) if "%20" in line else line).translate(_PLAIN_QUOTES)
         plain = _as_boto(plain, lines[number + 1] if number + 1 < len(lines) else "")
         parts = re.split(r"\\+n", plain) if "\\n" in plain else [plain]
         text += [re.sub(r"\\+([\"'/])", r"\1", part.replace("\\t", "\t")) for part in parts]

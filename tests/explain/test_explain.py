@@ -152,7 +152,7 @@ def test_no_space_left_is_not_always_a_full_disk(line, signature):
     [
         ("torch", "--launcher torchrun"),
         ("torchvision", "--launcher torchrun"),
-        ("PIL", "install PIL"),
+        ("PIL", "its package is Pillow"),
     ],
 )
 def test_a_module_that_is_not_there(module, remedy):

@@ -590,8 +590,8 @@ def test_a_message_that_is_broken_in_a_column_is_read_whole():
         "                    supported instance type.\n"
     )
     lead = explain([log]).lead
-    assert lead and lead.signature.id == "ec2.bad-parameter" and lead.line == 2
-    assert "groups are not supported by the 't3.xlarge' instance type" in lead.cause
+    assert lead and lead.signature.id == "ec2.parameter" and lead.line == 2
+    assert "instances of that type cannot be in a placement group" in lead.cause
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ _KEYS: Mapping[str, tuple[type, ...]] = {
     "mistaken_for": (str,),
     "lines": (int,),
     "generic": (bool,),
+    "near": (str,),
     "retries": (str,),
     "yields_to": (list,),
     "evidence": (dict,),
@@ -108,6 +109,12 @@ def libraries() -> tuple[Library, ...]:
             pattern = pattern.replace(f"{{{name}}}", data[name])
         found.append(Library(row["name"], pattern, row["says"], row["texts"], row["samples"]))
     return tuple(found)
+
+
+@functools.lru_cache(maxsize=1)
+def settings() -> Mapping[str, str]:
+    """Return, by a daemon's name, where its settings are and what tests them."""
+    return dict(read_toml(_CODES_FILE)["settings"])
 
 
 def own(folder: Path) -> list[Path]:
@@ -212,6 +219,7 @@ def _signature(row: Mapping[str, Any], texts: Mapping[str, str]) -> Signature:
         mistaken_for=text("mistaken_for", row.get("mistaken_for", "")),
         lines=row.get("lines", 1),
         generic=row.get("generic", False),
+        near=text("near", row.get("near", "")),
         retries=text("retries", row.get("retries", "")),
         yields_to=tuple(text("yields_to", one) for one in row.get("yields_to", ())),
         evidence=evidence,
@@ -251,10 +259,11 @@ def _one_of(key: str, name: str, values: Mapping[str, Any]) -> Any:
 
 def _check(one: Signature) -> None:
     """Raise _Invalid if a signature's pattern or texts cannot be used."""
-    try:
-        groups = re.compile(one.pattern, re.ASCII).groupindex
-    except re.error as error:
-        raise _Invalid(f"pattern of {one.id}: {error}") from None
+    for key, pattern in (("near", one.near), ("pattern", one.pattern)):
+        try:
+            groups = re.compile(pattern, re.ASCII).groupindex
+        except re.error as error:
+            raise _Invalid(f"{key} of {one.id}: {error}") from None
     try:
         literals(one.pattern)
     except (ValueError, IndexError) as error:

@@ -1,0 +1,122 @@
+"""What else a log shows beside the line of an error: it decides between the causes of one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.explain.engine import explain
+
+NO_TORCH = "ModuleNotFoundError: No module named 'torch'"
+PIP = "  Getting requirements to build wheel ... error"
+BATCH = (
+    "AssertionError: Check batch related parameters. train_batch_size is not equal to "
+    "micro_batch_per_gpu * gradient_acc_step * world_size {}"
+)
+TORCHRUN = "W0711 10:24:01 torch/distributed/elastic/multiprocessing/api.py:145] closing"
+FORKED = (
+    "RuntimeError: Cannot re-initialize CUDA in forked subprocess. Use the 'spawn' start method"
+)
+UNCLEAN = "protocol version mismatch -- is your shell clean?"
+
+
+def lead(*lines: str):
+    found = explain(["\n".join(lines) + "\n"]).lead
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("error", "other", "without", "with_it"),
+    [
+        (NO_TORCH, PIP, "python.no-torch", "pip.isolated-build"),
+        (BATCH.format("256 != 4 * 8 * 1"), TORCHRUN, "deepspeed.batch", "deepspeed.one-rank"),
+        (FORKED, "Exception in cell 3 of ipykernel", "torch.fork", "torch.fork-launcher"),
+        (UNCLEAN, 'opening: ssh -tt maple "sudo rsync"', "rsync.protocol", "rsync.terminal"),
+        (
+            "ValueError: Neither MPI nor Gloo support has been built.",
+            "Requirement already satisfied: horovod in /usr/lib/python3/dist-packages",
+            "horovod.mpi-unavailable",
+            "horovod.not-rebuilt",
+        ),
+    ],
+)
+def test_a_line_nearby_decides_between_the_causes_of_an_error(error, other, without, with_it):
+    assert lead("begin", error).signature.id == without
+    assert lead(other, error).signature.id == with_it
+    assert lead(error, other).signature.id == with_it
+    assert lead(other, *["step 1 of 2, all is well"] * 50, error).signature.id == without
+
+
+@pytest.mark.parametrize(
+    ("offered", "says"),
+    [
+        ("2.0.0, 2.0.1", "this Python is newer"),
+        ("1.0.0, 1.12.1", "is too old for that version"),
+        ("1.12.1, 2.0.0", "it lists older and newer ones"),
+    ],
+)
+def test_the_versions_that_pip_is_offered_say_in_which_direction_the_python_is_wrong(offered, says):
+    error = "ERROR: Could not find a version that satisfies the requirement torch==1.13.1"
+    assert says in lead(f"{error} (from versions: {offered})").cause
+
+
+def test_a_batch_size_that_fits_no_number_of_steps_is_named():
+    assert "256 is no multiple of 2 times 7" in lead(BATCH.format("256 != 2 * 18 * 7")).cause
+    found = lead(BATCH.format("16 != 2 * 1 * 4"))
+    assert "multiple" not in found.cause and "multiple of 8" in found.remedy
+
+
+def test_only_the_layer_that_differs_is_blamed():
+    error = (
+        "\tsize mismatch for {}: copying a param with shape torch.Size([{}]) from checkpoint, "
+        "the shape in current model is torch.Size([{}])."
+    )
+    head = "RuntimeError: Error(s) in loading state_dict for Net:"
+    tokens = error.format("encoder.embed_tokens.weight", "50264, 1024", "50265, 1024")
+    assert lead(head, tokens).signature.id == "torch.vocabulary"
+    classes = error.format("fc.weight", "1000, 2048", "10, 2048")
+    assert lead(head, classes).signature.id == "torch.classes"
+    width = error.format("encoder.embed_tokens.weight", "50264, 1024", "50264, 768")
+    assert lead(head, width).signature.id == "torch.size-mismatch"
+
+
+def test_what_a_message_guesses_is_no_evidence():
+    guess = "quux.WidgetError: a worker ended. This could be caused by a segmentation fault here."
+    found = explain([f"{guess}\n"])
+    assert [one.signature.id for one in found.findings] == []
+    assert found.unknown[0].text == guess
+    after = f"{guess} No space left on device\n"
+    assert [one.signature.id for one in explain([after]).findings] == ["system.no-space"]
+
+
+def test_quotes_that_a_page_has_made_typographic_are_read_as_plain_ones():
+    page = "IOError: Unable to create file (unable to lock file, errno = 37, error message = ‘{}’)"
+    assert lead(page.format("No locks available")).signature.id == "keras.h5-lock"
+
+
+def test_a_daemons_own_line_comes_before_what_systemd_says_of_its_unit():
+    own = "Nov 11 11:30:45 demo-0 chronyd[812]: Fatal error : Invalid syntax at line 3"
+    unit = (
+        "Nov 11 11:30:45 demo-0 systemd[1]: chronyd.service: Main process exited, code=exited, "
+        "status=1/FAILURE"
+    )
+    found = explain([f"{own}\n{unit}\n"])
+    assert found.lead is None and found.unknown[0].line == 1
+    words = found.unknown[0].by_words
+    assert words is not None and "its settings: /etc/chrony.conf" in words.remedy
+    assert lead(unit).signature.id == "systemd.unit"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_timeout"),
+    [
+        ("the widget did not start", False),
+        ("the widget did not start within 30 s", True),
+        ("the widget did not become ready after 5 attempts", True),
+        ("the widget did not respond", True),
+    ],
+)
+def test_what_did_not_start_has_not_timed_out_unless_a_time_is_named(text, is_timeout):
+    error = explain([f"quux: error: {text}\n"]).unknown[0]
+    found = error.by_words
+    assert (found is not None and found.signature.id == "words.timeout") == is_timeout
