@@ -322,7 +322,7 @@ def _open(scene: Scene) -> str:
         silence = f"it has shown no step{scene.since}"
     elif scene.silent_head and not scene.job.log and not scene.rows:
         silence = f"its output was not read: {called(scene.silent_head)}, which has it, is silent"
-    elif scene.job.log and not scene.has_made_steps:
+    elif scene.job.log and not (scene.has_made_steps or scene.job.log_is_older):
         silence = "it prints no steps"
     if scene.ranks and len(scene.ranks) == len(scene.waiting):
         return (
@@ -370,7 +370,9 @@ def not_seen(scene: Scene) -> Iterator[str]:
     if dark:
         why = dark[0].last.stack_error
         yield f"the stacks of {format_ranks([one.number for one in dark])}{why and f': {why}'}"
-    if not scene.job.log and not scene.rows:
+    if scene.job.log_is_older and not scene.rows:
+        yield "what its log had before: an earlier job may have written that"
+    elif not scene.job.log and not scene.rows:
         what = "it has written nothing" if scene.job.log_silent_s is not None else "none was found"
         yield f"its log and its metrics: {what}"
     if any(one.is_python for one in scene.ranks) or not scene.ranks:
