@@ -15,7 +15,7 @@ from clusterctl.diagnosis.rules.activity import signature
 from clusterctl.diagnosis.verdict import UNKNOWN, diagnose
 
 # Verdicts that calls in C may explain. Others name the cause already.
-OPEN = (UNKNOWN, "rank.apart", "rank.busy", "rank.unstarted")
+OPEN = (UNKNOWN, "rank.apart", "rank.busy", "rank.unstarted", "ranks.resting")
 
 
 def to_read(evidence: Evidence) -> list[Rank]:

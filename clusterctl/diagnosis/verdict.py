@@ -21,6 +21,7 @@ from clusterctl.diagnosis.progress import SILENT_STEPS
 from clusterctl.diagnosis.ranks import Rank, called, format_ranks, sees_nothing
 from clusterctl.diagnosis.rules.activity import (
     apart,
+    at_rest,
     differing,
     ended_ranks,
     held_up,
@@ -89,6 +90,7 @@ INFERRED = ("rank.missing", "ranks.none", "ranks.leftover", "launcher.", "daemon
 # A job that is younger and printed no step may still be at its start.
 YOUNG_S = 60.0
 HEALTHY, UNKNOWN, IDLE = "healthy", "unknown", "idle"
+HAS_ENDED = "a job by hand that has ended leaves only its log, read it: clusterctl explain FILE"
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Diagnosis:
 
     `check` is that of the finding that the verdict is made from, or one of `healthy`, `unknown`,
     `idle`, `queued`, `starting` and `ended`. `unseen` is what was not looked at, and
-    `next_step` what would settle it, if the verdict is `unknown`.
+    `next_step` what would settle it, if the verdict is `unknown` or `idle`.
     """
 
     verdict: str
@@ -179,6 +181,8 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
         is_open = check == UNKNOWN
         unseen = holes or (tuple(not_seen(scene)) if is_open else ())
         settles = _settles(scene) if is_open else ""
+        if check == IDLE and evidence.source:
+            settles = HAS_ENDED
         return Diagnosis(words, check, tuple(rest), () if holes else clean, unseen, settles)
     lead = _whole(scene, lead, rest)
     return Diagnosis(lead.message, lead.check, (lead, *rest), clean)
@@ -420,6 +424,7 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     scripts,
     stalled,
     apart,
+    at_rest,
     ras,
     ended_by_cause,
     recorded,

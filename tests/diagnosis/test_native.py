@@ -298,8 +298,11 @@ def test_a_rank_that_polls_outside_of_mpi_while_the_others_wait_in_a_collective(
     ("name", "is_one"),
     [
         *[(f"MPI_{name}", True) for name in ("Bcast", "Iallreduce", "Alltoallw", "Reduce_scatter")],
-        ("mpi_allgatherv_", True),
+        *[(f"MPI_{name}", True) for name in ("Comm_split", "Comm_dup_with_info", "Cart_create")],
+        *[(f"MPI_{name}", True) for name in ("Win_fence", "File_open", "File_write_at_all")],
+        *[(name, True) for name in ("mpi_allgatherv_", "MPI_Ineighbor_alltoallw")],
         *[(f"MPI_{name}", False) for name in ("Recv", "Wait", "Sendrecv", "Reduce_local")],
+        *[(f"MPI_{name}", False) for name in ("Win_lock", "File_write_at", "Comm_create_group")],
     ],
 )
 def test_collectives_of_mpi(name, is_one):
@@ -343,3 +346,36 @@ def test_a_rank_in_a_call_of_mpi_without_a_frame_of_its_own_is_in_mpi(function, 
     found = diagnose(with_job(evidence, log=steps, log_silent_s=200.0, age_s=900.0))
     assert "not in MPI" not in " ".join(one.message for one in found.findings)
     assert not words or (found.exit_status == 2 and words in found.verdict)
+
+
+@pytest.mark.parametrize(
+    ("call", "read", "grows_s", "status"),
+    [
+        ("pause", True, 0.0, 2),
+        ("wait4", True, 0.0, 2),
+        ("clock_nanosleep", True, 0.0, 1),
+        ("futex", True, 0.0, 2),
+        ("futex", "pthread_join", 0.0, 3),
+        ("futex", False, 0.0, 3),
+        ("pause", True, 0.5, 3),
+        ("poll", True, 0.0, 3),
+    ],
+)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_all_ranks_that_rest_are_named_once_the_job_stands_still(
+    call, read, grows_s, status, ranks
+):
+    """Also one that is alone. A library may wait in poll or a futex, and threads may work."""
+    nap = used(samples((), syscall=call), 0.0)
+    looks = tuple(replace(one, cpu_s=grows_s * at) for at, one in enumerate(nap))
+    one = calls("")
+    if isinstance(read, str):
+        one = replace(one, frames=(*one.frames, NativeFrame(read, LIBC)))
+    own = {f"r{rank}": one for rank in range(ranks)} if read else {}
+    evidence = with_rank(in_c(ranks, **own), *range(ranks), samples=looks)
+    found = diagnose(standing_still(evidence))
+    assert found.exit_status == status
+    assert diagnose(evidence).exit_status == 3, "its next step may come"
+    if status < 3:
+        assert (found.check, found.findings[0].ranks) == ("ranks.resting", (*range(ranks),))
+        assert "trade ring.c:7) for 1 min 00 s, and no rank waits for another" in found.verdict

@@ -282,6 +282,7 @@ def test_no_job_here():
     found = diagnose(Evidence(source="--local", hosts=(host,)))
     assert found.exit_status == 3
     assert found.verdict.startswith("no job was found on these hosts (--local)")
+    assert found.next_step.endswith("only its log, read it: clusterctl explain FILE")
 
 
 def test_ranks_on_hosts_that_were_not_named():
