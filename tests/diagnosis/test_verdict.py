@@ -1087,6 +1087,17 @@ def test_who_is_at_the_other_end_is_told(case, words):
         assert found.findings[0].hint == "clusterctl run demo --nodes 2 'kill -CONT 77'"
 
 
+def test_another_rank_at_the_other_end_is_told_by_its_number():
+    """The process with its ID on another host is none."""
+    holds = Partner(1004, "S", "locks", ("python3", "train.py"))
+    looks = samples(own("load"), syscall="flock /data/lock")
+    found = diagnose(with_rank(STUCK, 5, samples=looks, partners=(holds,)))
+    assert "the lock on /data/lock, which rank 4 (pid 1004) holds" in found.verdict
+    elsewhere = replace(holds, pid=1007)
+    found = diagnose(with_rank(STUCK, 5, samples=looks, partners=(elsewhere,)))
+    assert "which pid 1007 (python3 train.py) holds" in found.verdict
+
+
 def test_the_threads_and_processes_of_a_rank_that_waits_are_shown():
     looks = samples(NEXT)
     feeder = ThreadStack("feeder", 7, own("generate", 12))
