@@ -458,12 +458,12 @@ def _clean(scene: Scene, found: list[Cause]) -> Iterator[str]:
     if answered and len(answered) == len(hosts):
         yield f"{count(len(hosts), 'host')} answered"
     if scene.is_running and scene.ranks and not checks & {"rank.missing", "ranks.none"}:
-        if len(scene.ranks) == scene.size:
-            yield f"ranks {rank_set(scene.by_number)}: all there"
+        every = f"rank{'s' if len(scene.by_number) > 1 else ''} {rank_set(scene.by_number)}"
+        is_whole = len(scene.ranks) == scene.size
+        if is_whole:
+            yield f"{every}: all there" if scene.ranks[1:] else f"{every} is there"
         if not any(check.startswith("rank.") for check in checks):
-            is_whole = len(scene.ranks) == scene.size
-            some = f"ranks {rank_set(scene.by_number)}: none is stopped or dead"
-            yield "no rank is stopped or dead" if is_whole else some
+            yield "no rank is stopped or dead" if is_whole else f"{every}: none is stopped or dead"
     launched = scene.is_running and scene.launcher
     if launched and not any(check.startswith(("launcher", "daemon")) for check in checks):
         name = launched[1].launcher_name

@@ -379,3 +379,8 @@ def test_all_ranks_that_rest_are_named_once_the_job_stands_still(
     if status < 3:
         assert (found.check, found.findings[0].ranks) == ("ranks.resting", (*range(ranks),))
         assert "trade ring.c:7) for 1 min 00 s, and no rank waits for another" in found.verdict
+
+
+def test_a_job_of_one_rank_is_not_told_as_of_several():
+    assert "rank 0 is there" in diagnose(in_c(1)).clean
+    assert "ranks 0-1 (2): all there" in diagnose(in_c(2)).clean
