@@ -65,8 +65,9 @@ class Native:
             return ""
         at = label(self.caller) if self.caller else ""
         if not self.mpi:
-            within = self.frames[self.frames.index(self.caller) + 1 :] if self.caller else ()
-            return f"in {within[0].function}, called at {at}" if within else f"in {at}"
+            after = self.frames[self.frames.index(self.caller) + 1 :] if self.caller else ()
+            within = next((one.function for one in after if one.function), "")
+            return f"in {within}, called at {at}" if within else f"in {at}"
         peer = ", peer not known" if self.mpi in PEERS and self.peer is None else ""
         return f"in {self.mpi}{f', called at {at}' if at else ''}{peer}"
 

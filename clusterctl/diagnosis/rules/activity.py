@@ -431,7 +431,7 @@ def at_rest(scene: Scene) -> Iterator[Cause]:
         read = all(one.native.where for one in scene.ranks)
         where = f" ({rank.native.where})" if read else where
         one = _resting(scene, rank, where, (*rank_lines(rank), *inner_lines(rank)))
-        what = f"{one.what}{scene.since}, and no rank waits for another"
+        what = one.what + scene.since + ", and no rank waits for another" * bool(scene.ranks[1:])
         # It may wake by itself, and a GPU may work meanwhile.
         severity = WARNING if is_nap or rank.host.gpus else ERROR
         found.append(one._replace(check="ranks.resting", severity=severity, what=what))
