@@ -189,7 +189,7 @@ def test_a_rank_that_is_awaited_and_in_no_call_of_mpi():
 
 def test_a_call_of_the_program_is_named_with_that_of_the_c_library_within():
     program = (NativeFrame("_start", "/home/u/ring"), NativeFrame("fault", "/home/u/ring"))
-    frames = (*program, NativeFrame("", LIBC), NativeFrame("semtimedop", LIBC))
+    frames = (*program, NativeFrame("", LIBC), NativeFrame("__GI___semtimedop", LIBC))
     read = NativeCalls(5, frames, "eu-stack")
     evidence = with_rank(in_c(r2=read), 2, samples=samples((), syscall="semtimedop"))
     found = diagnose(evidence)
