@@ -335,9 +335,12 @@ def _open(scene: Scene) -> str:
         )
     places: dict[str, list[int]] = {}
     for one in scene.ranks:
-        does = f"wait in {one.waits_in}" if one.waits_in else _does(one)
+        does = f"wait{{s}} in {one.waits_in}" if one.waits_in else _does(one)
         places.setdefault(does, []).append(one.number)
-    doing = ", ".join(f"{format_ranks(at)} {does}" for does, at in [*places.items()][:3])
+    doing = ", ".join(
+        f"{format_ranks(at)} {does.replace('{s}', '' if at[1:] else 's')}"
+        for does, at in [*places.items()][:3]
+    )
     return f"{silence}{f'; {doing}' if doing else ''}"
 
 
