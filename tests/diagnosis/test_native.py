@@ -207,6 +207,8 @@ def test_few_ranks_are_stopped():
     assert [one.number for one in follows] == [3]
     rest = to_read(in_c(3, r0=calls("MPI_Barrier")))
     assert [one.number for one in rest] == [1, 2], "any of them may be in another collective"
+    last = to_read(in_c(3, r0=calls("MPI_Recv", 1), r1=calls("MPI_Allreduce")))
+    assert [one.number for one in last] == [2], "for which rank 1 may wait"
     assert not to_read(job_of()), "Python's calls say what these ranks do"
 
 
@@ -282,6 +284,8 @@ def test_a_rank_in_another_collective():
     assert diagnose(standing_still(waits)).findings[0].ranks == (1,)
     each = in_c(3, **all_of("MPI_Recv", (0, 2), r1=calls("MPI_Send")))
     assert diagnose(standing_still(each)).check == "unknown", "no collective"
+    receives = in_c(3, **all_of("MPI_Allreduce", (1, 2), r0=calls("MPI_Recv", 1)))
+    assert diagnose(standing_still(receives)).findings[0].ranks == (0,)
     unread = in_c(3, **all_of("MPI_Allreduce", (0,), r1=calls("MPI_Bcast")))
     assert diagnose(standing_still(unread)).check == "unknown"
 
