@@ -18,7 +18,7 @@ PEERS = {
 }
 WORLD = "MPI_COMM_WORLD"
 # How the C library names its own copy of a function: __GI___wait4.
-_ALIAS = re.compile(r"^(?:__GI_)?__(?=[a-z])")
+_ALIAS = re.compile(r"^(?:__GI_)?_{2,}(?=[a-z])")
 # Of so many ranks of a job the calls are read.
 MOST = 8
 
