@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.diagnosis.bundle import load, save
 from clusterctl.diagnosis.case import Scene
-from clusterctl.diagnosis.evidence import Evidence, Socket
+from clusterctl.diagnosis.evidence import Evidence, ProcessEvidence, Socket
 from clusterctl.diagnosis.native import MOST
 from clusterctl.diagnosis.rules.native import COLLECTIVE
 from clusterctl.diagnosis.selection import to_read
@@ -389,3 +389,15 @@ def test_all_ranks_that_rest_are_named_once_the_job_stands_still(
 def test_a_job_of_one_rank_is_not_told_as_of_several():
     assert "rank 0 is there" in diagnose(in_c(1)).clean
     assert "ranks 0-1 (2): all there" in diagnose(in_c(2)).clean
+
+
+def test_ranks_that_wait_for_what_their_shell_has_started_do_not_rest():
+    nap = used(samples((), syscall="wait4"), 0.0)
+    resting = with_rank(in_c(1), 0, samples=tuple(replace(one, cpu_s=1.0) for one in nap))
+    shell = ProcessEvidence(
+        pid=50, parent=1000, role="child", samples=resting.hosts[0].ranks[0].samples
+    )
+    works = replace(shell, pid=51, parent=50, samples=samples((), state="R"))
+    for more, check in (((shell,), "ranks.resting"), ((shell, works), "unknown")):
+        processes = (*resting.hosts[0].processes, *more)
+        assert diagnose(standing_still(with_host(resting, 0, processes=processes))).check == check

@@ -424,7 +424,9 @@ def at_rest(scene: Scene) -> Iterator[Cause]:
         joins = any("join" in one.function for one in rank.native.frames)
         is_own = call != "futex" or (rank.native.is_outside and not joins)
         is_known = is_nap or (call in _WOKEN and is_own)
-        uses = rank.grown("cpu_s") >= _RESTS * rank.span_s or any(map(_works, rank.children))
+        # Also what a shell that it has started has started.
+        working = any(_works(one) for one in rank.host.processes if one.role == "child")
+        uses = rank.grown("cpu_s") >= _RESTS * rank.span_s or working
         if not is_known or not rests(rank) or uses or rank.waits or rank in scene.left:
             return
         where = f" in {label(rank.user_call)}" if rank.user_call else ""
