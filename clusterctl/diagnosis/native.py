@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass
 
 from clusterctl.diagnosis.evidence import Frame, ProcessEvidence
@@ -16,6 +17,8 @@ PEERS = {
     "MPI_Probe": (0, 2),
 }
 WORLD = "MPI_COMM_WORLD"
+# How the C library names its own copy of a function: __GI___wait4.
+_ALIAS = re.compile(r"^(?:__GI_)?_{2,}(?=[a-z])")
 # Of so many ranks of a job the calls are read.
 MOST = 8
 
@@ -65,8 +68,9 @@ class Native:
             return ""
         at = label(self.caller) if self.caller else ""
         if not self.mpi:
-            within = self.frames[self.frames.index(self.caller) + 1 :] if self.caller else ()
-            return f"in {within[0].function}, called at {at}" if within else f"in {at}"
+            after = self.frames[self.frames.index(self.caller) + 1 :] if self.caller else ()
+            within = _ALIAS.sub("", next((one.function for one in after if one.function), ""))
+            return f"in {within}, called at {at}" if within else f"in {at}"
         peer = ", peer not known" if self.mpi in PEERS and self.peer is None else ""
         return f"in {self.mpi}{f', called at {at}' if at else ''}{peer}"
 

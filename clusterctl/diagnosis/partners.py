@@ -81,9 +81,10 @@ def chain(scene: Scene, rank: Rank) -> Chain:
         return Chain((), "", rank.host)
     found: list[Partner] = []
     host, words = rank.host, ""
+    numbers = {(one.host.host, one.process.pid): one.number for one in scene.ranks}
     partners, pid = rank.process.partners, rank.process.pid
     while one := _of(partners, pid, found):
-        words += _named(one)
+        words += _named(one, numbers.get((host.host, one.pid)))
         found.append(one)
         pid = one.pid
         if _of(partners, pid, found) or "write" in one.call or one.state == "D":
@@ -122,9 +123,9 @@ def _of(partners: Sequence[Partner], pid: int, found: Sequence[Partner]) -> Part
     )
 
 
-def _named(one: Partner) -> str:
-    """Return a process with what it is to another, such as `, which pid 77 (tee log,
-    stopped) reads`."""
+def _named(one: Partner, rank: int | None) -> str:
+    """Return a process, which may be a rank, with what it is to another, such as `, which pid 77
+    (tee log, stopped) reads`."""
     argv = " ".join(one.argv)[:60] or "its name is not known"
     call = one.call.partition(" ")[0]
     relation = "holds" if one.relation == "locks" else one.relation
@@ -132,4 +133,6 @@ def _named(one: Partner) -> str:
     state = states.get(one.state, "")
     if one.relation == "child":
         return f": pid {one.pid} ({argv}{state or (f', in {call}' if call else '')})"
-    return f", which pid {one.pid} ({argv}{state}) {relation}"
+    who = f"pid {one.pid} ({argv}{state})"
+    who = who if rank is None else f"rank {rank} (pid {one.pid}{state})"
+    return f", which {who} {relation}"

@@ -237,11 +237,12 @@ class StepSigns:
         if self._measured_s:
             return self._measured_s
         steps = float(sum(is_step(line) for line in self.job.log))
-        if steps < MOST_OF_A_LOG or self.job.log_silent_s is None or not self.job.age_s:
+        is_known = self.job.log_silent_s is not None and self.job.age_s
+        if steps < MOST_OF_A_LOG or self.job.log_is_older or not is_known:
             return 0.0
         # The evidence has the end of a long log.
         steps *= max(1.0, self.job.log_bytes / self.job.log_kept_bytes)
-        return max(0.0, self.job.age_s - self.job.log_silent_s) / steps
+        return max(0.0, self.job.age_s - (self.job.log_silent_s or 0.0)) / steps
 
     @functools.cached_property
     def quiet_s(self) -> float | None:

@@ -15,7 +15,7 @@ from clusterctl.diagnosis.rules.activity import signature
 from clusterctl.diagnosis.verdict import UNKNOWN, diagnose
 
 # Verdicts that calls in C may explain. Others name the cause already.
-OPEN = (UNKNOWN, "rank.apart", "rank.busy", "rank.unstarted")
+OPEN = (UNKNOWN, "rank.apart", "rank.busy", "rank.unstarted", "ranks.resting")
 
 
 def to_read(evidence: Evidence) -> list[Rank]:
@@ -28,8 +28,8 @@ def to_read(evidence: Evidence) -> list[Rank]:
     if read:
         peers = {one.native.peer for one in read}
         chosen = [one for one in left if one.number in peers]
-        if not chosen and not any(one.native.peer is not None for one in read):
-            # All that were read wait for all: any of the others may not, or in another collective.
+        if not chosen:
+            # Some that were read wait for all: any other may not, or wait in another collective.
             # A Python is held for longer: one at a time, and never more than half of them.
             few = left[-1:] if 2 * len(read) < len(scene.ranks) else []
             chosen = [one for one in left if not one.is_python] or few

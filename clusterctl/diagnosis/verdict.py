@@ -21,6 +21,7 @@ from clusterctl.diagnosis.progress import SILENT_STEPS
 from clusterctl.diagnosis.ranks import Rank, called, format_ranks, sees_nothing
 from clusterctl.diagnosis.rules.activity import (
     apart,
+    at_rest,
     differing,
     ended_ranks,
     held_up,
@@ -89,6 +90,7 @@ INFERRED = ("rank.missing", "ranks.none", "ranks.leftover", "launcher.", "daemon
 # A job that is younger and printed no step may still be at its start.
 YOUNG_S = 60.0
 HEALTHY, UNKNOWN, IDLE = "healthy", "unknown", "idle"
+HAS_ENDED = "a job by hand that has ended leaves only its log, read it: clusterctl explain FILE"
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Diagnosis:
 
     `check` is that of the finding that the verdict is made from, or one of `healthy`, `unknown`,
     `idle`, `queued`, `starting` and `ended`. `unseen` is what was not looked at, and
-    `next_step` what would settle it, if the verdict is `unknown`.
+    `next_step` what would settle it, if the verdict is `unknown` or `idle`.
     """
 
     verdict: str
@@ -179,6 +181,8 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
         is_open = check == UNKNOWN
         unseen = holes or (tuple(not_seen(scene)) if is_open else ())
         settles = _settles(scene) if is_open else ""
+        if check == IDLE and evidence.source:
+            settles = HAS_ENDED
         return Diagnosis(words, check, tuple(rest), () if holes else clean, unseen, settles)
     lead = _whole(scene, lead, rest)
     return Diagnosis(lead.message, lead.check, (lead, *rest), clean)
@@ -322,7 +326,7 @@ def _open(scene: Scene) -> str:
         silence = f"it has shown no step{scene.since}"
     elif scene.silent_head and not scene.job.log and not scene.rows:
         silence = f"its output was not read: {called(scene.silent_head)}, which has it, is silent"
-    elif scene.job.log and not scene.has_made_steps:
+    elif scene.job.log and not (scene.has_made_steps or scene.job.log_is_older):
         silence = "it prints no steps"
     if scene.ranks and len(scene.ranks) == len(scene.waiting):
         return (
@@ -331,9 +335,12 @@ def _open(scene: Scene) -> str:
         )
     places: dict[str, list[int]] = {}
     for one in scene.ranks:
-        does = f"wait in {one.waits_in}" if one.waits_in else _does(one)
+        does = f"wait{{s}} in {one.waits_in}" if one.waits_in else _does(one)
         places.setdefault(does, []).append(one.number)
-    doing = ", ".join(f"{format_ranks(at)} {does}" for does, at in [*places.items()][:3])
+    doing = ", ".join(
+        f"{format_ranks(at)} {does.replace('{s}', '' if at[1:] else 's')}"
+        for does, at in [*places.items()][:3]
+    )
     return f"{silence}{f'; {doing}' if doing else ''}"
 
 
@@ -370,7 +377,9 @@ def not_seen(scene: Scene) -> Iterator[str]:
     if dark:
         why = dark[0].last.stack_error
         yield f"the stacks of {format_ranks([one.number for one in dark])}{why and f': {why}'}"
-    if not scene.job.log and not scene.rows:
+    if scene.job.log_is_older and not scene.rows:
+        yield "what its log had before: an earlier job may have written that"
+    elif not scene.job.log and not scene.rows:
         what = "it has written nothing" if scene.job.log_silent_s is not None else "none was found"
         yield f"its log and its metrics: {what}"
     if any(one.is_python for one in scene.ranks) or not scene.ranks:
@@ -418,6 +427,7 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     scripts,
     stalled,
     apart,
+    at_rest,
     ras,
     ended_by_cause,
     recorded,
@@ -451,12 +461,12 @@ def _clean(scene: Scene, found: list[Cause]) -> Iterator[str]:
     if answered and len(answered) == len(hosts):
         yield f"{count(len(hosts), 'host')} answered"
     if scene.is_running and scene.ranks and not checks & {"rank.missing", "ranks.none"}:
-        if len(scene.ranks) == scene.size:
-            yield f"ranks {rank_set(scene.by_number)}: all there"
+        every = f"rank{'s' if len(scene.by_number) > 1 else ''} {rank_set(scene.by_number)}"
+        is_whole = len(scene.ranks) == scene.size
+        if is_whole:
+            yield f"{every}: all there" if scene.ranks[1:] else f"{every} is there"
         if not any(check.startswith("rank.") for check in checks):
-            is_whole = len(scene.ranks) == scene.size
-            some = f"ranks {rank_set(scene.by_number)}: none is stopped or dead"
-            yield "no rank is stopped or dead" if is_whole else some
+            yield "no rank is stopped or dead" if is_whole else f"{every}: none is stopped or dead"
     launched = scene.is_running and scene.launcher
     if launched and not any(check.startswith(("launcher", "daemon")) for check in checks):
         name = launched[1].launcher_name

@@ -13,8 +13,8 @@ V = TypeVar("V")
 
 # Each splits a host into the text before its number, the number, and the text after it. In an IPv4
 # address the number is the last byte, in a name the last number of the first label.
-_NUMBER_IN_ADDRESS = re.compile(r"((?:\d+\.){3})(\d+)()", re.ASCII)
-_NUMBER_IN_NAME = re.compile(r"([^.:]*?)(\d+)([^.:\d]*(?:\.[^:]*)?)", re.ASCII)
+_NUMBER_IN_ADDRESS = re.compile(r"((?:\d+\.){3})(\d{1,18})()", re.ASCII)
+_NUMBER_IN_NAME = re.compile(r"([^.:]*?)(\d{1,18})([^.:\d]*(?:\.[^:]*)?)", re.ASCII)
 
 # A node or a range of nodes with the cluster's name: `demo-1`, `demo-[0-3,5]`.
 _NODES = re.compile(r"\s*([a-z][a-z0-9-]*)-(?:(\d+)|\[([\d,-]+)\])\s*", re.ASCII)

@@ -276,23 +276,23 @@ def ask(
     spy, why, send = spies.for_node(words[1], words[2:], session.round_trip_s)
     request = replace(request, py_spy=spy.name if spy else "", py_spy_missing=why)
 
-    def sampled() -> SamplerResponse:
+    def sampled(within_s: float) -> SamplerResponse:
         return call(
             connections,
             target,
             sample,
-            request,
+            replace(request, within_s=within_s),
             doing="looking at it",
-            timeout_s=request.within_s + ENDING_S + (SEND_WITHIN_S if send else 0),
+            timeout_s=within_s + ENDING_S + (SEND_WITHIN_S if send else 0),
             attachment=send,
         )
 
-    response = sampled()
+    response = sampled(request.within_s)
     host, problems = salvage(HostEvidence, response.host)
     if host and sees_nothing(host):
         # It was too busy to read its processes in time. Without a second answer the first counts.
         with suppress(HostError):
-            response = sampled()
+            response = sampled(2 * request.within_s)
             host, problems = salvage(HostEvidence, response.host)
     on_head, wrong = salvage(JobOnHead, response.job) if response.job is not None else (None, ())
     if host is None or (response.job or {}).get("found") and not (on_head and on_head.found):

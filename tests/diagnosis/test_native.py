@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.diagnosis.bundle import load, save
 from clusterctl.diagnosis.case import Scene
-from clusterctl.diagnosis.evidence import Evidence, Socket
+from clusterctl.diagnosis.evidence import Evidence, ProcessEvidence, Socket
 from clusterctl.diagnosis.native import MOST
 from clusterctl.diagnosis.rules.native import COLLECTIVE
 from clusterctl.diagnosis.selection import to_read
@@ -189,7 +189,7 @@ def test_a_rank_that_is_awaited_and_in_no_call_of_mpi():
 
 def test_a_call_of_the_program_is_named_with_that_of_the_c_library_within():
     program = (NativeFrame("_start", "/home/u/ring"), NativeFrame("fault", "/home/u/ring"))
-    frames = (*program, NativeFrame("semtimedop", LIBC))
+    frames = (*program, NativeFrame("", LIBC), NativeFrame("__GI___semtimedop", LIBC))
     read = NativeCalls(5, frames, "eu-stack")
     evidence = with_rank(in_c(r2=read), 2, samples=samples((), syscall="semtimedop"))
     found = diagnose(evidence)
@@ -207,6 +207,8 @@ def test_few_ranks_are_stopped():
     assert [one.number for one in follows] == [3]
     rest = to_read(in_c(3, r0=calls("MPI_Barrier")))
     assert [one.number for one in rest] == [1, 2], "any of them may be in another collective"
+    last = to_read(in_c(3, r0=calls("MPI_Recv", 1), r1=calls("MPI_Allreduce")))
+    assert [one.number for one in last] == [2], "for which rank 1 may wait"
     assert not to_read(job_of()), "Python's calls say what these ranks do"
 
 
@@ -282,6 +284,8 @@ def test_a_rank_in_another_collective():
     assert diagnose(standing_still(waits)).findings[0].ranks == (1,)
     each = in_c(3, **all_of("MPI_Recv", (0, 2), r1=calls("MPI_Send")))
     assert diagnose(standing_still(each)).check == "unknown", "no collective"
+    receives = in_c(3, **all_of("MPI_Allreduce", (1, 2), r0=calls("MPI_Recv", 1)))
+    assert diagnose(standing_still(receives)).findings[0].ranks == (0,)
     unread = in_c(3, **all_of("MPI_Allreduce", (0,), r1=calls("MPI_Bcast")))
     assert diagnose(standing_still(unread)).check == "unknown"
 
@@ -298,8 +302,11 @@ def test_a_rank_that_polls_outside_of_mpi_while_the_others_wait_in_a_collective(
     ("name", "is_one"),
     [
         *[(f"MPI_{name}", True) for name in ("Bcast", "Iallreduce", "Alltoallw", "Reduce_scatter")],
-        ("mpi_allgatherv_", True),
+        *[(f"MPI_{name}", True) for name in ("Comm_split", "Comm_dup_with_info", "Cart_create")],
+        *[(f"MPI_{name}", True) for name in ("Win_fence", "File_open", "File_write_at_all")],
+        *[(name, True) for name in ("mpi_allgatherv_", "MPI_Ineighbor_alltoallw")],
         *[(f"MPI_{name}", False) for name in ("Recv", "Wait", "Sendrecv", "Reduce_local")],
+        *[(f"MPI_{name}", False) for name in ("Win_lock", "File_write_at", "Comm_create_group")],
     ],
 )
 def test_collectives_of_mpi(name, is_one):
@@ -343,3 +350,54 @@ def test_a_rank_in_a_call_of_mpi_without_a_frame_of_its_own_is_in_mpi(function, 
     found = diagnose(with_job(evidence, log=steps, log_silent_s=200.0, age_s=900.0))
     assert "not in MPI" not in " ".join(one.message for one in found.findings)
     assert not words or (found.exit_status == 2 and words in found.verdict)
+
+
+@pytest.mark.parametrize(
+    ("call", "read", "grows_s", "status"),
+    [
+        ("pause", True, 0.0, 2),
+        ("wait4", True, 0.0, 2),
+        ("clock_nanosleep", True, 0.0, 1),
+        ("futex", True, 0.0, 2),
+        ("futex", "pthread_join", 0.0, 3),
+        ("futex", False, 0.0, 3),
+        ("pause", True, 0.5, 3),
+        ("poll", True, 0.0, 3),
+    ],
+)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_all_ranks_that_rest_are_named_once_the_job_stands_still(
+    call, read, grows_s, status, ranks
+):
+    """Also one that is alone. A library may wait in poll or a futex, and threads may work."""
+    nap = used(samples((), syscall=call), 0.0)
+    looks = tuple(replace(one, cpu_s=grows_s * at) for at, one in enumerate(nap))
+    one = calls("")
+    if isinstance(read, str):
+        one = replace(one, frames=(*one.frames, NativeFrame(read, LIBC)))
+    own = {f"r{rank}": one for rank in range(ranks)} if read else {}
+    evidence = with_rank(in_c(ranks, **own), *range(ranks), samples=looks)
+    found = diagnose(standing_still(evidence))
+    assert found.exit_status == status
+    assert diagnose(evidence).exit_status == 3, "its next step may come"
+    if status < 3:
+        assert (found.check, found.findings[0].ranks) == ("ranks.resting", (*range(ranks),))
+        assert "trade ring.c:7) for 1 min 00 s" in found.verdict
+        assert ("and no rank waits for another" in found.verdict) == (ranks > 1)
+
+
+def test_a_job_of_one_rank_is_not_told_as_of_several():
+    assert "rank 0 is there" in diagnose(in_c(1)).clean
+    assert "ranks 0-1 (2): all there" in diagnose(in_c(2)).clean
+
+
+def test_ranks_that_wait_for_what_their_shell_has_started_do_not_rest():
+    nap = used(samples((), syscall="wait4"), 0.0)
+    resting = with_rank(in_c(1), 0, samples=tuple(replace(one, cpu_s=1.0) for one in nap))
+    shell = ProcessEvidence(
+        pid=50, parent=1000, role="child", samples=resting.hosts[0].ranks[0].samples
+    )
+    works = replace(shell, pid=51, parent=50, samples=samples((), state="R"))
+    for more, check in (((shell,), "ranks.resting"), ((shell, works), "unknown")):
+        processes = (*resting.hosts[0].processes, *more)
+        assert diagnose(standing_still(with_host(resting, 0, processes=processes))).check == check

@@ -191,3 +191,20 @@ def test_a_question_to_the_user_however_the_program_waits_for_the_answer(call):
         "waiting for input on its terminal"
         in diagnose(with_rank(IN_INIT, 0, samples=looks)).verdict
     )
+
+
+@pytest.mark.parametrize(
+    ("call", "channel", "words"),
+    [
+        ("write /mnt/a", "percpu_rwsem_wait", "its file system is frozen (fsfreeze), as for a"),
+        ("ioctl", "percpu_rwsem_wait", "(percpu_rwsem_wait)"),
+        ("", "mem_cgroup_handle_over_high", "its cgroup has more memory than memory.high"),
+        ("read /nfs/a", "rpc_wait_bit_killable", "a remote file system does not answer"),
+        ("openat /a", "fanotify_get_response", "as a virus scanner, does not answer"),
+    ],
+)
+def test_what_the_kernel_waits_for_is_told_as_far_as_its_function_tells_it(call, channel, words):
+    looks = samples((), state="D", syscall=call, wait_channel=channel)
+    found = diagnose(with_rank(job_of(), 5, samples=looks))
+    assert (found.check, found.findings[0].ranks) == ("rank.uninterruptible", (5,))
+    assert words in found.verdict

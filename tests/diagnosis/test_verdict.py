@@ -307,6 +307,10 @@ def test_the_output_of_a_job_whose_head_node_is_silent_was_not_seen():
     empty = Scene(with_job(RUNS, log=(), log_silent_s=9.0))
     assert "its log and its metrics: it has written nothing" in list(not_seen(empty))
     assert _open(Scene(with_job(RUNS, log=("starts",)))).startswith("it prints no steps")
+    appended = Scene(with_job(RUNS, log=(), log_silent_s=9.0, log_is_older=True))
+    assert [one for one in not_seen(appended) if "its log" in one] == [
+        "what its log had before: an earlier job may have written that"
+    ]
 
 
 def test_ranks_of_another_job_are_no_leftovers_while_the_head_node_is_silent():
@@ -1081,6 +1085,17 @@ def test_who_is_at_the_other_end_is_told(case, words):
     assert "a loop" not in found.findings[0].hint
     if "T" in case:
         assert found.findings[0].hint == "clusterctl run demo --nodes 2 'kill -CONT 77'"
+
+
+def test_another_rank_at_the_other_end_is_told_by_its_number():
+    """The process with its ID on another host is none."""
+    holds = Partner(1004, "S", "locks", ("python3", "train.py"))
+    looks = samples(own("load"), syscall="flock /data/lock")
+    found = diagnose(with_rank(STUCK, 5, samples=looks, partners=(holds,)))
+    assert "the lock on /data/lock, which rank 4 (pid 1004) holds" in found.verdict
+    elsewhere = replace(holds, pid=1007)
+    found = diagnose(with_rank(STUCK, 5, samples=looks, partners=(elsewhere,)))
+    assert "which pid 1007 (python3 train.py) holds" in found.verdict
 
 
 def test_the_threads_and_processes_of_a_rank_that_waits_are_shown():

@@ -57,6 +57,7 @@ def test_no_nodes(text):
         (["fe80::1", "fe80::2"], "fe80::1,fe80::2"),
         (["x", "x"], "x"),
         (["n1", "n01"], "n1,n01"),
+        (["9" * 5000, "x"], f"{'9' * 5000},x"),
     ],
 )
 def test_folded_hosts(hosts, folded):

@@ -25,10 +25,12 @@ from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, 
 from clusterctl.jobs import processes
 from clusterctl.jobs.processes import no_such_job
 from clusterctl.node.diagnosis.job import LauncherLog
+from clusterctl.node.diagnosis.sampler import SamplerRequest, SamplerResponse
 from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.node.jobs.spec import JobState
+from clusterctl.operations import diagnose as of_nodes
 from clusterctl.operations import diagnose_hosts, kill
-from clusterctl.operations.diagnose import silent
+from clusterctl.operations.diagnose import PySpies, ask, silent
 from clusterctl.operations.diagnose_hosts import logs_of, named, of_slurm_job
 from clusterctl.operations.hosts_access import (
     AsRoot,
@@ -282,6 +284,7 @@ def test_no_job_here():
     found = diagnose(Evidence(source="--local", hosts=(host,)))
     assert found.exit_status == 3
     assert found.verdict.startswith("no job was found on these hosts (--local)")
+    assert found.next_step.endswith("only its log, read it: clusterctl explain FILE")
 
 
 def test_ranks_on_hosts_that_were_not_named():
@@ -319,6 +322,18 @@ def test_a_host_that_is_too_busy_to_look_at_is_not_known():
 
 def of_hosts(evidence):
     return replace(evidence, cluster="", source="--local")
+
+
+def test_a_host_that_is_too_busy_gets_twice_the_time(tmp_path, monkeypatch):
+    def sampled(connections, target, function, request, **_):
+        if request.within_s < 12.0:
+            return SamplerResponse({"problems": ["processes: no answer within 6 s"]})
+        return SamplerResponse({"processes": [{"pid": 7}]})
+
+    monkeypatch.setattr(of_nodes, "call", sampled)
+    request, spies = SamplerRequest(), PySpies(tmp_path)
+    found, _ = ask(LocalConnections(), this_machine(), request, spies)
+    assert [one.pid for one in found.processes] == [7]
 
 
 def test_each_verdict_that_is_not_known_has_a_next_step():

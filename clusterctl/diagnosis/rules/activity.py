@@ -407,6 +407,39 @@ def _where_it_parts(rank: Rank, other: Rank) -> str:
     return f"rank {rank.number}: … > {' > '.join(map(label, calls))}"
 
 
+# Calls in which a thread sleeps until a process, a thread or a signal wakes it.
+_WOKEN = ("pause", "rt_sigsuspend", "rt_sigtimedwait", "futex", "wait4", "waitid")
+
+
+def at_rest(scene: Scene) -> Iterator[Cause]:
+    """All ranks of a job that stands still, if each sleeps, or waits for something that is no
+    rank: nobody is there for whom another one waits."""
+    if not scene.stands_still or scene.moves or len({*map(signature, scene.ranks)}) != 1:
+        return
+    found = []
+    for rank in scene.ranks:
+        call = rank.last.syscall.partition(" ")[0]
+        is_nap = "nanosleep" in call
+        # Below a futex, a library may wait for other ranks, or a thread that is waited for.
+        joins = any("join" in one.function for one in rank.native.frames)
+        is_own = call != "futex" or (rank.native.is_outside and not joins)
+        is_known = is_nap or (call in _WOKEN and is_own)
+        # Also what a shell that it has started has started.
+        working = any(_works(one) for one in rank.host.processes if one.role == "child")
+        uses = rank.grown("cpu_s") >= _RESTS * rank.span_s or working
+        if not is_known or not rests(rank) or uses or rank.waits or rank in scene.left:
+            return
+        where = f" in {label(rank.user_call)}" if rank.user_call else ""
+        read = all(one.native.where for one in scene.ranks)
+        where = f" ({rank.native.where})" if read else where
+        one = _resting(scene, rank, where, (*rank_lines(rank), *inner_lines(rank)))
+        what = one.what + scene.since + ", and no rank waits for another" * bool(scene.ranks[1:])
+        # It may wake by itself, and a GPU may work meanwhile.
+        severity = WARNING if is_nap or rank.host.gpus else ERROR
+        found.append(one._replace(check="ranks.resting", severity=severity, what=what))
+    yield from combine(found)
+
+
 # System calls and states of a program that waits for messages by asking again and again.
 POLLING, COMPUTING = "running or polling", "computing"
 _POLLS = {

@@ -386,6 +386,19 @@ def _stopped(
     )
 
 
+# What a process waits for in state D, by its system call and the kernel's function.
+_CHANNELS = (
+    (r"nfs|rpc_|fuse|request_wait|ceph|cifs", "a remote file system does not answer"),
+    (r"nvidia|nv_|os_acquire", "the GPU's driver does not answer"),
+    (r" fanotify", "what has to permit it, as a virus scanner, does not answer"),
+    (r"mem_cgroup_handle_over_high", "its cgroup has more memory than memory.high"),
+    (
+        r"^(?:p?write|open|mkdir|unlink|rename|ftruncate|fallocate)\w* (?:percpu_rwsem|__sb_start)",
+        "its file system is frozen (fsfreeze), as for a snapshot",
+    ),
+)
+
+
 def _in_kernel(scene: Scene, rank: Rank, shown: tuple[str, ...]) -> RankFinding:
     """Return the finding about a rank in state D."""
     full = full_disk_of(rank)
@@ -407,14 +420,8 @@ def _in_kernel(scene: Scene, rank: Rank, shown: tuple[str, ...]) -> RankFinding:
     if call and call != "running":
         what += f", in {call}"
     channel = rank.last.wait_channel
-    if re.search(r"nfs|rpc_|fuse|request_wait|ceph|cifs", channel):
-        what += f" ({channel}: a remote file system does not answer)"
-    elif re.search(r"nvidia|nv_|os_acquire", channel):
-        what += f" ({channel}: the GPU's driver does not answer)"
-    elif channel.startswith("fanotify"):
-        what += f" ({channel}: what has to permit it, as a virus scanner, does not answer)"
-    elif channel:
-        what += f" ({channel})"
+    why = (f": {words}" for form, words in _CHANNELS if re.search(form, f"{call} {channel}"))
+    what += f" ({channel}{next(why, '')})" * bool(channel)
     hint = scene.hints.steps(
         "perhaps no signal ends it but what it waits for: check that file system or device",
         scene.hints.cluster(f"clusterctl reboot NAME {rank.host.index} ends it"),

@@ -20,10 +20,12 @@ from clusterctl.diagnosis.ranks import (
 )
 from clusterctl.diagnosis.rules.activity import POLLING, different_calls, rests, signature
 
-# Calls of MPI in which all ranks of a communicator wait for each other.
+# Calls of MPI in which all ranks of a communicator, a window or a file wait for each other.
 COLLECTIVE = re.compile(
-    r"(?i)MPI_I?(barrier|bcast|(ex)?scan|alltoall[vw]?|(all)?gatherv?|scatterv?|(all)?reduce"
-    r"|reduce_scatter(_block)?)_?"
+    r"(?i)MPI_(I?(neighbor_)?(barrier|bcast|(ex)?scan|alltoall[vw]?|(all)?gatherv?|scatterv?"
+    r"|(all)?reduce|reduce_scatter(_block)?)|comm_(i?dup\w*|split\w*|create|spawn\w*)"
+    r"|intercomm_(create|merge)|(cart|graph|dist_graph)_create\w*|win_(create\w*|allocate\w*|fence"
+    r"|free)|file_(open|close|sync|set_(view|size)|(read|write)\w*_(all|ordered)\w*))_?"
 )
 # Those that a rank may leave before the others have come.
 LEAVES_EARLY = re.compile(r"(?i)MPI_I?(bcast|scan|exscan|gather|scatter|reduce_?(\W|$))")

@@ -6,6 +6,7 @@ import bisect
 import contextlib
 import itertools
 import os
+import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,9 @@ class JobOutput:
 
     `log_name` is the log's path, of a job that was started by hand.
     `log_first` and `log` are the first and the last lines of the log; `log_silent_s` is the time
-    since it was last written. `log_added` are lines that were written during the samples.
+    since it was last written. `log_added` are lines that were written during the samples. If
+    `log_is_older`, the file was there before the job, which appends to it: what was in it then is
+    not known, so `log` has no other lines.
     `log_writes` are the last writes to the log: how many seconds ago each was, and how many lines
     it completed; the last of these is the last of `log`.
     `rank_logs` are the last lines of the ranks' own logs, by rank, of a job that has ended.
@@ -46,6 +49,7 @@ class JobOutput:
     log_first: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
     log_added: tuple[str, ...] = ()
+    log_is_older: bool = False
     log_writes: tuple[tuple[float, int], ...] = ()
     rank_logs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     metrics: tuple[dict[str, Any], ...] = ()
@@ -114,6 +118,8 @@ def collect(job_id: str | None, log_lines: int, watched_s: float = 0.0) -> dict[
     path, path_before = found.pop("log_path", ""), before.get("log_path", "")
     if path and path == path_before:
         found["log_added"] = _added(path, before["log_bytes"])
+        if found.get("log_is_older"):
+            found["log"] = found["log_added"]
     return found
 
 
@@ -129,10 +135,11 @@ class JobByHand:
 
 class OpenLog(NamedTuple):
     """A file to which a job writes. `source` is where it can be read: a process has it open, and
-    its path may be another's, or gone."""
+    its path may be another's, or gone. `info` is what /proc has of that, if it writes there."""
 
     path: str
     source: str
+    info: str = ""
 
 
 def jobs_by_hand(found: list[processes.Process]) -> list[JobByHand]:
@@ -157,17 +164,17 @@ def job_logs(request: LogRequest) -> tuple[LauncherLog, ...]:
     """Return the logs of jobs that were started by hand on this host: each file once, and each
     job without one."""
     partners.forget()
-    logs: dict[OpenLog, str] = {}
+    logs: dict[str, tuple[OpenLog, str]] = {}
     silent = []
     for job in jobs_by_hand(processes.find_any()):
         if request.job in ("", job.name):
             own, _ = _files_of(job)
             for one in own:
-                logs.setdefault(one, job.name)
+                logs.setdefault(one.path, (one, job.name))
             # The launcher of ranks without one may be on another host, and its log there.
             silent += [] if own or not job.launcher else [LauncherLog(job.name)]
     share = MOST_OF_LOGS // max(1, len(logs))
-    return (*(_text_of(name, log, share) for log, name in logs.items()), *silent)
+    return (*(_text_of(name, log, share) for log, name in logs.values()), *silent)
 
 
 def _text_of(job: str, log: OpenLog, most: int) -> LauncherLog:
@@ -269,7 +276,8 @@ def _outputs(writers: Sequence[processes.Process]) -> list[OpenLog]:
                     ends = [(at, other) for at in readers for other in partners.written_by(at)]
                     waiting += [(at, other, depth + 1) for at, other in ends]
                 elif source.is_file():
-                    found.setdefault(target, OpenLog(target, _readable(target, source)))
+                    info = f"/proc/{pid}/fdinfo/{fd}"
+                    found.setdefault(target, OpenLog(target, _readable(target, source), info))
     return [*found.values()]
 
 
@@ -310,8 +318,12 @@ def _of_hand(job: JobByHand, launcher: processes.Process, log_lines: int) -> dic
     age_s = processes.describe(launcher).age_s
     log = _log(Path(logs[0].source) if logs else None, log_lines)
     if (log.get("log_silent_s") or 0.0) > age_s + FUTURE_S:
-        # It appends to the log of an earlier job, as nohup does, and has written nothing so far.
-        log.update(log_silent_s=age_s, log_first=[], log=[])
+        log.update(log_silent_s=None)  # the clock was set, or another job has written last
+    appended = _appended_bytes(logs[0].info) if logs else None
+    if appended == 0:
+        log.update(log_silent_s=age_s, log_path="", log_first=[], log=[])
+    elif appended and _was_made_before(logs[0].source, age_s):
+        log.update(log_is_older=True, log_first=[], log=[])
     return {
         "line": launcher.argv,
         "launcher": launcher.pid,
@@ -322,6 +334,23 @@ def _of_hand(job: JobByHand, launcher: processes.Process, log_lines: int) -> dic
         **log,
         **_metrics(Path(metrics) if metrics else None),
     }
+
+
+def _appended_bytes(info: str) -> int | None:
+    """Return where a file ended after what was last appended to it by those that opened it so (as
+    nohup and `>>` do); 0 if they have written nothing, None if it is not opened so."""
+    words = text_in(Path(info)).split() if info else []
+    facts = dict(zip(words[::2], words[1::2]))
+    is_appended = int(facts.get("flags:", "0"), 8) & os.O_APPEND
+    return int(facts.get("pos:", "0")) if is_appended else None
+
+
+def _was_made_before(path: str, age_s: float) -> bool:
+    """Return whether a file was made more than `age_s` ago; False if that is not known."""
+    stat = ["stat", "--dereference", "--format=%W", path]
+    made = subprocess.run(stat, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    made_s = int(made.stdout) if made.stdout.strip().isdigit() else 0
+    return bool(made_s) and time.time() - made_s > age_s + FUTURE_S
 
 
 def _open_paths(found: Sequence[processes.Process]) -> list[str]:

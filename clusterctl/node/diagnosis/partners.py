@@ -130,19 +130,22 @@ def _tracers(pid: int) -> Iterator[int]:
 
 def _holders(pid: int, path: str) -> Iterator[int]:
     """Yield the holders of the lock on a file that a process waits for: who has locked it
-    (proc_locks(5)), or if that is gone or not known, as of OFD locks, who has it open locked."""
+    (proc_locks(5)), or if that process has it no longer, as of OFD locks and those that a child has
+    inherited, who has it open locked."""
     holder: dict[str, int] = {}
+    locker = 0
     with contextlib.suppress(OSError):
         for line in Path("/proc/locks").read_text().splitlines():
             words = line.split()
             if "->" not in words:
                 holder[words[0]] = int(words[4])
-            elif int(words[5]) == pid and Path(f"/proc/{holder.get(words[0])}").exists():
-                yield holder[words[0]]
-                return
-    for other, fd, target in _descriptors():
-        if target == path and other != pid and _info(other, fd, "lock"):
-            yield other
+            elif int(words[5]) == pid:
+                locker = holder.get(words[0], 0)
+    locked = {one for one, fd, at in _descriptors() if at == path and _info(one, fd, "lock")}
+    if Path(f"/proc/{locker}").exists():
+        is_readable = any(one == locker for one, _, _ in _descriptors())
+        locked = {locker} if locker in locked or not (locked and is_readable) else locked
+    yield from sorted(locked - {pid})
 
 
 @functools.lru_cache(maxsize=1)

@@ -146,16 +146,43 @@ def test_a_log_is_found_behind_a_pipe_and_after_its_path_is_gone(tmp_path, launc
 def test_what_an_earlier_job_has_left_in_the_log_tells_nothing_of_one_that_appends_to_it(
     tmp_path, launched
 ):
-    """As with nohup, which appends to nohup.out."""
+    """As with nohup, which appends to nohup.out. Another job may write there, too."""
     log = tmp_path / "nohup.out"
     log.write_text("step 90\nTraceback (most recent call last):\n")
-    pid = launched(log)
-    os.utime(log, (time.time() - 3600,) * 2)
-    found = diagnosis._collect(str(pid), 9)
+    with log.open("ab") as out:
+        os.lseek(out.fileno(), 0, os.SEEK_SET)  # where a shell leaves it
+        found = diagnosis._collect(str(launched(out)), 9)
     assert (found["log_name"], found["log"], found["log_first"]) == (str(log), [], [])
-    assert found["log_silent_s"] < 3000
-    os.utime(log)
-    assert diagnosis._collect(str(pid), 9)["log"][:1] == ["step 90"]
+    assert found["log_silent_s"] < 60
+
+
+def test_of_a_log_that_is_older_than_its_job_the_lines_of_the_look_are_the_jobs(
+    tmp_path, launched, monkeypatch
+):
+    log = tmp_path / "log"
+    log.write_text("step 1\n")
+    pid = str(launched(log))
+    assert diagnosis._collect(pid, 9)["log"] == ["step 1"]
+    older = diagnosis._collect(str(launched(Path(__file__))), 9)
+    assert (older["log_name"], older["log_is_older"], older["log"]) == (__file__, True, [])
+
+    def append(_):
+        log.write_text("step 1\nstep 2\n")
+
+    monkeypatch.setattr(diagnosis, "_was_made_before", lambda *_: True)
+    monkeypatch.setattr(time, "sleep", append)
+    found = diagnosis.collect(pid, 9, watched_s=1.0)
+    assert (found["log"], found["log_first"]) == (["step 2"], [])
+
+
+def test_a_clock_that_was_set_forward_makes_no_log_an_earlier_jobs(tmp_path, launched):
+    log = tmp_path / "log"
+    with log.open("wb", buffering=0) as out:
+        pid = str(launched(out))
+        out.write(b"step 1\n")
+    os.utime(log, (time.time() - 3600,) * 2)
+    found = diagnosis._collect(pid, 9)
+    assert (found["log"], found["log_silent_s"]) == (["step 1"], None)
 
 
 def test_the_jobs_by_hand_are_known_apart_by_their_launchers():

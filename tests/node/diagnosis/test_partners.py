@@ -30,9 +30,13 @@ if kind == "flock":
     fcntl.flock(fd, fcntl.LOCK_EX)
 else:
     fcntl.fcntl(fd, 38, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0))  # F_OFD_SETLKW
-if more and os.fork():
+child = os.fork() if more else 0
+if child:
+    os.close(fd)
+if child or not more:
+    print(child or os.getpid(), flush=True)
+if child and more == ["inherited"]:
     os._exit(0)
-print(os.getpid(), flush=True)
 time.sleep(600)
 """
 
@@ -118,13 +122,15 @@ def test_a_child_that_is_waited_for(start):
     assert child[1:3] == ("child", process.pid)
 
 
-@pytest.mark.parametrize("kind", [("ofd",), ("flock",), ("flock", "inherited")])
+@pytest.mark.parametrize(
+    "kind", [("ofd",), ("flock",), ("flock", "inherited"), ("flock", "handed on")]
+)
 def test_who_holds_a_lock_also_one_of_which_the_kernel_names_no_process(start, tmp_path, kind):
-    """Nor has what has locked the file to live on: a child of it may have the file open."""
+    """Nor has what has locked the file to live on, or to hold it: a child may have it open."""
     path = str(tmp_path / "lock")
     holder = start(sys.executable, "-c", LOCKS, path, *kind, stdout=subprocess.PIPE)
     held_by = int(holder.stdout.readline())
-    if kind[1:]:
+    if kind[1:] == ("inherited",):
         holder.wait()
     waiter = start(sys.executable, "-c", LOCKS, path, kind[0])
     call = "flock" if kind[0] == "flock" else "fcntl"

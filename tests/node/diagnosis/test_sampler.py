@@ -127,6 +127,23 @@ def test_who_has_no_time_for_a_third_sample_returns_two(within_s, samples):
     assert [len(one["samples"]) for one in seen if one["pid"] == process.pid] == [samples]
 
 
+def test_a_script_on_a_dead_mount_loses_nothing_else(tmp_path, monkeypatch):
+    """A named pipe stands in for it: who opens that waits for ever, as its rank does."""
+    script = tmp_path / "train.py"
+    os.mkfifo(script)
+    monkeypatch.setattr(os, "nice", lambda _: 0)
+    monkeypatch.setattr(sampler, "HOST_FACTS", ())
+    environ = {**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
+    with subprocess.Popen([sys.executable, script], env=environ) as rank:
+        monkeypatch.setattr(sampler, "look", lambda *_: ([{"pid": rank.pid}], [], []))
+        try:
+            host = sampler.sample(sampler.SamplerRequest(within_s=1.0, spacing_s=0.0)).host
+        finally:
+            rank.kill()
+    assert host["processes"] == [{"pid": rank.pid, "sources": {}}]
+    assert "the ranks' scripts: no answer within 1 s" in host["problems"]
+
+
 def test_an_orphan_of_a_users_session_has_init_as_its_parent(monkeypatch):
     """systemd --user adopts it there, under a process ID of its own."""
     text_of = sampler.text_of
