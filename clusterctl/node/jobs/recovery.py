@@ -303,12 +303,13 @@ def ranks_that_fit(spec: JobSpec, places: int) -> int:
 def retry_command(spec: JobSpec, ranks: int, folder: Path, slots: dict[str, int]) -> list[str]:
     """Return the job's command line for these hosts. It continues from the trainer's checkpoint."""
     argv = list(spec.argv)
-    # With torchrun, mpirun starts one process on each node.
-    each = (spec.per_host or 1) if spec.torchrun else 1
-    argv[argv.index("-np") + 1] = str(ranks // each)
-    if spec.batch_size and ranks < spec.ranks:
-        # The last one counts, however the one before is spelled.
-        argv += ["-b", str(spec.batch_size * spec.ranks // ranks)]
+    if ranks < spec.ranks:
+        # With torchrun, mpirun starts one process on each node.
+        each = (spec.per_host or 1) if spec.torchrun else 1
+        argv[argv.index("-np") + 1] = str(ranks // each)
+        if spec.batch_size:
+            # The last one counts, however the one before is spelled.
+            argv += ["-b", str(spec.batch_size * spec.ranks // ranks)]
     if "--hostfile" in argv:
         text = "".join(f"{host} slots={count}\n" for host, count in slots.items())
         (folder / "hosts").write_text(text)
