@@ -68,7 +68,9 @@ class _Shown:
 
 def _speed(run: Run, row: TrainingRow, per_gpu: bool) -> float:
     gpus = run.facts.gpus if per_gpu else None
-    return math.nan if row.startup else row.images_per_s / (gpus or 1)
+    # Of rows on other GPUs, the number that would divide the speed is not in the run's facts.
+    other = row.startup or (per_gpu and row.step < run.alike_from)
+    return math.nan if other else row.images_per_s / (gpus or 1)
 
 
 def _curves(
