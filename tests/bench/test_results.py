@@ -394,8 +394,8 @@ def test_a_report_of_any_part_of_the_runs(synthetic, real, tmp_path):
     lines = [json.dumps(asdict(run)) + "\n" for run in found.runs]
     (tmp_path / "runs.jsonl").write_text("".join(lines))
     assert "report.html" in write_report(tmp_path, (64,))
-    assert _compare([tmp_path], True) == (0 if found.runs else NOT_KNOWN)
-    assert _compare([tmp_path, tmp_path], True) == (0 if found.runs else NOT_KNOWN)
+    assert _compare([tmp_path], (), True) == (0 if found.runs else NOT_KNOWN)
+    assert _compare([tmp_path, tmp_path], (), True) == (0 if found.runs else NOT_KNOWN)
     assert choice_table([found, found]) is not None
 
 
@@ -695,7 +695,7 @@ def test_a_damaged_run_is_told_and_the_others_count(tmp_path, capsys):
     (tmp_path / "runs.jsonl").write_text("\n".join([first[:70], *rest, ""]))
     read = read_benchmark(tmp_path)
     assert read.runs == found.runs[1:]
-    assert _compare([tmp_path], True) == 0
+    assert _compare([tmp_path], (), True) == 0
     assert f"a run is lost: {tmp_path / 'runs.jsonl'}, line 1: not JSON" in capsys.readouterr().err
     (tmp_path / "benchmark.json").write_text('{"settings": {"cluster": "demo"}, "about": {}}')
     with pytest.raises(ClusterctlError, match=r"cannot read .*/benchmark.json: seed: missing"):
