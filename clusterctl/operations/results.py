@@ -220,8 +220,12 @@ def _of_job(run: Run, job: JobRecord) -> Run:
     """Return the run with the price of the job's nodes, and with the job's number of ranks as its
     GPUs, if its log does not say that."""
     # A job that was started again may have had fewer nodes than those whose price is recorded.
-    usd = None if job.status.attempts else job.spec.list_hourly_usd
-    gpus = run.facts.gpus or (job.spec.ranks or None if run.rows else None)
+    attempts = job.status.attempts
+    usd = None if attempts else job.spec.list_hourly_usd
+    # The rows are those of all attempts.
+    ranks = {job.status.ranks or job.spec.ranks, *(one.get("ranks") for one in attempts)}
+    of_job = ranks.pop() if run.rows and len(ranks) == 1 else None
+    gpus = run.facts.gpus or of_job or None
     return replace(run, facts=replace(run.facts, gpus=gpus), list_hourly_usd=usd)
 
 

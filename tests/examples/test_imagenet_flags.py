@@ -86,6 +86,7 @@ def test_the_home_folder_is_found(imagenet, monkeypatch):
         (["--synthetic"], "pass --num_epochs or --num_batches"),
         (["--data_dir", "d"], "pass --num_epochs or --num_batches"),
         ([*ENOUGH, "--log_name", "../x.log"], "without a folder"),
+        ([*ENOUGH, "--log_name", ".."], "without a folder"),
         ([*ENOUGH, "-m", "resnet19"], "invalid choice: 'resnet19'"),
         ([*ENOUGH, "-b", "0"], "0 is not 1 or more"),
         ([*ENOUGH, "--seed", "-1"], "-1 is not 0 or more"),
