@@ -254,7 +254,9 @@ def _local_logs(path: Path) -> list[LogText]:
 
 
 def decoded(data: bytes) -> str:
-    """Decode a log as UTF-8; bytes that are not UTF-8 become U+FFFD."""
+    """Decode a log as UTF-8; bytes that are not UTF-8 become U+FFFD. Raise UsageError for gzip."""
+    if data.startswith(b"\x1f\x8b"):
+        raise UsageError("the log is compressed with gzip", "gunzip it, and name what that makes")
     return data.decode("utf-8", "replace")
 
 

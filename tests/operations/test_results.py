@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
@@ -307,3 +308,9 @@ def test_the_gpus_of_a_log_without_them_are_those_of_all_attempts(attempts, gpus
     status = replace(job.status, ranks=2, attempts=tuple({"ranks": ranks} for ranks in attempts))
     [run] = read_runs([HEADER + rows([50, 100])])
     assert results._of_job(run, replace(job, status=status)).facts.gpus == gpus
+
+
+def test_a_compressed_log_is_named_so(tmp_path):
+    (tmp_path / "m.jsonl.gz").write_bytes(gzip.compress(b"{}"))
+    with pytest.raises(UsageError, match="compressed with gzip"):
+        results.read_log_files([str(tmp_path / "m.jsonl.gz")])
