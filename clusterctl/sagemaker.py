@@ -181,6 +181,8 @@ class Estimator:
         # If this start fails, deploy() must not take an earlier job.
         self.latest_training_job = None
         arguments = {**self._arguments, "source_dir": str(Path(self._job.source_dir).resolve())}
+        if not (inputs is None or isinstance(inputs, (str, Mapping))):
+            raise UsageError(f"inputs={inputs!r}: a URI, or a mapping of channels to URIs")
         if inputs is not None:
             arguments["inputs"] = inputs if isinstance(inputs, str) else dict(inputs)
         arguments = _plain(arguments)

@@ -54,7 +54,7 @@ from clusterctl.operations.selftest import too_dear
 from clusterctl.operations.site import others_finding
 from clusterctl.operations.status import ClusterStatus
 from clusterctl.operations.train import code_findings, leftovers, unreachable_findings
-from clusterctl.operations.tuning import Tuning
+from clusterctl.operations.tuning import Tuning, read_tuning
 from clusterctl.operations.up import ended_findings
 from tests.bench.test_network import measured
 from tests.bootstrap import test_node_checks as equipment
@@ -364,6 +364,7 @@ def of_jobs(folder: Path) -> Iterator[Finding]:
     series = MetricSeries("loss", (), ("3 values lack a step",))
     damaged = "job.log: 2 rows in JSON cannot be read, and are missing"
     yield from Results(("job.log",), metrics=(series,), damaged=(damaged,)).findings
+    yield from read_tuning(Path("/dev/null"), Path(__file__)).unread
     tuned = Tuned(64.0, 1.0, {}, 1.0, 1, True, 1)
     yield from tuning_command._lost(Tuning(None, Timeline(1.0, {}, (), {}, 2, 1234), None, tuned))
 

@@ -120,6 +120,8 @@ def test_an_estimator_takes_credentials_as_train_does(tmp_path, monkeypatch, sai
     TensorFlow("a.py", cluster="demo", **said).fit("s3://data/x", wait=False)
     [argv] = ran
     assert argv[argv.index("--credentials") + 1] == given
+    with pytest.raises(UsageError, match="inputs=3: a URI, or a mapping"):
+        TensorFlow("a.py", cluster="demo").fit(3)
     with pytest.raises(UsageError, match="not credentials: 'yours'") as caught:
         TensorFlow("a.py", credentials="yours")
     assert "profile, mine, none" in caught.value.hint

@@ -21,7 +21,7 @@ import os
 from pathlib import Path
 
 import tool
-from shards import SUBSETS, DataError, usable_cpus
+from shards import SUBSETS, DataError, share_out, usable_cpus
 from tool import are, folder, number
 
 
@@ -138,17 +138,19 @@ def make_all(args: argparse.Namespace) -> int:
     other = unlike_imagenet(images, len(labels))
     if other:
         print(other)
+    wanted = {"train": args.train_shards, "validation": args.validation_shards}
+    for subset in SUBSETS:
+        share_out(len(images[subset]), wanted[subset])  # raises ShardError, before hours of work
     refuse_full_disk(images, [output_folder(args, subset) for subset in images])
     corrupt = 0
     for subset in SUBSETS:
         print(f"{subset}: {len(images[subset]):,} images of {len(labels):,} classes in {raw}")
-        shards = args.train_shards if subset == "train" else args.validation_shards
         built = build(
             images[subset],
             labels,
             output_folder(args, subset),
             subset,
-            shards,
+            wanted[subset],
             processes=args.num_processes,
             force=args.force,
         )

@@ -97,7 +97,8 @@ def unlike(jobs: Sequence[Job]) -> list[str]:
         return []
     lines = read_journal(jobs[0].shard.parent)
     return [
-        f"{job.shard} is not of this input and these settings: run without --verify"
+        f"{job.shard} is not of this input and these settings: verify with those of the run that "
+        "made it, or run without --verify"
         for job in jobs
         if job.shard.exists() and not finished(job, lines.get(job.shard.name))
     ]

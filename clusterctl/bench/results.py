@@ -457,7 +457,7 @@ def speeds_of_logs(runs: Iterable[Run]) -> Speeds:
             else independent(
                 [
                     gpus / row.images_per_s
-                    for row in alike[0].rows
+                    for row in alike[0].rows_alike
                     if not row.startup and 0 < row.images_per_s < math.inf
                 ]
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command, cluster_named
@@ -134,15 +135,14 @@ def bench(
     if compared:
         # A shell expands `--compare bench-*`: all folders but the first arrive as arguments.
         folders = [*compared, *([name] if name else []), *arguments]
-        return _compare([Path(one) for one in folders], as_json)
+        _refuse_besides("--compare", "compared", "predict", "as_json")
+        predicted = parse_sizes(predict) if predict else ()
+        return _compare([Path(one) for one in folders], predicted, as_json)
     name = cluster_named(name)
     if network:
         from clusterctl.cli.bench_network import bench_network
 
-        if gpus:
-            raise UsageError("--network measures without GPUs", "leave out --gpus")
-        if dry_run:
-            raise UsageError("--network has no dry run: it measures", "leave out --dry-run")
+        _refuse_besides("--network", "network", "streams", "seconds", "out", "force", "as_json")
         return bench_network(
             app, name, streams=streams, seconds=seconds, force=force, as_json=as_json, out=out
         )
@@ -178,6 +178,15 @@ def bench(
         as_json=as_json,
     )
     return _bench(app, options)
+
+
+def _refuse_besides(option: str, *known: str) -> None:
+    """Raise UsageError for an option that was typed and that does not go with this one."""
+    context = click.get_current_context()
+    for one in context.command.params:
+        typed = context.get_parameter_source(str(one.name)) is ParameterSource.COMMANDLINE
+        if typed and isinstance(one, click.Option) and one.name not in known:
+            raise UsageError(f"{option} makes no use of {one.opts[0]}", f"leave out {one.opts[0]}")
 
 
 @dataclass(frozen=True)
@@ -310,8 +319,9 @@ def _show(benchmark: Benchmark, predicted: tuple[int, ...], as_json: bool) -> No
         output.line()
 
 
-def _compare(folders: list[Path], as_json: bool) -> int:
-    """Compare the first folder with each of the others, or show a single one; see tell_compared."""
+def _compare(folders: list[Path], predicted: tuple[int, ...], as_json: bool) -> int:
+    """Compare the first folder with each of the others, or show a single one, with predictions of
+    further sizes; see print_comparison."""
     from clusterctl.bench.report import choice_table, machines_in_words
     from clusterctl.bench.results import by_size, compare, configuration_differences
     from clusterctl.operations.bench import read_benchmark
@@ -320,10 +330,13 @@ def _compare(folders: list[Path], as_json: bool) -> int:
     for one in (base, *others):
         _note_damaged(one)
     if not others:
-        _show(base, (), as_json)
+        _show(base, predicted, as_json)
         if not base.runs:
             output.note(f"nothing to compare: {folders[0]} has no finished run")
         return 0 if base.runs else NOT_KNOWN
+    if predicted:
+        hint = f"clusterctl bench --compare {folders[0]} --predict 128"
+        raise UsageError("--predict is for one kept benchmark", hint)
     found = [
         (other.name, compare(base, other), configuration_differences(base, other))
         for other in others

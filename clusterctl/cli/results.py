@@ -504,7 +504,10 @@ def remarks(run: Run) -> list[str]:
     if run.images_per_s is not None:
         gpu = run.images_per_s_per_gpu
         each = f", {gpu:.1f} per GPU" if gpu is not None else ""
-        item.append(f"{run.images_per_s:.1f} images/s{each} (without rows that count the start)")
+        since = f"from step {run.alike_from} on, " if run.alike_from else ""
+        item.append(
+            f"{run.images_per_s:.1f} images/s{each} ({since}without rows that count the start)"
+        )
     if run.resumed_at:
         item.append(f"resumed at step {', '.join(map(str, run.resumed_at))}")
     if run.not_a_number_from is not None:

@@ -27,7 +27,7 @@ from clusterctl.cli.params import (
     rank_options,
 )
 from clusterctl.cli.program_arguments import ProgramCommand, Typed, split
-from clusterctl.domain.errors import ClusterctlError, HostError, NotEnoughGpus, UsageError
+from clusterctl.domain.errors import ClusterctlError, HostError, NotEnoughGpus, NotFound, UsageError
 from clusterctl.domain.findings import folded
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
@@ -789,6 +789,8 @@ def _show_tuning(access: Access, job_id: str) -> None:
 
     try:
         show_tuning(access, find_job(access.connections, access.head, job_id), Path())
+    except NotFound as error:
+        output.note(f"no trace: {error.message}")
     except ClusterctlError as error:
         output.note(f"no trace: {error.message}; try again: clusterctl tuning NAME {job_id}")
 

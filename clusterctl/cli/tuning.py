@@ -42,7 +42,7 @@ MEANING = {
     help="Copy the files here, not to the current folder.",
 )
 @json_option("TuningData")
-def tuning(app: AppContext, name: str, job_id: str | None, folder: Path, as_json: bool) -> None:
+def tuning(app: AppContext, name: str, job_id: str | None, folder: Path, as_json: bool) -> int:
     """Show where the time of a job's gradients went, and what Horovod's autotuner found.
 
     \b
@@ -55,11 +55,14 @@ def tuning(app: AppContext, name: str, job_id: str | None, folder: Path, as_json
     from clusterctl.operations.logs import find
 
     with app.open(name) as access:
-        show_tuning(access, find(access, job_id, training=True), folder, as_json)
+        return show_tuning(access, find(access, job_id, training=True), folder, as_json)
 
 
-def show_tuning(access: Access, job: JobRecord, folder: Path, as_json: bool = False) -> None:
-    """Download the files that the job wrote into `folder`, and print what they show."""
+def show_tuning(access: Access, job: JobRecord, folder: Path, as_json: bool = False) -> int:
+    """Download the files that the job wrote into `folder`, and print what they show.
+
+    Return the exit status: 1 if one of them cannot be read.
+    """
     from clusterctl.operations.tuning import fetch_tuning
 
     found = fetch_tuning(access, job, folder)
@@ -75,21 +78,25 @@ def show_tuning(access: Access, job: JobRecord, folder: Path, as_json: bool = Fa
                 "findings": lost,
             }
         )
-        return
+        return int(bool(found.unread))
     if found.timeline:
         _timeline(found.timeline)
+    if found.timeline_file:
         output.note(f"the trace is in {found.timeline_file}: open it in https://ui.perfetto.dev")
+    autotune_unread = any(one.check == "tuning.autotune" for one in found.unread)
     if found.autotune_file:
-        _autotune(found.tuned)
+        if not autotune_unread:
+            _autotune(found.tuned)
         output.note(f"the autotuner's log is in {found.autotune_file}")
     if found.steps_file:
         output.note(f"the steps are in {found.steps_file}: open it in https://ui.perfetto.dev")
     output.findings(lost)
+    return int(bool(found.unread))
 
 
 def _lost(found: Tuning) -> list[Finding]:
-    """Return a warning for each file that could not be read as a whole."""
-    lost, timeline, tuned = [], found.timeline, found.tuned
+    """Return a warning for each file of which a part could not be read, and the errors."""
+    lost, timeline, tuned = [*found.unread], found.timeline, found.tuned
     if timeline and timeline.unread:
         text = (
             f"{count(timeline.unread, 'place')} in the timeline cannot be read, or "
@@ -125,7 +132,7 @@ def _timeline(timeline: Timeline) -> None:
         ],
     )
     rank, waited_s = next(iter(timeline.waited_for.items()), ("", 0.0))
-    if rank:
+    if waited_s:  # a single rank keeps no others waiting
         output.line(
             f"\nrank {rank} kept all others waiting the longest: {_ms(waited_s)}, added up "
             "over tensors that wait at the same time"

@@ -83,6 +83,17 @@ def parse_hosts_file(text: str, source: str = "hosts file") -> HostsFile:
     return HostsFile(tuple(entries), tuple(lines))
 
 
+def is_plain(text: str) -> bool:
+    """Return whether Open MPI reads a hosts file as `parse_hosts_file` does.
+
+    It refuses Windows line ends, a byte order mark and `SLOTS`. To a host without slots it gives as
+    many as that has cores.
+    """
+    read = re.sub("#.*", "", text)
+    hosts = [line for line in read.split("\n") if line.strip()]
+    return all("slots" in line for line in hosts) and not re.search("[\r\ufeff]", read)
+
+
 def format_hosts_file(hosts: HostsFile) -> str:
     """Return the file's text: the lines it was read from, if any, else `HOST slots=N` per host."""
     lines = hosts.lines or tuple(_format_entry(entry) for entry in hosts.entries)

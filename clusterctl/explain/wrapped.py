@@ -25,8 +25,7 @@ def joined(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
     first word of the next line would not have fit. Lines that begin with the same word as the one
     before or after are lines of their own. Nothing is yielded if no line is joined.
     """
-    # A line of one repeated character is a rule.
-    widths = [len(line) for line in lines if len(set(line.strip())) > 1]
+    widths = [len(line) for line in lines if not _is_rule(line)]
     width = max(widths, default=0)
     if not _NARROWEST <= width <= _WIDEST:
         return
@@ -42,6 +41,7 @@ def joined(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
             margin = len(line) - len(line.lstrip())
             column = margin >= _COLUMN and before[:margin].isspace()
             is_own = _BEGINS.match(line) or (not column and _word(line) in map(_word, beside))
+            is_own = is_own or _is_rule(before)
             if text and (full or short or column) and not is_own:
                 # What is indented was broken between words, as a log's column is.
                 is_word = margin or (short and not full)
@@ -51,6 +51,11 @@ def joined(lines: list[str]) -> Iterator[tuple[list[str], list[int]]]:
                 numbers.append(number)
         if len(text) < len(lines):
             yield text, numbers
+
+
+def _is_rule(line: str) -> bool:
+    """Return whether a line is empty, or one repeated character: nothing follows in the next."""
+    return len(set(line.strip())) < 2
 
 
 def _word(line: str) -> str:

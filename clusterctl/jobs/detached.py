@@ -67,6 +67,7 @@ def spec_of(plan: JobPlan, **more: Any) -> JobSpec:
         "variables": {one.name: None if one.private else one.value for one in plan.variables},
         "recipe": plan.recipe.as_data() if plan.recipe else None,
         "min_ranks": plan.ranks,
+        "batch_size": plan.run.batch_size if plan.run else None,
         "code": None,  # the plan's is a folder
     }
     return pick(JobSpec, plan, **{**fields, **more})

@@ -40,8 +40,15 @@ class HorovodTuning:
     timeline: bool = False
 
     def check(self) -> None:
-        """Raise UsageError if Horovod would ignore the time of shutdown for that of the check."""
+        """Raise UsageError for times that Horovod would ignore: it reads whole seconds, and no time
+        of shutdown before that of the check."""
         shutdown, first = self.stall_shutdown_s, self.stall_check_s
+        for option, given in (("--stall-check", first), ("--stall-shutdown", shutdown)):
+            if given and given % 1:
+                raise UsageError(
+                    f"{option} {given:g}s: Horovod reads whole seconds only",
+                    f"{option} {math.ceil(given)}s",
+                )
         first = STALL_CHECK_S if first is None else first
         if shutdown and not first:
             raise UsageError("--stall-shutdown needs the check that --stall-check 0 turns off")
@@ -69,7 +76,12 @@ class HorovodTuning:
             "HOROVOD_STALL_CHECK_TIME_SECONDS": self.stall_check_s or None,
             "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": self.stall_shutdown_s,
         }
-        given = {k: f"{float(v):.12g}" for k, v in whole.items() if v is not None}
+        # Horovod reads 1e+12 as 1.
+        given = {
+            k: f"{v:.12g}" if isinstance(v, float) and v % 1 else str(int(v))
+            for k, v in whole.items()
+            if v is not None
+        }
         files: dict[str, str] = {}
         if self.autotune:
             files = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_AUTOTUNE_LOG": f"{job_folder}/{AUTOTUNE}"}

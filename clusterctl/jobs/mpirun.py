@@ -221,6 +221,11 @@ def sets_binding(mpirun: MpiRun, arguments: tuple[str, ...]) -> bool:
     return "bind-to" in _replaced_by(mpirun, arguments)
 
 
+def maps_ranks(mpirun: MpiRun, arguments: tuple[str, ...]) -> bool:
+    """Return whether the user's options say how many ranks each host gets."""
+    return "map-by" in _replaced_by(mpirun, arguments)
+
+
 def _replaced_by(mpirun: MpiRun, arguments: tuple[str, ...]) -> set[str]:
     """Return the names of the options of ours that the user's options replace."""
     mapping = MAPPING_OPTIONS | MAPPING_PARAMETERS[mpirun.dialect]

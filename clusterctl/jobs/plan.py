@@ -38,6 +38,7 @@ from clusterctl.jobs.mpirun import (
     MpiLaunch,
     Variable,
     check_mpirun_words,
+    maps_ranks,
     mpirun_argv,
     sets_binding,
     tag_end,
@@ -81,8 +82,9 @@ JOBS_FOLDER = ".clusterctl/jobs"  # on the head node
 # would number the nodes as they arrive, and rank 0, which keeps the checkpoints, could be on any of
 # them. The rendezvous store is on the head node.
 TORCHRUN = (
-    'exec "$0" -m torch.distributed.run --nnodes {nodes} --node_rank "$OMPI_COMM_WORLD_RANK" '
-    "--nproc_per_node {per_node} --master_addr {address} --master_port {port} "
+    'exec "$0" -m torch.distributed.run --nnodes "$OMPI_COMM_WORLD_SIZE" '
+    '--node_rank "$OMPI_COMM_WORLD_RANK" --nproc_per_node {per_node} '
+    "--master_addr {address} --master_port {port} "
     '--no_python "$0" {rank} "$@"'
 )
 # torchrun's defaults, no redirection and no tee, written as a rule for the tenth process of a node
@@ -206,9 +208,11 @@ class JobPlan:
     log folder. `watchdog`: the settings of the watchdog (operations/watchdog.py). `tag_end`: see
     mpirun.tag_end; empty if ranks have no logs of their own. `torchrun`: mpirun starts one process
     on each node. `port`: the first of three for the job's processes; 0 for a job without ranks.
-    `per_host`, `environment`: see JobRequest. `contract` is what the nodes of a script-mode program
-    receive (node/scripts/contract.py). `recipe` is the trainer's. `output` is the absolute path of
-    the folder that the program writes into; empty if none was named.
+    `per_host`: see JobRequest; with torchrun the number of ranks on each node. `maps_ranks`: the
+    user's options for mpirun place the ranks. `environment`: see JobRequest. `contract` is what the
+    nodes of a script-mode program receive (node/scripts/contract.py). `recipe` is the trainer's.
+    `output` is the absolute path of the folder that the program writes into; empty if none was
+    named.
     """
 
     job_id: str
@@ -229,6 +233,7 @@ class JobPlan:
     mpi_arguments: tuple[str, ...] = ()
     watchdog: Watchdog | None = None
     per_host: int | None = None
+    maps_ranks: bool = False
     tag_end: str = ""
     torchrun: bool = False
     environment: str | None = None
@@ -307,10 +312,9 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         program = (*program, "--trace_steps", request.trace_steps, "--trace_dir", folder)
     if request.torchrun:
         shell = TORCHRUN.format(
-            nodes=len(filled),
             per_node=filled[0],
-            address=address,
-            port=port,
+            address='"$MASTER_ADDR"' if "MASTER_ADDR" in exports else address,
+            port='"$MASTER_PORT"' if "MASTER_PORT" in exports else port,
             rank=shlex.quote(f"{facts.home}/{TORCH_RANK_PATH}"),
         )
         program = ("sh", "-c", shell, *program)
@@ -341,6 +345,8 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
         script_path=script,
         code=code,
         home=facts.home,
+        per_host=filled[0] if request.torchrun else request.per_host,
+        maps_ranks=maps_ranks(environment.mpirun, request.mpi_arguments),
         tag_end=tag_end(environment.mpirun, request.mpi_arguments),
         port=port,
         recipe=None if script else _recipe(request, options, preset, facts, exports),
@@ -399,9 +405,10 @@ def ranks_per_host(request: JobRequest, hosts: HostsFile) -> list[int]:
             f"with {most} on each node there are {sum(filled)} at most",
         )
     if request.torchrun and len(set(filled)) > 1:
+        least = min(filled)
         raise UsageError(
             f"{count(request.ranks, 'rank')} are not as many on each node, as torchrun wants it",
-            f"ask for a multiple of {filled[0]}, or say --processes-per-host",
+            f"take {least * len(filled)} with --processes-per-host {least}, or say another number",
         )
     return filled
 

@@ -19,7 +19,7 @@ from typing import BinaryIO, NoReturn
 
 from clusterctl.domain.errors import ClusterctlError, ConnectionLost, MissingTool, UsageError
 from clusterctl.domain.findings import Finding, errors
-from clusterctl.domain.hostsfile import parse_hosts_file
+from clusterctl.domain.hostsfile import HostsFile, format_hosts_file, is_plain, parse_hosts_file
 from clusterctl.jobs import head_facts
 from clusterctl.jobs.head_facts import facts_of_head, head_slots
 from clusterctl.jobs.plan import (
@@ -81,7 +81,15 @@ def plan_here(mode: str, gpus: str, arguments: list[str]) -> tuple[JobPlan, tupl
             f"there is no hosts file in {Path.cwd()}",
             "write one line per node into it: ADDRESS slots=GPUS (localhost slots=8 for this one)",
         )
-    hosts = parse_hosts_file(hosts_path.read_text(encoding="utf-8"), str(hosts_path.resolve()))
+    text = hosts_path.read_bytes().decode()
+    hosts = parse_hosts_file(text, str(hosts_path.resolve()))
+    if not is_plain(text):
+        plain = format_hosts_file(HostsFile(hosts.entries)).replace("\n", "\\n")
+        raise UsageError(
+            f"{hosts_path.resolve()}: mpirun reads it otherwise, if at all: it wants `slots=N` for "
+            "each host, and Unix line ends",
+            f"printf '{plain}' > hosts",
+        )
     facts = facts_of_head(_report_of(head_facts.facts_to_read()))
     request = JobRequest(
         ranks=int(gpus),

@@ -225,8 +225,12 @@ def _of_job(run: Run, job: JobRecord) -> Run:
     """Return the run with the price of the job's nodes, and with the job's number of ranks as its
     GPUs, if its log does not say that."""
     # A job that was started again may have had fewer nodes than those whose price is recorded.
-    usd = None if job.status.attempts else job.spec.list_hourly_usd
-    gpus = run.facts.gpus or (job.spec.ranks or None if run.rows else None)
+    attempts = job.status.attempts
+    usd = None if attempts else job.spec.list_hourly_usd
+    # The rows are those of all attempts.
+    ranks = {job.status.ranks or job.spec.ranks, *(one.get("ranks") for one in attempts)}
+    of_job = ranks.pop() if run.rows and len(ranks) == 1 else None
+    gpus = run.facts.gpus or of_job or None
     return replace(run, facts=replace(run.facts, gpus=gpus), list_hourly_usd=usd)
 
 
@@ -255,7 +259,9 @@ def _local_logs(path: Path) -> list[LogText]:
 
 
 def decoded(data: bytes) -> str:
-    """Decode a log as UTF-8; bytes that are not UTF-8 become U+FFFD."""
+    """Decode a log as UTF-8; bytes that are not UTF-8 become U+FFFD. Raise UsageError for gzip."""
+    if data.startswith(b"\x1f\x8b"):
+        raise UsageError("the log is compressed with gzip", "gunzip it, and name what that makes")
     return data.decode("utf-8", "replace")
 
 
@@ -502,7 +508,9 @@ class _Shown:
 
 def _speed(run: Run, row: TrainingRow, per_gpu: bool) -> float:
     gpus = run.facts.gpus if per_gpu else None
-    return math.nan if row.startup else row.images_per_s / (gpus or 1)
+    # Of rows on other GPUs, the number that would divide the speed is not in the run's facts.
+    other = row.startup or (per_gpu and row.step < run.alike_from)
+    return math.nan if other else row.images_per_s / (gpus or 1)
 
 
 def _curves(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 import zlib
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.domain.errors import CommandFailed, NotFound, UsageError
+from clusterctl.domain.findings import Finding
 from clusterctl.jobs.horovod import (
     AUTOTUNE,
     STEPS,
@@ -18,7 +20,7 @@ from clusterctl.jobs.horovod import (
     read_autotune,
     read_timeline,
 )
-from clusterctl.jobs.plan import JOBS_FOLDER
+from clusterctl.jobs.plan import CODE_FOLDER, JOBS_FOLDER
 from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.operations.access import Access
 from clusterctl.operations.fetch import locked_staging_folder
@@ -32,7 +34,8 @@ CHUNK_BYTES = 1 << 20
 class Tuning:
     """The downloaded files and their contents; None for a file that the job did not write.
 
-    `tuned` is also None if the job ended before the autotuner's first sample.
+    `tuned` is also None if the job ended before the autotuner's first sample. `unread` has an error
+    for each file that cannot be read.
     """
 
     timeline_file: Path | None
@@ -40,6 +43,7 @@ class Tuning:
     autotune_file: Path | None
     tuned: Tuned | None
     steps_file: Path | None = None
+    unread: tuple[Finding, ...] = ()
 
 
 def fetch_tuning(access: Access, job: JobRecord, folder: Path) -> Tuning:
@@ -51,11 +55,13 @@ def fetch_tuning(access: Access, job: JobRecord, folder: Path) -> Tuning:
     stem = f"{access.cluster.name}-{job.job_id}"
 
     def fetch(name: str, variable: str = "") -> Path | None:
-        # A path that the user set with -x, or in a job.yaml, takes precedence over the option's.
+        # A path that the user set with -x, or in a job.yaml, takes precedence over the option's. A
+        # relative one is below the ranks' working folder: that of the shipped program, if any.
         given = job.spec.variables.get(variable) or ""
-        place = (
-            shlex.quote(given) if given.startswith("/") else f"{JOBS_FOLDER}/{job.job_id}/{name}"
-        )
+        code = f"{CODE_FOLDER}/{job.job_id}"
+        paths = [posixpath.join(one, given) for one in (f"{code}/code", code, job.spec.workdir)]
+        place = " ".join(dict.fromkeys(map(shlex.quote, paths)))
+        place = place if given else f"{JOBS_FOLDER}/{job.job_id}/{name}"
         return _fetch(access, place, folder / f"{stem}-{name.replace('-*', '')}", job.job_id)
 
     trace = fetch(TIMELINE, "HOROVOD_TIMELINE")
@@ -67,9 +73,22 @@ def fetch_tuning(access: Access, job: JobRecord, folder: Path) -> Tuning:
             "yet",
             "start it with `clusterctl train … --timeline`, --autotune or --trace-steps 10:20",
         )
-    timeline = read_timeline(_chunks(trace)) if trace else None
-    tuned = read_autotune(log.read_text(errors="replace")) if log else None
-    return Tuning(trace, timeline, log, tuned, steps)
+    return read_tuning(trace, log, steps)
+
+
+def read_tuning(trace: Path | None, log: Path | None, steps: Path | None = None) -> Tuning:
+    """Return the contents of a timeline and an autotuner's log. What cannot be read is an error of
+    its own."""
+    timeline, tuned, unread = None, None, []
+    try:
+        timeline = read_timeline(_chunks(trace)) if trace else None
+    except UsageError as error:
+        unread.append(Finding.error("tuning.timeline", error.message, error.hint))
+    try:
+        tuned = read_autotune(log.read_text(errors="replace")) if log else None
+    except UsageError as error:
+        unread.append(Finding.error("tuning.autotune", error.message, error.hint))
+    return Tuning(trace, timeline, log, tuned, steps, tuple(unread))
 
 
 def _chunks(path: Path) -> Iterator[str]:
@@ -81,8 +100,8 @@ def _chunks(path: Path) -> Iterator[str]:
 def _fetch(access: Access, place: str, path: Path, job_id: str) -> Path | None:
     """Download one file of the head node to `path`. Return None if it does not exist.
 
-    `place` is an absolute path, quoted for a shell, or a shell pattern below the home folder, of
-    which the first match counts. The file is compressed on its way. Raise UsageError, HostError.
+    `place` has paths or a pattern for a shell, absolute or below the home folder, of which the
+    first that exists counts. The file is compressed on its way. Raise UsageError, HostError.
     """
     # 31: zlib reads the gzip format with the largest window.
     inflate = zlib.decompressobj(wbits=31)
@@ -90,8 +109,8 @@ def _fetch(access: Access, place: str, path: Path, job_id: str) -> Path | None:
         with locked_staging_folder(path.parent, job_id) as (folder, _):
             draft = folder / path.name
             with draft.open("wb") as file:
-                found = f'cd && set -- {place} && {{ [ -e "$1" ] || exit {ABSENT}; }}'
-                command = f'{found} && exec gzip -1c "$1"'
+                found = f'for one in {place}; do [ ! -e "$one" ] || exec gzip -1c "$one"; done'
+                command = f"cd && {found}; exit {ABSENT}"
                 result = read_data(
                     access.connections,
                     access.head,

@@ -38,6 +38,7 @@ from clusterctl.bench.results import (
 )
 from clusterctl.bench.statistics import independent, mean, ratio, t_quantile, t_tails, welch
 from clusterctl.cli.bench import _compare, _report_if_it_ends_early
+from clusterctl.cli.main import cli, run_command
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import NOT_KNOWN
 from clusterctl.jobs.metrics.logs import TrainingRow
@@ -394,8 +395,8 @@ def test_a_report_of_any_part_of_the_runs(synthetic, real, tmp_path):
     lines = [json.dumps(asdict(run)) + "\n" for run in found.runs]
     (tmp_path / "runs.jsonl").write_text("".join(lines))
     assert "report.html" in write_report(tmp_path, (64,))
-    assert _compare([tmp_path], True) == (0 if found.runs else NOT_KNOWN)
-    assert _compare([tmp_path, tmp_path], True) == (0 if found.runs else NOT_KNOWN)
+    assert _compare([tmp_path], (), True) == (0 if found.runs else NOT_KNOWN)
+    assert _compare([tmp_path, tmp_path], (), True) == (0 if found.runs else NOT_KNOWN)
     assert choice_table([found, found]) is not None
 
 
@@ -695,7 +696,7 @@ def test_a_damaged_run_is_told_and_the_others_count(tmp_path, capsys):
     (tmp_path / "runs.jsonl").write_text("\n".join([first[:70], *rest, ""]))
     read = read_benchmark(tmp_path)
     assert read.runs == found.runs[1:]
-    assert _compare([tmp_path], True) == 0
+    assert _compare([tmp_path], (), True) == 0
     assert f"a run is lost: {tmp_path / 'runs.jsonl'}, line 1: not JSON" in capsys.readouterr().err
     (tmp_path / "benchmark.json").write_text('{"settings": {"cluster": "demo"}, "about": {}}')
     with pytest.raises(ClusterctlError, match=r"cannot read .*/benchmark.json: seed: missing"):
@@ -785,3 +786,23 @@ def test_flags_that_bench_sets_itself_are_refused_and_values_like_its_own_are_no
     with pytest.raises(UsageError, match=f"bench sets {flag.partition('=')[0]} itself"):
         replace(SETTINGS, arguments=(flag,)).check_arguments()
     replace(SETTINGS, arguments=("--batch_size", str(SETTINGS.every))).check_arguments()
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [(["--compare", "b1", "--gpus", "4"], "--gpus"), (["--compare", "b1", "--out", "o"], "--out")],
+)
+def test_an_option_that_a_comparison_makes_no_use_of_is_refused(capsys, words, option):
+    assert run_command(cli, ["bench", *words]) == 2
+    assert f"--compare makes no use of {option}" in capsys.readouterr().err
+
+
+def test_a_kept_benchmark_predicts_further_sizes(tmp_path, capsys):
+    found = kinds_of(LEVEL_STEPS, {})
+    write_benchmark(tmp_path, found)
+    lines = [json.dumps(asdict(run)) + "\n" for run in found.runs]
+    (tmp_path / "runs.jsonl").write_text("".join(lines))
+    assert run_command(cli, ["bench", "--compare", str(tmp_path), "--predict", "77"]) == 0
+    assert "\n77  " in capsys.readouterr().out
+    two = ["bench", "--compare", str(tmp_path), str(tmp_path), "--predict", "77"]
+    assert run_command(cli, two) == 2

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterctl.cli.tuning import show_tuning
+from clusterctl.domain.findings import Finding
 from clusterctl.jobs.horovod import read_autotune, read_timeline
 from clusterctl.operations import tuning
 
@@ -44,7 +45,7 @@ def test_what_could_not_be_read_is_said(
         tmp_path / "t", read_timeline([timeline]), tmp_path / "a", read_autotune(autotune)
     )
     monkeypatch.setattr(tuning, "fetch_tuning", lambda *_: read)
-    show_tuning(None, SimpleNamespace(job_id="1"), tmp_path, as_json)
+    assert show_tuning(None, SimpleNamespace(job_id="1"), tmp_path, as_json) == 0
     printed = capsys.readouterr()
     if as_json:
         found = json.loads(printed.out)["findings"]
@@ -52,3 +53,18 @@ def test_what_could_not_be_read_is_said(
     else:
         lines = [one for one in printed.err.splitlines() if one.startswith("warning: ")]
         assert [one[9:].rpartition(" [")[0] for one in lines] == warnings
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_file_that_cannot_be_read_hides_no_other(tmp_path, monkeypatch, capsys, as_json):
+    error = Finding.error("tuning.autotune", "the autotuner's log has no column score")
+    trace = tmp_path / "t"
+    read = tuning.Tuning(trace, read_timeline([TIMELINE]), tmp_path / "a", None, unread=(error,))
+    monkeypatch.setattr(tuning, "fetch_tuning", lambda *_: read)
+    assert show_tuning(None, SimpleNamespace(job_id="1"), tmp_path, as_json) == 1
+    printed = capsys.readouterr()
+    assert "allreduce" in printed.out
+    assert "no column score" in printed.out + printed.err
+    assert "no time for a sample" not in printed.out
+    assert "kept all others waiting" not in printed.out, "it is the only rank"
+    assert str(trace) in printed.out + printed.err

@@ -7,6 +7,7 @@ Prints a JSON object: {case: what was read, or the DataError's text}.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -108,6 +109,9 @@ def sample_is_the_same_in_both_formats() -> bool:
         small = ["--images", "25", "--test_images", "10", "--data_dir"]
         make_sample_mnist.main([*small, npz_dir])
         make_sample_mnist.main([*small, idx_dir, "--idx"])
+        with contextlib.suppress(SystemExit):  # load() would go on reading the .npz files
+            make_sample_mnist.main([*small, npz_dir, "--idx"])
+            return False
         return all(
             np.array_equal(one, other)
             for subset in ("train", "test")

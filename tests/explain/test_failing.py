@@ -523,6 +523,21 @@ def test_lines_that_a_terminal_broke_are_joined(width):
     assert lead.line <= 2 + len(hard)
 
 
+def test_the_line_after_a_rule_is_no_part_of_the_message_before():
+    """The last line is the widest, and its first word would not have fit behind the dashes."""
+    banner = f"""{DASHES}
+prterun detected that one or more processes exited with non-zero status,
+thus causing the job to be terminated. The first process to do so was:
+
+   Process name: [prterun-demo-0-77@1,1]
+   Exit code:    3
+{DASHES}
+"""
+    last = "classification_accuracy after the last epoch was 0.9712, and its loss 0.1031 in the end"
+    found = explain([banner + last])
+    assert [one.signature.id for one in found.findings] == ["mpi.exit-code"]
+
+
 @pytest.mark.parametrize("after", ["step 1 loss 2.1\nstep 2 loss 2.0\n", "epoch 1 begins\ndone\n"])
 def test_one_line_longer_than_all_others_was_not_broken(after):
     handled = "No such file or directory: '/quux/checkpoints/last.pt', starting from scratch"

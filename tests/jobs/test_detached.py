@@ -40,7 +40,7 @@ from clusterctl.jobs.detached import (
     list_jobs,
     spec_of,
 )
-from clusterctl.jobs.horovod import STEPS
+from clusterctl.jobs.horovod import AUTOTUNE, STEPS
 from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, check_job_id, new_job_id
 from clusterctl.node.jobs.spec import JobState
@@ -355,6 +355,17 @@ def test_a_greeting_is_no_part_of_logs_and_files(node, tmp_path):
     fetch(access, JOB, tmp_path / "run", scope=Scope.RECORD)
     assert (tmp_path / "run" / "log").read_text() == "out\n"
     assert fetch_tuning(access, job, tmp_path).steps_file.read_text() == "steps"
+    # One file that cannot be read does not hide another. A relative path of the user's counts from
+    # the ranks' folder.
+    code = node.home / ".clusterctl/code" / JOB
+    code.mkdir(parents=True)
+    (code / "it's.json").write_text("")
+    header = "cycle_time_ms,tensor_fusion_threshold,score\n"
+    (node.home / ".clusterctl/jobs" / JOB / AUTOTUNE).write_text(f"{header}5,4,3\n")
+    named = replace(job, spec=replace(job.spec, variables={"HOROVOD_TIMELINE": "it's.json"}))
+    found = fetch_tuning(access, named, tmp_path)
+    assert (found.timeline, found.tuned.tried) == (None, 1)
+    assert [one.check for one in found.unread] == ["tuning.timeline"]
     (node.home / ".clusterctl/jobs" / JOB / "log").unlink()
     with pytest.raises(CommandFailed, match="the log of job .* cannot be read: .*No such file"):
         logs.read_log(access, job, read.append)

@@ -37,9 +37,9 @@ PRESET = {"HOROVOD_FUSION_THRESHOLD": "16777216", "HOROVOD_HIERARCHICAL_ALLREDUC
         ),
         # Horovod does not tune what has a variable: the preset's are dropped, the user's stay.
         (
-            HorovodTuning(fusion_threshold_bytes=0, autotune=True, timeline=True),
+            HorovodTuning(fusion_threshold_bytes=1 << 40, autotune=True, timeline=True),
             {
-                "HOROVOD_FUSION_THRESHOLD": "0",
+                "HOROVOD_FUSION_THRESHOLD": "1099511627776",
                 "HOROVOD_HIERARCHICAL_ALLREDUCE": None,
                 "HOROVOD_AUTOTUNE": "1",
                 "HOROVOD_AUTOTUNE_LOG": "/jobs/x/autotune.csv",
@@ -58,6 +58,8 @@ def test_tuning_is_variables(tuning, changes):
     [
         (HorovodTuning(stall_shutdown_s=30), "30 s comes before the check, after 1 min 00 s"),
         (HorovodTuning(stall_check_s=0, stall_shutdown_s=30), "turns off"),
+        (HorovodTuning(stall_check_s=0.1), "--stall-check 0.1s: Horovod reads whole seconds only"),
+        (HorovodTuning(stall_shutdown_s=90.5), "--stall-shutdown 90.5s: Horovod reads whole"),
     ],
 )
 def test_a_time_that_horovod_would_ignore_is_refused(tuning, says):

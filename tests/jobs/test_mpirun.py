@@ -767,10 +767,13 @@ def test_one_torchrun_on_each_node(ranks, per_host, hosts, each):
     assert " --bind-to none --map-by ppr:1:node " in plan.line
     sh, c, shell, *program = plan.argv[-6:]
     assert (sh, c, *program) == ("sh", "-c", plan.python, "/home/ubuntu/d.py", "a b")
+    # A retry on fewer nodes changes only -np.
     assert shell.startswith(
-        f'exec "$0" -m torch.distributed.run --nnodes {hosts} --node_rank "$OMPI_COMM_WORLD_RANK" '
-        f"--nproc_per_node {each} --master_addr 10.0.0.4 --master_port 28514 --no_python"
+        'exec "$0" -m torch.distributed.run --nnodes "$OMPI_COMM_WORLD_SIZE" '
+        f'--node_rank "$OMPI_COMM_WORLD_RANK" --nproc_per_node {each} '
+        "--master_addr 10.0.0.4 --master_port 28514 --no_python"
     )
+    assert plan.per_host == each
     assert plan.python == "/opt/pytorch/bin/python3"
     # Debian's PyTorch 1.13 on Python 3.11 fails without them.
     assert " -x PET_REDIRECTS=9:0 -x PET_TEE=9:0 " in plan.line
@@ -782,6 +785,9 @@ def test_one_torchrun_on_each_node(ranks, per_host, hosts, each):
     given = replace(request, variables=(Variable("PET_TEE", "3"),))
     plan = plan_job(given, with_gpus(torch_python="/p"), HOSTS, JOB)
     assert " -x PET_REDIRECTS=9:0 -x PET_TEE=3 " in plan.line
+    given = replace(request, variables=(Variable("MASTER_PORT", "29500"),))
+    shell = plan_job(given, with_gpus(torch_python="/p"), HOSTS, JOB).argv[-4]
+    assert '--master_addr 10.0.0.4 --master_port "$MASTER_PORT" ' in shell
     by_mpirun = JobRequest(8, synthetic=True, per_host=2)
     assert "TORCH_" not in line(by_mpirun, facts())
     assert " -np 8 --hostfile hosts " in line(by_mpirun, facts())

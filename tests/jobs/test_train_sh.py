@@ -199,6 +199,9 @@ def test_usage(node, script, arguments):
         (["train_synthetic.sh", "all"], "", 1, "not a number of GPUs: 'all'"),
         (["train_synthetic.sh", "2"], None, 1, "there is no hosts file"),
         (["train_synthetic.sh", "2"], "localhost slots=eight", 1, "hosts, line 1: slots must be a"),
+        # mpirun refuses the first; of the second it counts the cores.
+        (["train_synthetic.sh", "2"], "a slots=1\r\nb slots=1\n", 1, "'a slots=1\\nb slots=1\\n'"),
+        (["train_synthetic.sh", "2"], "a slots=1\nb\n", 1, "`slots=N` for each host"),
     ],
 )
 def test_what_is_refused_deletes_and_starts_nothing(trainable, words, hosts, status, says):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
@@ -18,6 +19,7 @@ from clusterctl.bench.chart import picture
 from clusterctl.domain.errors import UsageError
 from clusterctl.jobs.metrics.logs import parse_definition
 from clusterctl.jobs.metrics.reference import REFERENCES, compare
+from clusterctl.jobs.metrics.runs import read_runs
 from clusterctl.node.jobs.spec import JobState
 from clusterctl.node.record import finite, to_data
 from clusterctl.operations import results
@@ -300,3 +302,17 @@ def test_damaged_rows_are_told_beside_the_others_and_where_there_is_no_other():
     assert message.isprintable()
     with pytest.raises(NoResults, match="log 0: 1 row cannot be read"):
         read(wrong + "\n")
+
+
+@pytest.mark.parametrize(("attempts", "gpus"), [((), 2), ((4,), None), ((2, 2), 2)])
+def test_the_gpus_of_a_log_without_them_are_those_of_all_attempts(attempts, gpus):
+    job = job_record()
+    status = replace(job.status, ranks=2, attempts=tuple({"ranks": ranks} for ranks in attempts))
+    [run] = read_runs([HEADER + rows([50, 100])])
+    assert results._of_job(run, replace(job, status=status)).facts.gpus == gpus
+
+
+def test_a_compressed_log_is_named_so(tmp_path):
+    (tmp_path / "m.jsonl.gz").write_bytes(gzip.compress(b"{}"))
+    with pytest.raises(UsageError, match="compressed with gzip"):
+        results.read_log_files([str(tmp_path / "m.jsonl.gz")])

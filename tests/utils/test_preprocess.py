@@ -233,6 +233,14 @@ def test_usage_errors_end_with_2(tool, argv, said):
     assert said in done.stderr.splitlines()[-1]
 
 
+def test_more_shards_than_images_are_refused_before_anything_is_made(tool, raw, tmp_path):
+    argv = ("--raw_data_dir", raw, "--output_dir", tmp_path / "out", "--train_shards", "4")
+    done = tool("preprocess_imagenet.py", *argv, "--validation_shards", "11")
+    assert (done.returncode, done.stdout.count("train:")) == (1, 0)
+    assert "10 records do not fill 11 shards: ask for fewer shards" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_help_needs_no_library(tmp_path):
     """Without NumPy and Pillow, it still prints its help, and what is missing."""
     program = [sys.executable, "-S", str(UTILS / "preprocess_imagenet.py")]

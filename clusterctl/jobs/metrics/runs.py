@@ -27,23 +27,33 @@ from clusterctl.jobs.trainer import IMAGENET_IMAGES
 class Run:
     """One training run. `rows` are in the order of steps; at `resumed_at` steps it was resumed.
 
-    `list_hourly_usd` is AWS's price on demand for the nodes of its job; None if unknown.
+    `alike_from` is the step from which on it ran as `facts` say: before it, on other GPUs, another
+    number of them, or with another precision. 0 if it never changed. `list_hourly_usd` is AWS's
+    price on demand for the nodes of its job; None if unknown.
     """
 
     facts: RunFacts = RunFacts()
     rows: tuple[TrainingRow, ...] = ()
     evaluations: tuple[EvaluationRow, ...] = ()
     resumed_at: tuple[int, ...] = ()
+    alike_from: int = 0
     list_hourly_usd: Optional[float] = None
     json_names = (
         *("facts", "images_per_s", "images_per_s_per_gpu", "tflops_per_gpu", "mfu"),
-        *("images_per_s_per_hourly_usd", "resumed_at", "not_a_number_from", "rows", "evaluations"),
+        *("images_per_s_per_hourly_usd", "resumed_at", "alike_from", "not_a_number_from"),
+        *("rows", "evaluations"),
     )
+
+    @property
+    def rows_alike(self) -> tuple[TrainingRow, ...]:
+        """The rows whose speed is that of the GPUs in `facts`."""
+        return tuple(row for row in self.rows if row.step >= self.alike_from)
 
     @cached_property
     def images_per_s(self) -> Optional[float]:
-        """All images by all seconds, without rows of the start-up; None if no other rows exist."""
-        return throughput(self.rows)
+        """All images of `rows_alike` by all their seconds, without rows of the start-up; None if no
+        other rows exist."""
+        return throughput(self.rows_alike)
 
     @property
     def images_per_s_per_gpu(self) -> Optional[float]:
@@ -192,6 +202,10 @@ def _content_of(row: TrainingRow | EvaluationRow) -> str:
     return " ".join([str(step), *numbers, *(v for v in values if isinstance(v, str))])
 
 
+# The facts on which the speed of a part depends, and which may change when a run is resumed.
+_ALIKE = ("gpus", "gpu", "model", "image_size", "precision")
+
+
 def _add(runs: list[Run], section: Section) -> None:
     """Add a section with rows: as the continuation of the last run, or as a new run."""
     rows, resumed_from = tuple(section.rows), section.facts.resumed_from
@@ -199,11 +213,15 @@ def _add(runs: list[Run], section: Section) -> None:
     if runs and _goes_on(runs[-1], rows, start):
         before = runs[-1]
         kept = tuple(row for row in before.rows if row.step < start)
+        facts = _joined(before.facts, section.facts)
+        earlier = {name: getattr(before.facts, name) for name in _ALIKE}
+        changed = any(old not in (None, getattr(facts, name)) for name, old in earlier.items())
         runs[-1] = Run(
-            facts=_joined(before.facts, section.facts),
+            facts=facts,
             rows=(*kept, *rows),
             evaluations=(*before.evaluations, *section.evaluations),
             resumed_at=(*before.resumed_at, start),
+            alike_from=start if changed else before.alike_from,
         )
     else:
         facts, resumed_at = section.facts, () if resumed_from is None else (start,)

@@ -162,6 +162,12 @@ class Logs:
         self._folder = folder
         self._lost: dict[str, int] = {}
         self._writes = 0
+        self._is_amid_line = False
+
+    def begin_line(self) -> None:
+        """End the log's last line, if a rank's or a command's end has left it incomplete."""
+        if self._is_amid_line:
+            self._append("log", b"\n")
 
     def add(self, pieces: Iterator[tuple[bytes | None, bytes]]) -> None:
         """Append pieces of output, each with its rank, to the logs."""
@@ -187,6 +193,7 @@ class Logs:
                 while left:
                     left = left[file.write(left) :]
                 if name == "log":
+                    self._is_amid_line = not content.endswith(b"\n")
                     self._note_time(file.tell())
         except OSError:
             # `left` may still have the message, which does not count.

@@ -206,23 +206,28 @@ def wait_for_nodes(
         # A node that was silent during the first sweep may still have ranks.
         responses = end_on(others, spec.job_id)
         up = {head} | {one["address"] for one, text in zip(others, responses) if text is not None}
-        slots = {host: hosts[host] for host in hosts if host in up}
-        ranks = ranks_that_fit(spec, sum(slots.values()))
+        places = places_on(spec, hosts, up)
+        ranks = ranks_that_fit(spec, sum(places.values()))
         now = time.monotonic()
         enough_since = (enough_since or now) if ranks else None
         if ranks == spec.ranks or (enough_since and now - enough_since > START_WITH_FEWER_AFTER_S):
             break
         if now > deadline:
             return None, (
-                f"not started again: within {WAIT_S / 60:.0f} minutes only {sum(slots.values())} "
-                f"of at least {spec.min_ranks} GPUs were there"
+                f"not started again: after {WAIT_S / 60:.0f} minutes the nodes that answer take "
+                f"{sum(places.values())} of at least {spec.min_ranks} ranks"
             )
         time.sleep(POLL_S)
-    used = [names.get(host, host) for host in slots]
-    give_code(spec, [node for node in others if node["address"] in slots])
-    argv = retry_command(spec, ranks, folder, slots)
-    again = {"argv": argv, "ranks": ranks, "hosts": used}
-    return again, f"starting again with {ranks} ranks on {', '.join(used)}"
+    used, left = {}, ranks
+    for host, most in places.items():  # mpirun fills them in this order
+        if left > 0 or spec.maps_ranks:
+            used[host] = most
+            left -= most
+    give_code(spec, [node for node in others if node["address"] in used])
+    called = [names.get(host, host) for host in used]
+    again = {"argv": retry_command(spec, ranks, folder, used), "ranks": ranks, "hosts": called}
+    plural = "" if ranks == 1 else "s"
+    return again, f"starting again with {ranks} rank{plural} on {', '.join(called)}"
 
 
 def give_code(spec: JobSpec, nodes: list[dict[str, Any]]) -> None:
@@ -262,39 +267,48 @@ def read_hosts(path: Path) -> dict[str, int]:
     return found
 
 
-def ranks_that_fit(spec: JobSpec, slots: int) -> int:
-    """Return the largest number of ranks that fits into `slots` and suits the job; 0 if none does.
+def places_on(spec: JobSpec, hosts: dict[str, int], up: set[str]) -> dict[str, int]:
+    """Return how many of the job's ranks each of the hosts in `up` takes, by address.
+
+    `hosts` are the slots of all hosts of the cluster. Hosts that take no rank are left out.
+    """
+    slots = {host: count for host, count in hosts.items() if host in up}
+    if spec.model_dir is not None:
+        # Script mode: these have the program and its data, and the program knows them all.
+        own = [node["address"] for node in spec.nodes]
+        return {host: slots[host] for host in own} if slots.keys() >= {*own} else {}
+    if spec.maps_ranks and len(slots) < len(hosts):
+        return {}  # only mpirun knows how many each takes
+    most = spec.per_host
+    if spec.torchrun and most:
+        return {host: most for host, count in slots.items() if count >= most}
+    return {host: min(count, most or count) for host, count in slots.items()}
+
+
+def ranks_that_fit(spec: JobSpec, places: int) -> int:
+    """Return the largest number of ranks that fits into `places` and suits the job; 0 if none does.
 
     The trainer goes on from a checkpoint with as many images per step as before, so the number of
-    ranks has to divide them.
+    ranks has to divide them. torchrun has as many ranks on each node.
     """
-    if slots >= spec.ranks:
+    if places >= spec.ranks:
         return spec.ranks
-    argv = [*spec.argv]
-    batch = batch_at(argv) if spec.log_dir else None
-    if "-np" not in argv:
-        return 0
-    for ranks in range(slots, max(spec.min_ranks, 1) - 1, -1):
-        if batch is None or int(argv[batch]) * spec.ranks % ranks == 0:
-            return ranks
-    return 0
-
-
-def batch_at(argv: list[str]) -> int | None:
-    """Return the index of the trainer's batch size in `argv`; None without one. As in argparse, the
-    last one counts."""
-    places = [at + 1 for at, word in enumerate(argv[:-1]) if word in ("-b", "--batch_size")]
-    return places[-1] if places else None
+    images = (spec.batch_size or 0) * spec.ranks  # 0 is divided by every number
+    step = (spec.per_host or 1) if spec.torchrun else 1
+    fewer = range(places, max(spec.min_ranks, 1) - 1, -step)
+    return next((ranks for ranks in fewer if images % ranks == 0), 0)
 
 
 def retry_command(spec: JobSpec, ranks: int, folder: Path, slots: dict[str, int]) -> list[str]:
     """Return the job's command line for these hosts. It continues from the trainer's checkpoint."""
     argv = list(spec.argv)
     if ranks < spec.ranks:
-        argv[argv.index("-np") + 1] = str(ranks)
-        batch = batch_at(argv) if spec.log_dir else None
-        if batch is not None:
-            argv[batch] = str(int(argv[batch]) * spec.ranks // ranks)
+        # With torchrun, mpirun starts one process on each node.
+        each = (spec.per_host or 1) if spec.torchrun else 1
+        argv[argv.index("-np") + 1] = str(ranks // each)
+        if spec.batch_size:
+            # The last one counts, however the one before is spelled.
+            argv += ["-b", str(spec.batch_size * spec.ranks // ranks)]
     if "--hostfile" in argv:
         text = "".join(f"{host} slots={count}\n" for host, count in slots.items())
         (folder / "hosts").write_text(text)

@@ -117,6 +117,7 @@ class Runner:
 
     def say(self, text: str) -> None:
         """Add a line of clusterctl's own to the log."""
+        self.logs.begin_line()
         self.logs.add(iter([(None, text.encode("utf-8", "surrogateescape") + b"\n")]))
 
     def poll(self, timeout_s: float) -> None:
@@ -257,6 +258,7 @@ class Runner:
 
         It is ended when a signal has requested the job's end, or after `timeout_s`.
         """
+        self.logs.begin_line()
         self.codes.clear()  # of orphans: the new process may get the number of one
         stopped_before = self.stop
         child = start_supervised(act, self.spec.grace_s, output.fds, (self.folder.lock,))

@@ -86,17 +86,18 @@ class JobSpec:
     trainer's log folder on the head node, `log_name` the name of the log in it. `variables` and
     `mpi_arguments` are the user's; the value of a private variable is None, and in no file.
     `sources` are a copy's, `destination` is where it puts its data, or the model that is served.
-    `tag_end` and `torchrun` say how output is split by rank (output.py). `output` is the folder
-    that the program writes into. `recipe` is the trainer's recipe (recipe.JobRecipe.as_data), None
-    for any other job. `hosts` are the names of the nodes with ranks, the head node first;
-    `hourly_usd` is what they cost together when the job began, `list_hourly_usd` AWS's price
-    for their types on demand; None if unknown. `git` is None if the program's folder is no git work
-    tree. After a lost node the job is
-    started again up to `retries` times, on `min_ranks` ranks or more. `model_dir` is where the
-    model of a script-mode program is uploaded; empty if it stays on the head node, None for any
-    other job. `metric_definitions` are those of a script-mode program. `grace_s` is how long a
-    command may take to end after TERM, as mpirun that ends the ranks of all nodes. What does not
-    apply is empty.
+    `tag_end` and `torchrun` say how output is split by rank (output.py). `per_host` is the most
+    ranks that a host gets, with torchrun the number on each; None for as many as it has slots.
+    `maps_ranks`: the user's options for mpirun place the ranks. `batch_size` is the trainer's, of
+    each rank. `output` is the folder that the program writes into. `recipe` is the trainer's recipe
+    (recipe.JobRecipe.as_data), None for any other job. `hosts` are the names of the nodes with
+    ranks, the head node first; `hourly_usd` is what they cost together when the job began,
+    `list_hourly_usd` AWS's price for their types on demand; None if unknown. `git` is None if the
+    program's folder is no git work tree. After a lost node the job is started again up to `retries`
+    times, on `min_ranks` ranks or more. `model_dir` is where the model of a script-mode program is
+    uploaded; empty if it stays on the head node, None for any other job. `metric_definitions` are
+    those of a script-mode program. `grace_s` is how long a command may take to end after TERM, as
+    mpirun that ends the ranks of all nodes. What does not apply is empty.
 
     `nodes` are the nodes with processes of the job (JobNode), the head node first (of a served
     model, also if it has none). `code` is the program that
@@ -117,6 +118,9 @@ class JobSpec:
     mpi_arguments: tuple[str, ...] = ()
     tag_end: str = ""
     torchrun: bool = False
+    per_host: Optional[int] = None
+    maps_ranks: bool = False
+    batch_size: Optional[int] = None
     output: str = ""
     recipe: Optional[dict[str, Any]] = None
     hosts: tuple[str, ...] = ()

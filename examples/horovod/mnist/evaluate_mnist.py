@@ -23,9 +23,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add, environ = parser.add_argument, os.environ
-    add("--data_dir", default="~/data/mnist", help="folder of the test images")
+    add("--data-dir", "--data_dir", default="~/data/mnist", help="folder of the test images")
     add("--test", default=environ.get("SM_CHANNEL_TEST"), help="another, if they lie elsewhere")
-    add("--model_dir", default=environ.get("SM_MODEL_DIR", "~/models/mnist"), help="of the model")
+    model_dir = environ.get("SM_MODEL_DIR", "~/models/mnist")
+    add("--model-dir", "--model_dir", default=model_dir, help="of the model")
     add("--picture", help="file of the picture; left out: MODEL_DIR/confusion_matrix.png")
     return parser.parse_args(argv)
 

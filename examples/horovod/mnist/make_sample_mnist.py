@@ -67,9 +67,9 @@ def main(argv: list[str] | None = None) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--data_dir", default="~/data/mnist", help="folder for the files")
+    add("--data-dir", "--data_dir", default="~/data/mnist", help="folder for the files")
     add("--images", type=int, default=6000, help="for training")
-    add("--test_images", type=int, default=1000, help="for testing")
+    add("--test-images", "--test_images", type=int, default=1000, help="for testing")
     add("--idx", action="store_true", help="IDX files, not train.npz and test.npz")
     add("--seed", type=int, default=0, help="of all that is random")
     args = parser.parse_args(argv)
@@ -85,6 +85,9 @@ def write_sample(args: argparse.Namespace) -> None:
     folder = Path(args.data_dir).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(args.seed)
+    first = next((path for path in folder.glob("t*.npz") if args.idx), None)
+    if first:
+        sys.exit(f"error: {first} is there: programs would read it, and no IDX files")
     write = write_idx if args.idx else write_npz
     for subset, count in (("train", args.images), ("test", args.test_images)):
         write(folder, subset, *sample(count, random))

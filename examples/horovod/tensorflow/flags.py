@@ -55,7 +55,8 @@ def check(args: argparse.Namespace) -> None:
         raise ValueError("pass --data_dir or --synthetic, not both")
     if not (args.eval or args.num_epochs or args.num_batches):
         raise ValueError("pass --num_epochs or --num_batches")
-    if not args.eval and args.log_name != Path(args.log_name).name:
+    plain = args.log_name == Path(args.log_name).name and args.log_name not in ("", "..")
+    if not args.eval and not plain:
         raise ValueError("--log_name is a file's name, without a folder")
     decay_steps_and_rates(args, 1, 1.0)
     if args.trace_steps and args.num_batches and not args.num_epochs:

@@ -103,12 +103,21 @@ def decay_steps_and_rates(
 
     Raise ValueError if the flags contradict each other.
     """
-    boundaries = [int(epoch) * steps_per_epoch for epoch in args.lr_decay_steps.split(",")]
+    epochs, rates = args.lr_decay_steps, args.lr_decay_lrs
+    try:
+        boundaries = [int(epoch) * steps_per_epoch for epoch in epochs.split(",")]
+    except ValueError:
+        raise ValueError(f"--lr_decay_steps {epochs}: whole epochs, as in 30,60,80") from None
     if boundaries != sorted(boundaries):
-        raise ValueError(f"--lr_decay_steps {args.lr_decay_steps} does not rise")
-    if not args.lr_decay_lrs:
+        raise ValueError(f"--lr_decay_steps {epochs} does not rise")
+    if not rates:
         return boundaries, [peak * 0.1**i for i in range(len(boundaries) + 1)]
-    rates = [float(rate) for rate in args.lr_decay_lrs.split(",")]
+    try:
+        rates = [float(rate) for rate in rates.split(",")]
+    except ValueError:
+        raise ValueError(f"--lr_decay_lrs {rates}: numbers, as in 0.4,0.04,0.004,0.0004") from None
+    if not all(map(math.isfinite, rates)):
+        raise ValueError(f"--lr_decay_lrs {args.lr_decay_lrs}: not all are numbers")
     if len(rates) != len(boundaries) + 1:
         raise ValueError("--lr_decay_lrs takes one rate more than --lr_decay_steps has epochs")
     return boundaries, rates

@@ -7,8 +7,10 @@ import math
 
 import pytest
 
+from clusterctl.cli.results import remarks
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.metrics.runs import read_runs, runs_in_log, throughput
+from clusterctl.operations.results import run_charts
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 
 FIRST = banner() + HEADER + rows([0, 1, *range(50, 5001, 50)])
@@ -50,6 +52,18 @@ def test_the_step_of_the_checkpoint_counts_where_it_is_said():
     assert (alone.resumed_at, alone.rows[0].step) == ((4020,), 4050)
     assert alone.rows[0].startup
     assert (alone.facts.finished_in_s, alone.facts.last_part_s) == (None, 900.5)
+
+
+def test_the_speed_of_a_run_that_went_on_with_fewer_gpus_is_that_of_these():
+    """Each GPU makes 625 images/s all the time, with as many images a step."""
+    later = banner(16) + HEADER + rows(range(4000, 14051, 50), speed=10_000.0)
+    [run] = read_runs([banner() + HEADER + rows(range(50, 5001, 50), speed=20_000.0) + later])
+    assert (len(run.resumed_at), run.alike_from, run.facts.gpus) == (1, 4000, 16)
+    assert run.images_per_s == pytest.approx(10_000)
+    assert run.images_per_s_per_gpu == pytest.approx(625)
+    assert remarks(run)[0].endswith("(from step 4000 on, without rows that count the start)")
+    [curve] = next(one for one in run_charts([run]) if "per GPU" in one.title).curves
+    assert {round(point[1]) for point in curve.points if not math.isnan(point[1])} == {625}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from clusterctl.jobs.detached import RUNNER
 from clusterctl.node.jobs import recovery
 from clusterctl.node.jobs.folder import SHIPPED, JobFolder
-from clusterctl.node.jobs.recovery import ranks_that_fit, retry_command
+from clusterctl.node.jobs.recovery import places_on, ranks_that_fit, retry_command
 from clusterctl.node.jobs.spec import JobSpec, JobState, JobStep
 from clusterctl.node.jobs.written import shipped_files
 
@@ -21,6 +21,7 @@ ARGV = ["mpirun", "-np", "8", "--hostfile", "hosts", "t.py", "-b", "96", "--clea
 
 def spec(tmp_path, argv=ARGV, **more):
     plain = {"ranks": 8, "min_ranks": 2, "workdir": str(tmp_path), "log_name": "l"}
+    plain["batch_size"] = 96  # as the trainer's parser says: the flag has three spellings
     return JobSpec(
         tmp_path.name, steps=(JobStep(tuple(argv)),), **{**plain, "log_dir": "logs", **more}
     )
@@ -32,15 +33,76 @@ def spec(tmp_path, argv=ARGV, **more):
         (9, {}, 8),
         (8, {}, 8),
         (7, {}, 6),  # 8 x 96 images per step cannot be divided by 7
-        (7, {"log_dir": ""}, 7),
+        (7, {"batch_size": None}, 7),
+        (7, {"batch_size": 105}, 7),
+        (6, {"torchrun": True, "per_host": 2, "batch_size": None}, 6),
+        (4, {"torchrun": True, "per_host": 4, "min_ranks": 5}, 0),
         (5, {}, 4),
         (1, {}, 0),
         (7, {"min_ranks": 8}, 0),
-        (7, {"argv": ["torchrun", "t.py"]}, 0),
     ],
 )
 def test_how_many_ranks_fit(tmp_path, slots, more, ranks):
     assert ranks_that_fit(spec(tmp_path, **more), slots) == ranks
+
+
+NODES = tuple({"name": name, "address": f"10.0.0.{name}"} for name in "45")
+
+
+@pytest.mark.parametrize(
+    ("more", "up", "places"),
+    [
+        ({}, "46", [4, 2]),
+        ({"per_host": 3}, "456", [3, 3, 2]),
+        ({"per_host": 1}, "4", [1]),
+        ({"torchrun": True, "per_host": 4}, "456", [4, 4]),
+        ({"torchrun": True, "per_host": 4}, "46", [4]),
+        # Only mpirun knows what --map-by numa makes of the hosts.
+        ({"maps_ranks": True}, "46", []),
+        ({"maps_ranks": True}, "456", [4, 4, 2]),
+        # A script-mode program: 6 has neither the program nor its data.
+        ({"model_dir": "", "nodes": NODES}, "46", []),
+        ({"model_dir": "", "nodes": NODES}, "456", [4, 4]),
+    ],
+)
+def test_what_the_nodes_that_answer_take_of_a_job(tmp_path, more, up, places):
+    hosts = {"10.0.0.4": 4, "10.0.0.5": 4, "10.0.0.6": 2}
+    there = {f"10.0.0.{last}" for last in up}
+    assert [*places_on(spec(tmp_path, **more), hosts, there).values()] == places
+
+
+def test_a_job_that_no_smaller_number_suits_waits_for_its_lost_node(tmp_path, monkeypatch):
+    """One rank on each node: the four GPUs of the node that answers do not take two of them."""
+    monkeypatch.setattr(recovery, "end_on", lambda nodes, job: [None] * len(nodes))
+    monkeypatch.setattr(recovery, "WAIT_S", -1.0)
+    (tmp_path / "hosts").write_text("10.0.0.4 slots=4\n10.0.0.5 slots=4\n")
+    job = spec(tmp_path, per_host=1, ranks=2)
+    again, said = recovery.wait_for_nodes(job, [*NODES], tmp_path)
+    assert again is None
+    assert said.endswith("the nodes that answer take 1 of at least 2 ranks")
+
+
+@pytest.mark.parametrize(
+    ("more", "processes", "images"),
+    [
+        ({}, "4", ["-b", "192"]),
+        ({"torchrun": True, "per_host": 4, "batch_size": None}, "1", []),
+    ],
+)
+def test_fewer_nodes_run_the_job_on(tmp_path, monkeypatch, more, processes, images):
+    """mpirun's processes are ranks, or with torchrun nodes; the trainer's step keeps its images,
+    however the flag was spelled."""
+    monkeypatch.setattr(recovery, "end_on", lambda nodes, job: [None] * len(nodes))
+    monkeypatch.setattr(recovery, "START_WITH_FEWER_AFTER_S", -1.0)
+    (tmp_path / "hosts").write_text("10.0.0.4 slots=4\n10.0.0.5 slots=4\n")
+    argv = ["mpirun", "-np", "8", "--hostfile", "hosts", "t.py", "-b8", "--batch_size=96"]
+    job = spec(tmp_path, argv, **more)
+    again, said = recovery.wait_for_nodes(job, [*NODES], tmp_path)
+    assert (again["ranks"], again["hosts"]) == (4, ["4"])
+    hosts = str(tmp_path / "hosts")
+    program = ["t.py", "-b8", "--batch_size=96", *images]
+    assert again["argv"] == ["mpirun", "-np", processes, "--hostfile", hosts, *program]
+    assert said == "starting again with 4 ranks on 4"
 
 
 @pytest.mark.parametrize("had_log", [True, False])
@@ -65,7 +127,8 @@ def test_the_line_for_fewer_hosts(tmp_path, has_begun, had_log):
     line = retry_command(spec(tmp_path), 6, job.path, {"10.0.0.4": 4, "10.0.0.6": 2})
     clear = [] if has_begun else ["--clear_log"]
     hosts = str(job.path / "hosts")
-    assert line == ["mpirun", "-np", "6", "--hostfile", hosts, "t.py", "-b", "128", *clear]
+    program = ["t.py", "-b", "96", *clear, "-b", "128"]
+    assert line == ["mpirun", "-np", "6", "--hostfile", hosts, *program]
     assert (job.path / "hosts").read_text() == "10.0.0.4 slots=4\n10.0.0.6 slots=2\n"
 
 

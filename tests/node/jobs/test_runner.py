@@ -128,13 +128,14 @@ def ended(job, state, code="any"):
 
 
 def test_the_steps_of_a_job(head):
-    evaluate = JobStep(("sh", "-c", "echo top-1"), When.SUCCESS)
+    evaluate = JobStep(("sh", "-c", "printf top-1"), When.SUCCESS)
     collect = JobStep(("sh", "-c", "echo collected"), When.ALWAYS)
-    fine = head.start("echo trained", evaluate, collect)
+    # A line that the work left incomplete is no part of the next one.
+    fine = head.start("printf trained", evaluate, collect)
     failed = head.start("exit 3", evaluate, collect, claims=())
     late = head.start("true", JobStep(("sh", "-c", "exit 5"), When.SUCCESS), claims=())
     ended(fine, JobState.SUCCEEDED, 0)
-    assert lines(fine) == ["trained", "+ sh -c 'echo top-1'", "top-1", "collected"]
+    assert lines(fine) == ["trained", "+ sh -c 'printf top-1'", "top-1", "collected"]
     ended(failed, JobState.FAILED, 3)
     assert lines(failed) == ["collected"]
     ended(late, JobState.FAILED, 5)
