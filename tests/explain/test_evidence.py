@@ -136,3 +136,12 @@ def test_a_command_that_a_cards_firmware_refuses_is_an_error_only_where_the_card
     assert lead(refused, full).signature.id == "mlx5.uar"
     queues = said.format("CREATE_QP", "no resources(0xf), syndrome (0x25b161), err(-11)")
     assert "CREATE_QP" in lead(queues).cause
+
+
+def test_the_missing_program_of_fuse_comes_first_where_the_log_shows_it():
+    refused = "FATAL: can't mount overlay filesystem to /mnt/session/final: invalid argument"
+    missing = "INFO:    fuse-overlayfs not found, will not be able to use FUSE overlay"
+    shown = lead(missing, refused)
+    assert "finds no fuse-overlayfs" in shown.cause
+    assert shown.remedy.startswith("programs of FUSE are missing on that node (line 1 shows it)")
+    assert "fuse-overlayfs" not in lead(refused).cause
