@@ -132,9 +132,13 @@ def first_match(lines: Sequence[str]) -> Signature | None:
 def named(match: re.Match[str]) -> dict[str, str]:
     """Return the values of the pattern's groups.
 
-    `name`, `name2`, `name3` ... are the same value in several alternatives of a pattern.
+    `name`, `name2`, `name3` ... are the same value in several alternatives of a pattern. A `path`
+    is without what the line has after it: a quote, a comma.
     """
-    return {name.rstrip("23456789"): text for name, text in match.groupdict().items() if text}
+    found = {name.rstrip("23456789"): text for name, text in match.groupdict().items() if text}
+    if "path" in found:
+        found["path"] = found["path"].rstrip("\"'`,;") or found["path"]
+    return found
 
 
 def with_meanings(one: Signature, values: dict[str, str]) -> dict[str, str] | None:

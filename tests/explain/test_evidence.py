@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from clusterctl.domain.findings import Severity
 from clusterctl.explain.engine import explain
 
 NO_TORCH = "ModuleNotFoundError: No module named 'torch'"
@@ -120,3 +121,27 @@ def test_what_did_not_start_has_not_timed_out_unless_a_time_is_named(text, is_ti
     error = explain([f"quux: error: {text}\n"]).unknown[0]
     found = error.by_words
     assert (found is not None and found.signature.id == "words.timeout") == is_timeout
+
+
+def test_a_path_is_told_without_the_quote_and_comma_that_follow_it_in_the_line():
+    found = lead('{"msg": "ssh: Bad owner or permissions on /etc/ssh/c.conf", "unreachable": true}')
+    assert "chown $USER /etc/ssh/c.conf; chmod 600 /etc/ssh/c.conf" in found.remedy
+
+
+def test_a_command_that_a_cards_firmware_refuses_is_an_error_only_where_the_card_is_full():
+    said = "mlx5_core 0:0: mlx5_cmd_check:795:(pid 9): {}(0x8) op_mod(0x0) failed, status {}"
+    refused = said.format("ACCESS_REG", "bad parameter(0x3), syndrome (0x1e5585)")
+    assert explain([f"{refused}\n"]).severity is Severity.WARNING
+    full = said.format("ALLOC_UAR", "limits exceeded(0x8), syndrome (0x5a7939)")
+    assert lead(refused, full).signature.id == "mlx5.uar"
+    queues = said.format("CREATE_QP", "no resources(0xf), syndrome (0x25b161), err(-11)")
+    assert "CREATE_QP" in lead(queues).cause
+
+
+def test_the_missing_program_of_fuse_comes_first_where_the_log_shows_it():
+    refused = "FATAL: can't mount overlay filesystem to /mnt/session/final: invalid argument"
+    missing = "INFO:    fuse-overlayfs not found, will not be able to use FUSE overlay"
+    shown = lead(missing, refused)
+    assert "finds no fuse-overlayfs" in shown.cause
+    assert shown.remedy.startswith("programs of FUSE are missing on that node (line 1 shows it)")
+    assert "fuse-overlayfs" not in lead(refused).cause
