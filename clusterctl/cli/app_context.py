@@ -267,7 +267,7 @@ def _elsewhere(given: Mapping[str, Any]) -> str:
     if local and not given.get("lab"):
         return f" but on the local EC2, with --lab: {', '.join(local)}"
     names = ", ".join(one.name for one in others)
-    return f" but in another place: {names}" if names else ""
+    return f" but in another place, or in one that is not known: {names}" if names else ""
 
 
 def in_lab(folder: ClusterFolder) -> bool:
