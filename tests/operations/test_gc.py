@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import re
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -399,6 +400,13 @@ def test_what_has_no_date_is_an_orphan_once_it_was_seen_for_a_while(places, home
     assert verdicts.YOUNG_S == 15 * 60
     ec2 = places["us-east-1"].ec2
     made = leave_behind(ec2, "demo")
+    # Its own age is not known: the message names what is young.
+    [why] = [
+        one.why
+        for one in GarbageCollector(places, home / "other").sweep().classified
+        if one.resource.kind is ResourceKind.SECURITY_GROUP
+    ]
+    assert re.match(r"its cluster has no instance, but its cluster's (vol|key)-\w+ was made ", why)
     ec2.delete_key_pair(KeyName=made["placement group"])
     ec2.delete_volume(VolumeId=made["volume"])
     collector = GarbageCollector(places, home)
