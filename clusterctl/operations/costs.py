@@ -434,8 +434,8 @@ def record_lost_cost(
     """Record in `home` what the missing nodes cost that EC2 shows as terminated.
 
     To be called before others are launched in their place, since they are then no longer missing.
-    `there` are the cluster's instances. Without any, an earlier cluster of that name counts that a
-    limit has ended, and that the record lacks. Failures are those of `record_removal_cost`.
+    `there` are the cluster's instances. Without any, the cluster counts that a limit was to end by
+    its folder, if the record lacks it. Failures are those of `record_removal_cost`.
     """
 
     def lost() -> _Ended:
@@ -448,7 +448,8 @@ def record_lost_cost(
         ended = end_of(name, gone, find_prices(clients, gone), _now())
         return (ended.instances, ended.ended_at) if ended else ((), _now())
 
-    _record_cost(home, clients, name, lost, notify)
+    if there or ClusterFolder(home / name).end.exists():
+        _record_cost(home, clients, name, lost, notify)
 
 
 def _record_cost(
