@@ -270,7 +270,7 @@ def _elsewhere(given: Mapping[str, Any]) -> str:
     if local and not given.get("lab"):
         return f" but on the local EC2, with --lab: {', '.join(local)}"
     names = ", ".join(one.name for one in others)
-    return f" but in another place: {names}" if names else ""
+    return f" but in another place, or in one that is not known: {names}" if names else ""
 
 
 def in_lab(folder: ClusterFolder) -> bool:
@@ -295,14 +295,15 @@ def _could_be_name(word: str) -> bool:
 def _complete_suggestions(context: click.Context) -> Callable[[str], str]:
     """Return a function that completes the commands that a text suggests.
 
-    It inserts the options of `account_options` that the user typed, and the cluster's name where a
-    command lacks it. A pasted command then means the same account and cluster.
+    It inserts the options of `account_options` and the --prefix that the user typed, and the
+    cluster's name where a command lacks it. A pasted command then means the same account, cluster
+    and environment.
     """
     root, given = context.find_root().command, context.params
     typed = {"lab": {None: [], True: ["--lab"], False: ["--no-lab"]}[given["lab"]]}
-    for option in ("region", "profile", "endpoint_url", "config"):
-        value = given[option]
-        typed[option] = [] if value is None else [f"--{option.replace('_', '-')}", str(value)]
+    for option in ("region", "profile", "endpoint_url", "config", "prefix"):
+        value = given.get(option)
+        typed[option] = [f"--{option.replace('_', '-')}", str(value)] if value else []
     own, cluster = context.command, given.get("name")
     if isinstance(own, ClusterCommand) and any(given.get(one) for one in own.instead):
         cluster = None  # the word is a file, a folder or a job

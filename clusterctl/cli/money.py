@@ -240,7 +240,8 @@ def costs(
         for ended, words in report.ended_by_limit.items():
             output.note(f"{_shown(ended)}: {words}")
         if not report.clusters and not report.ended:
-            output.note(f"nothing costs anything in {where}")
+            none = f"{_shown(wanted)} has no" if wanted else "no cluster has an"
+            output.note(f"{none} instance in {where}")
         for one in report.clusters:
             down = f"clusterctl down {one.name} --region {one.region}"
             for found in one.costs.findings:

@@ -80,7 +80,10 @@ def ssh(ctx: click.Context, app: AppContext, name: str, index: int) -> Any:
         )
     host = f"{name}-{index}"
     if host not in folder.node_names():
-        raise UsageError(f"cluster {name} has no node {index}", f"see: clusterctl status {name}")
+        raise UsageError(
+            f"{folder.ssh_config} has no node {index} of cluster {name}",
+            f"see: clusterctl status {name}; if the node is there: clusterctl up {name}",
+        )
     command = ctx.meta.get("command")
     if command:
         return _reach(app, name, index, " ".join(command))

@@ -106,7 +106,7 @@ def _format_entry(entry: HostSlots) -> str:
 
 
 def _parse_entry(words: list[str], where: str) -> HostSlots:
-    host = _parse_host(words[0], where)
+    host = parse_host(words[0], where)
     settings = _settings(words[1:], where)
     slots = settings.pop("slots", None)
     max_slots = settings.pop("max-slots", None)
@@ -117,8 +117,11 @@ def _parse_entry(words: list[str], where: str) -> HostSlots:
     return HostSlots(host, slots, max_slots)
 
 
-def _parse_host(word: str, where: str) -> str:
-    """Return the host name or address in the first word of a line. Raises UsageError."""
+def parse_host(word: str, where: str) -> str:
+    """Return the host name or address in the first word of a line. Raises UsageError.
+
+    A shell of ssh_config's `Match exec` and ProxyCommand gets it, so nothing else may be in it.
+    """
     _, at, address = word.rpartition("@")
     if at:
         raise UsageError(

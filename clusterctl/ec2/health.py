@@ -134,7 +134,7 @@ def _statuses(client: EC2Client, instance_ids: Sequence[str]) -> list[Any]:
 
 NOT_KNOWN = "the reason is not known"
 # Of a missing node of which EC2 shows no instance.
-NOT_SHOWN = "it was not launched, or ended over an hour ago"
+NOT_SHOWN = "no instance has its tags: not launched, ended over an hour ago, or it lost them"
 SPOT = "a spot interruption"
 BLOCK = "the end of its Capacity Block"
 # The code of an instance that switched itself off.

@@ -21,7 +21,7 @@ from clusterctl.domain.files import ClusterFolder, append_line, read_file
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.results import WithError
-from clusterctl.ec2.health import NOT_SHOWN, find_gone, why_gone
+from clusterctl.ec2.health import GONE, NOT_SHOWN, find_gone, why_gone
 from clusterctl.ec2.instances import (
     Instance,
     find_every_cluster,
@@ -36,7 +36,7 @@ from clusterctl.ec2.money.prices import find_prices, price_key
 from clusterctl.ec2.tags import ENDS_AT, SPENT, Spent, spent_text, time_text
 from clusterctl.node.guard.settings import GRACE_S
 from clusterctl.node.record import Rows, read_rows, to_json
-from clusterctl.operations.ended import EndedCluster, ended_clusters, kept_end
+from clusterctl.operations.ended import EndedCluster, end_of, ended_clusters, kept_end
 from clusterctl.operations.site import check_account, kept_site, parse_site, site_of
 from clusterctl.operations.status import states
 from clusterctl.transport.fanout import fan_out
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 
 FILE = "costs.jsonl"
+# Machines, and when they ended.
+_Ended = tuple[Sequence[Instance], datetime]
 
 
 @dataclass(frozen=True)
@@ -411,7 +413,7 @@ def record_removal_cost(
     a warning, and nothing is raised.
     """
     going = [one for one in instances if one.node.state in (*AWAKE, *ASLEEP)]
-    _record_cost(home, clients, name, lambda: going, notify)
+    _record_cost(home, clients, name, lambda: (going, _now()), notify)
 
 
 def record_lost_cost(
@@ -425,20 +427,29 @@ def record_lost_cost(
     """Record in `home` what the missing nodes cost that EC2 shows as terminated.
 
     To be called before others are launched in their place, since they are then no longer missing.
-    `there` are the cluster's instances. Failures are those of `record_removal_cost`.
+    `there` are the cluster's instances. Without any, the cluster counts that a limit was to end by
+    its folder, if the record lacks it. Failures are those of `record_removal_cost`.
     """
 
-    def lost() -> list[Instance]:
-        gone = find_gone(clients.ec2, name, missing, there)
-        hidden = [f"{name}-{index}" for index in wanted_of(there) if gone.get(index, there) is None]
-        if hidden:
-            notify(
-                f"warning: {fold_hosts(hidden)}: {NOT_SHOWN}. "
-                "`clusterctl costs --since` lacks what it cost"
-            )
-        return list(filter(None, gone.values()))
+    def lost() -> _Ended:
+        if there:
+            found = find_gone(clients.ec2, name, missing, there)
+            hidden = [
+                f"{name}-{index}" for index in wanted_of(there) if found.get(index, there) is None
+            ]
+            if hidden:
+                notify(
+                    f"warning: {fold_hosts(hidden)}: {NOT_SHOWN}. "
+                    "`clusterctl costs --since` lacks what it cost"
+                )
+            return [one for one in found.values() if one], _now()
+        recorded = {id for past in read_ended(home).rows for id in past.usd}
+        shown = find_instances(clients.ec2, name, GONE)
+        gone = [one for one in shown if one.node.instance_id not in recorded]
+        ended = end_of(name, gone, find_prices(clients, gone), _now())
+        return (ended.instances, ended.ended_at) if ended else ((), _now())
 
-    if there:
+    if there or ClusterFolder(home / name).end.exists():
         _record_cost(home, clients, name, lost, notify)
 
 
@@ -446,12 +457,12 @@ def _record_cost(
     home: Path,
     clients: Clients,
     name: str,
-    find: Callable[[], Sequence[Instance]],
+    find: Callable[[], _Ended],
     notify: Callable[[str], None],
 ) -> None:
-    now, nodes = _now(), "lost nodes"
+    nodes = "lost nodes"
     try:
-        going = find()
+        going, now = find()
         if not going:
             return
         nodes = fold_hosts([one.node.name for one in going])
@@ -471,8 +482,8 @@ def _record_cost(
                 complete=all(cost.complete for cost in costs.values()),
             ),
         )
-    except (OSError, AwsError) as error:
-        why = error.message if isinstance(error, AwsError) else error.strerror or error
+    except (OSError, ClusterctlError) as error:
+        why = error.message if isinstance(error, ClusterctlError) else error.strerror or error
         notify(
             f"warning: what {nodes} cost cannot be recorded in {home / FILE}: {why}. "
             "`clusterctl costs --since` will lack it"

@@ -76,7 +76,8 @@ def end_of(
     if planned.ends_in_h is None or any(one.earlier_limits for one in nodes):
         return None
     end = began + timedelta(hours=planned.ends_in_h)
-    if end > now + timedelta(seconds=EARLY_S):
+    # What was launched later is of another cluster of that name, which has ended otherwise.
+    if end > now + timedelta(seconds=EARLY_S) or any(one.node.launched_at > end for one in gone):
         return None
     end = min(end, now)
     by = limit_text(planned.limits, planned.ended_by)

@@ -128,8 +128,8 @@ def _read(path: Path) -> tuple[Mapping[str, Mapping[str, datetime]], ClusterctlE
 class LocalClusters:
     """The clusters with a folder on this machine, as pairs of region and name.
 
-    A command of this machine is changing those in `locked`, or may be: the value says which. Those
-    in `unresolved` have a recent launch of unknown outcome.
+    A command of this machine is changing those in `locked`, or may be, or it is not known where
+    they are: the value says which. Those in `unresolved` have a recent launch of unknown outcome.
     """
 
     here: frozenset[tuple[str, str]]
@@ -147,7 +147,7 @@ def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
         locked={
             one: why
             for folder in regions
-            if (why := _why_locked(folder.path / "lock"))
+            if (why := _why_unknown(folder) or _why_locked(folder.path / "lock"))
             for one in _identities(regions, [folder])
         },
         unresolved=_identities(
@@ -180,9 +180,18 @@ def locked_and_finished(
 
 
 def _regions(folder: ClusterFolder, sites: Mapping[str, Site]) -> frozenset[str]:
-    """Return the regions where a folder's cluster may be: all if it has recorded no site yet."""
-    kept = kept_site(folder)
+    """Return the regions where a folder's cluster may be: all if its site is not known."""
+    kept = None if _why_unknown(folder) else kept_site(folder)
     return frozenset(region for region, site in sites.items() if kept in (None, site))
+
+
+def _why_unknown(folder: ClusterFolder) -> str:
+    """Return why the folder's record of the cluster's site cannot be read; empty if it can be."""
+    try:
+        kept_site(folder)
+    except ClusterctlError as error:
+        return error.message
+    return ""
 
 
 def _identities(

@@ -24,7 +24,7 @@ from clusterctl.domain.errors import (
     UsageError,
 )
 from clusterctl.domain.files import ClusterFolder
-from clusterctl.domain.hostsfile import HostsFile, parse_hosts_file
+from clusterctl.domain.hostsfile import HostsFile, parse_host, parse_hosts_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.transport import dial
@@ -255,7 +255,15 @@ def hosts_in(nodes: str) -> list[str]:
         raise UsageError(
             f"{shlex.quote(nodes)} names no host", "write them as node[1-9,12] or @GROUP"
         )
-    return found
+    # Group sources and squeue are other people's programs: their names are read as a file's are.
+    try:
+        return [parse_host(host, f"the hosts {nodes}") for host in found]
+    except UsageError as error:
+        error.hint = (
+            "name only hosts and addresses, as node[1-9,12] or @GROUP; the user is the option "
+            "--user, and the port is `Port` in ~/.ssh/config"
+        )
+        raise
 
 
 def _name_a_key(target: Target, error: HostError) -> HostError:

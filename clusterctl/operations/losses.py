@@ -189,6 +189,15 @@ def known_without_asking(cluster: Cluster, folder: ClusterFolder) -> Losses | No
     return None
 
 
+def is_by_hand(one: NodeProcess) -> bool:
+    """Return whether a process of `ProcessQuery(all_python=True)` is a run that a user started."""
+    if len(one.argv) == 1 and one.argv[0].startswith("["):
+        return False  # it has no command line any more: the kernel is just ending it
+    # The programs of clusterctl's own, as those of another command, are started with -IS.
+    own = "".join(one.argv[1:2]).startswith("-IS")
+    return one.role == "launcher" or (one.role == "python" and not own)
+
+
 def find_losses(access: Access, within_s: float, hosts: Collection[str] | None = None) -> Losses:
     """Ask the nodes what would be lost: first the head node, then all others, for at most
     `within_s` seconds each.
@@ -209,13 +218,7 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
         every = ProcessQuery(all_python=True)
         result = list_processes(access.connections, (target,), every)
         unknown.update((one.host, one.error.message) for one in result.failures if one.error)
-        # A program of clusterctl's own runs isolated, as another command's that inspects a node.
-        return [
-            one
-            for one in all_of(result)
-            if one.role == "launcher"
-            or (one.role == "python" and not "".join(one.argv[1:2]).startswith("-I"))
-        ]
+        return [one for one in all_of(result) if is_by_hand(one)]
 
     def ask_head() -> tuple[Overview, list[NodeProcess]]:
         requested = (access.connections, head, overview, None)

@@ -83,8 +83,8 @@ def kept_site(folder: ClusterFolder) -> Site | None:
     Raises ClusterctlError for an empty or unreadable file: the cluster may be anywhere.
     """
     hint = (
-        "it has the cluster's region and account; write one line, as in the folder of another "
-        "cluster there: REGION at ENDPOINT, account NUMBER"
+        "it has the cluster's region and account; if you are sure of both (--region, --profile, "
+        "--lab), delete the file"
     )
     return read_file(folder.site, _parse_file, hint)
 

@@ -82,8 +82,10 @@ class ClusterStatus:
             if node.index in self.cluster.missing:
                 why[node.name] = "it is being replaced, and its new machine is not launched yet"
         hint = f"launch another in its place: clusterctl up {name}"
+        lost = "see whether a machine without them holds its volume: clusterctl gc --all; "
         return self.duplicates + [
-            Finding.warning("node.missing", text, hint, node) for node, text in why.items()
+            Finding.warning("node.missing", text, lost * (text == NOT_SHOWN) + hint, node)
+            for node, text in why.items()
         ]
 
 

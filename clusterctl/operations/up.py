@@ -44,6 +44,7 @@ from clusterctl.operations.costs import (
     running_cost,
     spending_of,
 )
+from clusterctl.operations.ended import keep_end
 from clusterctl.operations.guards import with_complete_user_data
 from clusterctl.operations.launcher import Launcher, LaunchRefused
 from clusterctl.operations.local_state import LocalKey, keep_key, local_key
@@ -203,6 +204,8 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     if plan.missing:
         record = (launcher.home, launcher.clients, name, plan.missing, plan.observed.instances)
         record_lost_cost(*record, progress.step)
+    if not plan.observed.instances:
+        keep_end(folder, None, "")  # It is the end of an earlier cluster of that name.
     with _naming_limits(plan):
         instances = carry_out(
             *(launcher.clients, plan, folder.launch, creations_of(launcher)),

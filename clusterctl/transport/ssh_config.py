@@ -265,6 +265,10 @@ class _Reader:
         return _Setting(keyword, tuple(words))
 
 
+class _Unsupported(UsageError):
+    """Of a criterion of Match it is not known whether it holds."""
+
+
 class _Pass:
     """One reading of the settings of a host. A value that is set already stays.
 
@@ -286,13 +290,25 @@ class _Pass:
         """
         for section in sections:
             if section.condition is not None:
-                active = self._matches(section.condition, never) and not never
+                try:
+                    active = self._matches(section.condition, never) and not never
+                except _Unsupported:
+                    if self._may_change(section):
+                        raise
+                    active = False
             for entry in section.entries:
                 if isinstance(entry, _Include):
                     for included in entry.files:
                         self.apply(included, active, never or not active)
                 elif active:
                     self._set(entry)
+
+    def _may_change(self, section: _Section) -> bool:
+        """Return whether a section would set anything that is not set already."""
+        return any(
+            isinstance(one, _Include) or one.keyword not in self._settings.values
+            for one in section.entries
+        )
 
     def _set(self, setting: _Setting) -> None:
         values, keyword = self._settings.values, setting.keyword
@@ -342,9 +358,10 @@ class _Pass:
         if criterion == "exec":
             known = HostSettings(settings.host, name, settings.values)
             return _succeeds(known.expand(value, f"{place}: Match exec"), place)
-        raise UsageError(
+        raise _Unsupported(
             f"{place}: Match {criterion} is not supported",
-            "give the host a Host block before it, or use Match host, user or exec",
+            "set all that it sets in a Host block of the host before it, or use Match host, user "
+            "or exec",
         )
 
 

@@ -42,6 +42,12 @@ DOCS = PACKAGE.parent / "docs"
             "clusterctl config check",
         ),
         ("status demo --no-lab", "clusterctl gc --delete", "clusterctl gc --no-lab --delete"),
+        # The environment that was looked at, and not the default.
+        (
+            "env status demo --prefix /opt/x --lab",
+            "clusterctl env install demo; clusterctl train demo 2",
+            "clusterctl env install demo --prefix /opt/x --lab; clusterctl train demo --lab 2",
+        ),
         # Prose, paths and other text that is not a command.
         (
             "status demo --lab",

@@ -146,6 +146,22 @@ def test_names_that_are_no_hosts():
         hosts_in("n[1-")
 
 
+@pytest.mark.parametrize(
+    "nodes", ["n-x;touch pwn;echo", "n-$(touch${IFS}pwn)", "root@n1", "n1:22", "n1 n2", "n`reboot`"]
+)
+def test_what_is_no_name_of_a_host_is_refused_before_a_shell_gets_it(nodes, squeue):
+    with pytest.raises(UsageError, match="^the hosts .*name"):
+        hosts_in(nodes)
+    squeue(f"RUNNING n1,{nodes.replace(' ', '_;')}")
+    with pytest.raises(UsageError, match="^the hosts .*name"):
+        hosts_in(hosts_of_slurm("17"))
+
+
+def test_addresses_are_hosts():
+    assert hosts_in("10.0.0.[4-5]") == ["10.0.0.4", "10.0.0.5"]
+    assert hosts_in("2001:db8::5,an_alias") == ["2001:db8::5", "an_alias"]
+
+
 def test_hints_need_no_cluster():
     silent = with_host(job_of(), 1, error="did not answer in time", processes=())
     [lead, *_] = diagnose(silent).findings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import re
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -399,6 +400,13 @@ def test_what_has_no_date_is_an_orphan_once_it_was_seen_for_a_while(places, home
     assert verdicts.YOUNG_S == 15 * 60
     ec2 = places["us-east-1"].ec2
     made = leave_behind(ec2, "demo")
+    # Its own age is not known: the message names what is young.
+    [why] = [
+        one.why
+        for one in GarbageCollector(places, home / "other").sweep().classified
+        if one.resource.kind is ResourceKind.SECURITY_GROUP
+    ]
+    assert re.match(r"its cluster has no instance, but its cluster's (vol|key)-\w+ was made ", why)
     ec2.delete_key_pair(KeyName=made["placement group"])
     ec2.delete_volume(VolumeId=made["volume"])
     collector = GarbageCollector(places, home)
@@ -438,16 +446,30 @@ def test_a_damaged_record_of_what_is_unused_is_reported_and_deletes_nothing(plac
     assert GarbageCollector(places, home).sweep().record_error is None
 
 
-def test_nothing_of_a_cluster_is_deleted_whose_record_of_launches_is_damaged(places, home, later):
-    """A launch may have been sent a moment ago: its group has to stay."""
-    launch_record = ClusterFolder(home / "demo").launch
-    launch_record.parent.mkdir(parents=True)
-    launch_record.write_text('{"launches": [')
-    leave_behind(places["us-east-1"].ec2, "demo")
+@pytest.mark.parametrize(
+    ("file", "content"), [("launch.json", '{"launches": ['), ("account", ""), ("account", "x")]
+)
+def test_nothing_of_a_cluster_with_a_damaged_record_is_deleted_and_others_are(
+    places, home, later, file, content
+):
+    """A launch may have been sent a moment ago, or it is not known where: its group has to stay."""
+    record = home / "demo" / file
+    record.parent.mkdir(parents=True)
+    record.write_text(content)
+    ec2 = places["us-east-1"].ec2
+    leave_behind(ec2, "demo")
+    leave_behind(ec2, "other")
     classified = GarbageCollector(places, home).sweep().classified
-    assert {one.verdict for one in classified} == {Verdict.KEPT}
-    launch_record.unlink()
-    assert GarbageCollector(places, home).sweep().orphans
+    assert {one.resource.cluster for one in classified if one.verdict is Verdict.KEPT} == {"demo"}
+    assert {one.resource.cluster for one in classified if one.verdict is Verdict.ORPHAN} == {
+        "other"
+    }
+    if file == "account":
+        kept = [one.why for one in classified if one.verdict is Verdict.KEPT]
+        assert any(f"cannot read {record}: " in why for why in kept)
+    record.unlink()
+    orphans = GarbageCollector(places, home).sweep().orphans
+    assert {one.resource.cluster for one in orphans} == {"demo", "other"}
 
 
 def test_a_memory_that_cannot_be_written(places, home):

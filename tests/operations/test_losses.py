@@ -22,6 +22,7 @@ from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.node.jobs import written
+from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.node.jobs.spec import JobSpec, JobStep
 from clusterctl.node.jobs.written import Going, OutputFiles, OutputFolder, Overview
 from clusterctl.node.record import to_json
@@ -34,6 +35,7 @@ from clusterctl.operations.losses import (
     Losses,
     Written,
     find_losses,
+    is_by_hand,
     lost_copies,
     note_copy,
 )
@@ -172,13 +174,30 @@ def test_what_goes_with_a_node_is_named_before_it_goes(quiet, tmp_path, monkeypa
 
 def test_a_program_that_was_started_by_hand_is_no_all_clear(quiet):
     started = quiet.on(
-        1, "nohup python3 -c 'import time; time.sleep(600)' >/dev/null 2>&1 & echo $!"
+        1, "nohup python3 -I -c 'import time; time.sleep(600)' >/dev/null 2>&1 & echo $!"
     )
     try:
         [(host, line)] = losses(quiet).runs
-        assert (host, line.startswith("python3 -c")) == ("pair-1", True)
+        assert (host, line.startswith("python3 -I -c")) == ("pair-1", True)
     finally:
         quiet.on(1, f"kill {started}")
+
+
+@pytest.mark.parametrize(
+    ("role", "argv", "counts"),
+    [
+        ("python", ("python3", "train.py"), True),
+        ("python", ("python3", "-I", "train.py"), True),
+        ("python", ("python3",), True),
+        ("python", ("python3", "-ISu", "-c", "program of a command"), False),
+        ("python", ("[python3]",), False),  # it is ending: the kernel has taken its memory
+        ("launcher", ("mpirun", "-np", "2", "a.out"), True),
+        ("launcher", ("[mpirun]",), False),
+        ("child", ("sh",), False),
+    ],
+)
+def test_whose_a_process_is(role, argv, counts):
+    assert is_by_hand(NodeProcess("pair-1", 7, None, role, None, 1.0, argv)) is counts
 
 
 def test_checkpoints_count_whoever_started_the_training(quiet):

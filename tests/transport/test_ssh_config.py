@@ -136,7 +136,7 @@ def test_tokens_variables_and_home_are_expanded_as_openssh_does(tmp_path, monkey
         ("IdentityFile /keys/${NOT_SET}", "the variable NOT_SET is not set"),
         ("ProxyCommand -", "`ProxyCommand -` of web1 is not supported"),
         ("Match tagged x\n User me", "config line 1: Match tagged is not supported"),
-        ("Match localnetwork 10.0.0.0/8", "Match localnetwork is not supported"),
+        ("Match localnetwork 10.0.0.0/8\n Include more", "Match localnetwork is not supported"),
         ("Match host", "config line 1: Match host has no value"),
         ("Match user me all host x", "`all` cannot be combined"),
         ("CanonicalizePermittedCNAMEs *:*", "CanonicalizePermittedCNAMEs"),
@@ -159,6 +159,14 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path, text, says):
 def test_a_condition_that_is_not_supported_counts_only_where_it_decides(tmp_path):
     (tmp_path / "config").write_text("Match host db tagged x\n User me\nHost *\n User you\n")
     assert read_user_config(tmp_path).target("web1").user == "you"
+    # As the hint says: the first value counts, so that nothing depends on the condition.
+    (tmp_path / "config").write_text("Host web*\n User you\nMatch tagged x\n User me\n Port 7\n")
+    with pytest.raises(UsageError, match="Match tagged is not supported"):
+        read_user_config(tmp_path).target("web1")
+    (tmp_path / "config").write_text("Host web*\n User you\nMatch tagged x\n User me\n")
+    assert read_user_config(tmp_path).target("web1").user == "you"
+    with pytest.raises(UsageError, match="Match tagged is not supported"):
+        read_user_config(tmp_path).target("db")
 
 
 def test_the_systems_file_comes_after_the_users(tmp_path):

@@ -326,7 +326,8 @@ class _ClusterResources:
         dated = [one] if one.made_at else [other for other in self._members if other.made_at]
         if any(self._is_young(other) for other in dated):
             youngest = min(dated, key=self._age_s)
-            return Verdict.KEPT, f"{why}, but made {self._ago(youngest)}"
+            made = "made" if one.made_at else f"its cluster's {youngest.id} was made"
+            return Verdict.KEPT, f"{why}, but {made} {self._ago(youngest)}"
         return self._undated(one, why) if one.made_at is None else (Verdict.ORPHAN, why)
 
     def _undated(self, one: Resource, why: str) -> tuple[Verdict, str]:

@@ -290,8 +290,17 @@ def _dropped(spec: ClusterSpec, there: Sequence[Instance]) -> Iterator[Finding]:
             "limits.dropped",
             f"this `up` replaces the earlier limits, and drops {', '.join(gone)}"
             + (": at their end the nodes are now terminated, with their disks" if ends else ""),
-            f"give every limit that is to hold in one command: clusterctl up {spec.name}",
+            "give every limit that is to hold in one command, for all of these: "
+            f"clusterctl up {spec.name} {' '.join(map(_option, (*hold, *gone)))}",
         )
+
+
+def _option(limit: str) -> str:
+    """Return the option of a limit in `format_limits`, such as `max-hours=3`."""
+    key, _, value = limit.partition("=")
+    if key == "idle-erases-store":
+        return "--idle-stop-erases-store"
+    return f"--idle-stop {value}m" if key == "idle-minutes" else f"--{key} {value}"
 
 
 def sold(context: LaunchContext, machine: MachineType) -> Iterator[Finding]:

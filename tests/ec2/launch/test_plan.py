@@ -430,26 +430,30 @@ def test_limits_change_on_all_nodes_that_have_others():
 
 
 @pytest.mark.parametrize(
-    ("held", "asked", "said"),
+    ("held", "asked", "said", "options"),
     [
-        ("max-hours=8", Limits(max_hours=12), None),
-        ("max-hours=8", Limits(max_hours=8, budget_usd=9), None),
-        ("max-hours=8 budget=9", Limits(), None),
-        ("max-hours=8 budget=9", Limits(max_hours=12), "budget=9"),
+        ("max-hours=8", Limits(max_hours=12), None, ""),
+        ("max-hours=8", Limits(max_hours=8, budget_usd=9), None, ""),
+        ("max-hours=8 budget=9", Limits(), None, ""),
+        ("max-hours=8 budget=9", Limits(max_hours=12), "budget=9", "--max-hours 12 --budget 9"),
         (
-            "max-hours=8 idle-minutes=30",
+            "max-hours=8 idle-minutes=30 idle-erases-store=1",
             Limits(max_hours=12),
-            "idle-minutes=30: at their end the nodes are now terminated, with their disks",
+            "idle-minutes=30, idle-erases-store=1: "
+            "at their end the nodes are now terminated, with their disks",
+            "--max-hours 12 --idle-stop 30m --idle-stop-erases-store",
         ),
     ],
 )
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_limits_that_hold_no_longer_are_said(held, asked, said, nodes):
+def test_limits_that_hold_no_longer_are_said(held, asked, said, options, nodes):
     spec = replace(SPEC, nodes=nodes, limits=asked)
     found = plan(cluster(instance(0, limits_text=held)), spec).findings
     messages = [one.message for one in found if one.check == "limits.dropped"]
     expected = [f"this `up` replaces the earlier limits, and drops {said}"]
     assert messages == (expected if said else [])
+    hints = [one.hint for one in found if one.check == "limits.dropped"]
+    assert all(hint.endswith(f"clusterctl up {spec.name} {options}") for hint in hints)
 
 
 @pytest.mark.parametrize(
