@@ -43,7 +43,7 @@ from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.software import data, scripts
 from clusterctl.node.facts.system import system
 from clusterctl.node.jobs.processes import NodeProcess
-from clusterctl.operations import access, doctor, guards, readiness
+from clusterctl.operations import doctor, guards, known_hosts, readiness
 from clusterctl.operations.bench_network import no_answer
 from clusterctl.operations.costs import with_gone
 from clusterctl.operations.disk import SlowDisk, findings_of
@@ -382,8 +382,8 @@ def of_keys_and_ownership() -> Iterator[Finding | None]:
         sts = SimpleNamespace(meta=meta, get_federation_token=refuse, get_session_token=session)
         clients = SimpleNamespace(frozen_keys=lambda token=token: ("a", "b", token), sts=sts)
         yield temporary_keys(clients, ["train"]).finding
-    yield access._renewed(node(1), (OTHER,), (ED25519,))
-    yield access._accepted(node(1), ED25519)
+    yield known_hosts._renewed(node(1), (OTHER,), (ED25519,))
+    yield known_hosts._accepted(node(1), ED25519)
     yield others_finding("demo", ("instance i-1", "security group sg-1"))
     refused = ClusterctlError("sudo: a password is required")
     yield guards._untold("demo", "demo-2", refused)

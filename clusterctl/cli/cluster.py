@@ -720,7 +720,7 @@ def _machines(app: AppContext, name: str, instances: Sequence[Instance]) -> Clus
     such the one that is replaced.
     """
     from clusterctl.ec2.instances import as_cluster
-    from clusterctl.operations.access import LearntHostKeys
+    from clusterctl.operations.known_hosts import LearntHostKeys
 
     learnt = LearntHostKeys(app.folder(name).known_hosts)
     machines = sorted(

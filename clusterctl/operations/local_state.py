@@ -268,7 +268,7 @@ def follow_addresses(
     if all(known.get(node.name, node.address) == node.address for node in running):
         return False
     # Imported here because it imports ten other modules, and only this rare case needs it.
-    from clusterctl.operations.access import LearntHostKeys
+    from clusterctl.operations.known_hosts import LearntHostKeys
 
     try:
         with locked(folder):

@@ -21,7 +21,8 @@ from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.jobs.written import OutputFiles, Overview, Trees, find_output, overview
 from clusterctl.node.record import RecordError, from_json, to_json
 from clusterctl.node.untrusted import text_in
-from clusterctl.operations.access import Access, LearntHostKeys
+from clusterctl.operations.access import Access
+from clusterctl.operations.known_hosts import LearntHostKeys
 from clusterctl.transport.call import call
 from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out, in_thread

@@ -44,14 +44,13 @@ from clusterctl.ec2.instances import Instance, as_cluster, find_instances, find_
 from clusterctl.ec2.launch.request import LARGE_GPUS
 from clusterctl.ec2.session import is_local
 from clusterctl.jobs.deploy import HOSTS_PATH, deploy_files, deployed_files
-from clusterctl.operations.access import (
+from clusterctl.operations.access import cluster_key, cluster_targets
+from clusterctl.operations.guards import EndMessage, update_guards
+from clusterctl.operations.known_hosts import (
     AgentHostKeys,
     HostKeySources,
     LearntHostKeys,
-    cluster_key,
-    cluster_targets,
 )
-from clusterctl.operations.guards import EndMessage, update_guards
 from clusterctl.operations.launcher import Launcher, Stage, StepProgress, check_all
 from clusterctl.operations.local_state import hosts_text, ssh_config_text
 from clusterctl.transport.connections import Connections

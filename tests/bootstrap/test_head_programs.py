@@ -155,7 +155,8 @@ def test_the_programs_import_nothing_that_is_not_there():
     """Modules for AWS and the lab (NOT_THERE) are not copied to the head node."""
     code = (
         "import sys; sys.modules.update(dict.fromkeys(['clusterctl.ec2', 'clusterctl.lab']))\n"
-        "import clusterctl.cli.runclust, clusterctl.cli.copyclust, clusterctl.cli.copy.view\n"
+        f"import {', '.join(f'clusterctl.{one}' for one in head_programs.PROGRAMS.values())}\n"
+        "import clusterctl.cli.copy.view\n"
         "import clusterctl.operations.copy, clusterctl.operations.verify\n"
         "import clusterctl.operations.hosts_access"
     )

@@ -10,7 +10,7 @@ import pytest
 
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.instances import find_instances
-from clusterctl.operations.access import UNVERIFIED
+from clusterctl.operations.known_hosts import UNVERIFIED
 from tests.cli.running import CommandLine
 from tests.lab.running import client, make_profile, once_client, wait_until
 from tests.pair import LabCluster

@@ -8,12 +8,8 @@ import pytest
 from paramiko.hostkeys import HostKeyEntry
 
 from clusterctl.domain.errors import HostKeyChanged, HostKeyUnknown
-from clusterctl.operations.access import (
-    ClusterHostKeys,
-    LearntHostKeys,
-    key_fingerprint,
-    node_target,
-)
+from clusterctl.operations.access import node_target
+from clusterctl.operations.known_hosts import ClusterHostKeys, LearntHostKeys, key_fingerprint
 from tests.operations.clusters import ED25519, OTHER, cluster, node
 
 ON_NO_CURVE = (

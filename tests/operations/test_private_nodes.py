@@ -13,8 +13,9 @@ from clusterctl.copy.request import CopyRequest
 from clusterctl.domain.errors import ConnectionLost, HostUnreachable
 from clusterctl.domain.files import ClusterFolder, write_file
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.operations.access import Access, node_names
+from clusterctl.operations.access import Access
 from clusterctl.operations.copy import copy_to_cluster
+from clusterctl.operations.known_hosts import node_names
 from clusterctl.operations.local_state import hosts_text, ssh_config_text
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.keys import KnownHostKeys

@@ -25,12 +25,12 @@ from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.host_keys import Consoles, HostKeyAnswers
 from clusterctl.ec2.instances import Instance
 from clusterctl.operations import readiness
-from clusterctl.operations.access import (
+from clusterctl.operations.access import node_target
+from clusterctl.operations.known_hosts import (
     AgentHostKeys,
     HostKeySources,
     LearntHostKeys,
     key_fingerprint,
-    node_target,
 )
 from clusterctl.operations.launcher import Stage, StepProgress, check_all
 from clusterctl.operations.readiness import InstanceWatch, NodeNotReady, Readiness, ready_within_s

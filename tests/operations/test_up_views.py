@@ -14,7 +14,7 @@ from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.operations import members, power
 from clusterctl.operations import up as up_module
-from clusterctl.operations.access import LearntHostKeys
+from clusterctl.operations.known_hosts import LearntHostKeys
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.local_state import (
     follow_addresses,
