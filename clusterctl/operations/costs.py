@@ -440,7 +440,7 @@ def record_lost_cost(
             if hidden:
                 notify(
                     f"warning: {fold_hosts(hidden)}: {NOT_SHOWN}. "
-                    "`clusterctl costs --since` lacks what it cost"
+                    "`clusterctl costs --since` may lack what it cost"
                 )
             return [one for one in found.values() if one], _now()
         recorded = {id for past in read_ended(home).rows for id in past.usd}

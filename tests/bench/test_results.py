@@ -797,6 +797,13 @@ def test_an_option_that_a_comparison_makes_no_use_of_is_refused(capsys, words, o
     assert f"--compare makes no use of {option}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("way", [["demo", "--network"], ["--compare", "b1"]])
+def test_the_accounts_options_go_with_each_way(capsys, tmp_path, monkeypatch, way):
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
+    assert run_command(cli, ["bench", *way, "--region", "us-east-1", "--profile", "nobody"])
+    assert "makes no use" not in capsys.readouterr().err
+
+
 def test_a_kept_benchmark_predicts_further_sizes(tmp_path, capsys):
     found = kinds_of(LEVEL_STEPS, {})
     write_benchmark(tmp_path, found)

@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.diagnosis.bundle import load, save
 from clusterctl.diagnosis.case import Scene
-from clusterctl.diagnosis.evidence import Evidence, ProcessEvidence, Socket
+from clusterctl.diagnosis.evidence import Evidence, Partner, ProcessEvidence, Socket
 from clusterctl.diagnosis.native import MOST
 from clusterctl.diagnosis.rules.native import COLLECTIVE
 from clusterctl.diagnosis.selection import to_read
@@ -397,6 +397,11 @@ def test_ranks_that_wait_for_what_their_shell_has_started_do_not_rest():
     shell = ProcessEvidence(
         pid=50, parent=1000, role="child", samples=resting.hosts[0].ranks[0].samples
     )
+    # What it waits for may wake by itself.
+    for call, status in (("pause", 2), ("clock_nanosleep 0x0", 1), ("ppoll 0x5", 1)):
+        child = Partner(50, "S", "child", ("ssh", "store"), resting.hosts[0].ranks[0].pid, call)
+        waits = with_rank(resting, 0, partners=(child,))
+        assert diagnose(standing_still(waits)).exit_status == status, call
     works = replace(shell, pid=51, parent=50, samples=samples((), state="R"))
     for more, check in (((shell,), "ranks.resting"), ((shell, works), "unknown")):
         processes = (*resting.hosts[0].processes, *more)

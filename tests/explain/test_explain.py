@@ -493,6 +493,28 @@ def test_a_known_line_is_a_warning_where_its_program_tries_again_and_gets_furthe
         assert explain([log]).severity is Severity.ERROR
 
 
+@pytest.mark.parametrize(
+    ("refused", "worked"),
+    [
+        (
+            "WARNING: You do not appear to have an NVIDIA GPU supported by the 535.54 NVIDIA Linux",
+            "-> Installation of the NVIDIA Accelerated Graphics Driver (535.54) is now complete.",
+        ),
+        (
+            "WARNING: Nouveau kernel driver is currently in use by your system.",
+            "-> Installation of the driver is now complete.",
+        ),
+        (
+            "level=error msg=\"'overlay' not found as a supported filesystem on this host.\"",
+            'level=info msg="API listen on /var/run/docker.sock"',
+        ),
+    ],
+)
+def test_what_then_works_is_a_warning(refused, worked):
+    assert explain([f"{refused}\n"]).severity is Severity.ERROR
+    assert explain([f"{refused}\n{worked}\n"]).severity is Severity.WARNING
+
+
 def test_a_long_line_is_one_line_and_the_part_that_matches_is_shown():
     full = "OSError: [Errno 28] No space left on device: '/data/ckpt'"
     for at, size in ((0, 9 << 20), (8 << 20, 1 << 20), (1000, 5000)):

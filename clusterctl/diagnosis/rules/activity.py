@@ -434,8 +434,10 @@ def at_rest(scene: Scene) -> Iterator[Cause]:
         where = f" ({rank.native.where})" if read else where
         one = _resting(scene, rank, where, (*rank_lines(rank), *inner_lines(rank)))
         what = one.what + scene.since + ", and no rank waits for another" * bool(scene.ranks[1:])
-        # It may wake by itself, and a GPU may work meanwhile.
-        severity = WARNING if is_nap or rank.host.gpus else ERROR
+        # It, or the process that it waits for, may wake by itself, and a GPU may work meanwhile.
+        ends = [one.call.partition(" ")[0] for one in chain(scene, rank).partners[-1:]]
+        wakes = is_nap or any("nanosleep" in one or one in _POLLS for one in ends)
+        severity = WARNING if wakes or rank.host.gpus else ERROR
         found.append(one._replace(check="ranks.resting", severity=severity, what=what))
     yield from combine(found)
 

@@ -135,11 +135,11 @@ class JobByHand:
 
 class OpenLog(NamedTuple):
     """A file to which a job writes. `source` is where it can be read: a process has it open, and
-    its path may be another's, or gone. `info` is what /proc has of that, if it writes there."""
+    its path may be another's, or gone. `infos` are what /proc has of those that it has open."""
 
     path: str
     source: str
-    info: str = ""
+    infos: tuple[str, ...] = ()
 
 
 def jobs_by_hand(found: list[processes.Process]) -> list[JobByHand]:
@@ -276,8 +276,9 @@ def _outputs(writers: Sequence[processes.Process]) -> list[OpenLog]:
                     ends = [(at, other) for at in readers for other in partners.written_by(at)]
                     waiting += [(at, other, depth + 1) for at, other in ends]
                 elif source.is_file():
-                    info = f"/proc/{pid}/fdinfo/{fd}"
-                    found.setdefault(target, OpenLog(target, _readable(target, source), info))
+                    before = found.get(target) or OpenLog(target, _readable(target, source))
+                    infos = (*before.infos, f"/proc/{pid}/fdinfo/{fd}")
+                    found[target] = before._replace(infos=infos)
     return [*found.values()]
 
 
@@ -319,7 +320,7 @@ def _of_hand(job: JobByHand, launcher: processes.Process, log_lines: int) -> dic
     log = _log(Path(logs[0].source) if logs else None, log_lines)
     if (log.get("log_silent_s") or 0.0) > age_s + FUTURE_S:
         log.update(log_silent_s=None)  # the clock was set, or another job has written last
-    appended = _appended_bytes(logs[0].info) if logs else None
+    appended = _appended_bytes(logs[0].infos) if logs else None
     if appended == 0:
         log.update(log_silent_s=age_s, log_path="", log_first=[], log=[])
     elif appended and _was_made_before(logs[0].source, age_s):
@@ -336,13 +337,19 @@ def _of_hand(job: JobByHand, launcher: processes.Process, log_lines: int) -> dic
     }
 
 
-def _appended_bytes(info: str) -> int | None:
+def _appended_bytes(infos: Sequence[str]) -> int | None:
     """Return where a file ended after what was last appended to it by those that opened it so (as
-    nohup and `>>` do); 0 if they have written nothing, None if it is not opened so."""
-    words = text_in(Path(info)).split() if info else []
-    facts = dict(zip(words[::2], words[1::2]))
-    is_appended = int(facts.get("flags:", "0"), 8) & os.O_APPEND
-    return int(facts.get("pos:", "0")) if is_appended else None
+    nohup and `>>` do); 0 if they have written nothing, None if it is not opened so.
+
+    Of `>>log 2>>log`, each has a position of its own, and a program may write to one only.
+    """
+    ends = []
+    for info in infos:
+        words = text_in(Path(info)).split()
+        facts = dict(zip(words[::2], words[1::2]))
+        if int(facts.get("flags:", "0"), 8) & os.O_APPEND:
+            ends.append(int(facts.get("pos:", "0")))
+    return max(ends, default=None)
 
 
 def _was_made_before(path: str, age_s: float) -> bool:

@@ -175,6 +175,15 @@ def test_of_a_log_that_is_older_than_its_job_the_lines_of_the_look_are_the_jobs(
     assert (found["log"], found["log_first"]) == (["step 2"], [])
 
 
+def test_a_job_that_appends_to_its_log_by_one_of_two_openings_has_written(tmp_path, launched):
+    """As `>>log 2>>log` of a program that logs to stderr only."""
+    log = tmp_path / "log"
+    with log.open("ab", buffering=0) as out, log.open("ab", buffering=0) as err:
+        pid = str(launched(out, err))
+        err.write(b"step 1\n")
+        assert diagnosis._collect(pid, 9)["log"] == ["step 1"]
+
+
 def test_a_clock_that_was_set_forward_makes_no_log_an_earlier_jobs(tmp_path, launched):
     log = tmp_path / "log"
     with log.open("wb", buffering=0) as out:
