@@ -14,7 +14,12 @@ import click
 from click.core import ParameterSource
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import AppContext, cluster_command, cluster_named
+from clusterctl.cli.app_context import (
+    ACCOUNT_PARAMETERS,
+    AppContext,
+    cluster_command,
+    cluster_named,
+)
 from clusterctl.cli.params import (
     LocalPath,
     NodePath,
@@ -183,13 +188,16 @@ def bench(
 def _refuse_besides(option: str, *known: str) -> None:
     """Raise UsageError for an option that was typed and that does not go with this one.
 
-    Those of the account, which no function gets as a parameter, go with each.
+    Those of the account go with each.
     """
     context = click.get_current_context()
     for one in context.command.params:
         typed = context.get_parameter_source(str(one.name)) is ParameterSource.COMMANDLINE
-        is_own = isinstance(one, click.Option) and one.expose_value
-        if typed and is_own and one.name not in known:
+        if (
+            typed
+            and isinstance(one, click.Option)
+            and one.name not in (*known, *ACCOUNT_PARAMETERS)
+        ):
             raise UsageError(f"{option} makes no use of {one.opts[0]}", f"leave out {one.opts[0]}")
 
 
