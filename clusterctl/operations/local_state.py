@@ -22,6 +22,7 @@ from clusterctl.domain.errors import ClusterctlError, MissingTool
 from clusterctl.domain.files import ClusterFolder, Lock, file_lock, write_file
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.timeouts import Clock
+from clusterctl.node.untrusted import text_in
 from clusterctl.operations.access import cluster_key, needs_jump
 
 if TYPE_CHECKING:
@@ -285,9 +286,6 @@ def follow_quarantine(cluster: Cluster, folder: ClusterFolder) -> bool:
 
     Another machine may have done that. Returns whether the file was written, as follow_addresses.
     """
-    # Imported here because it asks for the home folder, which a user may lack.
-    from clusterctl.node.untrusted import text_in
-
     text = text_in(folder.hosts)
     resting = set(re.findall(r"^# ([\d.]+): .*, in quarantine since", text, re.MULTILINE))
     service = {node.private_ip for node in cluster.in_service}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from clusterctl.bootstrap.head_programs import FOLDER
 from clusterctl.domain.cluster import Cluster, NodeState
 from clusterctl.domain.errors import ClusterctlError, CommandTimeout, HostUnreachable
 from clusterctl.domain.files import ClusterFolder, append_line
@@ -194,8 +195,10 @@ def is_by_hand(one: NodeProcess) -> bool:
     """Return whether a process of `ProcessQuery(all_python=True)` is a run that a user started."""
     if len(one.argv) == 1 and one.argv[0].startswith("["):
         return False  # it has no command line any more: the kernel is just ending it
-    # The programs of clusterctl's own, as those of another command, are started with -IS.
-    own = "".join(one.argv[1:2]).startswith("-IS")
+    # The programs of clusterctl's own are started with -IS, as those of another command, or with -I
+    # from their folder on the head node.
+    flags, program, *_ = (*one.argv[1:3], "", "")
+    own = flags.startswith("-IS") or (flags == "-I" and f"/{FOLDER}/bin/" in program)
     return one.role == "launcher" or (one.role == "python" and not own)
 
 

@@ -204,8 +204,6 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     if plan.missing:
         record = (launcher.home, launcher.clients, name, plan.missing, plan.observed.instances)
         record_lost_cost(*record, progress.step)
-    if not plan.observed.instances:
-        keep_end(folder, None, "")  # It is the end of an earlier cluster of that name.
     with _naming_limits(plan):
         instances = carry_out(
             *(launcher.clients, plan, folder.launch, creations_of(launcher)),
@@ -219,6 +217,8 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
             f"the nodes of {name} were removed while `up` was at work",
             f"see what there is: clusterctl status {name}; then run it again",
         )
+    if not plan.observed.instances:
+        keep_end(folder, None, "")  # It is the end of an earlier cluster of that name.
     if twice := duplicate_nodes(name, [one.node for one in instances]):
         raise twice
     return plan, instances

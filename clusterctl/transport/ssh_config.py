@@ -305,8 +305,11 @@ class _Pass:
 
     def _may_change(self, section: _Section) -> bool:
         """Return whether a section would set anything that is not set already."""
+        values = self._settings.values
         return any(
-            isinstance(one, _Include) or one.keyword not in self._settings.values
+            isinstance(one, _Include)
+            or one.keyword not in values
+            or (one.keyword == "identityfile" and not {*one.words} <= {*values[one.keyword]})
             for one in section.entries
         )
 

@@ -190,6 +190,7 @@ def test_a_program_that_was_started_by_hand_is_no_all_clear(quiet):
         ("python", ("python3", "-I", "train.py"), True),
         ("python", ("python3",), True),
         ("python", ("python3", "-ISu", "-c", "program of a command"), False),
+        ("python", ("python3", "-I", "/home/u/.local/share/clusterctl/bin/runclust"), False),
         ("python", ("[python3]",), False),  # it is ending: the kernel has taken its memory
         ("launcher", ("mpirun", "-np", "2", "a.out"), True),
         ("launcher", ("[mpirun]",), False),

@@ -167,6 +167,13 @@ def test_a_condition_that_is_not_supported_counts_only_where_it_decides(tmp_path
     assert read_user_config(tmp_path).target("web1").user == "you"
     with pytest.raises(UsageError, match="Match tagged is not supported"):
         read_user_config(tmp_path).target("db")
+    # Files of keys add up.
+    keys = "Host web*\n IdentityFile /a\nMatch tagged x\n IdentityFile {}\n"
+    (tmp_path / "config").write_text(keys.format("/b"))
+    with pytest.raises(UsageError, match="Match tagged is not supported"):
+        read_user_config(tmp_path).target("web1")
+    (tmp_path / "config").write_text(keys.format("/a"))
+    assert read_user_config(tmp_path).target("web1").host == "web1"
 
 
 def test_the_systems_file_comes_after_the_users(tmp_path):

@@ -323,7 +323,7 @@ def _of_hand(job: JobByHand, launcher: processes.Process, log_lines: int) -> dic
     appended = _appended_bytes(logs[0].infos) if logs else None
     if appended == 0:
         log.update(log_silent_s=age_s, log_path="", log_first=[], log=[])
-    elif appended and _was_made_before(logs[0].source, age_s):
+    elif appended and _was_made_before(logs[0].source, _writes_for_s(launcher, logs[0].path)):
         log.update(log_is_older=True, log_first=[], log=[])
     return {
         "line": launcher.argv,
@@ -350,6 +350,17 @@ def _appended_bytes(infos: Sequence[str]) -> int | None:
         if int(facts.get("flags:", "0"), 8) & os.O_APPEND:
             ends.append(int(facts.get("pos:", "0")))
     return max(ends, default=None)
+
+
+def _writes_for_s(launcher: processes.Process, path: str) -> float:
+    """Return how long the job's output may have gone to a file: the age of the script that has
+    started the launcher, if its output goes there, too, as that of `nohup ./run.sh`."""
+    ages = [processes.describe(launcher).age_s]
+    for pid in _line_of(launcher.ppid):
+        if path in (_target(pid, "1"), _target(pid, "2")):
+            with contextlib.suppress(OSError):
+                ages.append(processes.describe(processes.read_process(pid)).age_s)
+    return max(ages)
 
 
 def _was_made_before(path: str, age_s: float) -> bool:

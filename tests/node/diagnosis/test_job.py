@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -182,6 +184,30 @@ def test_a_job_that_appends_to_its_log_by_one_of_two_openings_has_written(tmp_pa
         pid = str(launched(out, err))
         err.write(b"step 1\n")
         assert diagnosis._collect(pid, 9)["log"] == ["step 1"]
+
+
+def test_a_log_is_as_old_as_the_script_that_has_started_the_job(tmp_path, monkeypatch):
+    """`nohup ./run.sh`, which works for a while before it starts mpirun."""
+    log = tmp_path / "nohup.out"
+    with log.open("ab", buffering=0) as out:
+        script = subprocess.Popen(["sh", "-c", "echo step 1; sleep 600 & wait"], stdout=out)
+    try:
+        children = Path(f"/proc/{script.pid}/task/{script.pid}/children")
+        [child] = wait_until(lambda: children.read_text().split(), "the launcher")
+        launcher = processes.read_process(int(child))
+        launcher.role = "launcher"
+        monkeypatch.setattr(processes, "find_any", lambda: [launcher])
+        ages = {script.pid: 9.0, launcher.pid: 2.0}
+        real = processes.describe
+        monkeypatch.setattr(
+            processes, "describe", lambda one: replace(real(one), age_s=ages.get(one.pid, 0.0))
+        )
+        monkeypatch.setattr(diagnosis, "_was_made_before", lambda _, age_s: age_s < 9)
+        found = diagnosis._collect(child, 9)
+        assert (found["log"], found["age_s"]) == (["step 1"], 2.0)
+    finally:
+        os.kill(int(child), signal.SIGKILL)
+        script.wait()
 
 
 def test_a_clock_that_was_set_forward_makes_no_log_an_earlier_jobs(tmp_path, launched):
