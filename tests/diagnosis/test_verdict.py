@@ -1048,6 +1048,27 @@ Connection reset by peer
     assert "at the other end was rank 1 on demo-1 (10.0.0.6)" in found.verdict
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "PRTE has lost communication with a remote daemon.\n\n"
+        "  HNP daemon   : [prterun-demo-0-7@0,0] on node demo-0\n"
+        "  Remote daemon: [prterun-demo-0-7@0,1] on node demo-1",
+        "A daemon failed to report back after being spawned. This could\n"
+        "back to prterun:\n\n  Local host:    demo-0\n  Remote host:   demo-1\n"
+        "  Daemon exit status: 255",
+    ],
+)
+def test_who_lost_mpiruns_daemon_is_the_host(said):
+    """mpirun says the one or the other, as it notices the loss."""
+    failed = {"state": JobState.FAILED, "exit_status": 255, "log": tuple(said.splitlines())}
+    found = diagnose(with_processes(job_of(2, 1, **failed), lambda one: None))
+    assert (found.check, found.findings[0].host) in (
+        ("mpi.daemon-lost", "demo-1"),
+        ("mpi.daemon-silent", "demo-1"),
+    )
+
+
 def test_a_verdict_says_who_waits_and_since_when():
     evidence = with_rank(STUCK, 5, samples=samples((), state="T"))
     assert diagnose(evidence).verdict == (
