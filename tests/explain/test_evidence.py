@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from clusterctl.domain.findings import Severity
+from clusterctl.explain.catalogue import catalogue
 from clusterctl.explain.engine import explain
 
 NO_TORCH = "ModuleNotFoundError: No module named 'torch'"
@@ -145,3 +148,13 @@ def test_the_missing_program_of_fuse_comes_first_where_the_log_shows_it():
     assert "finds no fuse-overlayfs" in shown.cause
     assert shown.remedy.startswith("programs of FUSE are missing on that node (line 1 shows it)")
     assert "fuse-overlayfs" not in lead(refused).cause
+
+
+@pytest.mark.parametrize("number", ["0", "9" * 100])
+def test_no_number_of_a_line_ends_what_is_computed_from_it(number):
+    computed = [one for one in catalogue() if one.hook]
+    assert computed
+    for one in computed:
+        for sample in one.samples:
+            explain([re.sub(r"\d+", number, sample) + "\n"])
+            explain([re.sub(r"(?<=[^\d])\d+(?=[^\d]*$)", number, sample) + "\n"])
