@@ -71,10 +71,16 @@ def agent(folder: Path, *keys: Path):
     """Run an agent with these keys, and yield its socket."""
     sock = folder / "agent"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", sock], stdout=subprocess.DEVNULL)
+
+    def ask(*words: str | Path) -> int:
+        environ = {"SSH_AUTH_SOCK": str(sock)}
+        return subprocess.run(["ssh-add", "-q", *words], check=False, env=environ).returncode
+
     try:
-        wait_until(sock.exists, "the agent")
+        # The socket is there a moment before the agent listens: until then ssh-add ends with 2.
+        wait_until(lambda: ask("-l") != 2, "the agent")
         for key in keys:
-            subprocess.run(["ssh-add", "-q", key], check=True, env={"SSH_AUTH_SOCK": str(sock)})
+            assert ask(key) == 0
         yield sock
     finally:
         process.terminate()
