@@ -24,7 +24,11 @@ are taken out (so is any other number of the form 1.2.3.4 in a log). Read it bef
 # A version as package indices and drivers write them. Nothing else is printed unmasked.
 _VERSION = re.compile(r"[\w.+~:() -]{1,60}", re.ASCII)
 _MASKS = (
-    (re.compile(r"(?<!\d)\d{12}(?!\d)"), "[account]"),
+    # One of 200 ids of EC2's resources has twelve digits in a row, too, and names what to remove.
+    (
+        re.compile(r"\b([a-z]+-[0-9a-f]{17})\b|(?<!\d)\d{12}(?!\d)"),
+        lambda found: found[1] or "[account]",
+    ),
     (re.compile(r"\b(?:ip|ec2)(?:-\d{1,3}){4}[\w.-]*"), "[host]"),
     (re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?!\.?\d)"), "[address]"),
     # IPv6 addresses and MAC addresses. Times and PCI ids have fewer colons.

@@ -422,6 +422,12 @@ def test_the_file_has_no_secrets_addresses_and_accounts():
     assert masked(["at 10.0.1.70 and 110.0.1.7."], names) == ["at [address] and [address]."]
 
 
+def test_ids_of_resources_stay_whole():
+    """An id has twelve digits in a row, now and then."""
+    names_it = "this self-test did not make i-b5b068343161440f8 and sg-12345678901234567"
+    assert masked([f"{names_it} of 123456789012"]) == [f"{names_it} of [account]"]
+
+
 def test_a_step_is_masked_with_what_the_launch_has_learnt(test):
     test.names["10.0.1.7"] = "selftest-1"
     told = ClusterctlError("no answer from 10.0.1.7 of account 123456789012")
