@@ -36,7 +36,7 @@ from clusterctl.bench.statistics import (
     LEVEL,
     Part,
     Regression,
-    mixture_quantile,
+    mixture_quantiles,
     regression,
     t_quantile,
 )
@@ -362,11 +362,8 @@ class Model:
     def _bounds(self, gpus: int) -> tuple[float, float, float]:
         """Return the lower end, the median and the upper end, without reading."""
         if gpus not in self._known_bounds:
-            parts = self._parts(gpus)
-            low, middle, high = (
-                mixture_quantile(parts, self._freedom, share)
-                for share in ((1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2)
-            )
+            shares = (1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2
+            low, middle, high = mixture_quantiles(self._parts(gpus), self._freedom, shares)
             self._known_bounds[gpus] = low, middle, high
         return self._known_bounds[gpus]
 

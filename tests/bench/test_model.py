@@ -95,8 +95,8 @@ def test_of_a_node_that_reads_slowly_nearly_nothing_is_predicted():
 @pytest.mark.parametrize("noise", [0.005, 0.02])
 def test_intervals_hold_where_the_latency_of_all_gpus_counts(latency_s, noise):
     machine = Machine(8, 0.1, 102e6, 100e9, 12e9, latency_s, 0.001, hierarchical=False)
-    said = list(predictions(machine, (1, 4, 8, 16, 32, 64), 128, noise, runs=40))
-    assert held(said) >= 36
+    said = list(predictions(machine, (1, 4, 8, 16, 32, 64), 128, noise, runs=20))
+    assert held(said) >= 18
 
 
 def test_what_was_not_seen_is_not_called_exposed_nor_hidden():
