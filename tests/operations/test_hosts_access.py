@@ -49,6 +49,15 @@ def plain(host):
 
 
 @pytest.mark.parametrize(
+    "user", ["a b", "-oProxyCommand=touch pwn", "a;reboot", "$(reboot)", "a\n", ""]
+)
+def test_a_login_user_that_a_shell_could_take_for_more_is_refused(user):
+    with pytest.raises(UsageError, match="not a user name"):
+        LoginOptions(user)
+    assert LoginOptions("DOMAIN\\first.last@site").user
+
+
+@pytest.mark.parametrize(
     ("text", "ssh_config", "targets"),
     [
         ("10.0.0.4\ndemo-1\n", "", (("10.0.0.4", None), ("demo-1", "10.0.0.5"))),
