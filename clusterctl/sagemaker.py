@@ -294,8 +294,11 @@ def _cluster_of(environ: Mapping[str, str]) -> str:
     return str(running[0])
 
 
-def _plain(value: Any) -> Any:
-    """Return the value in JSON's types, numpy's among it converted. Raises UsageError."""
+def _plain(value: Any, name: str = "") -> Any:
+    """Return the value in JSON's types, numpy's among it converted.
+
+    Raises UsageError with the name of the part that JSON cannot hold: `hyperparameters.begin`.
+    """
 
     def listed(value: Any) -> Any:
         if hasattr(value, "tolist"):
@@ -305,7 +308,10 @@ def _plain(value: Any) -> Any:
     try:
         return json.loads(json.dumps(value, default=listed))
     except (TypeError, ValueError, RecursionError) as wrong:
-        raise UsageError(f"JSON has nothing for it: {wrong}") from None
+        if isinstance(value, dict) and isinstance(wrong, TypeError):
+            for key, one in value.items():
+                _plain(one, f"{name}.{key}" if name else str(key))
+        raise UsageError(f"{name or 'it'}: JSON cannot hold this: {wrong}") from None
 
 
 def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool, as_json: bool = True) -> Any:

@@ -36,10 +36,14 @@ def python(code: str) -> list[str]:
 def test_arrays_are_lists_and_what_json_has_not_is_refused():
     numbers = array("d", [2.3e-05, 1])
     assert _plain({"instances": numbers, "k": (1,)}) == {"instances": [2.3e-05, 1.0], "k": [1]}
-    with pytest.raises(UsageError, match="JSON has nothing for it: .* of type date"):
+    with pytest.raises(UsageError, match="^it: JSON cannot hold this: .* of type date"):
         Predictor("m", "demo", os.environ).predict([date(2026, 1, 1)])
-    with pytest.raises(UsageError, match="of type date"):
-        TensorFlow("a.py", hyperparameters={"begin": date(2026, 1, 1)})
+    with pytest.raises(UsageError, match=r"^hyperparameters\.begin: JSON .* of type date"):
+        TensorFlow("a.py", hyperparameters={"lr": 0.1, "begin": date(2026, 1, 1)})
+    itself = {}
+    itself["again"] = itself
+    with pytest.raises(UsageError, match="^it: JSON cannot hold this: Circular"):
+        TensorFlow("a.py", hyperparameters=itself)
 
 
 def test_an_answer_of_any_size_and_a_log_of_any_bytes(capfd):

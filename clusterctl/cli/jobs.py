@@ -51,7 +51,7 @@ def jobs(app: AppContext, name: str, as_json: bool) -> int:
                 job.job_id,
                 job.state.value,
                 "-" if job.exit_status is None else job.exit_status,
-                job.spec.ranks,
+                job.ranks,
                 f"{job.started_at:%Y-%m-%d %H:%M:%S}" if job.status.started_at else "-",
                 format_duration(job.duration_s) if job.status.started_at else "-",
                 "-" if job.usd is None else f"${job.usd:.2f}",

@@ -100,6 +100,9 @@ CONTINUED = {
 # itself is 3.
 MONITORING = {"diagnose", "doctor", "explain"}
 
+# What Path.home() raises, for a container's user without HOME and without an entry in /etc/passwd.
+NO_HOME = "Could not determine home directory."
+
 # Python collects garbage whenever 700 more objects exist. A short command keeps what it creates,
 # modules and EC2's descriptions: 140,000 objects. The collections took a tenth of its time.
 GC_THRESHOLD = 200_000
@@ -201,10 +204,13 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
         message = "nothing was done" if cause is None else str(cause)
         status = _interrupted([program, *words], message)
     except Exception as bug:
-        if not is_monitoring:
+        if str(bug) == NO_HOME:
+            status = _failed(UsageError("this user has no home folder", "name one: HOME=DIR"))
+        elif not is_monitoring:
             raise
-        output.note("".join(traceback.format_exception(bug)).rstrip())
-        status = _failed(ClusterctlError(f"{type(bug).__name__}: {bug}"))
+        else:
+            output.note("".join(traceback.format_exception(bug)).rstrip())
+            status = _failed(ClusterctlError(f"{type(bug).__name__}: {bug}"))
     except SystemExit:
         # On a broken pipe Click replaces sys.stdout, and exits with status 1.
         if sys.stdout is stdout:

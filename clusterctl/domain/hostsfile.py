@@ -79,7 +79,10 @@ def parse_hosts_file(text: str, source: str = "hosts file") -> HostsFile:
             )
         entries.append(entry)
     if not entries:
-        raise UsageError(f"{source} names no host", "write one ADDRESS slots=N per line")
+        raise UsageError(
+            f"{source} names no host",
+            "write one ADDRESS slots=N per line; `clusterctl hosts NAME` prints a cluster's",
+        )
     return HostsFile(tuple(entries), tuple(lines))
 
 

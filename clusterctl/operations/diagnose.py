@@ -387,7 +387,7 @@ def job_of(
             exit_status=record.exit_status,
             started_at=record.started_at.isoformat(timespec="seconds"),
             age_s=round(record.duration_s, 1),
-            size=record.status.ranks or record.spec.ranks,
+            size=record.ranks,
             line=record.spec.line,
             log_dir=record.spec.log_dir,
             reason=record.status.reason,

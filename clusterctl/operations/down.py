@@ -6,11 +6,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.domain.errors import NoSuchCluster
+from clusterctl.domain.errors import ClusterctlError, NoSuchCluster
 from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.domain.units import count
-from clusterctl.ec2.instances import Instance, billing_reservations, find_instances
+from clusterctl.ec2.instances import (
+    Instance,
+    billing_reservations,
+    find_instances,
+    find_untagged,
+)
 from clusterctl.ec2.node_role import delete_node_role, role_name
 from clusterctl.ec2.resources import (
     NOT_TERMINATED,
@@ -24,7 +29,7 @@ from clusterctl.ec2.resources import (
     request_termination,
     terminate,
 )
-from clusterctl.ec2.tags import Creations
+from clusterctl.ec2.tags import CLUSTER, Creations
 from clusterctl.operations.costs import record_removal_cost
 from clusterctl.operations.launcher import StepProgress
 from clusterctl.operations.local_state import delete_folder, locked, record_removed, sent_launches
@@ -182,6 +187,7 @@ class _Removal:
         self.progress.step(f"removing what was made for {name}, once nothing uses it any more")
         made = find_made(client, name, self._creations)
         there = find_instances(client, name, NOT_TERMINATED)
+        self._check_untagged(own)
         pairs = details_of(made, KeyPair)
         left = ownership(self.folder, self._creations, pairs, self.agreed).others(there, made)
         if left:
@@ -224,6 +230,25 @@ class _Removal:
         polling = Polling(self.timeouts.clock, self.timeouts.terminated_s)
         ended = terminate(self._client, self._name, own.has, polling, on_poll=self._listed)
         self.nodes.update(dict.fromkeys([*(one.node.name for one in known), *ended]))
+
+    def _check_untagged(self, own: Ownership) -> None:
+        """Raise ClusterctlError if a machine with the cluster's key, but without its tag, runs on.
+
+        EC2 may show a tag late: then it is terminated as soon as EC2 shows it.
+        """
+        client, name = self._client, self._name
+        polling = Polling(self.timeouts.clock, self.timeouts.shown_s)
+        while untagged := find_untagged(client, name, NOT_TERMINATED):
+            if polling.left_s < 0:
+                ids = [one.node.instance_id for one in untagged]
+                raise ClusterctlError(
+                    f"{', '.join(ids)}: launched with the key of {name}, but without its tag "
+                    f"{CLUSTER}; not terminated, and billed until that is done",
+                    "see whose it is; to terminate it: aws ec2 terminate-instances "
+                    f"--instance-ids {' '.join(ids)}; then run it again: clusterctl down {name}",
+                )
+            polling.wait()
+            self._end(own)
 
     def _listed(self, left: Sequence[Instance]) -> None:
         self.reservations.update(billing_reservations(left))

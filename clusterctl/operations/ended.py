@@ -19,8 +19,8 @@ from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, no_such_cluster
 from clusterctl.domain.files import ClusterFolder, read_file, write_file
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.ec2.health import BY_ITSELF, GONE, NOT_KNOWN, newest, why_gone
-from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances
+from clusterctl.ec2.health import BY_ITSELF, GONE, NOT_KNOWN, why_gone
+from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances, members_of
 from clusterctl.ec2.money.costs import Spending, format_usd, spending
 from clusterctl.ec2.money.prices import Prices, find_prices
 from clusterctl.ec2.tags import limit_text, parse_limits
@@ -62,10 +62,7 @@ def end_of(
 
     Pure.
     """
-    newest: dict[int, Instance] = {}
-    for one in sorted(gone, key=lambda one: one.node.launched_at):
-        newest[one.node.index] = one
-    nodes = [one for one in newest.values() if one.state_reason.startswith(BY_ITSELF)]
+    nodes = [one for one in _last_nodes(gone) if one.state_reason.startswith(BY_ITSELF)]
     if not nodes or not parse_limits(min(nodes, key=lambda one: one.node.index).limits_text).ends:
         return None
     # At the start of the last run, or when its cost was recorded since, the end was still to come.
@@ -82,6 +79,15 @@ def end_of(
     end = min(end, now)
     by = limit_text(planned.limits, planned.ended_by)
     return EndedCluster(name, ran, end, by, spending(ran, prices, end))
+
+
+def _last_nodes(gone: Sequence[Instance]) -> tuple[Instance, ...]:
+    """Return the last instance of each node, by index, of the last cluster of that name.
+
+    An earlier one may have had more nodes, which EC2 still shows.
+    """
+    last = {one.node.index: one for one in sorted(gone, key=lambda one: one.node.launched_at)}
+    return members_of([last[index] for index in sorted(last)])
 
 
 def _as_it_ran(instance: Instance) -> Instance:
@@ -166,9 +172,8 @@ def gone_words(clients: Clients, folder: ClusterFolder) -> str:
 def taken_words(gone: Sequence[Instance]) -> str:
     """Return which of a cluster's last nodes EC2 has taken, and why; empty for none. Pure."""
     names: dict[str, list[str]] = {}
-    for index in sorted({one.node.index for one in gone}):
-        last = newest([one for one in gone if one.node.index == index])
-        if last and not last.state_reason.startswith("Client."):
+    for last in _last_nodes(gone):
+        if not last.state_reason.startswith("Client."):
             why = why_gone(last).by or NOT_KNOWN
             names.setdefault(why, []).append(last.node.name)
     return "; ".join(f"{fold_hosts(nodes)} gone: {why}" for why, nodes in names.items())

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SLURM_WITHIN_S = 20.0
+# No cluster has more hosts. It is a slip, and the list of a million takes seconds to make.
+MOST_HOSTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -168,11 +170,22 @@ def read_hosts_file(path: Path) -> HostsFile:
 
 @dataclass(frozen=True)
 class LoginOptions:
-    """How hosts are logged in to. Without `user` and `key` it is as the hosts' files say."""
+    """How hosts are logged in to. Without `user` and `key` it is as the hosts' files say.
+
+    Raises UsageError for a user that `ssh` would refuse, or with a blank or a `$`.
+    """
 
     user: str | None = None
     key: Path | None = None
     connect_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        # As valid_ruser of OpenSSH's ssh.c: a ProxyCommand with %r hands it to a shell.
+        name = r"(?!-)[^\s\0-\x1f\x7f'\"`;&<>|(){}$]+"
+        if self.user is not None and not re.fullmatch(name, self.user):
+            raise UsageError(
+                f"not a user name: {self.user!r}", "name the login user: --user ubuntu"
+            )
 
 
 def open_hosts(
@@ -244,8 +257,15 @@ def hosts_in(nodes: str) -> list[str]:
             f"this machine has no ClusterShell, which reads {nodes}", "name the hosts in a file"
         ) from None
 
+    too_many = UsageError(f"{nodes} names more than {MOST_HOSTS} hosts", "name fewer at a time")
+    ranges = re.findall(r"[\[,](\d{1,4000})-(\d{1,4000})(?=[],/])", nodes, re.ASCII)
+    if any(int(last) - int(first) >= MOST_HOSTS for first, last in ranges):
+        raise too_many
     try:
-        found = [*NodeSet(nodes)]
+        named = NodeSet(nodes)
+        if len(named) > MOST_HOSTS:
+            raise too_many
+        found = [*named]
     except (NodeSetException, GroupResolverError, GroupSourceError) as error:
         raise UsageError(
             f"cannot read the hosts {nodes}: {error}",

@@ -228,7 +228,7 @@ def _of_job(run: Run, job: JobRecord) -> Run:
     attempts = job.status.attempts
     usd = None if attempts else job.spec.list_hourly_usd
     # The rows are those of all attempts.
-    ranks = {job.status.ranks or job.spec.ranks, *(one.get("ranks") for one in attempts)}
+    ranks = {job.ranks, *(one.get("ranks") for one in attempts)}
     of_job = ranks.pop() if run.rows and len(ranks) == 1 else None
     gpus = run.facts.gpus or of_job or None
     return replace(run, facts=replace(run.facts, gpus=gpus), list_hourly_usd=usd)

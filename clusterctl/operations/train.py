@@ -587,10 +587,10 @@ def live_hosts(access: Access) -> HostsFile:
     A node's slots are the GPUs that `up` counted on it, from the local hosts file. If it has none
     for the node, they are the GPUs of the instance type, or 1.
     """
-    counted: dict[str, int] = {}
-    if access.folder.hosts.exists():
-        kept = parse_hosts_file(access.folder.hosts.read_text(), str(access.folder.hosts))
-        counted = {entry.host: entry.slots for entry in kept.entries}
+    path = access.folder.hosts
+    text = path.read_text() if path.exists() else ""
+    kept = parse_hosts_file(text, str(path)).entries if text.strip() else ()
+    counted = {entry.host: entry.slots for entry in kept}
     return HostsFile(
         tuple(
             HostSlots(node.private_ip, counted.get(node.private_ip, max(node.gpus, 1)))

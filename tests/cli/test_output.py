@@ -168,6 +168,21 @@ def test_a_user_without_a_home():
     assert shown.stderr.startswith("error: this user has no home folder\n")
 
 
+def test_all_modules_load_for_a_user_without_a_home(tmp_path):
+    program = (
+        "import clusterctl.api, clusterctl.node.jobs.runner, sys\n"
+        "from clusterctl.cli import main\n"
+        "for module, _ in main.COMMANDS.values(): __import__(f'clusterctl.cli.{module}')\n"
+        "sys.exit(main.run_command(main.cli, ['doctor', '--hosts', 'a']))"
+    )
+    shown = completed(
+        ["unshare", "--user", "--map-user=54321", sys.executable, "-c", program],
+        env={"PATH": os.environ["PATH"], "CLUSTERCTL_HOME": str(tmp_path)},
+    )
+    assert (shown.returncode, shown.stdout) == (3, "")
+    assert shown.stderr == "error: this user has no home folder\n  hint: name one: HOME=DIR\n"
+
+
 @pytest.mark.parametrize(
     ("words", "meant"),
     [

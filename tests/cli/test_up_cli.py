@@ -19,6 +19,7 @@ from botocore.exceptions import ClientError
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.timeouts import Clock, Timeouts
+from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import execution as launch_module
 from clusterctl.ec2.resources import ResourceKind, find_key_pairs, find_resources
@@ -194,6 +195,19 @@ def test_down_asks_on_a_terminal(clusterctl, client, monkeypatch, answer, seen, 
     assert len(find_instances(client, "demo")) == left
 
 
+def test_down_does_not_forget_a_machine_that_has_lost_its_tag(clusterctl, client):
+    launched(clusterctl)
+    clusterctl.timeouts = Timeouts(shown_s=0.3)
+    lost = find_instances(client, "demo")[1].node.instance_id
+    client.delete_tags(Resources=[lost], Tags=[{"Key": tags.CLUSTER}])
+    ran = clusterctl("down", "demo", "--yes", "--discard-results")
+    assert (ran.status, find_instances(client, "demo")) == (1, ())
+    assert f"error: {lost}: launched with the key of demo, but without its tag" in ran.err
+    assert client.describe_instances(InstanceIds=[lost])["Reservations"]
+    client.terminate_instances(InstanceIds=[lost])
+    assert clusterctl("down", "demo", "--yes").status == 0
+
+
 def test_down_looks_again_after_an_answer_that_took_long(clusterctl, client, monkeypatch):
     """A job was started meanwhile, from another machine."""
     launched(clusterctl)
@@ -281,6 +295,7 @@ def test_a_script_does_not_remove_what_another_machine_launched(
 def test_what_a_lost_node_cost_is_recorded_once_another_takes_its_place(clusterctl, client):
     """EC2 shows the lost one for an hour, and no command knows then that a node was lost."""
     launched(clusterctl)
+    clusterctl.timeouts = Timeouts(LabClock())
     lost = find_instances(client, "demo")[1].node.instance_id
     client.terminate_instances(InstanceIds=[lost])
     assert "this leaves out the cost of demo-1: gone, " in clusterctl("costs", "demo").err

@@ -142,6 +142,9 @@ def test_no_slurm_here(monkeypatch, tmp_path):
 
 def test_names_that_are_no_hosts():
     assert hosts_in("n[08-10]") == ["n08", "n09", "n10"]
+    for too_many in ("n[1-999999999999]", "n[1,3-30000]", "n[1-999]x[1-999]"):
+        with pytest.raises(UsageError, match="names more than 10000 hosts"):
+            hosts_in(too_many)
     with pytest.raises(UsageError, match="cannot read the hosts"):
         hosts_in("n[1-")
 

@@ -20,8 +20,8 @@ PRICES = {("p4d.24xlarge", Market.ON_DEMAND, ""): TEN}
 def gone(hours, limits, index=0, reason=BY_ITSELF, **more):
     """Return a terminated node whose last run began so many hours ago, as EC2 shows it then."""
     return replace(
-        machine(hours, "terminated", index=index, limits_text=limits, **reason, **more),
-        first_launched_at=None,
+        machine(hours, "terminated", index=index, limits_text=limits, **reason),
+        **{"first_launched_at": None, "wanted": (0, 1), **more},
     )
 
 
@@ -54,6 +54,12 @@ SPENT = Spent(usd=20.17, ran_h=2.0, until=NOW - timedelta(hours=9), at_least=Fal
         # Another generation of the cluster, and a node that `remove` has terminated.
         (
             [gone(30, "max-hours=1"), gone(9, "max-hours=3"), gone(9, "", 1, BY_USER)],
+            "ended 2026-11-21 06:00 UTC by --max-hours 3: $30.25",
+        ),
+        # Another generation of the cluster, of two nodes, which ended in the same hour.
+        (
+            [gone(9.5, "max-hours=0.25", index) for index in (0, 1)]
+            + [gone(9, "max-hours=3", wanted=(0,))],
             "ended 2026-11-21 06:00 UTC by --max-hours 3: $30.25",
         ),
         # EC2 may show the end a moment before it is due.

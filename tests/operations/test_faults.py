@@ -51,7 +51,7 @@ READS = {
     "replace-head": 6,  # and while the elastic address is not free
     "stop": 2,  # there, stopped
     "start": 3,  # there, stopped nodes whose cost is noted before each start, ready
-    "down": 3,  # there, terminated, before what they used is deleted
+    "down": 4,  # there, terminated, before what they used is deleted: with the tag, with the key
     "up demo --dry-run --nodes 4": 2,  # there, quota
     "hosts demo": 1,
     "costs demo": 2,  # there, ended by a limit

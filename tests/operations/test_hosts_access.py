@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from clusterctl.domain.errors import MissingTool, UsageError
 from clusterctl.domain.files import ClusterFolder, write_file
 from clusterctl.operations.hosts_access import LoginOptions, open_hosts
 from clusterctl.operations.local_state import new_key_pair, ssh_config_text
+from clusterctl.operations.train import live_hosts
 from clusterctl.transport.dial import Target
 from clusterctl.transport.keys import load_key
 from tests.cli.programs import call
@@ -49,6 +51,15 @@ def plain(host):
 
 
 @pytest.mark.parametrize(
+    "user", ["a b", "-oProxyCommand=touch pwn", "a;reboot", "$(reboot)", "a\n", ""]
+)
+def test_a_login_user_that_a_shell_could_take_for_more_is_refused(user):
+    with pytest.raises(UsageError, match="not a user name"):
+        LoginOptions(user)
+    assert LoginOptions("DOMAIN\\first.last@site").user
+
+
+@pytest.mark.parametrize(
     ("text", "ssh_config", "targets"),
     [
         ("10.0.0.4\ndemo-1\n", "", (("10.0.0.4", None), ("demo-1", "10.0.0.5"))),
@@ -70,6 +81,16 @@ def test_how_the_hosts_of_any_file_are_reached(home, tmp_path, text, ssh_config,
     )
     assert access.connections.host_keys.paths == (home / "demo" / "known_hosts",)
     assert len(access.connections.identity.keys) == 1
+
+
+@pytest.mark.parametrize("text", [None, "", "\n", "10.0.0.5 slots=2\n"])
+def test_a_nodes_slots_are_those_of_the_hosts_file_where_it_has_any(tmp_path, text):
+    folder = ClusterFolder(tmp_path / "demo")
+    if text is not None:
+        write_file(folder.hosts, text)
+    access = SimpleNamespace(folder=folder, cluster=cluster(node(0), node(1)))
+    slots = {one.host: one.slots for one in live_hosts(access).entries}
+    assert slots == {"10.0.0.4": 8, "10.0.0.5": 2 if text and text.strip() else 8}
 
 
 def test_a_hosts_file_from_before_a_node_was_replaced(home, tmp_path):

@@ -156,7 +156,7 @@ def test_the_round_trip_is_the_links_however_late_the_host_answers(ssh_server):
     with ssh_server.connections() as connections:
         session = connections.session(ssh_server.target())
         assert session.run("sleep 1; echo late").stdout == "late\n"
-        assert 0 < session.round_trip_s < 0.2
+        assert 0 < session.round_trip_s < 1
 
 
 def test_a_connection_that_was_kept_and_died_is_made_anew(ssh_server):

@@ -305,7 +305,8 @@ def overrun_s(instance: Instance, end: PassedEnd | None, now: datetime) -> float
 class Spending:
     """What a cluster costs and has cost, and its limits.
 
-    `spent_usd` is a lower bound, and exact if `complete`. `hourly_usd` is None if a price is
+    `spent_usd` is a lower bound, and exact if `complete`, but for what guards counted (see
+    `node_cost`): that may be ten minutes a boot too much. `hourly_usd` is None if a price is
     unknown. `ran_h` are the hours of the node that has run longest. `ends_in_h` are the hours until
     the first limit ends the cluster, `ended_by` is that limit's option; None and empty if no limit
     ends it. `grace_due`: the nodes were started after that end, and no command has got them ready

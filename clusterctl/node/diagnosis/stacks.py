@@ -27,7 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FOLDER = Path.home() / ".local" / "share" / "clusterctl"
+# Not Path.home(): clusterctl imports this module, too, and its user may have no home folder.
+FOLDER = Path(os.path.expanduser("~"), ".local/share/clusterctl")  # noqa: PTH111
 SUDO = ("sudo", "-n")
 TRIES = 5
 # The outermost function of a script's stack, and of that of `python -m`.

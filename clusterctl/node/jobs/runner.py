@@ -54,7 +54,8 @@ KILL_AFTER_S = 5.0  # after the grace: the supervisor has ended all by then
 HEARTBEAT_EVERY_S = 1.0
 POLL_S = 0.05
 CLEANUP_TIMEOUT_S = 60.0
-WATCHDOG = Path.home() / ".local/share/clusterctl/bin/clusterctl-watchdog"  # head_programs.py
+# As head_programs.py has it.
+WATCHDOG = "~/.local/share/clusterctl/bin/clusterctl-watchdog"
 
 
 class RunnerStopped(Exception):
@@ -361,7 +362,8 @@ class StepWatch:
         if silent_s is not None and self.acted_on != self.progress.last and not self.runner.stop:
             self.acted_on = self.progress.last
             null = os.open(os.devnull, os.O_WRONLY)
-            words = [str(WATCHDOG), self.runner.spec.job_id, f"{silent_s:.1f}"]
+            path = os.path.expanduser(WATCHDOG)  # noqa: PTH111
+            words = [path, self.runner.spec.job_id, f"{silent_s:.1f}"]
             # It is none of the job's processes: a clean-up after a lost node must not end it.
             environ = {k: v for k, v in os.environ.items() if k != JOB_VARIABLE}
             self.child = start_supervised(

@@ -355,6 +355,11 @@ class JobRecord:
         return self.spec.job_id
 
     @property
+    def ranks(self) -> int:
+        """The number of ranks of the latest attempt; before the first, the one requested."""
+        return self.status.ranks or self.spec.ranks
+
+    @property
     def state(self) -> JobState:
         return self.status.state
 
@@ -426,7 +431,7 @@ class JobRecord:
             head_rebooted=self.status.rebooted,
             nodes=self.spec.nodes or None,
             copied=self.copied or None,
-            gpus=self.spec.ranks,
+            gpus=self.ranks,
             watchdog=self.status.messages,
         )
 

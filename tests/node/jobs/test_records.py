@@ -156,12 +156,14 @@ def test_a_job_without_a_runner_lasted_until_its_last_heartbeat(
 
 
 def test_a_job_costs_what_the_nodes_of_each_attempt_cost():
-    again = replace(ATTEMPT, at=260.0, data={**ATTEMPT.data, "hourly_usd": 18.0})
+    fewer = {**ATTEMPT.data, "ranks": 4, "hourly_usd": 18.0}
+    again = replace(ATTEMPT, at=260.0, data=fewer)
     attempt = replace(ATTEMPT, data={**ATTEMPT.data, "hourly_usd": 36.0})
     events = [SUBMITTED, RUNNING, attempt, FAILED, again]
-    spec = JobSpec(JOB_ID, hourly_usd=36.0)
+    spec = JobSpec(JOB_ID, ranks=8, hourly_usd=36.0)
     job = JobRecord(spec, fold(events), now=360.0)
     assert (job.usd, job.hourly_usd) == (pytest.approx(1.0 + 0.5), 18.0)
+    assert (job.report().gpus, JobRecord(spec, fold([SUBMITTED])).report().gpus) == (4, 8)
     # A node that `up` has added meanwhile is not in the job's record.
     unknown = replace(again, data={**again.data, "hourly_usd": None})
     job = JobRecord(spec, fold([*events[:-1], unknown]), now=360.0)
