@@ -23,8 +23,8 @@ from clusterctl.bench.results import Benchmark
 from clusterctl.cli.app_context import AppContext
 from clusterctl.cli.cluster import check_removal, launch_request
 from clusterctl.cli.copy.options import CopyOptions, request_of, url_access
+from clusterctl.cli.launching import layers, waiting_of
 from clusterctl.cli.main import cli
-from clusterctl.cli.spec_options import layers, waiting_of
 from clusterctl.config import load_settings, settings_of
 from clusterctl.configuration.options import SpecDraft
 from clusterctl.copy.report import TransferReport
