@@ -27,11 +27,11 @@ from clusterctl.node.facts.report import (
 from clusterctl.node.packer import program_of
 from clusterctl.node.record import RecordError, from_json, hints_of, to_json
 from clusterctl.transport.dial import Target
-from clusterctl.transport.stdin import Stdin
 
 if TYPE_CHECKING:
-    from clusterctl.transport.execute import Sink
+    from typing_extensions import Unpack
 
+    from clusterctl.transport.execute import CommandOptions
 
 R = TypeVar("R")
 
@@ -56,15 +56,7 @@ class HostConnections(RunsCommands, Protocol):
 
     def session(self, target: Target) -> HostLogin: ...
 
-    def run(
-        self,
-        target: Target,
-        command: str,
-        *,
-        timeout_s: float | None = None,
-        stdin: Stdin | bytes = b"",
-        sink: Sink | None = None,
-    ) -> CommandResult: ...
+    def run(self, target: Target, command: str, **how: Unpack[CommandOptions]) -> CommandResult: ...
 
     def each(self, targets: Sequence[Target], work: Callable[[Target], R]) -> FanoutResult[R]: ...
 
