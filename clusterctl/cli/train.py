@@ -590,40 +590,23 @@ def _request(given: _TrainOptions, job: JobFile | None, script_mode: bool) -> Jo
     from clusterctl.jobs.horovod import HorovodTuning
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
     from clusterctl.jobs.plan import JobRequest, clears_or_resumes
+    from clusterctl.node.record import pick
 
     variables, mpi_args = given.variables, given.mpi_args
     if job:
         variables, mpi_args = (*job.variables, *variables), (*job.mpi_arguments, *mpi_args)
-    return JobRequest(
+    return pick(
+        *(JobRequest, job, given),
         ranks=given.gpus or 0,
-        synthetic=given.synthetic,
-        preset=given.preset,
-        script=job.script if job else given.script,
-        arguments=given.arguments,
-        data_dir=given.data_dir,
-        epochs=given.epochs,
         more_augmentation=given.more_aug,
         evaluate=not given.no_eval,
         clears=clears_or_resumes(given.clear, given.resume),
         variables=tuple(parse_variable(text, os.environ) for text in variables),
         mpi_arguments=mpirun_arguments(mpi_args),
         torchrun=given.launcher == "torchrun",
-        per_host=job.per_host if job else given.per_host,
         script_mode=script_mode,
-        trace_steps=given.trace_steps,
-        source_dir=job.source_dir if job else None,
-        environment=given.environment,
-        recipe=given.recipe,
         output=given.output_folder,
-        tuning=HorovodTuning(
-            given.fusion_threshold_bytes,
-            given.cycle_time_s,
-            given.hierarchical_allreduce,
-            given.stall_check_s,
-            given.stall_shutdown_s,
-            given.autotune,
-            given.timeline,
-        ),
+        tuning=pick(HorovodTuning, given),
     )
 
 

@@ -110,21 +110,9 @@ def update_guards(
     other nodes whose guard could not be set.
     """
     instances = find_instances(launcher.clients.ec2, cluster.name)
-    spending = spending_of(launcher.clients, instances)
-    spot = any(found.market is Market.SPOT for found in instances)
-    used_h: dict[str, float] = {}
-    if not spending.complete:
-        # EC2 does not know how long earlier runs took; the guards count it.
-        used_h = _used_h(instances, connections, targets)
-        known = [one for one in instances if one.node.instance_id in used_h]
-        note_spent(launcher.clients, known, used_h)
-        spending = spending_of(launcher.clients, instances, used_h)
-        for finding in spending.findings:
-            if finding.check == "cost.incomplete" and spending.limits.ends:
-                launcher.progress.finding(replace(finding, severity=Severity.WARNING))
-    if spending.grace_due:
-        spending = spending_of(launcher.clients, give_grace(launcher.clients, instances), used_h)
+    spending = _present_spending(launcher, instances, connections, targets)
     end = ClusterEnd(launcher, spending)
+    spot = any(found.market is Market.SPOT for found in instances)
     at_power_off = "" if spot else spending.limits.at_power_off
     first = first_settings(
         cluster.name,
@@ -177,6 +165,30 @@ def update_guards(
     for failure in outcomes[len(targets) :]:
         if failure.error and spending.limits.ends:
             launcher.progress.finding(_untold(cluster.name, failure.host, failure.error))
+
+
+def _present_spending(
+    launcher: Launcher,
+    instances: Sequence[Instance],
+    connections: Connections,
+    targets: Sequence[Target],
+) -> Spending:
+    """Return what the cluster has cost, with the time of earlier runs as its guards have counted
+    it, and the grace of nodes that were started after their time."""
+    spending = spending_of(launcher.clients, instances)
+    used_h: dict[str, float] = {}
+    if not spending.complete:
+        # EC2 does not know how long earlier runs took; the guards count it.
+        used_h = _used_h(instances, connections, targets)
+        known = [one for one in instances if one.node.instance_id in used_h]
+        note_spent(launcher.clients, known, used_h)
+        spending = spending_of(launcher.clients, instances, used_h)
+        for finding in spending.findings:
+            if finding.check == "cost.incomplete" and spending.limits.ends:
+                launcher.progress.finding(replace(finding, severity=Severity.WARNING))
+    if spending.grace_due:
+        spending = spending_of(launcher.clients, give_grace(launcher.clients, instances), used_h)
+    return spending
 
 
 def _untold(cluster: str, host: str, error: ClusterctlError) -> Finding:

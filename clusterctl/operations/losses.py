@@ -240,14 +240,7 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
     # Two machines may have one name: that of a node, and the one that it replaces.
     found = [(head.host, report.found)] if head.host in hosts else []
     trees = [tree for tree in report.trees if tree.hosts]
-    learnt = LearntHostKeys(access.folder.known_hosts)
-    nodes = zip(access.all_targets, access.cluster.nodes)
-    ready = {
-        target
-        for target, node in nodes
-        if learnt.recall(node) or not report.joined or node.private_ip in report.joined
-    }
-    others = [one for one in access.all_targets if one.host in hosts and one in ready - {head}]
+    others = [one for one in _joined(access, report) if one.host in hosts and one != head]
 
     def ask_other(target: Target) -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
         here = tuple(tree for tree in trees if target.host in tree.hosts)
@@ -269,26 +262,42 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
         files, there = outcome.value or ((), [])
         found.append((outcome.host, files))
         processes += there
-    lost = lost_copies(access.folder)
-
-    def at_risk(host: str, one: OutputFiles) -> Written:
-        digest = report.fetched.get(one.job, {}).get(host, {}).get(one.path)
-        copy = lost.get(one.digest, "")
-        amount = (0, 0) if digest == one.digest and not copy else (one.files, one.bytes)
-        recorded = not one.job or one.job in report.fetched
-        return Written(host, one.job, one.path, one.kind, *amount, one.unread, copy, recorded)
-
-    written = (at_risk(host, one) for host, there in found for one in there)
     known = {one.id for one in report.jobs}
     by_hand = (one for one in processes if one.job_id not in known)
     return Losses(
         jobs=tuple(one.id for one in report.jobs if is_whole and not one.serves),
         runs=tuple((one.host, one.short_command) for one in by_hand),
-        written=tuple(one for one in written if one.files or one.unread),
+        written=tuple(_at_risk(found, report, lost_copies(access.folder))),
         unknown=unknown,
         unread=report.unknown,
         off=frozenset(off_hosts - reached),
     )
+
+
+def _joined(access: Access, report: Overview) -> list[Target]:
+    """Return the nodes whose machines have joined the cluster: the others have nothing."""
+    learnt = LearntHostKeys(access.folder.known_hosts)
+    return [
+        target
+        for target, node in zip(access.all_targets, access.cluster.nodes)
+        if learnt.recall(node) or not report.joined or node.private_ip in report.joined
+    ]
+
+
+def _at_risk(
+    found: Iterable[tuple[str, Iterable[OutputFiles]]], report: Overview, lost: Mapping[str, str]
+) -> Iterator[Written]:
+    """Yield what the hosts have that was not fetched, or cannot be read. `lost` is described at
+    lost_copies."""
+    for host, files in found:
+        for one in files:
+            digest = report.fetched.get(one.job, {}).get(host, {}).get(one.path)
+            copy = lost.get(one.digest, "")
+            amount = (0, 0) if digest == one.digest and not copy else (one.files, one.bytes)
+            recorded = not one.job or one.job in report.fetched
+            if amount[0] or one.unread:
+                names = (host, one.job, one.path, one.kind)
+                yield Written(*names, *amount, one.unread, copy, recorded)
 
 
 @dataclass(frozen=True)
