@@ -27,15 +27,17 @@ from clusterctl.domain.hostsfile import HostSlots
 from clusterctl.domain.results import CommandResult, HostFailure, HostOutcome
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.jobs.horovod import Timeline, Tuned
-from clusterctl.node.facts.disks import MountedFileSystem
+from clusterctl.node.facts.disks import MountedFileSystem, mount
 from clusterctl.node.facts.gpus import GpusOfNode
-from clusterctl.node.facts.network import EfaCard, Interface
-from clusterctl.node.facts.system import KernelLine, System
-from clusterctl.node.jobs.processes import NodeProcess
+from clusterctl.node.facts.network import unreached
+from clusterctl.node.facts.processes import job_processes
+from clusterctl.node.facts.software import data, versions
 from clusterctl.node.jobs.spec import JobReport, JobState, RecipeData
+from clusterctl.node.record import hints_of
 from clusterctl.node.relay.messages import Gap
 from clusterctl.operations.costs import CostReport
 from clusterctl.operations.disk import DiskReport, GrownDisk, PartsOnHost
+from clusterctl.operations.doctor import FACTS
 from clusterctl.operations.down import RemovedCluster
 from clusterctl.operations.environment import EnvReport
 from clusterctl.operations.gc import GcReport
@@ -465,24 +467,11 @@ class _NodeFacts(TypedDict, total=False):
     gpus: Optional[GpusOfNode]
 
 
-class CheckedFacts(_NodeFacts, total=False):
-    """All that a node reported. `errors` are why a fact is missing."""
-
-    system: System
-    limits: Mapping[str, Optional[int]]
-    interfaces: Sequence[Interface]
-    efa: Sequence[str]
-    kernel_log: Sequence[KernelLine]
-    nvlink: Optional[Mapping[str, Sequence[int]]]
-    fabric_manager: Optional[str]
-    efa_cards: Sequence[EfaCard]
-    mpirun_on_path: Optional[Sequence[str]]
-    scripts: Mapping[str, str]
-    dcgm: Optional[Sequence[str]]
-    versions: Mapping[str, str]
-    data: Optional[tuple[str, int]]
-    unreached: Mapping[str, str]
-    job_processes: Sequence[NodeProcess]
+# What a node reports to `doctor`: each fact by the name of its function.
+_DOCTOR_FACTS = (*FACTS, versions, data, unreached, job_processes)
+_FACT_TYPES = {one.__name__: hints_of(one)["return"] for one in _DOCTOR_FACTS if one is not mount}
+_FACT_TYPES.update(hints_of(_NodeFacts))
+CheckedFacts = TypedDict("CheckedFacts", _FACT_TYPES, total=False)  # type: ignore[misc]
 
 
 class CheckedNode(TypedDict):

@@ -54,12 +54,13 @@ def records():
 
 
 def tolerant(schema):
-    """Return the schema with masks in place of values: a text, or the names of a subtree."""
+    """Return the schema with masks in place of values: a text, the names of a subtree, or one item
+    in place of several."""
     if isinstance(schema, list):
         return [tolerant(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    inner = {key: tolerant(one) for key, one in schema.items()}
+    inner = {key: tolerant(one) for key, one in schema.items() if key != "minItems"}
     return {"anyOf": [inner, {"const": "N"}]} if isinstance(schema.get("type"), str) else inner
 
 
