@@ -26,9 +26,8 @@ from clusterctl.cli.launching import (
     spec_options,
     waiting_options,
 )
-from clusterctl.cli.money import end_words
 from clusterctl.cli.params import dry_run_option, indices_argument, json_option, yes_option
-from clusterctl.cli.status import print_nodes, with_counts
+from clusterctl.cli.status import end_words, print_nodes, with_counts
 from clusterctl.configuration.options import SpecDraft
 from clusterctl.domain.cluster import Cluster, ClusterSpec, Market, NodeState
 from clusterctl.domain.errors import ClusterctlError, UsageError
