@@ -43,8 +43,8 @@ from clusterctl.ec2.tags import limit_text
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.operations.access import Access
 from clusterctl.operations.costs import give_grace, note_spent, spending_of
-from clusterctl.operations.ended import keep_end
 from clusterctl.operations.launcher import Launcher, check_all
+from clusterctl.operations.local_state import keep_end
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out

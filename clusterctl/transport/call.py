@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from clusterctl.domain.errors import CommandFailed, CommandNotRun, CommandTimeout
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, program_failure
-from clusterctl.node import agent
 from clusterctl.node.facts.report import (
     WITHIN_S,
     Fact,
@@ -25,7 +24,7 @@ from clusterctl.node.facts.report import (
     request_of,
 )
 from clusterctl.node.packer import program_of
-from clusterctl.node.record import RecordError, from_json, hints_of, to_json
+from clusterctl.node.record import RecordError, from_json, hints_of, name_of, to_json
 from clusterctl.transport.dial import Target
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def timed_call(
     `modules` are sent, too, for a function that finds others by name.
     """
     program = program_of(*modules, function.__module__, "clusterctl.node.agent")
-    command = program.command(agent.name_of(function))
+    command = program.command(name_of(function))
     stdin = program.stdin(f"{to_json(request)}\n".encode() + attachment)
     try:
         result = connections.run(target, command, stdin=stdin, timeout_s=timeout_s)
