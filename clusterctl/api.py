@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from fabric import Connection
@@ -23,9 +23,9 @@ from clusterctl.bench.results import Benchmark
 from clusterctl.cli.app_context import AppContext
 from clusterctl.cli.cluster import check_removal, launch_request
 from clusterctl.cli.copy.options import CopyOptions, request_of, url_access
+from clusterctl.cli.launching import layers, waiting_of
 from clusterctl.cli.main import cli
-from clusterctl.cli.spec_options import layers, waiting_of
-from clusterctl.config import load_settings, settings_of
+from clusterctl.config import AccountOptions, load_settings, settings_of
 from clusterctl.configuration.options import SpecDraft
 from clusterctl.copy.report import TransferReport
 from clusterctl.diagnosis.verdict import Diagnosis
@@ -197,15 +197,6 @@ def _indices(cluster: str, nodes: int | str | Sequence[int | str] | None) -> tup
             raise other_cluster(other, cluster)
         indices += found
     return tuple(dict.fromkeys(indices))
-
-
-class AccountOptions(TypedDict, total=False):
-    """Keywords of every function. One that is left out, or None, has the value that it has on the
-    command line: from the environment, or from clusterctl.yaml."""
-
-    lab: bool | None
-    region: str | None
-    profile: str | None
 
 
 @_checked

@@ -10,11 +10,13 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from clusterctl.configuration.options import Values
     from clusterctl.configuration.specfile import SpecFile
     from clusterctl.configuration.yaml_tree import Problem
@@ -42,30 +44,43 @@ class Settings:
     file: SpecFile | None = None
 
 
+class AccountOptions(TypedDict, total=False):
+    """Which account and region. One that is left out, or None, has the value that it has on the
+    command line: from the environment, or from clusterctl.yaml."""
+
+    lab: bool | None
+    region: str | None
+    profile: str | None
+
+
+class AccountFlags(AccountOptions, total=False):
+    """The same options of a command. `config` is a file to read in place of the one that
+    `find_file` finds."""
+
+    endpoint_url: str | None
+    config: Path | None
+
+
 def load_settings(
     environ: Mapping[str, str] = os.environ,
     *,
-    lab: bool | None = None,
-    region: str | None = None,
-    profile: str | None = None,
-    endpoint_url: str | None = None,
-    config: Path | None = None,
     cluster: str | None = None,
+    **given: Unpack[AccountFlags],
 ) -> Settings:
     """Return the settings. Flags override the environment (CLUSTERCTL_HOME, …), which overrides
     the file.
 
-    `config` is a file to read in place of the one that `find_file` finds; `cluster` selects the
-    file's entry that applies. boto3 reads AWS_* for what is left None. Raises UsageError, also for
-    a `profile` or `endpoint_url` with the local EC2.
+    `cluster` selects the file's entry that applies. boto3 reads AWS_* for what is left None. Raises
+    UsageError, also for a profile or endpoint with the local EC2.
     """
     # Imported here: runclust uses only `home_folder`, and starts faster without these.
     from clusterctl.configuration.options import ACCOUNT, OPTIONS, environment_values, parse_value
 
-    file = load_spec_file(config, environ)
-    texts = {"region": region, "profile": profile}
+    file = load_spec_file(given.get("config"), environ)
+    profile, endpoint_url = given.get("profile"), given.get("endpoint_url")
+    texts = {"region": given.get("region"), "profile": profile}
     flags = {
-        "lab": lab,
+        "lab": given.get("lab"),
         **{key: text and parse_value(OPTIONS[key], text) for key, text in texts.items()},
     }
     entries = {

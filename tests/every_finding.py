@@ -36,13 +36,13 @@ from clusterctl.jobs.metrics.logs import MetricSeries
 from clusterctl.jobs.nccl import NcclNetwork, parse_transport, transport_finding
 from clusterctl.jobs.preflight import crowding_findings, preflight
 from clusterctl.jobs.trainer import JobRecipe
-from clusterctl.node.agent import name_of
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.parts import copy_parts
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.software import data, scripts
 from clusterctl.node.facts.system import system
 from clusterctl.node.jobs.processes import NodeProcess
+from clusterctl.node.record import name_of
 from clusterctl.operations import doctor, guards, known_hosts, readiness
 from clusterctl.operations.bench_network import no_answer
 from clusterctl.operations.costs import with_gone

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.domain.results import CommandResult
 from clusterctl.node.framed import FramedCommand
 from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
@@ -60,16 +60,8 @@ class LocalNode:
         texts = {"stdout": out.decode(errors="replace"), "stderr": err.decode(errors="replace")}
         return replace(done, command=command, **texts)
 
-    def run_all(self, targets, command, *, timeout_s=None, stdin=b"", **_):
-        outcomes = []
-        for target in targets:
-            text = command if isinstance(command, str) else command(target)
-            try:
-                value = self.run(target, text, timeout_s=timeout_s, stdin=stdin)
-                outcomes.append(HostOutcome(target.host, value=value))
-            except ClusterctlError as error:
-                outcomes.append(HostOutcome(target.host, error=error))
-        return FanoutResult(tuple(outcomes))
+    def run_all(self, targets, command, **how):
+        return self.each(targets, lambda target: self.run(target, command, **how))
 
     def each(self, targets, work, **_):
         return fan_out(work, targets)

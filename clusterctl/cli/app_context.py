@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -28,7 +28,7 @@ from clusterctl.cli.params import (
     timeouts_of,
     together,
 )
-from clusterctl.config import Settings, load_settings
+from clusterctl.config import AccountFlags, Settings, load_settings
 from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import AwsError, ClusterctlError, LabError, UsageError, unquoted_home
 from clusterctl.domain.findings import folded
@@ -69,7 +69,7 @@ _OPTIONS = (
 )
 
 
-ACCOUNT_PARAMETERS = ("lab", "region", "profile", "endpoint_url", "config")
+ACCOUNT_PARAMETERS = tuple(AccountFlags.__annotations__)
 
 
 class AppContext:
@@ -370,27 +370,13 @@ def account_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(command)
-    def wired(
-        *args: Any,
-        lab: bool | None,
-        region: str | None,
-        profile: str | None,
-        endpoint_url: str | None,
-        config: Path | None,
-        **kwargs: Any,
-    ) -> Any:
+    def wired(*args: Any, **kwargs: Any) -> Any:
+        given = {name: kwargs.pop(name) for name in ACCOUNT_PARAMETERS}
         context = click.get_current_context()
         output.suggested = _complete_suggestions(context)
         for other in context.meta.get(NAMED_CLUSTERS_KEY, set()) - {kwargs.get("name")}:
             raise other_cluster(other, str(kwargs.get("name")))
-        settings = load_settings(
-            lab=lab,
-            region=region,
-            profile=profile,
-            endpoint_url=endpoint_url,
-            config=config,
-            cluster=kwargs.get("name"),
-        )
+        settings = load_settings(cluster=kwargs.get("name"), **cast("AccountFlags", given))
         app = AppContext(settings, timeouts_of(context))
         try:
             status = command(*args, app=app, **kwargs)

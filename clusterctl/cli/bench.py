@@ -20,6 +20,7 @@ from clusterctl.cli.app_context import (
     cluster_command,
     cluster_named,
 )
+from clusterctl.cli.following import note_lost
 from clusterctl.cli.params import (
     LocalPath,
     NodePath,
@@ -30,7 +31,7 @@ from clusterctl.cli.params import (
     rank_options,
 )
 from clusterctl.cli.program_arguments import ProgramCommand
-from clusterctl.cli.train import note_lost, recipe_option
+from clusterctl.cli.train import recipe_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.findings import NOT_KNOWN
 from clusterctl.domain.units import count, format_duration

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -19,14 +18,20 @@ from clusterctl.cli.app_context import (
     cluster_command,
     refuse_while_job_runs,
 )
-from clusterctl.cli.money import end_words
+from clusterctl.cli.launching import (
+    WaitingOptions,
+    launcher_of,
+    price_consent,
+    printed_progress,
+    spec_options,
+    waiting_options,
+)
 from clusterctl.cli.params import dry_run_option, indices_argument, json_option, yes_option
-from clusterctl.cli.spec_options import WaitingOptions, spec_options, waiting_options
-from clusterctl.cli.status import print_nodes, with_counts
+from clusterctl.cli.status import end_words, print_nodes, with_counts
 from clusterctl.configuration.options import SpecDraft
 from clusterctl.domain.cluster import Cluster, ClusterSpec, Market, NodeState
-from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.timeouts import Age
 from clusterctl.domain.units import count, format_bytes, format_duration
@@ -36,9 +41,7 @@ if TYPE_CHECKING:
     from clusterctl.ec2.instances import Instance
     from clusterctl.ec2.launch.observe import Request
     from clusterctl.ec2.launch.plan import LaunchPlan
-    from clusterctl.ec2.money.costs import RunningCost
     from clusterctl.operations.down import Removable
-    from clusterctl.operations.launcher import Launcher
     from clusterctl.operations.losses import Losses
     from clusterctl.operations.up import UpReport
 
@@ -83,88 +86,6 @@ def print_plan(plan: LaunchPlan) -> None:
         output.note(idle if plan.idle else "nothing was done")
 
 
-DEFAULT_WAITING = WaitingOptions()
-
-
-@contextmanager
-def launcher_of(
-    app: AppContext,
-    name: str,
-    waiting: WaitingOptions = DEFAULT_WAITING,
-    approve: Callable[[LaunchPlan], None] = lambda plan: None,
-) -> Iterator[Launcher]:
-    """Yield a launcher that shows its progress.
-
-    After an interrupt it prints what exists, and the commands that continue or undo.
-    """
-    from clusterctl.cli.node_progress import node_progress
-    from clusterctl.operations.launcher import Launcher
-
-    folder, clients = app.folder(name), app.clients
-    launcher = None
-    try:
-        with node_progress() as progress:
-            launcher = Launcher(
-                *(clients, folder, progress, app.proxy_command, *waiting, approve, app.timeouts)
-            )
-            yield launcher
-    except KeyboardInterrupt:
-        if launcher and launcher.progress.done:
-            output.note("all that was requested is done")
-        else:
-            output.note(_left_behind(app, name))
-            output.note_resume_command()
-        raise
-    except ClusterctlError:
-        before = launcher.progress.awake_before if launcher else None
-        runs = "" if before is None else _what_runs(app, name, before)
-        if runs:
-            output.note(runs)
-        raise
-
-
-def price_consent(app: AppContext, yes: bool) -> Callable[[LaunchPlan], None]:
-    """Return a function that prints what a plan's cluster will cost and what an own role allows,
-    and requires a confirmation.
-
-    It does not ask with `yes` or in a script, and does nothing in the lab, which costs nothing.
-    Answering no raises click.Abort. It raises UsageError on a terminal that would not show the
-    question.
-    """
-
-    def approve(plan: LaunchPlan) -> None:
-        from clusterctl.operations.costs import running_cost
-
-        if app.settings.lab:
-            return
-        question = "Launch?" if plan.missing else "Start?" if plan.stopped else "Change the role?"
-        if plan.missing or plan.stopped:
-            cost = running_cost(app.clients, plan)
-            output.note(f"price of {plan.spec.name}: {_running_words(cost)}")
-        if plan.grants:
-            output.note(
-                f"role {plan.spec.instance_profile}: the nodes, and whoever logs in to them, "
-                f"{plan.grants} (--data-bucket and --checkpoint-prefix choose)"
-            )
-        if output.will_ask(question, yes, scripts=True):
-            # The plan's remarks, as with --dry-run: what the image lacks, when the budget ends it.
-            output.findings([found for found in plan.findings if found.severity is Severity.INFO])
-            output.confirm(question, yes, scripts=True)
-
-    return approve
-
-
-def _running_words(cost: RunningCost) -> str:
-    """Return `4 nodes, $88.17 an hour, $2,116.08 a day, $2.76 per GPU-hour (SOURCE)`."""
-    nodes, hourly = count(cost.nodes, "node"), cost.hourly_usd
-    if hourly is None:
-        return f"{nodes} (hourly price unknown)"
-    per_gpu = f", {format_usd(hourly / cost.gpus)} per GPU-hour" if cost.gpus else ""
-    source = f" ({cost.price_source})" if cost.price_source else ""
-    daily = format_usd(hourly * 24)
-    return f"{nodes}, {format_usd(hourly)} an hour, {daily} a day{per_gpu}{source}"
-
-
 def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
     """Print a cluster that is ready, and the commands to use it."""
     cluster = with_counts(report.cluster, report.gpus)
@@ -205,69 +126,6 @@ def show_plan(plan: LaunchPlan, as_json: bool) -> None:
             # They are in the JSON already.
             refused.findings = ()
         raise refused
-
-
-def _what_runs(app: AppContext, name: str, awake_before: frozenset[str]) -> str:
-    """Return what a failed command has launched or started, and what the cluster's nodes cost now.
-
-    Empty if nothing runs that did not run before.
-    """
-    from clusterctl.domain.cluster import AWAKE
-    from clusterctl.ec2.instances import find_instances
-    from clusterctl.operations.costs import spending_of
-
-    try:
-        there = [one for one in find_instances(app.ec2, name) if one.node.state in AWAKE]
-    except AwsError:
-        return f"whether nodes run, and cost money, is not known: clusterctl status {name}"
-    new = {one.node.instance_id for one in there} - awake_before
-    if not new:
-        return ""
-    hourly = spending_of(app.clients, there).hourly_usd
-    cost = "money" if hourly is None else f"{format_usd(hourly)} an hour"
-    if app.settings.lab:
-        cost = "nothing, in the lab"
-    all_of_it = "" if len(new) == len(there) else f", {len(there)} in all"
-    text = (
-        f"{count(len(new), 'node')} of {name} {'runs' if len(new) == 1 else 'run'} now{all_of_it}"
-    )
-    end = (
-        f"clusterctl status {name} shows them"
-        if awake_before
-        else f"clusterctl stop {name} keeps their disks, clusterctl down {name} removes all"
-    )
-    return f"{text}: that costs {cost}. {end}"
-
-
-def _left_behind(app: AppContext, name: str) -> str:
-    """Return what exists after an interrupt, and the command that undoes what the command made."""
-    from clusterctl.ec2.instances import find_instances, unfinished_of
-    from clusterctl.ec2.resources import NOT_TERMINATED, find_addresses
-    from clusterctl.operations.local_state import sent_launches
-
-    command = str(click.get_current_context().info_name)
-    back = {
-        "up": f"to remove it all: clusterctl down {name}",
-        "start": f"to stop it again: clusterctl stop {name}",
-    }.get(command, "")
-    try:
-        there = find_instances(app.ec2, name, NOT_TERMINATED)
-        if there:
-            verbs = ("is", "costs") if len(there) == 1 else ("are", "cost")
-            what = f"there {verbs[0]} {count(len(there), 'instance')}, which {verbs[1]} money"
-        elif find_addresses(app.ec2, name):
-            what = "there is no instance yet, but an elastic address, which costs money"
-        else:
-            what = "there is no instance yet"
-        added = unfinished_of(there).add
-        if command == "add" and added:
-            indices = " ".join(map(str, added))
-            back = f"to do without them: clusterctl remove {name} {indices}"
-    except Exception:  # any: the interrupt may have cut an import short, and left boto3 unusable
-        what = "there may be instances"
-    if sent_launches(app.folder(name)):
-        what += "; a launch is under way, more may appear"
-    return f"{what}; {back}" if back else what
 
 
 @cluster_command(explicit=True)
@@ -786,7 +644,6 @@ def down(
     clusterctl down demo --yes
     clusterctl down demo --yes --discard-results
     """
-    from clusterctl.cli.node_progress import printed_progress
     from clusterctl.operations.down import down as remove
     from clusterctl.operations.down import find_removable
     from clusterctl.operations.ended import did_you_mean

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -14,7 +14,7 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
 
 if TYPE_CHECKING:
-    from clusterctl.cli.json_types import Checked
+    from clusterctl.cli.json_types import Checked, CheckedFacts
     from clusterctl.diagnosis.drift import NodeComparison
     from clusterctl.operations.doctor import DoctorReport
     from clusterctl.operations.hosts_access import HostSource
@@ -139,7 +139,7 @@ def _as_data(report: DoctorReport) -> Checked:
                 "odd": [name for name in table.cells if table.is_odd(name, row)],
                 "clock_offset_s": round(one.report.clock_offset_s, 4),
                 "clock_error_s": round(one.report.clock_error_s, 4),
-                "facts": one.report.as_data(),
+                "facts": cast("CheckedFacts", one.report.as_data()),
             }
             for row, one in enumerate(table.nodes)
         ],

@@ -7,7 +7,7 @@ import functools
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -89,7 +89,7 @@ def host_options(*left_out: str) -> Callable[[Callable[..., Any]], Callable[...,
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def wired(*args: Any, **kwargs: Any) -> Any:
-            source = host_source(**{name: kwargs.pop(name, None) for name in _options})
+            source = host_source(HostOptions(*(kwargs.pop(name, None) for name in _options)))
             try:
                 return command(*args, source=source, **kwargs)
             finally:
@@ -118,16 +118,21 @@ def check_launcher(
         raise UsageError("--launcher is for hosts without a cluster", hint)
 
 
-def host_source(
-    hosts: Path | None,
-    nodes: str | None,
-    slurm: str | None,
-    is_local: bool,
-    as_root: bool,
-    user: str | None,
-    key: Path | None,
-) -> HostSource | None:
+class HostOptions(NamedTuple):
+    """The values of `_options`."""
+
+    hosts: Path | None
+    nodes: str | None
+    slurm: str | None
+    is_local: bool | None
+    as_root: bool | None
+    user: str | None
+    key: Path | None
+
+
+def host_source(options: HostOptions) -> HostSource | None:
     """Return the hosts that the options name; None if they name none. Raise UsageError."""
+    hosts, nodes, slurm, is_local, as_root, user, key = options
     texts = {"--hosts": str(hosts) if hosts else None, "-w": nodes, "--slurm": slurm}
     given = [f"{name} {shlex.quote(value)}" for name, value in texts.items() if value is not None]
     given += ["--local"] * bool(is_local)

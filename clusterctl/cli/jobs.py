@@ -10,8 +10,8 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.following import follow_to_end, print_end
 from clusterctl.cli.params import JobId, job_argument, json_option, yes_option
-from clusterctl.cli.train import follow_to_end, print_end
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes, format_duration

@@ -27,10 +27,17 @@ from clusterctl.domain.hostsfile import HostSlots
 from clusterctl.domain.results import CommandResult, HostFailure, HostOutcome
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.jobs.horovod import Timeline, Tuned
+from clusterctl.node.facts.disks import MountedFileSystem, mount
+from clusterctl.node.facts.gpus import GpusOfNode
+from clusterctl.node.facts.network import unreached
+from clusterctl.node.facts.processes import job_processes
+from clusterctl.node.facts.software import data, versions
 from clusterctl.node.jobs.spec import JobReport, JobState, RecipeData
+from clusterctl.node.record import hints_of
 from clusterctl.node.relay.messages import Gap
 from clusterctl.operations.costs import CostReport
 from clusterctl.operations.disk import DiskReport, GrownDisk, PartsOnHost
+from clusterctl.operations.doctor import FACTS
 from clusterctl.operations.down import RemovedCluster
 from clusterctl.operations.environment import EnvReport
 from clusterctl.operations.gc import GcReport
@@ -451,6 +458,22 @@ class Explained(TypedDict):
     firsts: Sequence[FirstLine]
 
 
+class _NodeFacts(TypedDict, total=False):
+    """What a node reported; null where it has no such thing. `errors` are why a fact is missing."""
+
+    filesystems: Sequence[MountedFileSystem]
+    errors: Mapping[str, str]
+    memory: Mapping[str, int]
+    gpus: Optional[GpusOfNode]
+
+
+# What a node reports to `doctor`: each fact by the name of its function.
+_DOCTOR_FACTS = (*FACTS, versions, data, unreached, job_processes)
+_FACT_TYPES = {one.__name__: hints_of(one)["return"] for one in _DOCTOR_FACTS if one is not mount}
+_FACT_TYPES.update(hints_of(_NodeFacts))
+CheckedFacts = TypedDict("CheckedFacts", _FACT_TYPES, total=False)  # type: ignore[misc]
+
+
 class CheckedNode(TypedDict):
     """`odd` names the values in which the node differs; `facts` are all that it reported."""
 
@@ -459,7 +482,7 @@ class CheckedNode(TypedDict):
     odd: Sequence[str]
     clock_offset_s: float
     clock_error_s: float
-    facts: Mapping[str, Any]
+    facts: CheckedFacts
 
 
 class Checked(TypedDict):
@@ -480,16 +503,51 @@ class WatchedJob(TypedDict):
     metrics: Optional[Mapping[str, Any]]
 
 
+class WatchedRank(TypedDict):
+    """`state` is Linux's letter; `cpu` the processors that it uses."""
+
+    rank: int
+    pid: int
+    state: str
+    wait_channel: str
+    rss_bytes: int
+    cpu_s: float
+    cpu: float
+
+
+class WatchedEfa(TypedDict):
+    """What each card counted in `span_s` seconds, by its name."""
+
+    span_s: float
+    cards: Mapping[str, Mapping[str, int]]
+
+
+class _WatchedHost(TypedDict):
+    host: str
+    seen_s: Optional[float]
+    error: str
+
+
+class WatchedNodeData(_WatchedHost, _NodeFacts, total=False):
+    """`seen_s` is the age of the report, null before the first; the rest is missing then. `cpu` is
+    a share; `net` and `disk` are bytes a second, in and out."""
+
+    cpu: float
+    net: Sequence[float]
+    disk: Sequence[float]
+    efa: WatchedEfa
+    ranks: Sequence[WatchedRank]
+
+
 class Watched(TypedDict):
-    """One a line and interval; `stuck` is null if that is not known. `nodes` have what each
-    reported."""
+    """One a line and interval; `stuck` is null if that is not known."""
 
     cluster: Optional[str]
     hosts: Optional[str]
     job: Optional[WatchedJob]
     last_stall: str
     stuck: Optional[bool]
-    nodes: Sequence[Mapping[str, Any]]
+    nodes: Sequence[WatchedNodeData]
 
 
 class SelftestPlan(TypedDict):

@@ -10,6 +10,7 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, cluster_command, nodes_option
+from clusterctl.cli.following import how_it_ended
 from clusterctl.cli.host_options import (
     SOURCES,
     check_launcher,
@@ -19,7 +20,6 @@ from clusterctl.cli.host_options import (
     one_of,
 )
 from clusterctl.cli.params import dry_run_option, job_argument, json_option
-from clusterctl.cli.train import how_it_ended
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration

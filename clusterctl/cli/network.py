@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, account_options
+from clusterctl.cli.launching import printed_progress
 from clusterctl.cli.params import Duration, Group, dry_run_option, json_option
 from clusterctl.domain.units import count
 
@@ -86,7 +87,7 @@ def up(
         return
     with _interruptible(f"clusterctl network up {name}", name):
         report = operation.network_up(
-            app.clients, request, progress=_progress(), timeout_s=timeout_s
+            app.clients, request, progress=printed_progress(), timeout_s=timeout_s
         )
     if as_json:
         output.data(report)
@@ -111,7 +112,7 @@ def down(app: AppContext, name: str, timeout_s: float, as_json: bool) -> None:
     from clusterctl.operations.network import network_down
 
     with _interruptible(f"clusterctl network down {name}", name):
-        removed = network_down(app.clients, name, progress=_progress(), timeout_s=timeout_s)
+        removed = network_down(app.clients, name, progress=printed_progress(), timeout_s=timeout_s)
     if as_json:
         output.data({"name": name, "removed": removed})
     elif removed:
@@ -197,12 +198,6 @@ def _show_network(found: Network) -> None:
             for subnet in found.subnets
         ],
     )
-
-
-def _progress() -> Any:
-    from clusterctl.cli.node_progress import printed_progress
-
-    return printed_progress()
 
 
 @contextlib.contextmanager

@@ -14,8 +14,8 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command, cluster_named
+from clusterctl.cli.following import exit_status, how_it_ended, note_lost
 from clusterctl.cli.params import JobId, NodePath, json_option, refuse_overwriting
-from clusterctl.cli.train import exit_status, how_it_ended, note_lost
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import count, format_duration
 

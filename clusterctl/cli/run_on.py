@@ -149,23 +149,20 @@ def run_on(
     Return the highest exit status of the hosts, 255 if one gave none.
     """
     lines = hostlines.HostLines()
-    live = not (options.gather or options.as_json)
+    live, stdin = not (options.gather or options.as_json), piped_stdin(options.no_stdin)
 
     def ended(outcome: HostOutcome[CommandResult]) -> None:
         lines.finish(outcome.host)
         if verbose and not options.as_json:
             hostlines.show_verbose(outcome)
 
-    result = connections.run_all(
-        targets,
-        command,
-        timeout_s=options.timeout_s,
-        stdin=piped_stdin(options.no_stdin),
-        sink=lines.take if live else None,
-        max_workers=options.fanout,
-        on_outcome=ended,
-        as_user=True,
-    )
+    def one(target: Target) -> CommandResult:
+        sink = functools.partial(lines.take, target.host) if live else None
+        return connections.run(
+            target, command, as_user=True, timeout_s=options.timeout_s, stdin=stdin, sink=sink
+        )
+
+    result = connections.each(targets, one, max_workers=options.fanout, on_outcome=ended)
     if options.as_json:
         output.data(hostlines.data_of(result))
     else:

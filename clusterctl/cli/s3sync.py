@@ -206,7 +206,7 @@ def _follow(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
 
     Return the exit status, 130 after Ctrl-C, which does not end the sync.
     """
-    from clusterctl.cli.train import note_lost
+    from clusterctl.cli.following import note_lost
     from clusterctl.jobs.detached import LogFollower, find_job
     from clusterctl.operations.logs import follow
     from clusterctl.operations.s3sync import status_of_sync

@@ -104,7 +104,7 @@ def _prepared(
     app: AppContext, name: str, instance_type: str, max_cost_usd: float
 ) -> tuple[Launcher, ClusterSpec]:
     """Return the launcher and the cluster to launch. Raises UsageError."""
-    from clusterctl.cli.spec_options import layers, waiting_of
+    from clusterctl.cli.launching import layers, waiting_of
     from clusterctl.configuration.options import SpecDraft
     from clusterctl.operations.launcher import Launcher
     from clusterctl.operations.selftest import NODES, selftest_spec

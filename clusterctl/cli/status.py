@@ -1,9 +1,10 @@
-"""`clusterctl status`, `list` and `hosts`: what exists, as a table and as JSON."""
+"""`clusterctl status`, `list` and `hosts`: what exists, what it costs, and when it ends."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any, Optional
 
 import click
@@ -11,17 +12,16 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, account_options, cluster_command
 from clusterctl.cli.hostlines import show_failures
-from clusterctl.cli.money import print_spending
 from clusterctl.cli.params import json_option
-from clusterctl.domain.cluster import Cluster, Node, NodeState
+from clusterctl.domain.cluster import Cluster, Limits, Node, NodeState
 from clusterctl.domain.errors import MissingTool
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.ranges import format_indices
 from clusterctl.domain.results import HostOutcome
-from clusterctl.domain.units import count
+from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.health import WhyGone, why_gone
-from clusterctl.ec2.money.costs import Spending
-from clusterctl.ec2.tags import Unfinished
+from clusterctl.ec2.money.costs import EARLIER, Spending, format_usd
+from clusterctl.ec2.tags import Unfinished, limit_text
 from clusterctl.operations.status import ClusterStatus
 
 HEADERS = ("NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE")
@@ -131,6 +131,78 @@ def with_counts(cluster: Cluster, gpus: Sequence[int]) -> Cluster:
 
 # `status` of a broken cluster takes this long each time: less than the 10 s of `run`.
 LOGIN_WITHIN_S = 4.0
+
+
+def print_spending(money: Spending) -> None:
+    """Print the cost an hour and so far; then the limits, and which ends the cluster when."""
+    source = f" ({money.price_source})" if money.price_source else ""
+    hourly = "unknown" if money.hourly_usd is None else format_usd(money.hourly_usd)
+    output.line(f"costs: {hourly} an hour, {spent_words(money)} so far{source}")
+    limits = limits_words(money.limits)
+    if limits:
+        output.line(f"limits: {limits}{_end(money)}")
+
+
+def spent_words(money: Spending) -> str:
+    """Return `$40.32`, or `at least $40.32` where not all of it is known."""
+    return f"{'' if money.complete else 'at least '}{format_usd(money.spent_usd)}"
+
+
+def limits_words(limits: Limits) -> str:
+    """Return `8 h, $100.00, $90.00 an hour, stops after 30 min idle, goes after 3 d stopped`."""
+    words = {
+        "max_hours": lambda value: _length(value, "h", 3600),
+        "budget_usd": format_usd,
+        "max_hourly_usd": lambda value: f"{format_usd(value)} an hour",
+        "idle_minutes": lambda value: f"stops after {_length(value, 'min', 60)} idle",
+        "idle_erases_store": lambda _: "which erases instance stores",
+        "stopped_days": lambda value: f"goes after {_length(value, 'd', 86400)} stopped",
+    }
+    values = {name: getattr(limits, name) for name in words}
+    return ", ".join(words[name](value) for name, value in values.items() if value)
+
+
+def _length(value: float, unit: str, unit_s: float) -> str:
+    """Return `3 d`; a value that is not whole in smaller units: `1 min 26 s`."""
+    return f"{value:.0f} {unit}" if value == int(value) else format_duration(value * unit_s)
+
+
+def _end(money: Spending) -> str:
+    if any(one.check == EARLIER for one in money.findings):
+        return "; not yet on every node"
+    if money.ends_in_h is None:
+        return ""
+    if not money.ends_in_h:
+        return f"; its end by {money.ended_by} has come"
+    return f"; ends in {format_duration(money.ends_in_h * 3600)} by {money.ended_by}"
+
+
+def end_words(money: Spending, now: datetime, kept: bool, block_ends_at: datetime | None) -> str:
+    """Return when and why a running cluster ends, whose nodes were just notified; empty for never.
+
+    `kept`: the nodes are stopped and not terminated. `block_ends_at` is the end of their Capacity
+    Block.
+    """
+    effect = "the nodes are terminated, with their disks"
+    if kept:
+        effect = "the nodes are stopped; their disks are kept, and cost"
+    ends = []
+    if money.ends_in_h is not None:
+        ends_at = now + timedelta(hours=money.ends_in_h)
+        ends.append((ends_at, limit_text(money.limits, money.ended_by), effect))
+    if block_ends_at:
+        terminated = "EC2 terminates the nodes"
+        ends.append((block_ends_at, "the end of its Capacity Block", terminated))
+    words = []
+    if ends:
+        at, by, what = min(ends)
+        left_s = max(0.0, (at - now).total_seconds())
+        words.append(f"{at:%Y-%m-%d %H:%M} UTC, in {format_duration(left_s)}, by {by}: {what}")
+    if money.limits.idle_minutes:
+        idle = _length(money.limits.idle_minutes, "min", 60)
+        before = "before that, " if ends else ""
+        words.append(f"{before}the nodes are stopped when they have been idle for {idle}")
+    return "; ".join(words)
 
 
 @cluster_command()

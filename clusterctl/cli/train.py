@@ -15,6 +15,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
+from clusterctl.cli.following import fetched, follow_to_end
 from clusterctl.cli.params import (
     Duration,
     LocalPath,
@@ -27,10 +28,10 @@ from clusterctl.cli.params import (
     rank_options,
 )
 from clusterctl.cli.program_arguments import ProgramCommand, Typed, split
-from clusterctl.domain.errors import ClusterctlError, HostError, NotEnoughGpus, NotFound, UsageError
+from clusterctl.domain.errors import ClusterctlError, NotEnoughGpus, NotFound, UsageError
 from clusterctl.domain.findings import folded
 from clusterctl.domain.ranges import fold_hosts
-from clusterctl.domain.units import count, format_duration
+from clusterctl.domain.units import count
 from clusterctl.jobs.trainer import RECIPES
 
 if TYPE_CHECKING:
@@ -39,13 +40,11 @@ if TYPE_CHECKING:
     from clusterctl.cli.copy.options import CopyOptions
     from clusterctl.copy.report import TransferReport
     from clusterctl.copy.request import CopyRequest
-    from clusterctl.domain.findings import Finding
     from clusterctl.ec2.instances import Instance
     from clusterctl.ec2.session import Clients
     from clusterctl.jobs.job_file import JobFile
     from clusterctl.jobs.plan import JobPlan, JobRequest
     from clusterctl.jobs.script_mode import ScriptMode
-    from clusterctl.node.jobs.spec import JobRecord
     from clusterctl.operations.access import Access
     from clusterctl.operations.train import Retries, StartedJob, TrainingPlan
 
@@ -55,125 +54,6 @@ recipe_option = click.option(
     help="tutorial: the trainer's settings of the tutorial, the default; fast: those for speed "
     "(docs/training.md#recipes).",
 )
-
-
-def follow_to_end(
-    access: Access,
-    job_id: str,
-    preset: str,
-    as_json: bool = False,
-    rank: int | None = None,
-    last_read: JobRecord | None = None,
-) -> int:
-    """Show a job's log until it ends; return its exit status, or 130 after Ctrl-C.
-
-    `rank` selects the log of one rank. `last_read` is the job's record, if it has just been read.
-    On GPUs of several nodes it also prints which network NCCL uses between them.
-    """
-    from clusterctl.cli.training_status import StatusLine, TrainingStatus
-    from clusterctl.jobs.detached import LogFollower
-    from clusterctl.jobs.nccl import TransportWatch
-    from clusterctl.jobs.trainer import EFA
-    from clusterctl.operations.logs import find, follow
-
-    line = StatusLine(None)
-
-    def show_finding(finding: Finding) -> None:
-        line.clear()
-        output.findings([finding])
-
-    def lost(why: HostError, delay_s: float) -> None:
-        line.clear()
-        note_lost(why, delay_s)
-
-    watch = TransportWatch(preset == EFA.name, show_finding)
-
-    def show(chunk: bytes) -> None:
-        line.raw(chunk, "stderr" if as_json else "stdout")
-        watch.take(chunk)
-
-    try:
-        if output.has_status_line():
-            with contextlib.suppress(HostError):  # `follow` connects again
-                line = StatusLine(TrainingStatus(last_read or find(access, job_id)))
-        try:
-            job = follow(access, job_id, LogFollower(show, lost, rank), last_read)
-        finally:
-            line.clear()
-    except KeyboardInterrupt:
-        output.note(f"\nno longer following; that does not end job {job_id}")
-        output.print_job_commands(access.cluster.name, job_id)
-        return output.INTERRUPTED
-    return print_end(access, job, as_json)
-
-
-def print_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
-    """Print how a job ended; return its exit status.
-
-    The logs of a job that failed are downloaded: their place and first error are printed.
-    """
-    from clusterctl.node.jobs.spec import JobState
-    from clusterctl.operations.logs import first_error, lost_in, with_reasons
-
-    job = with_reasons(access, job)
-    if as_json:
-        output.data(job.report())
-    output.note(how_it_ended(job))
-    lost = lost_in(job.status.attempts[-1]) if job.status.attempts else ""
-    if lost:
-        output.note(f"its last failed attempt lost {lost}")
-        if any(job.status.attempts[-1].get(key) for key in ("silent", "rebooted")):
-            output.note(f"  the nodes: clusterctl status {access.cluster.name}")
-    if job.state in (JobState.FAILED, JobState.LOST):
-        place = access.folder.failed_job(job.job_id)
-        if _fetched(access, job.job_id, place, "its logs"):
-            lines: list[str] = []
-            with contextlib.suppress(OSError):
-                lines = first_error(place / "log")
-            for line in lines:
-                output.note(line)
-            output.note(f"its record and logs are in {place}")
-    return exit_status(job)
-
-
-def _fetched(access: Access, job_id: str, place: Path, what: str, model: bool = False) -> bool:
-    """Fetch the record of a job that has ended, or with its model, and return whether that
-    succeeded. An error is only printed, so that the caller can return the job's exit status."""
-    from clusterctl.operations.fetch import Scope, can_write, fetch
-
-    try:
-        fetch(access, job_id, place, scope=Scope.ALL if model else Scope.RECORD)
-    except (ClusterctlError, OSError) as error:
-        why = error.message if isinstance(error, ClusterctlError) else error
-        folder = place if can_write(place) else Path(job_id)
-        again = f"clusterctl fetch {access.cluster.name} {job_id} {shlex.quote(str(folder))}"
-        output.note(f"warning: {what} could not be copied here: {why}; try again: {again}")
-        return False
-    return True
-
-
-def note_lost(why: HostError, delay_s: float) -> None:
-    """Print that the connection to a log was lost, and is tried again."""
-    output.note(f"{why.host}: {why.message}. Trying again in {format_duration(delay_s)}")
-
-
-def how_it_ended(job: JobRecord) -> str:
-    """Return `job … succeeded after 42 s`."""
-    from clusterctl.node.jobs.spec import JobState
-
-    # A cancelled mpirun ends with 1 or 143, which means nothing.
-    failed = job.exit_status and job.state is JobState.FAILED
-    status = f" with exit status {job.exit_status}" if failed else ""
-    lost = ""
-    if job.state is JobState.LOST:
-        why = "the head node was rebooted" if job.status.rebooted else "was it killed?"
-        lost = f" (its process is gone: {why})"
-    return f"job {job.job_id} {job.state}{status} after {format_duration(job.duration_s)}{lost}"
-
-
-def exit_status(job: JobRecord) -> int:
-    """Return the job's exit status; 1 if its end is not known."""
-    return 1 if job.exit_status is None else job.exit_status
 
 
 # By these names other launchers have the number of ranks as an option.
@@ -590,40 +470,23 @@ def _request(given: _TrainOptions, job: JobFile | None, script_mode: bool) -> Jo
     from clusterctl.jobs.horovod import HorovodTuning
     from clusterctl.jobs.mpirun import mpirun_arguments, parse_variable
     from clusterctl.jobs.plan import JobRequest, clears_or_resumes
+    from clusterctl.node.record import pick
 
     variables, mpi_args = given.variables, given.mpi_args
     if job:
         variables, mpi_args = (*job.variables, *variables), (*job.mpi_arguments, *mpi_args)
-    return JobRequest(
+    return pick(
+        *(JobRequest, job, given),
         ranks=given.gpus or 0,
-        synthetic=given.synthetic,
-        preset=given.preset,
-        script=job.script if job else given.script,
-        arguments=given.arguments,
-        data_dir=given.data_dir,
-        epochs=given.epochs,
         more_augmentation=given.more_aug,
         evaluate=not given.no_eval,
         clears=clears_or_resumes(given.clear, given.resume),
         variables=tuple(parse_variable(text, os.environ) for text in variables),
         mpi_arguments=mpirun_arguments(mpi_args),
         torchrun=given.launcher == "torchrun",
-        per_host=job.per_host if job else given.per_host,
         script_mode=script_mode,
-        trace_steps=given.trace_steps,
-        source_dir=job.source_dir if job else None,
-        environment=given.environment,
-        recipe=given.recipe,
         output=given.output_folder,
-        tuning=HorovodTuning(
-            given.fusion_threshold_bytes,
-            given.cycle_time_s,
-            given.hierarchical_allreduce,
-            given.stall_check_s,
-            given.stall_shutdown_s,
-            given.autotune,
-            given.timeline,
-        ),
+        tuning=pick(HorovodTuning, given),
     )
 
 
@@ -701,7 +564,7 @@ def _follow(access: Access, started: StartedJob, options: _TrainOptions) -> int:
         _note_model(access.cluster.name, started, folder)
         return ended
     if folder:
-        if _fetched(access, job.job_id, folder, "its model", model=True):
+        if fetched(access, job.job_id, folder, "its model", model=True):
             output.note(f"its model, record and logs are in {folder}")
         else:
             # The model was requested: a job that succeeded is not all of it.

@@ -333,7 +333,7 @@ def event_of(view: LiveView, is_cluster: bool = True) -> Watched:
 
     now = time.monotonic()
     job = view.watch.job
-    nodes = [
+    nodes: Any = [
         {
             "host": node.host,
             "seen_s": None if node.at is None else round(now - node.at, 1),

@@ -69,6 +69,13 @@ class CopyRequest:
         return '"$HOME"' + shlex.quote(f"/{below}") if home else shlex.quote(self.place)
 
 
+def check_endpoint(text: str | None) -> str | None:
+    """Return the URL of an S3 endpoint unchanged. Raises UsageError if it is malformed."""
+    if text is not None and not re.fullmatch(r"https?://[^/\s@]+/?", text):
+        raise UsageError(f"not an endpoint: {text!r}", "write it as https://HOST:PORT")
+    return text
+
+
 def is_url(source: str) -> bool:
     """Return whether a source is an `s3://`, `http://` or `https://` URL, which nodes fetch."""
     return bool(_URL.match(source))

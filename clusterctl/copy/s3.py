@@ -84,13 +84,6 @@ def parse_source(text: str) -> UrlSource:
     return UrlSource(text)
 
 
-def check_endpoint(text: str | None) -> str | None:
-    """Return the URL of an S3 endpoint unchanged. Raises UsageError if it is malformed."""
-    if text is not None and not re.fullmatch(r"https?://[^/\s@]+/?", text):
-        raise UsageError(f"not an endpoint: {text!r}", "write it as https://HOST:PORT")
-    return text
-
-
 def tool_to_send(machine: str, cache: Path) -> Path:
     """Return the path of an s5cmd for nodes of this architecture (`uname -m`).
 

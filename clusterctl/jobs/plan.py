@@ -469,6 +469,11 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
             f"--env is a folder of the nodes, not {request.environment!r}",
             "write it as '~/mine', with the quotes, or /opt/mine",
         )
+    _check_contradictions(request)
+
+
+def _check_contradictions(request: JobRequest) -> None:
+    """Check which options go together with the program, its launcher and the kind of data."""
     for_real_data = {
         "--data-dir": request.data_dir is not None,
         "--more-aug": request.more_augmentation,

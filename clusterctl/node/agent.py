@@ -14,10 +14,6 @@ import sys
 
 from clusterctl.node.record import from_json, hints_of, to_json
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Callable
-
 
 def main() -> None:
     module, _, name = sys.argv[1].partition(":")
@@ -32,8 +28,3 @@ def main() -> None:
     sys.stdout.write(to_json(response) + "\n")
     sys.stdout.flush()
     os._exit(0)  # taking the interpreter apart would take an eighth of the processor time
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """Return the name by which `main` finds a function: MODULE:FUNCTION."""
-    return f"{function.__module__}:{function.__qualname__}"

@@ -191,6 +191,11 @@ def _is_record(kind: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=None)
+def name_of(function: Callable[..., Any]) -> str:
+    """Return the name by which a node's agent finds a function: MODULE:FUNCTION."""
+    return f"{function.__module__}:{function.__qualname__}"
+
+
 def written_names(kind: Any) -> tuple[str, ...]:
     """Return the names of a record's values that are written."""
     # Not `_fields_of`: what is only written may have types that Python 3.8 cannot evaluate.

@@ -36,7 +36,8 @@ from clusterctl.ec2.money.prices import find_prices, price_key
 from clusterctl.ec2.tags import ENDS_AT, SPENT, Spent, spent_text, time_text
 from clusterctl.node.guard.settings import GRACE_S
 from clusterctl.node.record import Rows, read_rows, to_json
-from clusterctl.operations.ended import EndedCluster, end_of, ended_clusters, kept_end
+from clusterctl.operations.ended import EndedCluster, end_of, ended_clusters
+from clusterctl.operations.local_state import kept_end
 from clusterctl.operations.site import check_account, kept_site, parse_site, site_of
 from clusterctl.operations.status import states
 from clusterctl.transport.fanout import fan_out

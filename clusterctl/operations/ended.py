@@ -12,19 +12,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import NodeState
-from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, no_such_cluster
-from clusterctl.domain.files import ClusterFolder, read_file, write_file
+from clusterctl.domain.errors import AwsError, NoSuchCluster, no_such_cluster
+from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2.health import BY_ITSELF, GONE, NOT_KNOWN, why_gone
 from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances, members_of
 from clusterctl.ec2.money.costs import Spending, format_usd, spending
 from clusterctl.ec2.money.prices import Prices, find_prices
 from clusterctl.ec2.tags import limit_text, parse_limits
-from clusterctl.node.record import from_json, to_json
+from clusterctl.operations.local_state import kept_end
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
@@ -117,45 +116,6 @@ def ended_clusters(clients: Clients, name: str | None = None) -> tuple[EndedClus
         if any(one.state_reason.startswith(BY_ITSELF) for one in gone):
             ends.append(end_of(cluster, gone, find_prices(clients, gone), now))
     return tuple(end for end in ends if end)
-
-
-@dataclass(frozen=True)
-class _LimitEnd:
-    """When a limit ends the cluster, and which one: `--budget 5`."""
-
-    ends_at: datetime
-    by: str
-
-    def __post_init__(self) -> None:
-        if not self.by.isprintable():
-            raise ValueError(f"by: not a limit: {self.by!r}")
-
-
-def keep_end(folder: ClusterFolder, ends_at: datetime | None, by: str) -> None:
-    """Record in the folder when a limit ends the cluster; None if no limit does.
-
-    It is for the user's information only: a failure to write raises nothing.
-    """
-    with suppress(OSError):
-        if ends_at is None:
-            folder.end.unlink(missing_ok=True)
-        else:
-            write_file(folder.end, to_json(_LimitEnd(ends_at, by)) + "\n")
-
-
-def kept_end(folder: ClusterFolder, now: datetime) -> str:
-    """Return when a limit would have ended a cluster that is gone, by its folder.
-
-    Empty if no limit would have ended it by `now`.
-    """
-    try:
-        end = read_file(folder.end, partial(from_json, _LimitEnd), "")
-    except ClusterctlError as error:
-        return f"gone; it is not known when its limit would have ended it: {error.message}"
-    if end is None or end.ends_at > now:
-        return ""
-    option = end.by.partition(" ")[0]
-    return f"gone; its {option} would have ended it at {end.ends_at:%Y-%m-%d %H:%M} UTC"
 
 
 def gone_words(clients: Clients, folder: ClusterFolder) -> str:

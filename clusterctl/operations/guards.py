@@ -6,7 +6,7 @@ A guard gets its first settings in the user data, and new ones over SSH when the
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -26,7 +26,7 @@ from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.cluster import Cluster, Market
 from clusterctl.domain.errors import AwsError, ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.domain.results import CommandResult, FanoutResult
+from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import (
     Instance,
@@ -43,13 +43,15 @@ from clusterctl.ec2.tags import limit_text
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.operations.access import Access
 from clusterctl.operations.costs import give_grace, note_spent, spending_of
-from clusterctl.operations.ended import keep_end
 from clusterctl.operations.launcher import Launcher, check_all
+from clusterctl.operations.local_state import keep_end
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
 
 if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
     from clusterctl.ec2.session import Clients
 
 # For one command on one node.
@@ -110,21 +112,9 @@ def update_guards(
     other nodes whose guard could not be set.
     """
     instances = find_instances(launcher.clients.ec2, cluster.name)
-    spending = spending_of(launcher.clients, instances)
-    spot = any(found.market is Market.SPOT for found in instances)
-    used_h: dict[str, float] = {}
-    if not spending.complete:
-        # EC2 does not know how long earlier runs took; the guards count it.
-        used_h = _used_h(instances, connections, targets)
-        known = [one for one in instances if one.node.instance_id in used_h]
-        note_spent(launcher.clients, known, used_h)
-        spending = spending_of(launcher.clients, instances, used_h)
-        for finding in spending.findings:
-            if finding.check == "cost.incomplete" and spending.limits.ends:
-                launcher.progress.finding(replace(finding, severity=Severity.WARNING))
-    if spending.grace_due:
-        spending = spending_of(launcher.clients, give_grace(launcher.clients, instances), used_h)
+    spending = _present_spending(launcher, instances, connections, targets)
     end = ClusterEnd(launcher, spending)
+    spot = any(found.market is Market.SPOT for found in instances)
     at_power_off = "" if spot else spending.limits.at_power_off
     first = first_settings(
         cluster.name,
@@ -142,29 +132,12 @@ def update_guards(
     # itself.
     own = joined_settings(first, None, cluster.ssh_user, members)
     settings |= {target.host: own for target in quarantined}
-    # A node that ends before EC2 is set to terminate it would be stopped, and its disk kept.
-    least_s = SET_WITHIN_S if at_power_off == "terminate" else 0.0
+    client, nodes = launcher.clients.ec2, (*targets, *quarantined)
 
-    def one(target: Target) -> CommandResult:
-        left_s = end.left_s and max(end.left_s, least_s)
+    def send(target: Target, left_s: float | None) -> CommandResult:
         return _notify(connections, target, settings[target.host], left_s)
 
-    nodes = (*targets, *quarantined)
-    client = launcher.clients.ec2
-    ids = {one.node.name: one.node.instance_id for one in instances if not one.retired}
-    # In this order no disk is lost: EC2 is set to `stop` before any guard may switch a node off for
-    # idleness, and to `terminate` only for nodes that know their end and that no guard switches off
-    # for idleness any more: not their own, nor the head node's.
-    if at_power_off == "stop":
-        set_at_power_off(client, [found.node.instance_id for found in instances], "stop")
-    outcomes = fan_out(one, nodes).outcomes
-    reached = [target for target, outcome in zip(nodes, outcomes) if not outcome.error]
-    updated = [ids[target.host] for target in reached if target.host in ids]
-    if at_power_off == "terminate" and ids.get(cluster.head.name) in updated:
-        set_at_power_off(client, updated, "terminate")
-    if end.left_s is not None and end.left_s < least_s:
-        least_s = 0.0
-        fan_out(one, reached)  # a node that cannot be reached again ends that much later
+    outcomes = _send_in_order(send, nodes, client, instances, end, at_power_off)
     ends_at = None
     if end.left_s is not None:
         ends_at = datetime.now(timezone.utc) + timedelta(seconds=end.left_s)
@@ -177,6 +150,63 @@ def update_guards(
     for failure in outcomes[len(targets) :]:
         if failure.error and spending.limits.ends:
             launcher.progress.finding(_untold(cluster.name, failure.host, failure.error))
+
+
+def _send_in_order(
+    send: Callable[[Target, float | None], CommandResult],
+    nodes: Sequence[Target],
+    client: EC2Client,
+    instances: Sequence[Instance],
+    end: ClusterEnd,
+    at_power_off: str,
+) -> tuple[HostOutcome[CommandResult], ...]:
+    """Send the guards of `nodes`, the head node first, their settings with the seconds that are
+    left, and set EC2's part so that no disk is lost."""
+    # A node that ends before EC2 is set to terminate it would be stopped, and its disk kept.
+    least_s = SET_WITHIN_S if at_power_off == "terminate" else 0.0
+
+    def one(target: Target) -> CommandResult:
+        return send(target, end.left_s and max(end.left_s, least_s))
+
+    ids = {one.node.name: one.node.instance_id for one in instances if not one.retired}
+    # In this order no disk is lost: EC2 is set to `stop` before any guard may switch a node off for
+    # idleness, and to `terminate` only for nodes that know their end and that no guard switches off
+    # for idleness any more: not their own, nor the head node's.
+    if at_power_off == "stop":
+        set_at_power_off(client, [found.node.instance_id for found in instances], "stop")
+    outcomes = fan_out(one, nodes).outcomes
+    reached = [target for target, outcome in zip(nodes, outcomes) if not outcome.error]
+    updated = [ids[target.host] for target in reached if target.host in ids]
+    if at_power_off == "terminate" and ids.get(nodes[0].host) in updated:
+        set_at_power_off(client, updated, "terminate")
+    if end.left_s is not None and end.left_s < least_s:
+        least_s = 0.0
+        fan_out(one, reached)  # a node that cannot be reached again ends that much later
+    return outcomes
+
+
+def _present_spending(
+    launcher: Launcher,
+    instances: Sequence[Instance],
+    connections: Connections,
+    targets: Sequence[Target],
+) -> Spending:
+    """Return what the cluster has cost, with the time of earlier runs as its guards have counted
+    it, and the grace of nodes that were started after their time."""
+    spending = spending_of(launcher.clients, instances)
+    used_h: dict[str, float] = {}
+    if not spending.complete:
+        # EC2 does not know how long earlier runs took; the guards count it.
+        used_h = _used_h(instances, connections, targets)
+        known = [one for one in instances if one.node.instance_id in used_h]
+        note_spent(launcher.clients, known, used_h)
+        spending = spending_of(launcher.clients, instances, used_h)
+        for finding in spending.findings:
+            if finding.check == "cost.incomplete" and spending.limits.ends:
+                launcher.progress.finding(replace(finding, severity=Severity.WARNING))
+    if spending.grace_due:
+        spending = spending_of(launcher.clients, give_grace(launcher.clients, instances), used_h)
+    return spending
 
 
 def _untold(cluster: str, host: str, error: ClusterctlError) -> Finding:

@@ -37,10 +37,11 @@ from clusterctl.transport.user_config import (
 )
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from clusterctl.transport.call import HostConnections, HostLogin
     from clusterctl.transport.connections import Connections
-    from clusterctl.transport.execute import Sink
-    from clusterctl.transport.stdin import Stdin
+    from clusterctl.transport.execute import CommandOptions
 
 T = TypeVar("T")
 SLURM_WITHIN_S = 20.0
@@ -74,18 +75,10 @@ class AsRoot:
     def session(self, target: Target) -> HostLogin:
         return self.connections.session(target)
 
-    def run(
-        self,
-        target: Target,
-        command: str,
-        *,
-        timeout_s: float | None = None,
-        stdin: Stdin | bytes = b"",
-        sink: Sink | None = None,
-    ) -> CommandResult:
+    def run(self, target: Target, command: str, **how: Unpack[CommandOptions]) -> CommandResult:
         line = f"sudo -n /bin/sh -c {shlex.quote(command)}"
         try:
-            return self.connections.run(target, line, timeout_s=timeout_s, stdin=stdin, sink=sink)
+            return self.connections.run(target, line, **how)
         except CommandTimeout as late:
             late.message = late.message.replace(line, command)
             raise

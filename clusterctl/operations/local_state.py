@@ -1,4 +1,4 @@
-"""The files in a cluster's folder: key, launches, lock, and the views written from EC2's state.
+"""The files in a cluster's folder: key, launches, end, lock, and views written from EC2's state.
 
 The views are the hosts file, ssh_config and known_hosts. They follow what was done to the nodes
 elsewhere: in AWS's console, or by another machine.
@@ -14,14 +14,17 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import Cluster, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, MissingTool
-from clusterctl.domain.files import ClusterFolder, Lock, file_lock, write_file
+from clusterctl.domain.files import ClusterFolder, Lock, file_lock, read_file, write_file
 from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file, parse_hosts_file
 from clusterctl.domain.timeouts import Clock
+from clusterctl.node.record import from_json, to_json
 from clusterctl.node.untrusted import text_in
 from clusterctl.operations.access import cluster_key, needs_jump
 
@@ -191,6 +194,45 @@ def record_removed(folder: ClusterFolder) -> None:
     folder.launch.unlink(missing_ok=True)
     folder.creations.unlink(missing_ok=True)
     folder.ssh_config.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class _LimitEnd:
+    """When a limit ends the cluster, and which one: `--budget 5`."""
+
+    ends_at: datetime
+    by: str
+
+    def __post_init__(self) -> None:
+        if not self.by.isprintable():
+            raise ValueError(f"by: not a limit: {self.by!r}")
+
+
+def keep_end(folder: ClusterFolder, ends_at: datetime | None, by: str) -> None:
+    """Record in the folder when a limit ends the cluster; None if no limit does.
+
+    It is for the user's information only: a failure to write raises nothing.
+    """
+    with suppress(OSError):
+        if ends_at is None:
+            folder.end.unlink(missing_ok=True)
+        else:
+            write_file(folder.end, to_json(_LimitEnd(ends_at, by)) + "\n")
+
+
+def kept_end(folder: ClusterFolder, now: datetime) -> str:
+    """Return when a limit would have ended a cluster that is gone, by its folder.
+
+    Empty if no limit would have ended it by `now`.
+    """
+    try:
+        end = read_file(folder.end, partial(from_json, _LimitEnd), "")
+    except ClusterctlError as error:
+        return f"gone; it is not known when its limit would have ended it: {error.message}"
+    if end is None or end.ends_at > now:
+        return ""
+    option = end.by.partition(" ")[0]
+    return f"gone; its {option} would have ended it at {end.ends_at:%Y-%m-%d %H:%M} UTC"
 
 
 # `gc` takes the lock of every folder, for an instant: that is no reason to refuse a command.

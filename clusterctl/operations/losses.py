@@ -202,6 +202,42 @@ def is_by_hand(one: NodeProcess) -> bool:
     return one.role == "launcher" or (one.role == "python" and not own)
 
 
+@dataclass
+class _Questions:
+    """What nodes are asked, for at most `within_s` seconds each. `unknown` has the reason for each
+    node that did not list its processes."""
+
+    access: Access
+    within_s: float
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    def ask_head(self, lists_runs: bool) -> tuple[Overview, list[NodeProcess]]:
+        head = self.access.head
+
+        def both() -> tuple[Overview, list[NodeProcess]]:
+            requested = (self.access.connections, head, overview, None)
+            report = call(*requested, doing=LOOKING, timeout_s=self.within_s)
+            return report, self._runs_on(head) if lists_runs else []
+
+        return _within(head.host, self.within_s, both)
+
+    def ask(
+        self, target: Target, trees: Trees
+    ) -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
+        def both() -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
+            requested = (self.access.connections, target, find_output, trees)
+            files = call(*requested, doing=LOOKING, timeout_s=self.within_s)
+            return files, self._runs_on(target)
+
+        return _within(target.host, self.within_s, both)
+
+    def _runs_on(self, target: Target) -> list[NodeProcess]:
+        every = ProcessQuery(all_python=True)
+        result = list_processes(self.access.connections, (target,), every)
+        self.unknown.update((one.host, one.error.message) for one in result.failures if one.error)
+        return [one for one in all_of(result) if is_by_hand(one)]
+
+
 def find_losses(access: Access, within_s: float, hosts: Collection[str] | None = None) -> Losses:
     """Ask the nodes what would be lost: first the head node, then all others, for at most
     `within_s` seconds each.
@@ -217,21 +253,10 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
     is_whole = hosts is None
     if hosts is None or head.host in hosts:
         hosts = [target.host for target in access.all_targets]
-
-    def runs_on(target: Target) -> list[NodeProcess]:
-        every = ProcessQuery(all_python=True)
-        result = list_processes(access.connections, (target,), every)
-        unknown.update((one.host, one.error.message) for one in result.failures if one.error)
-        return [one for one in all_of(result) if is_by_hand(one)]
-
-    def ask_head() -> tuple[Overview, list[NodeProcess]]:
-        requested = (access.connections, head, overview, None)
-        report = call(*requested, doing=LOOKING, timeout_s=within_s)
-        return report, runs_on(head) if head.host in hosts else []
-
-    unknown: dict[str, str] = {}
+    questions = _Questions(access, within_s)
+    unknown = questions.unknown
     try:
-        report, processes = _within(head.host, within_s, ask_head)
+        report, processes = questions.ask_head(head.host in hosts)
     except ClusterctlError as error:
         off = frozenset({head.host} if isinstance(error, HostUnreachable) else ())
         return Losses(unknown={head.host: error.message}, off=off)
@@ -240,24 +265,11 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
     # Two machines may have one name: that of a node, and the one that it replaces.
     found = [(head.host, report.found)] if head.host in hosts else []
     trees = [tree for tree in report.trees if tree.hosts]
-    learnt = LearntHostKeys(access.folder.known_hosts)
-    nodes = zip(access.all_targets, access.cluster.nodes)
-    ready = {
-        target
-        for target, node in nodes
-        if learnt.recall(node) or not report.joined or node.private_ip in report.joined
-    }
-    others = [one for one in access.all_targets if one.host in hosts and one in ready - {head}]
+    others = [one for one in _joined(access, report) if one.host in hosts and one != head]
 
     def ask_other(target: Target) -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
         here = tuple(tree for tree in trees if target.host in tree.hosts)
-        request = Trees(here, recorded=tuple(report.fetched))
-
-        def find_there() -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
-            requested = (access.connections, target, find_output, request)
-            return call(*requested, doing=LOOKING, timeout_s=within_s), runs_on(target)
-
-        return _within(target.host, within_s, find_there)
+        return questions.ask(target, Trees(here, recorded=tuple(report.fetched)))
 
     for outcome in fan_out(ask_other, others).outcomes:
         if outcome.error:
@@ -269,26 +281,42 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
         files, there = outcome.value or ((), [])
         found.append((outcome.host, files))
         processes += there
-    lost = lost_copies(access.folder)
-
-    def at_risk(host: str, one: OutputFiles) -> Written:
-        digest = report.fetched.get(one.job, {}).get(host, {}).get(one.path)
-        copy = lost.get(one.digest, "")
-        amount = (0, 0) if digest == one.digest and not copy else (one.files, one.bytes)
-        recorded = not one.job or one.job in report.fetched
-        return Written(host, one.job, one.path, one.kind, *amount, one.unread, copy, recorded)
-
-    written = (at_risk(host, one) for host, there in found for one in there)
     known = {one.id for one in report.jobs}
     by_hand = (one for one in processes if one.job_id not in known)
     return Losses(
         jobs=tuple(one.id for one in report.jobs if is_whole and not one.serves),
         runs=tuple((one.host, one.short_command) for one in by_hand),
-        written=tuple(one for one in written if one.files or one.unread),
+        written=tuple(_at_risk(found, report, lost_copies(access.folder))),
         unknown=unknown,
         unread=report.unknown,
         off=frozenset(off_hosts - reached),
     )
+
+
+def _joined(access: Access, report: Overview) -> list[Target]:
+    """Return the nodes whose machines have joined the cluster: the others have nothing."""
+    learnt = LearntHostKeys(access.folder.known_hosts)
+    return [
+        target
+        for target, node in zip(access.all_targets, access.cluster.nodes)
+        if learnt.recall(node) or not report.joined or node.private_ip in report.joined
+    ]
+
+
+def _at_risk(
+    found: Iterable[tuple[str, Iterable[OutputFiles]]], report: Overview, lost: Mapping[str, str]
+) -> Iterator[Written]:
+    """Yield what the hosts have that was not fetched, or cannot be read. `lost` is described at
+    lost_copies."""
+    for host, files in found:
+        for one in files:
+            digest = report.fetched.get(one.job, {}).get(host, {}).get(one.path)
+            copy = lost.get(one.digest, "")
+            amount = (0, 0) if digest == one.digest and not copy else (one.files, one.bytes)
+            recorded = not one.job or one.job in report.fetched
+            if amount[0] or one.unread:
+                names = (host, one.job, one.path, one.kind)
+                yield Written(*names, *amount, one.unread, copy, recorded)
 
 
 @dataclass(frozen=True)

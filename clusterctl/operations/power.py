@@ -30,8 +30,9 @@ from clusterctl.ec2.instances import (
 )
 from clusterctl.ec2.launch.observe import spec_of_existing
 from clusterctl.operations.costs import note_spent
-from clusterctl.operations.ended import keep_end, no_cluster
+from clusterctl.operations.ended import no_cluster
 from clusterctl.operations.launcher import Launcher
+from clusterctl.operations.local_state import keep_end
 from clusterctl.operations.site import changing
 from clusterctl.operations.up import UpReport, start_up
 

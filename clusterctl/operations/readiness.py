@@ -60,6 +60,7 @@ from clusterctl.transport.session import Identity
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
+    from paramiko import PKey
 
 
 class InstanceWatch:
@@ -451,7 +452,7 @@ def _reach_and_join(
     ClusterctlError naming every node that failed.
     """
     client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
-    timeouts, clock = launcher.timeouts, launcher.timeouts.clock
+    timeouts = launcher.timeouts
     timeout_s = launcher.timeout_s or ready_within_s(cluster)
     awaited = cluster.in_service
     left_out = [node for node in cluster.nodes if node not in awaited]
@@ -459,20 +460,13 @@ def _reach_and_join(
     host_keys = LearntHostKeys(folder.known_hosts)
     identity = Identity((cluster_key(folder),))
     with Connections(identity, host_keys, CONNECT_TIMEOUT_S, timeouts=timeouts) as connections:
-        watch = InstanceWatch(client, cluster.name, instances, clock)
+        watch = InstanceWatch(client, cluster.name, instances, timeouts.clock)
         target_of = cluster_targets(cluster, launcher.proxy_command, watch.latest)
-        sources = HostKeySources(
-            consoles=Consoles(client, clock.monotonic),
-            known_keys=host_keys,
-            agents=AgentHostKeys(lambda: launcher.clients.ssm, clock=clock),
-            shown_key=(
-                (lambda node: connections.shown_key(target_of(node)))
-                if launcher.accept_new_host_keys
-                else None
-            ),
-            notify=progress.finding,
-            console_only_s=min(timeouts.console_only_s, timeout_s / 3),
-        )
+
+        def shown_key(node: Node) -> PKey:
+            return connections.shown_key(target_of(node))
+
+        sources = _host_key_sources(launcher, host_keys, shown_key, timeout_s)
         why_no_programs: list[Callable[[], str]] = []
 
         def checked(node: Node) -> None:
@@ -508,13 +502,13 @@ def _reach_and_join(
         resting = [target_of(node) for node in left_out]
         guards = (launcher, cluster, connections, targets, members, resting)
         markets = {found.market for found in instances}
-        if limited or Market.SPOT in markets:
-            update_guards(*guards)
-        elif Market.CAPACITY_BLOCK in markets:
-            try:
+        try:
+            if limited or markets & {Market.SPOT, Market.CAPACITY_BLOCK}:
                 update_guards(*guards)
-            except ClusterctlError as untold:
-                progress.finding(_untold(untold))
+        except ClusterctlError as untold:
+            if limited or Market.SPOT in markets:
+                raise
+            progress.finding(_untold(untold))
         findings = [finding for fact in facts for finding in fact.findings]
         if reason := why_no_programs[0]():
             findings.append(_no_programs(launcher, targets[0].host, reason))
@@ -523,6 +517,23 @@ def _reach_and_join(
     for finding in folded(findings):
         progress.finding(finding)
     return facts
+
+
+def _host_key_sources(
+    launcher: Launcher,
+    known_keys: LearntHostKeys,
+    shown_key: Callable[[Node], PKey],
+    timeout_s: float,
+) -> HostKeySources:
+    clients, timeouts = launcher.clients, launcher.timeouts
+    return HostKeySources(
+        consoles=Consoles(clients.ec2, timeouts.clock.monotonic),
+        known_keys=known_keys,
+        agents=AgentHostKeys(lambda: clients.ssm, clock=timeouts.clock),
+        shown_key=shown_key if launcher.accept_new_host_keys else None,
+        notify=launcher.progress.finding,
+        console_only_s=min(timeouts.console_only_s, timeout_s / 3),
+    )
 
 
 def _write_views(

@@ -44,10 +44,9 @@ from clusterctl.operations.costs import (
     running_cost,
     spending_of,
 )
-from clusterctl.operations.ended import keep_end
 from clusterctl.operations.guards import with_complete_user_data
 from clusterctl.operations.launcher import Launcher, LaunchRefused
-from clusterctl.operations.local_state import LocalKey, keep_key, local_key
+from clusterctl.operations.local_state import LocalKey, keep_end, keep_key, local_key
 from clusterctl.operations.readiness import make_ready
 from clusterctl.operations.site import changing, check_site, keep_site, site_of
 

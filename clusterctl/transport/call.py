@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from clusterctl.domain.errors import CommandFailed, CommandNotRun, CommandTimeout
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome, program_failure
-from clusterctl.node import agent
 from clusterctl.node.facts.report import (
     WITHIN_S,
     Fact,
@@ -25,13 +24,13 @@ from clusterctl.node.facts.report import (
     request_of,
 )
 from clusterctl.node.packer import program_of
-from clusterctl.node.record import RecordError, from_json, hints_of, to_json
+from clusterctl.node.record import RecordError, from_json, hints_of, name_of, to_json
 from clusterctl.transport.dial import Target
-from clusterctl.transport.stdin import Stdin
 
 if TYPE_CHECKING:
-    from clusterctl.transport.execute import Sink
+    from typing_extensions import Unpack
 
+    from clusterctl.transport.execute import CommandOptions
 
 R = TypeVar("R")
 
@@ -56,15 +55,7 @@ class HostConnections(RunsCommands, Protocol):
 
     def session(self, target: Target) -> HostLogin: ...
 
-    def run(
-        self,
-        target: Target,
-        command: str,
-        *,
-        timeout_s: float | None = None,
-        stdin: Stdin | bytes = b"",
-        sink: Sink | None = None,
-    ) -> CommandResult: ...
+    def run(self, target: Target, command: str, **how: Unpack[CommandOptions]) -> CommandResult: ...
 
     def each(self, targets: Sequence[Target], work: Callable[[Target], R]) -> FanoutResult[R]: ...
 
@@ -118,7 +109,7 @@ def timed_call(
     `modules` are sent, too, for a function that finds others by name.
     """
     program = program_of(*modules, function.__module__, "clusterctl.node.agent")
-    command = program.command(agent.name_of(function))
+    command = program.command(name_of(function))
     stdin = program.stdin(f"{to_json(request)}\n".encode() + attachment)
     try:
         result = connections.run(target, command, stdin=stdin, timeout_s=timeout_s)

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import paramiko
 
@@ -17,11 +16,13 @@ from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.transport.dial import Target, most_hosts
 from clusterctl.transport.errors import jump_failed
-from clusterctl.transport.execute import WITHIN_S, Exchange, Sink, interruption
+from clusterctl.transport.execute import WITHIN_S, CommandOptions, Exchange, interruption
 from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out, in_thread
 from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.session import Identity, Session, connect, fetch_host_key
-from clusterctl.transport.stdin import Stdin
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 
@@ -133,10 +134,8 @@ class Connections:
         target: Target,
         command: str,
         *,
-        timeout_s: float | None = None,
-        stdin: Stdin | bytes = b"",
-        sink: Sink | None = None,
         as_user: bool = False,
+        **how: Unpack[CommandOptions],
     ) -> CommandResult:
         """Run one command on one host; see Session.run. Raise HostError.
 
@@ -156,15 +155,7 @@ class Connections:
                 self._exchanges[id(exchange)] = exchange
 
         def run(session: Session, open_timeout_s: float = 30.0) -> CommandResult:
-            return session.run(
-                command,
-                timeout_s=timeout_s,
-                stdin=stdin,
-                sink=sink,
-                started=remember,
-                open_timeout_s=open_timeout_s,
-                as_user=as_user,
-            )
+            return session.run(command, remember, open_timeout_s, as_user=as_user, **how)
 
         def connect_and_run() -> CommandResult:
             try:
@@ -232,33 +223,13 @@ class Connections:
     def run_all(
         self,
         targets: Sequence[Target],
-        command: str | Callable[[Target], str],
+        command: str,
         *,
-        timeout_s: float | None = None,
-        stdin: Stdin | bytes = b"",
-        sink: Callable[[str, str, bytes], None] | None = None,
-        max_workers: int = DEFAULT_FANOUT,
-        on_outcome: Callable[[HostOutcome[CommandResult]], None] | None = None,
         as_user: bool = False,
+        **how: Unpack[CommandOptions],
     ) -> FanoutResult[CommandResult]:
-        """Run a command on every host, on at most `max_workers` at a time.
-
-        The result has one outcome per host, in the order of `targets`. `command` may be a function
-        of the target. `sink` is called with host, stream and chunk as output arrives. On
-        KeyboardInterrupt the running commands are stopped on their hosts.
-        """
-
-        def one(target: Target) -> CommandResult:
-            return self.run(
-                target,
-                command if isinstance(command, str) else command(target),
-                timeout_s=timeout_s,
-                stdin=stdin,
-                sink=None if sink is None else partial(sink, target.host),
-                as_user=as_user,
-            )
-
-        return self.each(targets, one, max_workers=max_workers, on_outcome=on_outcome)
+        """Run a command on every host; see `run` and `each`."""
+        return self.each(targets, lambda one: self.run(one, command, as_user=as_user, **how))
 
     def each(
         self,

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 import paramiko
 
@@ -198,6 +199,16 @@ def interruption(left: Mapping[str, str]) -> KeyboardInterrupt:
 
 # Called with the stream's name ("stdout" or "stderr") and a chunk of output.
 Sink = Callable[[str, bytes], None]
+
+
+class CommandOptions(TypedDict, total=False):
+    """How a command is run on any host; see Session.run."""
+
+    timeout_s: float | None
+    stdin: Stdin | bytes
+    sink: Sink | None
+
+
 # Bytes of one read.
 CHUNK = 1 << 16
 # paramiko wakes a reader by one pipe for stdout and stderr. If one comes just as the other has been

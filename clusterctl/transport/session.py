@@ -90,13 +90,13 @@ class Session:
     def run(
         self,
         command: str,
+        started: Callable[[Exchange], None] | None = None,
+        open_timeout_s: float = 30.0,
         *,
+        as_user: bool = False,
         timeout_s: float | None = None,
         stdin: Stdin | bytes = b"",
         sink: Sink | None = None,
-        started: Callable[[Exchange], None] | None = None,
-        open_timeout_s: float = 30.0,
-        as_user: bool = False,
     ) -> CommandResult:
         """Run `command` with /bin/sh on the host and wait for its end. With `as_user` it is run by
         the user's login shell. What the login files print is no part of the output.

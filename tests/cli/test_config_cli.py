@@ -11,8 +11,8 @@ import click
 import pytest
 
 from clusterctl.cli.app_context import account_options
+from clusterctl.cli.launching import spec_options
 from clusterctl.cli.main import run_command
-from clusterctl.cli.spec_options import spec_options
 from clusterctl.config import FILE_NAME
 from clusterctl.configuration.options import OPTIONS
 from tests.cli.running import CommandLine, Ran
@@ -247,7 +247,7 @@ def test_the_region_of_the_file_counts(folder, clusterctl, monkeypatch):
 def test_without_a_file_nothing_is_paid_for_one(folder):
     code = (
         "import sys; from clusterctl.config import load_settings; load_settings();"
-        "from clusterctl.cli import spec_options;"
+        "from clusterctl.cli import launching;"
         "print([name for name in ('yaml', 'boto3', 'rich') if name in sys.modules])"
     )
     ran = completed([sys.executable, "-c", code], cwd=folder, check=True)

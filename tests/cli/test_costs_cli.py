@@ -14,7 +14,7 @@ from botocore.endpoint import Endpoint
 from moto.core.utils import utcnow
 from moto.ec2 import ec2_backends
 
-from clusterctl.cli.money import end_words, limits_words
+from clusterctl.cli.status import end_words, limits_words
 from clusterctl.domain.cluster import Limits
 from clusterctl.ec2 import instances, tags
 from clusterctl.ec2.instances import find_instances

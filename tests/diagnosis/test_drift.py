@@ -11,7 +11,6 @@ from clusterctl.cli.doctor import _show
 from clusterctl.diagnosis.drift import NOT_CHECKED, Examined, check, compare, disk_findings
 from clusterctl.domain.cluster import Node, NodeState
 from clusterctl.domain.findings import Finding, Severity
-from clusterctl.node.agent import name_of
 from clusterctl.node.facts.disks import MountedFileSystem, mount
 from clusterctl.node.facts.gpus import (
     GpusOfNode,
@@ -36,6 +35,7 @@ from clusterctl.node.facts.network import (
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.software import mpirun_on_path, scripts, versions
 from clusterctl.node.facts.system import KernelLine, System, kernel_log, limits, system
+from clusterctl.node.record import name_of
 from clusterctl.operations.doctor import DoctorReport
 
 

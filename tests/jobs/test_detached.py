@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.cli.train import print_end
+from clusterctl.cli.following import print_end
 from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,

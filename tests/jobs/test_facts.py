@@ -10,12 +10,12 @@ import pytest
 from clusterctl.domain.errors import CommandFailed, HostUnreachable
 from clusterctl.jobs.head_facts import Environment, choose_environment, facts_of_head, facts_to_read
 from clusterctl.jobs.mpirun import MpiRun
-from clusterctl.node.agent import name_of
 from clusterctl.node.facts import network
 from clusterctl.node.facts.gpus import GpusOfNode, GpuState, capabilities, gpus, has_driver
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.software import Mpi, environments
 from clusterctl.node.facts.system import Login, System, login, system
+from clusterctl.node.record import name_of
 from clusterctl.operations import train
 from clusterctl.transport.call import read_report
 from clusterctl.transport.dial import Target

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 
-from clusterctl.node.agent import name_of
 from clusterctl.node.facts import disks, gpus, network, software, system
 from clusterctl.node.facts.report import FactReport, FactRequest, ReportRequest, collect
 from clusterctl.node.packer import program_of
-from clusterctl.node.record import from_json, to_json
+from clusterctl.node.record import from_json, name_of, to_json
 
 FACTS = (
     *(system.system, system.memory, system.limits, system.kernel_log, system.login),

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.errors import CommandFailed
-from clusterctl.node.agent import name_of
 from clusterctl.node.facts import disks
 from clusterctl.node.facts.disks import Mounted, mounted
 from clusterctl.node.facts.gpus import gpus
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.system import cloud_init, system
+from clusterctl.node.record import name_of
 from clusterctl.operations.reboot import BootState, _state, differences, state_of
 from tests.local_node import HEAD, LocalNode
 

@@ -18,11 +18,10 @@ from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.domain.errors import HostUnreachable
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.results import FanoutResult, HostOutcome
-from clusterctl.node.agent import name_of
 from clusterctl.node.facts import disks
 from clusterctl.node.facts.disks import MountedFileSystem, growth, mount
 from clusterctl.node.facts.report import FactReading, FactReport
-from clusterctl.node.record import from_data
+from clusterctl.node.record import from_data, name_of
 from clusterctl.operations import disk
 from clusterctl.operations.disk import Cleaning, findings_of
 from tests.diagnosis.made_up import facts, file_system, job_of, with_host

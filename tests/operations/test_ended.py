@@ -11,7 +11,8 @@ from clusterctl.domain.cluster import Market
 from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2.money.costs import spending
 from clusterctl.ec2.tags import Spent
-from clusterctl.operations.ended import end_of, keep_end, kept_end
+from clusterctl.operations.ended import end_of
+from clusterctl.operations.local_state import keep_end, kept_end
 from tests.ec2.money.test_spending import BY_ITSELF, BY_USER, NOW, TEN, machine
 
 PRICES = {("p4d.24xlarge", Market.ON_DEMAND, ""): TEN}

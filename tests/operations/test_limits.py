@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.cli.money import print_spending
+from clusterctl.cli.status import print_spending
 from clusterctl.domain.cluster import Limits
 from clusterctl.domain.files import ClusterFolder
 from clusterctl.ec2 import instances

@@ -11,12 +11,11 @@ import pytest
 from clusterctl.domain.errors import HostError
 from clusterctl.domain.results import CommandResult
 from clusterctl.domain.timeouts import Timeouts
-from clusterctl.node.agent import name_of
 from clusterctl.node.facts.disks import mounted
 from clusterctl.node.facts.gpus import gpus
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.system import System, cloud_init, system
-from clusterctl.node.record import to_json
+from clusterctl.node.record import name_of, to_json
 from clusterctl.operations import reboot as module
 from clusterctl.operations.reboot import batches
 from clusterctl.transport.dial import Target

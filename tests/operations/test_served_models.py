@@ -15,12 +15,12 @@ from clusterctl.cli.serve import _status
 from clusterctl.domain.errors import HostError, HostUnreachable
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.jobs.detached import JobRunning
-from clusterctl.node.agent import name_of
 from clusterctl.node.facts.processes import active_jobs, job_processes
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.jobs import clean
 from clusterctl.node.jobs.processes import NodeProcess
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState, JobStatus, JobStep
+from clusterctl.node.record import name_of
 from clusterctl.operations import disk, logs
 from clusterctl.operations.doctor import _end_leftovers, _of_unknown_jobs
 from clusterctl.operations.logs import refuse_while_training, running_work

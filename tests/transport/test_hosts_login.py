@@ -60,7 +60,10 @@ def outcomes(ssh: Path, config: str, hosts: list[str], **options) -> dict[str, o
     names = ssh / "hosts"
     names.write_text("".join(f"{host}\n" for host in hosts))
     with open_hosts(names, LoginOptions(**options)) as access:
-        result = access.connections.run_all(access.targets, "echo in", max_workers=2)
+        connections = access.connections
+        result = connections.each(
+            access.targets, lambda one: connections.run(one, "echo in"), max_workers=2
+        )
     return {
         one.host: one.error or (one.value.stdout if one.value else None) for one in result.outcomes
     }

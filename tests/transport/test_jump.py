@@ -48,7 +48,9 @@ def test_one_connection_to_the_jump_host_for_all(ssh_server):
     before = ssh_server.logins
     with ssh_server.connections() as connections:
         # MaxStartups limits simultaneous logins, and all these hosts are one server.
-        result = connections.run_all(targets, "echo $SSH_CONNECTION", max_workers=8)
+        result = connections.each(
+            targets, lambda one: connections.run(one, "echo $SSH_CONNECTION"), max_workers=8
+        )
         assert not result.failures
         assert [value.stdout.split()[2] for value in result.values] == [
             target.address for target in targets

@@ -13,12 +13,13 @@ pytestmark = pytest.mark.lab
 def test_a_host_that_dies_under_a_command_is_one_line_and_the_other_finishes(pair):
     with pair.access(Timeouts(silence_s=4)) as access:
         dying = access.targets[1].host
-        result = access.connections.run_all(
+        result = access.connections.each(
             access.targets,
-            lambda target: (
+            lambda target: access.connections.run(
+                target,
                 "(sleep 0.3; sudo reboot) >/dev/null 2>&1 & exec sleep 600"
                 if target.host == dying
-                else "sleep 3; echo done"
+                else "sleep 3; echo done",
             ),
         )
         first, second = result.outcomes

@@ -176,7 +176,7 @@ def url_access(
     AwsError.
     """
     from clusterctl.copy.fetch import UrlAccess
-    from clusterctl.copy.s3 import check_endpoint
+    from clusterctl.copy.request import check_endpoint
 
     return UrlAccess(
         home / "cache",

@@ -18,8 +18,15 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Optional, Sequence, TypeVar, cast
 
-from clusterctl.node.agent import name_of
-from clusterctl.node.record import RecordError, from_data, from_json, hints_of, to_data, to_json
+from clusterctl.node.record import (
+    RecordError,
+    from_data,
+    from_json,
+    hints_of,
+    name_of,
+    to_data,
+    to_json,
+)
 
 
 def output(

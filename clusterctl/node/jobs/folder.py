@@ -423,9 +423,10 @@ def reserve(fd: int, size: int) -> None:
             raise OSError(number, os.strerror(number))
 
 
-def cancel_requested(folder: JobFolder, by: str, why: str = "") -> None:
-    """Request a job's end, and signal its runner. Without one, whoever needs the job ends it."""
-    folder.append("cancel", by=by, why=why)
+def cancel_requested(folder: JobFolder) -> None:
+    """Request a job's end for the user, and signal its runner. Without one, whoever needs the job
+    ends it."""
+    folder.append("cancel", by="user", why="")
     folder.signal_runner(signal.SIGTERM)
 
 

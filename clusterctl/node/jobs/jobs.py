@@ -167,7 +167,7 @@ def cancel(request: str) -> bool:
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     job = JobFolder(JOBS / request)
     if job.path.is_dir() and not job.status().has_ended:
-        cancel_requested(job, "user")
+        cancel_requested(job)
     until = time.monotonic() + CANCEL_TIMEOUT_S
     while job.is_held() and time.monotonic() < until + KILL_TIMEOUT_S:
         if time.monotonic() > until:

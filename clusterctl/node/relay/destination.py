@@ -71,15 +71,7 @@ class Destination:
         staging.use_disks(disks)
         # If nothing is missing, what an interrupted copy left is removed all the same.
         if not dry and (self.plan.missing or self.plan.extra or staging.left()):
-            # Of folders that the source knows, `finish` sets the mode.
-            folders = map(self.entries.__getitem__, self.entries.of_kind(FOLDER))
-            ours = {entry.path for entry in folders if entry.mode != UNKNOWN_MODE}
-            own = {b".": self.root, **{at: real for at, real in disks.items() if real != self.root}}
-            known = {own[path] for path in ours & own.keys()}
-            needed = map(self.entries.__getitem__, self._missing(FILE, LINK))
-            staging.acquire(needed, known)
-            self._compare_again()
-            staging.forget_others(map(self.entries.__getitem__, self._missing(FILE)))
+            self._acquire(staging, disks)
         self.publisher = Publisher(staging, self.entries, self._waits)
         self.publisher.stamps = self.plan.stamps
         self._blocked = self._find_blocked()
@@ -91,21 +83,38 @@ class Destination:
         gap = self._gap()
         if not dry:
             self._check_room(gap)
-            made = list(self._missing(FOLDER))
-            if begin.left_out:
-                # A folder does not replace an existing file, which may be what was left out. It
-                # does replace a link to another folder of the copy: both would have the same files.
-                at = {n: self.publisher.path(n) for n in made}
-                made = [n for n in made if os.path.isdir(at[n]) or not os.path.lexists(at[n])]
-            for number in self.plan.retouch:
-                # The next node may lack what its mode hides here from its owner.
-                if not self.entries[number].mode & stat.S_IRUSR:
-                    with contextlib.suppress(OSError):
-                        self.publisher.retouch(number)
-            self.publisher.make_folders(made)
-            self.publisher.start()
-            self.publish_whole()
+            self._start_publishing(begin.left_out)
         return gap
+
+    def _acquire(self, staging: Staging, disks: dict[bytes, bytes]) -> None:
+        """Hold the staging folders, and keep of them what is still missing."""
+        # Of folders that the source knows, `finish` sets the mode.
+        folders = map(self.entries.__getitem__, self.entries.of_kind(FOLDER))
+        ours = {entry.path for entry in folders if entry.mode != UNKNOWN_MODE}
+        own = {b".": self.root, **{at: real for at, real in disks.items() if real != self.root}}
+        known = {own[path] for path in ours & own.keys()}
+        needed = map(self.entries.__getitem__, self._missing(FILE, LINK))
+        staging.acquire(needed, known)
+        self._compare_again()
+        staging.forget_others(map(self.entries.__getitem__, self._missing(FILE)))
+
+    def _start_publishing(self, left_out: int) -> None:
+        """Make the missing folders, and publish what is whole already. `left_out` is the number of
+        entries that the source could not read."""
+        made = list(self._missing(FOLDER))
+        if left_out:
+            # A folder does not replace an existing file, which may be what was left out. It does
+            # replace a link to another folder of the copy: both would have the same files.
+            at = {n: self.publisher.path(n) for n in made}
+            made = [n for n in made if os.path.isdir(at[n]) or not os.path.lexists(at[n])]
+        for number in self.plan.retouch:
+            # The next node may lack what its mode hides here from its owner.
+            if not self.entries[number].mode & stat.S_IRUSR:
+                with contextlib.suppress(OSError):
+                    self.publisher.retouch(number)
+        self.publisher.make_folders(made)
+        self.publisher.start()
+        self.publish_whole()
 
     def _missing(self, *kinds: str) -> Iterator[int]:
         """Yield the numbers of missing entries of these kinds."""

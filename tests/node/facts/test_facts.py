@@ -15,7 +15,6 @@ import pytest
 from clusterctl.cli.kill import how_they_ended, show_held
 from clusterctl.domain.results import FanoutResult
 from clusterctl.jobs.head_facts import facts_to_read
-from clusterctl.node.agent import name_of
 from clusterctl.node.facts import disks, network, processes, software, training
 from clusterctl.node.facts import gpus as gpu_facts
 from clusterctl.node.facts import system as system_facts
@@ -25,7 +24,7 @@ from clusterctl.node.facts.parts import copy_parts
 from clusterctl.node.facts.report import FactReport, ReportRequest, function_of
 from clusterctl.node.facts.system import kernel_message, login, system
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
-from clusterctl.node.record import from_json
+from clusterctl.node.record import from_json, name_of
 from clusterctl.operations.kill import KillReport, held_memory
 from clusterctl.transport.call import read_fact, read_report, read_reports, with_clock
 from tests.local_node import HEAD, LocalNode

@@ -11,7 +11,6 @@ from typing import Optional
 
 import pytest
 
-from clusterctl.node import agent
 from clusterctl.node.facts.report import (
     FactReading,
     FactReport,
@@ -21,7 +20,7 @@ from clusterctl.node.facts.report import (
     deadline,
     for_each,
 )
-from clusterctl.node.record import from_data, to_data
+from clusterctl.node.record import from_data, name_of, to_data
 from tests.programs import completed
 
 
@@ -61,7 +60,7 @@ def place(path: str) -> str:
 
 def report_of(*facts, within_s=None, **arguments):
     """Return the report of these facts, after its way through JSON."""
-    requests = [FactRequest(agent.name_of(one), arguments.get(one.__name__, {})) for one in facts]
+    requests = [FactRequest(name_of(one), arguments.get(one.__name__, {})) for one in facts]
     sent = json.dumps(to_data(collect(ReportRequest(tuple(requests), within_s))))
     return from_data(FactReport, json.loads(sent)).converted(facts)
 
@@ -99,8 +98,8 @@ def test_an_argument_of_another_type_is_an_error_of_its_fact_alone():
 
 def test_a_value_of_another_type_is_an_error_of_its_fact_alone():
     readings = (
-        FactReading(agent.name_of(large), "large", 7),
-        FactReading(agent.name_of(nothing), "nothing", 8),
+        FactReading(name_of(large), "large", 7),
+        FactReading(name_of(nothing), "nothing", 8),
         FactReading("elsewhere:unknown", "unknown", 9),
     )
     report = FactReport(0.0, 0.0, readings).converted([large, nothing])

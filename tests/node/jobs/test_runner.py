@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from clusterctl.jobs.detached import RUNNER, tail_command
-from clusterctl.node.agent import name_of
 from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import EVENTS, JobFolder
 from clusterctl.node.jobs.jobs import Submission, cancel, submit
@@ -25,7 +24,7 @@ from clusterctl.node.jobs.runner import Runner
 from clusterctl.node.jobs.spec import JobSpec, JobState, JobStep, When, fold
 from clusterctl.node.packer import program_of
 from clusterctl.node.procfs import boot_id
-from clusterctl.node.record import to_json
+from clusterctl.node.record import name_of, to_json
 from tests.lab.running import wait_until
 from tests.transport.sleepers import NUMBERS, sleepers
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from clusterctl.cli.training_status import TrainingStatus
+from clusterctl.cli.following import TrainingStatus
 from tests.job_records import job_record
 from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 
