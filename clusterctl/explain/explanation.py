@@ -224,6 +224,10 @@ def known_of(message: str, roles: Sequence[Role]) -> LogFinding | None:
     return None
 
 
+# Reasons that belong to the name before them.
+_OF_NAME = re.compile(r"(?i:not? |executable file )")
+
+
 def _innermost(message: str) -> str:
     """Return the last part of a chain of three or more with colons between that has two words.
 
@@ -233,7 +237,7 @@ def _innermost(message: str) -> str:
     parts = message.split(": ")
     for at in range(len(parts) - 1, 1, -1):
         if " " in parts[at].strip():
-            is_short = parts[at].startswith("not ") or len(parts[at].split()) < 4
+            is_short = bool(_OF_NAME.match(parts[at])) or len(parts[at].split()) < 4
             return ": ".join(parts[at - is_short :])
     return message
 
