@@ -42,7 +42,8 @@ _SUBJECT = re.compile(
     r"\b(?i:invalid|unknown|illegal|bad|wrong|unexpected|unsupported) [\w -]{2,40}: ?"
     r"(?P<subject>[^\s:][^,;:\n]{0,60})"
     r"|\b[Nn]o (?P<subject2>(?!such|more|longer)[\w.-]+(?: [\w.-]+){0,3}?) (?:found|available)\b"
-    r"|(?:^|[:;,(] ?|\b[Tt]he )(?P<subject3>(?!(?:it|this|that|which|[Ff]ile|[Cc]ommand)\b)"
+    r"|(?:^|[:;,(] ?|\b[Tt]he )(?P<subject3>"
+    r"(?!(?i:it|this|that|which|file|command|can|could|did|do|does)\b)"
     r"[A-Za-z][\w.+-]*(?: [\w.+-]+){0,4}?) (?:is |was |are |were |has |have |does )?"
     r"(?:not (?:found|set|supported|available)|missing|unavailable|unsupported|not exist)\b"
 )
