@@ -170,6 +170,9 @@ def test_what_a_message_names_is_what_stands_next_to_its_words():
         ('error: err="handle \\"w-7\\" not found"', "words.missing", ""),
         ("error: quux: 2.1 of the widget: version mismatch: 3.0 there", "words.versions", ""),
         ("error: quux: Aborted (core dumped)", "", ""),
+        ("quux.InvalidParameterValueException: w-7", "words.invalid", ""),
+        ("quux.ThrottlingException: w-7", "words.limit", ""),
+        ("quux.ServiceUnavailableException: w-7", "words.connection", ""),
     ],
 )
 def test_what_the_name_of_an_error_and_the_words_beside_it_say(line, kind, about):
