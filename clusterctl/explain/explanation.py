@@ -176,18 +176,22 @@ def by_words(message: str, line: int = 0, text: str = "") -> LogFinding | None:
 
     Of a chain, `cannot start: mount failed: no such device`, the last part is the reason. What
     comes after words that begin guesses is left out. The number of an error of a library counts
-    before the words, which may mean something else there.
+    before the words, which may mean something else there, and the name of an error after them.
     """
     message = GUESSES.split(message)[0] or message
     if known := _by_code(message, line, text):
         return known
-    for part in dict.fromkeys((_innermost(message), message)):
+    spelled = (_spelled(one) for one in (_innermost(message), message))
+    for part in dict.fromkeys((_innermost(message), message, *spelled)):
         for one in wordings():
             match = compiled(one.pattern).search(part)
             values = match and with_meanings(one, named(match))
             if match and values is not None:
                 at = max(message.rfind(part), 0) + match.start()
-                return LogFinding(one, line, text, {**object_of(message, at), **values})
+                about = object_of(message, at)
+                if about.get("object", "").lower() in values.get("error", "-"):
+                    about = {}  # the error itself, as in "no locks available"
+                return LogFinding(one, line, text, {**about, **values})
     return None
 
 
@@ -220,16 +224,32 @@ def known_of(message: str, roles: Sequence[Role]) -> LogFinding | None:
     return None
 
 
+# Reasons that belong to the name before them.
+_OF_NAME = re.compile(r"(?i:not? |executable file )")
+
+
 def _innermost(message: str) -> str:
     """Return the last part of a chain of three or more with colons between that has two words.
 
-    "not found" and the like are no part of their own: the name before it belongs to it.
+    "not found", "permission denied" and the like are no part of their own: what stands before
+    belongs to it.
     """
     parts = message.split(": ")
     for at in range(len(parts) - 1, 1, -1):
         if " " in parts[at].strip():
-            return ": ".join(parts[at - parts[at].startswith("not ") : at + 1])
+            is_short = bool(_OF_NAME.match(parts[at])) or len(parts[at].split()) < 4
+            return ": ".join(parts[at - is_short :])
     return message
+
+
+# The name of an error, as in `CUBLAS_STATUS_NOT_SUPPORTED` and `ResourceLimitExceededException`.
+_ERROR_NAME = re.compile(r"\b[A-Z]{2,}(?:_[A-Z\d]+)+\b|\b(?:[A-Z]+[a-z]+){2,}\b")
+_WITHIN_NAME = re.compile(r"_|(?<=[a-z])(?=[A-Z])")
+
+
+def _spelled(message: str) -> str:
+    """Return a message with the names of errors in it as words."""
+    return _ERROR_NAME.sub(lambda name: _WITHIN_NAME.sub(" ", name[0]).lower(), message)
 
 
 # What mpirun prints when a rank ends with an exit status, whatever the reason.

@@ -24,7 +24,7 @@ def message_of(text: str) -> str:
 
 # What a message names: in quotes, an address, a path, a host with its port.
 _OBJECT = re.compile(
-    r"""(?<!\w)["'`‘“](?P<object>[^"'`’”\n]{2,120})["'`’”](?! ?:)"""
+    r"""(?<!\w)["'`‘“](?P<object>[^"'`’”\s\\][^"'`’”\n\\]{1,119})["'`’”](?! ?:)"""
     r"|(?P<object2>[a-z]\w+://[^\s,;)]+)|(?P<object3>(?<![\w.)<])~?/[\w@.+=/-]{2,}\w)"
     r"|(?:(?<![\w:.])|(?<=host:))(?P<object4>(?:[a-zA-Z][\w-]*(?:\.[\w-]+)*(?<!\.cc|\.py|\.go|\.cu)(?<!\.cpp)"
     r"(?<!\.[chf])|\d+\.\d+\.\d+\.\d+|\[[\da-f:]+\]):\d{2,5}\b(?![:.\d]))"
@@ -36,6 +36,17 @@ _IDENTIFIER = re.compile(
     r"(?<![\w./<-])(?!\w*(?:Error|Exception|Warning)\b)"
     r"(?:[A-Za-z]\w*(?:_[A-Za-z\d]+)+|[A-Z]{2,}/[A-Za-z]\w+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w+)(?![\w(/.:])"
 )
+# What a message is about if it names nothing so: the value after the kind that is invalid, and what
+# is not there, before or after the words for that.
+_SUBJECT = re.compile(
+    r"\b(?i:invalid|unknown|illegal|bad|wrong|unexpected|unsupported) [\w -]{2,40}: ?"
+    r"(?P<subject>[^\s:][^,;:\n]{0,60})"
+    r"|\b[Nn]o (?P<subject2>(?!such|more|longer)[\w.-]+(?: [\w.-]+){0,3}?) (?:found|available)\b"
+    r"|(?:^|[:;,(] ?|\b[Tt]he )(?P<subject3>"
+    r"(?!(?i:it|this|that|which|file|command|can|could|did|do|does)\b)"
+    r"[A-Za-z][\w.+-]*(?: [\w.+-]+){0,4}?) (?:is |was |are |were |has |have |does )?"
+    r"(?:not (?:found|set|supported|available)|missing|unavailable|unsupported|not exist)\b"
+)
 # A place in a source file, and an address to read: neither is what a message is about.
 _SOURCE = re.compile(
     r"\.(?:cc|cpp|cuh?|c|h|hpp|py|go|rs|f90|java)(?:['\"`]?,? ?(?:line |:|\()\d|:\d)"
@@ -46,7 +57,7 @@ _TO_READ = re.compile(r"(?i:\b(?:see|at|visit|docs?|documentation|to|information
 def object_of(message: str, at: int = 0) -> dict[str, str]:
     """Return `object`, of what a message names the one nearest to index `at`, if it names any."""
     found = [one for one in _OBJECT.finditer(message) if not _is_aside(message, one)]
-    found = found or list(_IDENTIFIER.finditer(message))
+    found = found or list(_IDENTIFIER.finditer(message)) or list(_SUBJECT.finditer(message))
     nearest = min(found, key=lambda one: _distance(one, at), default=None)
     return {"object": nearest[nearest.lastindex or 0]} if nearest else {}
 

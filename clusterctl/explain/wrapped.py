@@ -71,7 +71,8 @@ _OF_AWS = re.compile(
     r"(?P<message2>[^\n]*)"
     r"|(?P<message3>[^{}\n]{1,400}?) \(Service: \w+; Status Code: \d+; "
     r"Error Code: (?P<code3>[\w.]+);"
-    r"|\b(?P<code4>[A-Z][a-z]\w+(?:\.\w+)?): (?P<message4>[^\n]+?)\s+status code: \d+, request id: "
+    r"|\b(?!Error:)(?P<code4>[A-Z][a-z]\w+(?:\.\w+)?): (?P<message4>[^\n]+?)\s+status code: \d+, "
+    r"request id: "
     r"|\b(?P<code5>[A-Z][a-z]\w+(?:\.\w+)?): (?P<message5>[^\n]+)\n\s+at (?:Request\.extractError|"
     r"\w*throwDefaultError|de_\w+)\b"
 )

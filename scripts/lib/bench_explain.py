@@ -6,6 +6,7 @@ signature's plain text.
 
     ./scripts/bench explain
     ./scripts/bench explain --corpus [FOLDER...]     how often it is right, over a corpus of logs
+    ./scripts/bench explain --unseen                 what it says of logs without their signatures
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from explain_corpus import CORPUS, FOLDERS, count_corpus
+from explain_corpus import CORPUS, FOLDERS, count_corpus, count_unseen
 
 from clusterctl.explain.catalogue import catalogue
 from clusterctl.explain.signature import literals
@@ -30,8 +31,11 @@ def bench_explain(words: list[str]) -> None:
     if words[:1] == ["--corpus"]:
         count_corpus([Path(one) for one in words[1:]] or [CORPUS / one for one in FOLDERS])
         return
+    if words == ["--unseen"]:
+        count_unseen()
+        return
     if words:
-        sys.exit(f"error: explain takes --corpus or nothing, not {' '.join(words)}")
+        sys.exit(f"error: explain takes --corpus, --unseen or nothing, not {' '.join(words)}")
     chance = random.Random(1)  # noqa: S311 - no secret
     prose = DOCS.read_text().split()
     error = "Horovod has been shut down. This was caused by an exception"

@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 from clusterctl.domain.findings import Severity
+from clusterctl.explain import table
 from clusterctl.explain.engine import explain
 from clusterctl.explain.explanation import Explanation
 
@@ -109,3 +111,29 @@ def count_corpus(folders: Iterable[Path]) -> None:
         counts = ", ".join(f"{kind} {verdicts[kind]}" for kind in VERDICTS)
         print(f"{folder.name}: {len(logs)} logs: {counts}")
         print(*sorted(misses), sep="\n", end="\n" if misses else "")
+
+
+def count_unseen(folder: Path = CORPUS / "develop") -> None:
+    """Print what is said of each log without the signatures that are right for it, and the counts.
+
+    That is how a log of a kind is read that nobody has written a signature for. A certain answer is
+    another signature's: where it states what the log's root denies, that signature claims too much.
+    """
+    own: set[str] = set()
+    every = table.Table.named
+    counts: Counter[str] = Counter()
+    with patch.object(
+        table.Table,
+        "named",
+        lambda self, texts: [one for one in every(self, texts) if one.id not in own],
+    ):
+        for log in map(read_log, sorted(folder.glob("*.log"))):
+            own.clear()
+            own.update(log.expected)
+            found = explain([log.text])
+            answer = answer_of(found)
+            kind = "certain" if found.is_certain else "silent" if answer == "nothing" else "open"
+            kind = "without a kind" if answer == UNKNOWN else kind
+            counts[kind] += HEALTHY not in log.expected
+            print(f"{kind:14} {log.path.stem}: {answer}; {log.root}")
+    print(", ".join(f"{kind} {count}" for kind, count in counts.most_common()))

@@ -157,6 +157,30 @@ def test_what_a_message_names_is_what_stands_next_to_its_words():
     assert kind and kind.values["object"] == "/data/w-7"
 
 
+@pytest.mark.parametrize(
+    ("line", "kind", "about"),
+    [
+        ("error: quux.so: undefined symbol: _ZN4quuxC1Ev", "words.symbol", "_ZN4quuxC1Ev"),
+        ("fatal: quuxd: mount failed: Permission denied", "words.mount-refused", ""),
+        ("RuntimeError: QUUX_STATUS_NOT_SUPPORTED for w-7", "words.unsupported", ""),
+        ("quux.WidgetLimitExceededException: w-7", "words.limit", ""),
+        ("error: invalid widget name: w-7.example", "words.invalid", "w-7.example"),
+        ("error: no usable widgets found", "words.missing", "usable widgets"),
+        ("error: Missing key in widget: a.b", "words.missing", ""),
+        ('error: err="handle \\"w-7\\" not found"', "words.missing", ""),
+        ("error: quux: 2.1 of the widget: version mismatch: 3.0 there", "words.versions", ""),
+        ("error: quux: Aborted (core dumped)", "", ""),
+        ("quux.InvalidParameterValueException: w-7", "words.invalid", ""),
+        ("quux.ThrottlingException: w-7", "words.limit", ""),
+        ("quux.ServiceUnavailableException: w-7", "words.connection", ""),
+    ],
+)
+def test_what_the_name_of_an_error_and_the_words_beside_it_say(line, kind, about):
+    found = by_words(line)
+    assert (found.signature.id if found else "") == kind
+    assert not about or (found and found.values["object"] == about)
+
+
 def test_a_message_of_a_known_form_is_explained_by_its_words_too():
     log = "docker: Error response from daemon: mount /data: the widget is already mounted.\n"
     lead = explain([log]).lead
@@ -569,6 +593,7 @@ def test_an_error_of_aws_is_known_whatever_client_prints_it():
     others = (
         "<Error><Code>{code}</Code><Message>{text}</Message></Error><RequestID>7</RequestID>",
         "Error launching source instance: {code}: {text}\n\tstatus code: 400, request id: 7",
+        "Error: error creating it: {code}: {text}\n\tstatus code: 400, request id: 7",
         "operation error EC2: Quux, https response error StatusCode: 400, api error {code}: {text}",
         "com.amazonaws.Q: {text} (Service: AmazonEC2; Status Code: 400; Error Code: {code}; Id: 7)",
     )
