@@ -263,7 +263,8 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
             return UNKNOWN, f"whether a job runs is not known: {why}"
         if scene.evidence.source:
             return IDLE, f"no job was found on these hosts ({scene.evidence.source}){addition}"
-        return IDLE, f"no job runs on {scene.evidence.cluster}, and none is recorded{addition}"
+        where = f"runs on {scene.evidence.cluster}, and none is recorded"
+        return IDLE, f"no job with ranks {where}{addition}"
     if not scene.is_running:
         if job.state is JobState.QUEUED:
             listing = scene.hints.cluster("clusterctl jobs NAME")
