@@ -225,6 +225,18 @@ class Rank:
             one.position - first.get(one.path, one.position) > READ_BYTES for one in self.last.files
         )
 
+    @property
+    def reads_on(self) -> bool:
+        """Whether it got further in a file from each look to the next, and read little else: who
+        reads a file again and again reads far more."""
+        looks = [{one.path: one.position for one in look.files} for look in self.samples]
+        for path in set.intersection(*map(set, looks)) if len(looks) > 2 else ():
+            at = [one[path] for one in looks]
+            further = all(b - a > READ_BYTES for a, b in zip(at, at[1:]))
+            if further and 0.5 <= self.grown("read_bytes") / (at[-1] - at[0]) <= 2.0:
+                return True
+        return False
+
     @functools.cached_property
     def shared_frames(self) -> tuple[Frame, ...]:
         """The calls that all samples share, the outermost first; their lines may differ."""

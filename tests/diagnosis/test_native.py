@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.diagnosis.bundle import load, save
 from clusterctl.diagnosis.case import Scene
-from clusterctl.diagnosis.evidence import Evidence, Partner, ProcessEvidence, Socket
+from clusterctl.diagnosis.evidence import Evidence, OpenFile, Partner, ProcessEvidence, Socket
 from clusterctl.diagnosis.native import MOST
 from clusterctl.diagnosis.rules.native import COLLECTIVE
 from clusterctl.diagnosis.selection import to_read
@@ -288,6 +288,40 @@ def test_a_rank_in_another_collective():
     assert diagnose(standing_still(receives)).findings[0].ranks == (0,)
     unread = in_c(3, **all_of("MPI_Allreduce", (0,), r1=calls("MPI_Bcast")))
     assert diagnose(standing_still(unread)).check == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("sent", "check"),
+    [((4096, 576), "healthy"), ((4096, 512), "unknown"), ((4096, None), "unknown")],
+)
+def test_ranks_that_send_to_each_other_through_memory_make_progress(sent, check):
+    """But not once a job that printed steps is silent for ten of them: it may wait in a loop."""
+    evidence = in_c(1, 2)
+    for rank, one in enumerate(sent):
+        evidence = with_rank(evidence, rank, shared_bytes=one)
+    found = diagnose(evidence)
+    assert (found.check, "0-1 worked between" in found.verdict) == (check, check == "healthy")
+    assert any("what rank 1 sends through" in one for one in found.unseen) == (sent[1] is None)
+    assert diagnose(standing_still(evidence)).check == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("positions", "read_bytes", "check"),
+    [
+        ((0, 1 << 20, 2 << 20), 1 << 20, "healthy"),
+        ((0, 1 << 20, 2 << 20), 1 << 30, "unknown"),  # again and again
+        ((0, 1 << 20, 2 << 20), 0, "unknown"),  # it writes
+        ((0, 2 << 20, 1 << 20), 1 << 20, "unknown"),
+        ((0, 100, 200), 100, "unknown"),
+    ],
+)
+def test_ranks_that_all_read_a_file_make_progress(positions, read_bytes, check):
+    looks = tuple(
+        replace(one, files=(OpenFile(5, "/data/train", at),), read_bytes=read_bytes * number)
+        for number, (one, at) in enumerate(zip(samples((), state="R"), positions))
+    )
+    assert diagnose(with_rank(in_c(2), 0, 1, samples=looks)).check == check
+    assert diagnose(with_rank(in_c(2), 0, samples=looks)).check != "healthy", "the other may wait"
 
 
 def test_a_rank_that_polls_outside_of_mpi_while_the_others_wait_in_a_collective():

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from clusterctl.node import untrusted
-from clusterctl.node.diagnosis import job, partners, ras, sockets, stacks
+from clusterctl.node.diagnosis import job, partners, ras, shared, sockets, stacks
 from clusterctl.node.facts import disks, flight, gpus, network, system
 from clusterctl.node.facts.processes import hidden_users, user_name
 from clusterctl.node.facts.report import FactReport, Question, questions_of, read, request_of
@@ -35,6 +35,7 @@ MOST_SOURCES = 32
 MOST_GPUS = 1024  # of a host
 MOST_WORDS = 256  # of a command line
 SCRIPTS = "the ranks' scripts"
+SHARED = "messages in shared memory"
 MOST_FILES = 64
 MOST_SOCKETS = 256
 MOST_THREADS = 1024
@@ -170,6 +171,7 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
         "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(), min(3.0, within_s - 0.5)),
         "jobs of other users": lambda: [*hidden_users()],
         SCRIPTS: scripts,
+        SHARED: lambda: shared.sent_bytes(watched_s),
     }
     if request.head:
         parts["the job's record"] = lambda: job.collect(request.job, request.log_lines, watched_s)
@@ -180,6 +182,7 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
     seen = said.get("processes", {})
     for entry in seen.get("processes", ()):
         entry["sources"] = said.get(SCRIPTS, {}).get(str(entry["pid"]), {})
+        entry["shared_bytes"] = said.get(SHARED, {}).get(str(entry["pid"]))
     errors = [f"{one.label}: {one.error}" for one in readings[: len(own)] if one.error]
     host = {
         "processes": seen.get("processes", []),

@@ -140,7 +140,7 @@ def test_a_script_on_a_dead_mount_loses_nothing_else(tmp_path, monkeypatch):
             host = sampler.sample(sampler.SamplerRequest(within_s=1.0, spacing_s=0.0)).host
         finally:
             rank.kill()
-    assert host["processes"] == [{"pid": rank.pid, "sources": {}}]
+    assert host["processes"] == [{"pid": rank.pid, "sources": {}, "shared_bytes": None}]
     assert "the ranks' scripts: no answer within 1 s" in host["problems"]
 
 
