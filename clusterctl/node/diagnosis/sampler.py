@@ -229,6 +229,7 @@ def look(
         mark_jobs(found)
         mark_ranks(found)
         groups = processes.groups_of(found)
+        others_ranks = ranks_of_others(found, groups, request.job or "")
         tables: dict[str, Any] = {}
         if found and not problems:
             try:
@@ -244,7 +245,8 @@ def look(
                 entry["samples"].append(sample)
                 # Of a rank's own processes, such as a data loader's, the last look is enough.
                 is_worker = one.role == "child" and processes.is_python(one)
-                if one.role == "rank" or (number == samples - 1 and is_worker):
+                is_read = one.role == "rank" and one.pid not in others_ranks
+                if is_read or (number == samples - 1 and is_worker):
                     taken.append((one, sample))
         stacks.add_stacks(taken[:MOST_STACKS], spy)
         took_s = time.monotonic() - started
@@ -252,6 +254,15 @@ def look(
         others = busier(began_others, other_users(), time.monotonic() - began)
         partners.add(known.values(), wait_of)
     return list(known.values()), others, problems
+
+
+def ranks_of_others(found: list[processes.Process], groups: dict[int, str], job: str) -> set[int]:
+    """Return the ranks of other jobs than the requested one, whose stacks nobody needs; none if
+    that job has no ranks here, or is known by its name on another host only."""
+    launcher = int(job) if job.isdecimal() else 0
+    ranks = {one.pid for one in found if one.role == "rank"}
+    own = {pid for pid in ranks if groups.get(pid) in (job, groups.get(launcher, job))}
+    return ranks - own if own else set()
 
 
 def other_users() -> dict[tuple[int, str], tuple[int, float]]:
