@@ -367,10 +367,11 @@ class Scene(StepSigns):
         rank, or reads a file. What it tells other processes, that of a monitor for example, shows
         nothing.
         """
+        if (rank.process.shared_bytes or 0) > LONGEST_CHATTER:
+            return True
         if rank.is_python:
             return rank.works_in_python
-        exchanged_bytes = max(rank.process.shared_bytes or 0, rank.exchanged_bytes(self._ends))
-        return exchanged_bytes > LONGEST_CHATTER or rank.reads_on
+        return rank.exchanged_bytes(self._ends) > LONGEST_CHATTER or rank.reads_on
 
     @functools.cached_property
     def exchanges(self) -> bool:

@@ -18,7 +18,15 @@ from clusterctl.domain.errors import HostError
 from clusterctl.node.facts.native import MISSING, NativeCalls, NativeFrame
 from clusterctl.operations.native_frames import with_native_frames
 from clusterctl.transport.dial import Target
-from tests.diagnosis.made_up import job_of, samples, used, with_host, with_job, with_rank
+from tests.diagnosis.made_up import (
+    job_of,
+    samples,
+    used,
+    with_host,
+    with_job,
+    with_processes,
+    with_rank,
+)
 
 RECV = "MPI_Recv(&x, 1, MPI_INT, peer, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE)"
 LIBC, MPI = "/lib/libc.so.6", "/mpi/libmpi.so.40"
@@ -301,6 +309,8 @@ def test_ranks_that_send_to_each_other_through_memory_make_progress(sent, check)
         evidence = with_rank(evidence, rank, shared_bytes=one)
     found = diagnose(evidence)
     assert (found.check, "0-1 worked between" in found.verdict) == (check, check == "healthy")
+    python = with_processes(evidence, lambda one: replace(one, argv=("python3", "train.py")))
+    assert (diagnose(python).check == "healthy") == (check == "healthy"), "with mpi4py"
     assert any("what rank 1 sends through" in one for one in found.unseen) == (sent[1] is None)
     assert diagnose(standing_still(evidence)).check == "unknown"
 

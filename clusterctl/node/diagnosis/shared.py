@@ -36,10 +36,13 @@ def sent_bytes(watched_s: float) -> dict[str, int]:
 
 
 def segment_of(pid: int, local_rank: int) -> str:
-    """Return the file of a rank's memory; empty if there is none, or several."""
+    """Return the file of a rank's memory; empty if there is none, or several, or if its messages
+    prove nothing: Horovod's threads send some while their rank stands still."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as maps:  # noqa: PTH123
-        paths = {path for path, number in SEGMENT.findall(maps.read()) if int(number) == local_rank}
-        return f"/proc/{pid}/root{paths.pop()}" if len(paths) == 1 else ""
+        text = maps.read()
+        paths = {path for path, number in SEGMENT.findall(text) if int(number) == local_rank}
+        if len(paths) == 1 and "/horovod/" not in text:
+            return f"/proc/{pid}/root{paths.pop()}"
     return ""
 
 

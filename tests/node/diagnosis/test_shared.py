@@ -16,16 +16,18 @@ AT = shared.QUEUE_BYTES
 
 
 @pytest.mark.parametrize(
-    ("number", "writes", "found"),
+    ("folder", "number", "writes", "found"),
     [
-        (1, {AT + 64: 640, AT + 9999: 1}, {704}),
-        (1, {}, {0}),
-        (1, {0: AT}, {0}),  # the others have put something into its queue
-        (0, {AT: 640}, set()),  # another rank's
+        ("", 1, {AT + 64: 640, AT + 9999: 1}, {704}),
+        ("", 1, {}, {0}),
+        ("", 1, {0: AT}, {0}),  # the others have put something into its queue
+        ("", 0, {AT: 640}, set()),  # another rank's
+        ("horovod", 1, {AT: 640}, set()),  # its threads send while the rank stands still
     ],
 )
-def test_how_much_a_rank_has_sent(tmp_path, monkeypatch, number, writes, found):
-    path = tmp_path / f"vader_segment.night-1.1000.5f1a0001.{number}"
+def test_how_much_a_rank_has_sent(tmp_path, monkeypatch, folder, number, writes, found):
+    (tmp_path / folder).mkdir(exist_ok=True)
+    path = tmp_path / folder / f"vader_segment.night-1.1000.5f1a0001.{number}"
     path.write_bytes(bytes(1 << 16))
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
         rank = processes.read_process(os.getpid())
