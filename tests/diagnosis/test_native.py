@@ -195,13 +195,16 @@ def test_a_rank_that_is_awaited_and_in_no_call_of_mpi():
     assert "is in trade ring.c:7, not in MPI, and rank 0" in found.verdict
 
 
-def test_a_call_of_the_program_is_named_with_that_of_the_c_library_within():
+@pytest.mark.parametrize(
+    ("function", "call"), [("__GI___semtimedop", "semtimedop"), ("__libc_pause", "pause")]
+)
+def test_a_call_of_the_program_is_named_with_that_of_the_c_library_within(function, call):
     program = (NativeFrame("_start", "/home/u/ring"), NativeFrame("fault", "/home/u/ring"))
-    frames = (*program, NativeFrame("", LIBC), NativeFrame("__GI___semtimedop", LIBC))
+    frames = (*program, NativeFrame("", LIBC), NativeFrame(function, LIBC))
     read = NativeCalls(5, frames, "eu-stack")
-    evidence = with_rank(in_c(r2=read), 2, samples=samples((), syscall="semtimedop"))
+    evidence = with_rank(in_c(r2=read), 2, samples=samples((), syscall=call))
     found = diagnose(evidence)
-    assert "is alone in semtimedop (in semtimedop, called at fault [ring])" in found.verdict
+    assert f"is alone in {call} (in {call}, called at fault [ring])" in found.verdict
 
 
 def test_few_ranks_are_stopped():
