@@ -227,10 +227,10 @@ class Rank:
 
     @property
     def reads_on(self) -> bool:
-        """Whether it got further in a file from each look to the next, and read little else: who
-        reads a file again and again reads far more."""
+        """Whether it got further in a file from each look to the next, and read not twice as much:
+        who reads a file again has read more than the whole of it."""
         looks = [{one.path: one.position for one in look.files} for look in self.samples]
-        for path in set.intersection(*map(set, looks)) if len(looks) > 2 else ():
+        for path in set.intersection(*map(set, looks)) if len(looks) > 1 else ():
             at = [one[path] for one in looks]
             further = all(b - a > READ_BYTES for a, b in zip(at, at[1:]))
             if further and 0.5 <= self.grown("read_bytes") / (at[-1] - at[0]) <= 2.0:

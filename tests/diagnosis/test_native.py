@@ -322,6 +322,8 @@ def test_ranks_that_send_to_each_other_through_memory_make_progress(sent, check)
     ("positions", "read_bytes", "check"),
     [
         ((0, 1 << 20, 2 << 20), 1 << 20, "healthy"),
+        ((0, 1 << 20), 1 << 20, "healthy"),  # a busy host has two looks
+        ((0, 1 << 20), 3 << 20, "unknown"),  # it began again
         ((0, 1 << 20, 2 << 20), 1 << 30, "unknown"),  # again and again
         ((0, 1 << 20, 2 << 20), 0, "unknown"),  # it writes
         ((0, 2 << 20, 1 << 20), 1 << 20, "unknown"),
