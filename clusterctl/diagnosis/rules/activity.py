@@ -434,7 +434,9 @@ def at_rest(scene: Scene) -> Iterator[Cause]:
         where = f" ({rank.native.where})" if read else where
         one = _resting(scene, rank, where, (*rank_lines(rank), *inner_lines(rank)))
         alone = "and none of their threads works" if joins else "and no rank waits for another"
-        what = one.what + scene.since + f", {alone}" * bool(scene.ranks[1:])
+        # Between short naps it may ask whether another rank has come.
+        is_told = bool(scene.ranks[1:]) and not is_nap
+        what = one.what + scene.since + f", {alone}" * is_told
         # It, or the process or thread that it waits for, may wake by itself, and a GPU may work
         # meanwhile. Nor is known what a process does of which nothing was read.
         ends = [one.call.partition(" ")[0] for one in chain(scene, rank).partners[-1:]]
@@ -501,6 +503,8 @@ def apart(scene: Scene) -> Iterator[Cause]:
             severity = WARNING  # its calls are not known
         if scene.quiet_s is None and scene.repeats is not Sign.REPEATED and severity is ERROR:
             severity = WARNING
+        if severity is ERROR and rank.gets_on and scene.since_step_s < LONGEST_ALONE_S:
+            severity = WARNING  # it may save, and sleep between what it writes
         shown = (*rank_lines(rank), *inner_lines(rank))
         found.append(RankFinding("rank.apart", severity, rank, what, shown, hint))
     yield from combine(found)
