@@ -14,7 +14,14 @@ from clusterctl.diagnosis.frames import STARTING, Activity
 from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.hostchecks import has_no_room
 from clusterctl.diagnosis.mapping import Placement, placed
-from clusterctl.diagnosis.progress import LONGEST_ALONE_S, SILENT_STEPS, StepSigns, is_step, waits
+from clusterctl.diagnosis.progress import (
+    LONGEST_ALONE_S,
+    SILENT_STEPS,
+    StepSigns,
+    is_step,
+    waits,
+    with_own_log,
+)
 from clusterctl.diagnosis.ranks import (
     LONGEST_CHATTER,
     MOST_NAMED,
@@ -91,7 +98,7 @@ class Scene(StepSigns):
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         self.hints = Hints(evidence)
-        self.job: JobEvidence = evidence.job or JobEvidence()
+        self.job: JobEvidence = with_own_log(evidence.job or JobEvidence())
         self.is_running = evidence.job is not None and self.job.state in (JobState.RUNNING, None)
         every = [
             Rank(one, host) for host in evidence.hosts for one in host.ranks if one.rank is not None
@@ -357,11 +364,14 @@ class Scene(StepSigns):
         """Whether a rank was seen to make progress.
 
         A program that is not Python has no calls to compare: it exchanged messages with another
-        rank. What it tells other processes, that of a monitor for example, shows nothing.
+        rank, or reads a file. What it tells other processes, that of a monitor for example, shows
+        nothing.
         """
+        if (rank.process.shared_bytes or 0) > LONGEST_CHATTER:
+            return True
         if rank.is_python:
             return rank.works_in_python
-        return rank.exchanged_bytes(self._ends) > LONGEST_CHATTER
+        return rank.exchanged_bytes(self._ends) > LONGEST_CHATTER or rank.reads_on
 
     @functools.cached_property
     def exchanges(self) -> bool:

@@ -167,6 +167,9 @@ class ProcessEvidence:
     `native` are its calls in C, if they were read: few ranks are stopped for that. `rendezvous` is
     what came of connecting from its host to where the job's ranks meet, if it waits for that.
 
+    `shared_bytes` are those that changed, from the first sample to the last, of the memory from
+    which it sends messages to ranks of its host; None if that is not known.
+
     `glances` are states of the main thread, taken ten times a second between the samples, a letter
     each: w if it waits for other threads, z if it sleeps, else the kernel's letter.
     """
@@ -188,6 +191,7 @@ class ProcessEvidence:
     variables: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
+    shared_bytes: Optional[int] = None
     glances: str = ""
     samples: tuple[Sample, ...] = ()
     partners: tuple[Partner, ...] = ()
@@ -376,7 +380,7 @@ class JobEvidence(JobOutput):
         """Keep of the lines and rows what can be read: the job, or a bundle, may have any."""
         kept = self.log_kept_bytes or sum(len(line) + 1 for line in self.log)
         object.__setattr__(self, "log_kept_bytes", kept)
-        for name in ("log_first", "log", "log_added"):
+        for name in ("log_first", "log", "log_added", "own_added"):
             object.__setattr__(self, name, tuple(map(legible, getattr(self, name))))
         logs = {rank: tuple(map(legible, lines)) for rank, lines in self.rank_logs.items()}
         object.__setattr__(self, "rank_logs", logs)

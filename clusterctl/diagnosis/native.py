@@ -17,8 +17,8 @@ PEERS = {
     "MPI_Probe": (0, 2),
 }
 WORLD = "MPI_COMM_WORLD"
-# How the C library names its own copy of a function: __GI___wait4.
-_ALIAS = re.compile(r"^(?:__GI_)?_{2,}(?=[a-z])")
+# How the C library names its own copy of a function: __GI___wait4, __libc_pause.
+_ALIAS = re.compile(r"^(?:__GI_)?_{2,}(?:libc_)?(?=[a-z])")
 # Of so many ranks of a job the calls are read.
 MOST = 8
 

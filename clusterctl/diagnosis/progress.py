@@ -6,10 +6,11 @@ import functools
 import re
 import statistics
 from collections.abc import Sized
+from dataclasses import replace
 from typing import Any
 
 from clusterctl.diagnosis.evidence import JobEvidence
-from clusterctl.diagnosis.repeats import Sign, signs, stopped
+from clusterctl.diagnosis.repeats import Sign, count_up, signs, stopped
 from clusterctl.domain.units import count, format_duration
 from clusterctl.explain.stalls import Stall, stalls
 
@@ -83,6 +84,15 @@ def were(things: Sized) -> str:
     return "was" if len(things) == 1 else "were"
 
 
+def with_own_log(job: JobEvidence) -> JobEvidence:
+    """Return the job with what a rank has written into a log of its own as the end of the job's, if
+    only that tells of steps."""
+    if not any(map(is_step, job.own_added)) or any(map(is_step, job.log)):
+        return job
+    log = (*job.log, *job.own_added)
+    return replace(job, log=log, log_added=job.own_added, log_is_older=True)
+
+
 class StepSigns:
     """What log and metrics of a job tell of its steps."""
 
@@ -111,6 +121,8 @@ class StepSigns:
         """What the last lines about steps show. They are REPEATED only if all are the same line,
         speeds aside, for ten measured times of a step, or if no time is known more often than steps
         and ranks explain."""
+        if self.job.log_is_older and not count_up(self.job.log[at] for at in self.signs):
+            return Sign.UNCLEAR
         runs = [0]  # how many lines that are no new step follow each one that is
         for sign in self.signs.values():
             if sign is Sign.STEP:
@@ -119,7 +131,8 @@ class StepSigns:
                 runs[-1] += 1
         *before, last = runs
         usual = sorted(before)[int(USUAL_PART * (len(before) - 1))] if before else 0
-        added = sum(map(is_step, self.job.log_added))
+        # With nothing before it, the first line may be as old as those that repeat it.
+        added = sum(map(is_step, self.job.log_added)) - (self.job.log_is_older and last > 0)
         since_s = self.since_new_step_s
         is_new = since_s is not None and since_s <= self._within_s
         if last <= usual or added > last or is_new:

@@ -225,6 +225,18 @@ class Rank:
             one.position - first.get(one.path, one.position) > READ_BYTES for one in self.last.files
         )
 
+    @property
+    def reads_on(self) -> bool:
+        """Whether it got further in a file from each look to the next, and read not twice as much:
+        who reads a file again has read more than the whole of it."""
+        looks = [{one.path: one.position for one in look.files} for look in self.samples]
+        for path in set.intersection(*map(set, looks)) if len(looks) > 1 else ():
+            at = [one[path] for one in looks]
+            further = all(b - a > READ_BYTES for a, b in zip(at, at[1:]))
+            if further and 0.5 <= self.grown("read_bytes") / (at[-1] - at[0]) <= 2.0:
+                return True
+        return False
+
     @functools.cached_property
     def shared_frames(self) -> tuple[Frame, ...]:
         """The calls that all samples share, the outermost first; their lines may differ."""

@@ -86,6 +86,18 @@ def _form(text: str) -> str:
     return "".join(_WHOSE.findall(text)) + _NUMBER.sub("#", text)
 
 
+def count_up(lines: Iterable[str]) -> bool:
+    """Return whether lines about steps show a step though none before them is known: by a number
+    that is not the same in all of them, or by a loss. One line without it may be the monitor's."""
+    values: dict[str, set[int]] = {}
+    for text in (_CLOCK.sub("", line) for line in lines):
+        if _RESULT.search(text):
+            return True
+        for name, value in _counters(text):
+            values.setdefault(name, set()).add(value)
+    return any(len(several) > 1 for several in values.values())
+
+
 def signs(lines: Sequence[str], more: Iterable[str] = ()) -> list[Sign]:
     """Return what each of these lines about steps shows. `more` are lines that came before."""
     values: dict[str, set[int]] = {}

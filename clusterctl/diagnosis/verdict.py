@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -263,7 +264,8 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
             return UNKNOWN, f"whether a job runs is not known: {why}"
         if scene.evidence.source:
             return IDLE, f"no job was found on these hosts ({scene.evidence.source}){addition}"
-        return IDLE, f"no job runs on {scene.evidence.cluster}, and none is recorded{addition}"
+        where = f"runs on {scene.evidence.cluster}, and none is recorded"
+        return IDLE, f"no job with ranks {where}{addition}"
     if not scene.is_running:
         if job.state is JobState.QUEUED:
             listing = scene.hints.cluster("clusterctl jobs NAME")
@@ -373,12 +375,21 @@ def not_seen(scene: Scene) -> Iterator[str]:
             or "no Python programs, and not among the few that are stopped"
         )
         yield f"the calls of {format_ranks([one.number for one in native])}: {reason}"
+    hosts = Counter(one.host.host for one in scene.ranks)
+    near = [
+        one.number
+        for one in scene.ranks
+        if not one.is_python and one.process.shared_bytes is None and hosts[one.host.host] > 1
+    ]
+    if near:
+        send = "send" if near[1:] else "sends"
+        yield f"what {format_ranks(near)} {send} through memory: only Open MPI's can be read"
     dark = [one for one in scene.ranks if one.is_python and not one.last.stacks]
     if dark:
         why = dark[0].last.stack_error
         yield f"the stacks of {format_ranks([one.number for one in dark])}{why and f': {why}'}"
     if scene.job.log_is_older and not scene.rows:
-        yield "what its log had before: an earlier job may have written that"
+        yield "what its log had before: that may be an earlier job's, or its lines come late"
     elif not scene.job.log and not scene.rows:
         what = "it has written nothing" if scene.job.log_silent_s is not None else "none was found"
         yield f"its log and its metrics: {what}"

@@ -226,5 +226,5 @@ def test_a_bundle_that_cannot_be_written_keeps_nobody_from_the_verdict(tmp_path,
     words = ["diagnose", "--from", str(there), "--save", str(tmp_path / "none" / "c.json.gz")]
     assert run_command(cli, words) == 3
     said = capsys.readouterr()
-    assert said.out.startswith("no job runs on demo")
+    assert said.out.startswith("no job with ranks runs on demo")
     assert "cannot write the bundle" in said.err

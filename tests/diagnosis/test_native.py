@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.diagnosis.bundle import load, save
 from clusterctl.diagnosis.case import Scene
-from clusterctl.diagnosis.evidence import Evidence, Partner, ProcessEvidence, Socket
+from clusterctl.diagnosis.evidence import Evidence, OpenFile, Partner, ProcessEvidence, Socket
 from clusterctl.diagnosis.native import MOST
 from clusterctl.diagnosis.rules.native import COLLECTIVE
 from clusterctl.diagnosis.selection import to_read
@@ -18,7 +18,15 @@ from clusterctl.domain.errors import HostError
 from clusterctl.node.facts.native import MISSING, NativeCalls, NativeFrame
 from clusterctl.operations.native_frames import with_native_frames
 from clusterctl.transport.dial import Target
-from tests.diagnosis.made_up import job_of, samples, used, with_host, with_job, with_rank
+from tests.diagnosis.made_up import (
+    job_of,
+    samples,
+    used,
+    with_host,
+    with_job,
+    with_processes,
+    with_rank,
+)
 
 RECV = "MPI_Recv(&x, 1, MPI_INT, peer, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE)"
 LIBC, MPI = "/lib/libc.so.6", "/mpi/libmpi.so.40"
@@ -187,13 +195,16 @@ def test_a_rank_that_is_awaited_and_in_no_call_of_mpi():
     assert "is in trade ring.c:7, not in MPI, and rank 0" in found.verdict
 
 
-def test_a_call_of_the_program_is_named_with_that_of_the_c_library_within():
+@pytest.mark.parametrize(
+    ("function", "call"), [("__GI___semtimedop", "semtimedop"), ("__libc_pause", "pause")]
+)
+def test_a_call_of_the_program_is_named_with_that_of_the_c_library_within(function, call):
     program = (NativeFrame("_start", "/home/u/ring"), NativeFrame("fault", "/home/u/ring"))
-    frames = (*program, NativeFrame("", LIBC), NativeFrame("__GI___semtimedop", LIBC))
+    frames = (*program, NativeFrame("", LIBC), NativeFrame(function, LIBC))
     read = NativeCalls(5, frames, "eu-stack")
-    evidence = with_rank(in_c(r2=read), 2, samples=samples((), syscall="semtimedop"))
+    evidence = with_rank(in_c(r2=read), 2, samples=samples((), syscall=call))
     found = diagnose(evidence)
-    assert "is alone in semtimedop (in semtimedop, called at fault [ring])" in found.verdict
+    assert f"is alone in {call} (in {call}, called at fault [ring])" in found.verdict
 
 
 def test_few_ranks_are_stopped():
@@ -290,6 +301,58 @@ def test_a_rank_in_another_collective():
     assert diagnose(standing_still(unread)).check == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("written", "quiet_s", "status"), [(1 << 20, 60.0, 1), (100, 60.0, 2), (1 << 20, 900.0, 2)]
+)
+def test_a_rank_that_writes_a_file_and_naps_meanwhile_may_save(written, quiet_s, status):
+    looks = tuple(
+        replace(one, files=(OpenFile(5, "/data/checkpoint", at * written),))
+        for at, one in enumerate(samples((), syscall="clock_nanosleep"))
+    )
+    steps = tuple(f"step {number} loss 0.1" for number in range(90))
+    found = with_job(in_c(3), log=steps, log_silent_s=quiet_s, age_s=quiet_s + 60.0)
+    found = diagnose(with_rank(found, 0, samples=looks))
+    assert (found.check, found.exit_status) == ("rank.apart", status)
+
+
+@pytest.mark.parametrize(
+    ("sent", "check"),
+    [((4096, 576), "healthy"), ((4096, 512), "unknown"), ((4096, None), "unknown")],
+)
+def test_ranks_that_send_to_each_other_through_memory_make_progress(sent, check):
+    """But not once a job that printed steps is silent for ten of them: it may wait in a loop."""
+    evidence = in_c(1, 2)
+    for rank, one in enumerate(sent):
+        evidence = with_rank(evidence, rank, shared_bytes=one)
+    found = diagnose(evidence)
+    assert (found.check, "0-1 worked between" in found.verdict) == (check, check == "healthy")
+    python = with_processes(evidence, lambda one: replace(one, argv=("python3", "train.py")))
+    assert (diagnose(python).check == "healthy") == (check == "healthy"), "with mpi4py"
+    assert any("what rank 1 sends through" in one for one in found.unseen) == (sent[1] is None)
+    assert diagnose(standing_still(evidence)).check == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("positions", "read_bytes", "check"),
+    [
+        ((0, 1 << 20, 2 << 20), 1 << 20, "healthy"),
+        ((0, 1 << 20), 1 << 20, "healthy"),  # a busy host has two looks
+        ((0, 1 << 20), 3 << 20, "unknown"),  # it began again
+        ((0, 1 << 20, 2 << 20), 1 << 30, "unknown"),  # again and again
+        ((0, 1 << 20, 2 << 20), 0, "unknown"),  # it writes
+        ((0, 2 << 20, 1 << 20), 1 << 20, "unknown"),
+        ((0, 100, 200), 100, "unknown"),
+    ],
+)
+def test_ranks_that_all_read_a_file_make_progress(positions, read_bytes, check):
+    looks = tuple(
+        replace(one, files=(OpenFile(5, "/data/train", at),), read_bytes=read_bytes * number)
+        for number, (one, at) in enumerate(zip(samples((), state="R"), positions))
+    )
+    assert diagnose(with_rank(in_c(2), 0, 1, samples=looks)).check == check
+    assert diagnose(with_rank(in_c(2), 0, samples=looks)).check != "healthy", "the other may wait"
+
+
 def test_a_rank_that_polls_outside_of_mpi_while_the_others_wait_in_a_collective():
     """Over shared memory nobody asks the kernel: neither who waits nor who computes."""
     found = diagnose(standing_still(in_c(3, **all_of("MPI_Allreduce", (0, 2), r1=calls("")))))
@@ -329,6 +392,25 @@ def test_a_rank_of_two_outside_a_collective(quiet_s, call, state, severity):
         assert "is in trade ring.c:7, not in MPI for 1 min 00 s: rank 0 waits in " in one.message
 
 
+@pytest.mark.parametrize(
+    ("age_s", "state", "status"),
+    [(240.0, "S", 1), (900.0, "S", 2), (20.0, "S", 3), (900.0, "R", 3)],
+)
+def test_a_rank_that_sleeps_before_it_calls_mpi_init(age_s, state, status):
+    """Whoever waits in MPI_Init sleeps a little, again and again. Who works may be on its way."""
+    inside = calls("MPI_Init")
+    evidence = with_job(in_c(3, r0=inside, r1=inside, r2=calls("")), age_s=age_s)
+    for rank in range(3):
+        own = "R" if state == "R" and rank == 2 else "S"
+        looks = used(samples((), state=own, syscall="clock_nanosleep"), 1.0 if own == "R" else 0.0)
+        evidence = with_rank(evidence, rank, samples=looks, age_s=age_s)
+    found = diagnose(evidence)
+    assert found.exit_status == status
+    if status < 3:
+        assert (found.check, found.findings[0].ranks) == ("mpi.awaited", (2,))
+        assert "not in MPI: ranks 0-1 wait in MPI_Init, called at trade ring.c:7" in found.verdict
+
+
 def jumped(function: str) -> NativeCalls:
     """Return the calls of a rank whose call of MPI has left no frame of its own."""
     frames = (NativeFrame("main", "/home/u/ring.c", 20), NativeFrame(function, MPI))
@@ -356,10 +438,11 @@ def test_a_rank_in_a_call_of_mpi_without_a_frame_of_its_own_is_in_mpi(function, 
     ("call", "read", "grows_s", "status"),
     [
         ("pause", True, 0.0, 2),
-        ("wait4", True, 0.0, 2),
+        ("wait4", True, 0.0, 1),
         ("clock_nanosleep", True, 0.0, 1),
         ("futex", True, 0.0, 2),
-        ("futex", "pthread_join", 0.0, 3),
+        ("futex", "pthread_join", 0.0, 1),
+        ("futex", "pthread_join", 0.5, 3),
         ("futex", False, 0.0, 3),
         ("pause", True, 0.5, 3),
         ("poll", True, 0.0, 3),
@@ -369,7 +452,8 @@ def test_a_rank_in_a_call_of_mpi_without_a_frame_of_its_own_is_in_mpi(function, 
 def test_all_ranks_that_rest_are_named_once_the_job_stands_still(
     call, read, grows_s, status, ranks
 ):
-    """Also one that is alone. A library may wait in poll or a futex, and threads may work."""
+    """Also one that is alone. A library may wait in poll or a futex, threads may work, and of the
+    child that is waited for nothing was read."""
     nap = used(samples((), syscall=call), 0.0)
     looks = tuple(replace(one, cpu_s=grows_s * at) for at, one in enumerate(nap))
     one = calls("")
@@ -382,8 +466,10 @@ def test_all_ranks_that_rest_are_named_once_the_job_stands_still(
     assert diagnose(evidence).exit_status == 3, "its next step may come"
     if status < 3:
         assert (found.check, found.findings[0].ranks) == ("ranks.resting", (*range(ranks),))
-        assert "trade ring.c:7) for 1 min 00 s" in found.verdict
-        assert ("and no rank waits for another" in found.verdict) == (ranks > 1)
+        assert "ring.c:7) for 1 min 00 s" in found.verdict
+        alone = "none of their threads works" if read == "pthread_join" else "no rank waits for"
+        is_told = ranks > 1 and call != "clock_nanosleep"  # who naps may ask for others between
+        assert (f"and {alone}" in found.verdict) == is_told
 
 
 def test_a_job_of_one_rank_is_not_told_as_of_several():

@@ -476,6 +476,34 @@ def test_whoever_repeats_a_step_is_not_accused_of_it(lines):
     assert diagnose(with_rank(evidence, *range(8), samples=works)).exit_status == 0
 
 
+@pytest.mark.parametrize(
+    ("own_added", "log", "status"),
+    [
+        (("step 7 loss 0.1", "step 8 loss 0.1"), (), 0),
+        (("step 7 loss 0.1", "step 8 loss 0.1"), ("[n1] mca: no openib",), 0),
+        (("step 7, 3.1 GB", "step 7, 3.1 GB", "step 7, 3.2 GB"), (), 3),
+        (("alive", "alive"), (), 3),
+        (("step 7 loss 0.1", "step 8 loss 0.1"), ("step 5 loss 0.1",), 3),
+    ],
+)
+def test_steps_that_a_rank_adds_to_a_log_of_its_own(own_added, log, status):
+    """They tell nothing of a job whose log has steps: another rank may have stopped."""
+    evidence = job_of(2, 2, log=log, quiet_s=30.0, own_added=own_added)
+    assert diagnose(evidence).exit_status == status
+
+
+def test_of_a_log_without_a_past_lines_that_repeat_their_first_one_are_no_steps():
+    """As the file of a job that appends to it, or of script(1), from a look on."""
+    repeats = ["step 7, 3.1 GB", "step 7, 3.2 GB", "step 7, 3.4 GB"]
+    loss = ["step 7 loss 0.5, 3.1 GB"]
+    found = {0: (["step 7", "step 8"], loss), 3: (repeats, ["step 7, 3.1 GB"] * 3, loss * 3)}
+    for status, lines in (
+        (status, lines) for status, several in found.items() for lines in several
+    ):
+        evidence = job_of(2, 2, log=(), log_added=tuple(lines), log_is_older=True)
+        assert diagnose(with_job(evidence, log=tuple(lines))).exit_status == status
+
+
 def turns(*texts: str, steps: int = 60, each: tuple[int, ...] = ()) -> list[str]:
     """Return the lines of these forms in turns. `each`: how many steps a line of a form has."""
     every = each or (1,) * len(texts)

@@ -420,12 +420,12 @@ def at_rest(scene: Scene) -> Iterator[Cause]:
     for rank in scene.ranks:
         call = rank.last.syscall.partition(" ")[0]
         is_nap = "nanosleep" in call
-        # Below a futex, a library may wait for other ranks, or a thread that is waited for.
         joins = any("join" in one.function for one in rank.native.frames)
-        is_own = call != "futex" or (rank.native.is_outside and not joins)
-        is_known = is_nap or (call in _WOKEN and is_own)
-        # Also what a shell that it has started has started.
+        # Below a futex, a library may wait for other ranks.
+        is_known = is_nap or (call in _WOKEN and (call != "futex" or rank.native.is_outside))
+        # Also what a shell that it has started has started, or the thread whose end it waits for.
         working = any(_works(one) for one in rank.host.processes if one.role == "child")
+        working |= joins and _works(rank.process)
         uses = rank.grown("cpu_s") >= _RESTS * rank.span_s or working
         if not is_known or not rests(rank) or uses or rank.waits or rank in scene.left:
             return
@@ -433,10 +433,15 @@ def at_rest(scene: Scene) -> Iterator[Cause]:
         read = all(one.native.where for one in scene.ranks)
         where = f" ({rank.native.where})" if read else where
         one = _resting(scene, rank, where, (*rank_lines(rank), *inner_lines(rank)))
-        what = one.what + scene.since + ", and no rank waits for another" * bool(scene.ranks[1:])
-        # It, or the process that it waits for, may wake by itself, and a GPU may work meanwhile.
+        alone = "and none of their threads works" if joins else "and no rank waits for another"
+        # Between short naps it may ask whether another rank has come.
+        is_told = bool(scene.ranks[1:]) and not is_nap
+        what = one.what + scene.since + f", {alone}" * is_told
+        # It, or the process or thread that it waits for, may wake by itself, and a GPU may work
+        # meanwhile. Nor is known what a process does of which nothing was read.
         ends = [one.call.partition(" ")[0] for one in chain(scene, rank).partners[-1:]]
-        wakes = is_nap or any("nanosleep" in one or one in _POLLS for one in ends)
+        ends += [""] * (call.startswith("wait") and not ends)
+        wakes = is_nap or joins or any("nanosleep" in one or one in _POLLS for one in ends)
         severity = WARNING if wakes or rank.host.gpus else ERROR
         found.append(one._replace(check="ranks.resting", severity=severity, what=what))
     yield from combine(found)
@@ -498,6 +503,8 @@ def apart(scene: Scene) -> Iterator[Cause]:
             severity = WARNING  # its calls are not known
         if scene.quiet_s is None and scene.repeats is not Sign.REPEATED and severity is ERROR:
             severity = WARNING
+        if severity is ERROR and rank.gets_on and scene.since_step_s < LONGEST_ALONE_S:
+            severity = WARNING  # it may save, and sleep between what it writes
         shown = (*rank_lines(rank), *inner_lines(rank))
         found.append(RankFinding("rank.apart", severity, rank, what, shown, hint))
     yield from combine(found)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from clusterctl.diagnosis.case import ERROR, WARNING, Cause, Scene
+from clusterctl.diagnosis.case import ERROR, STARTING_S, WARNING, Cause, Scene
 from clusterctl.diagnosis.native import MOST
 from clusterctl.diagnosis.partners import waits_for
 from clusterctl.diagnosis.ranks import (
@@ -27,6 +27,8 @@ COLLECTIVE = re.compile(
     r"|intercomm_(create|merge)|(cart|graph|dist_graph)_create\w*|win_(create\w*|allocate\w*|fence"
     r"|free)|file_(open|close|sync|set_(view|size)|(read|write)\w*_(all|ordered)\w*))_?"
 )
+# By which each rank begins: what is in none of MPI's calls yet may be on the way there.
+STARTS = re.compile(r"(?i)MPI_Init(_thread)?_?")
 # Those that a rank may leave before the others have come.
 LEAVES_EARLY = re.compile(r"(?i)MPI_I?(bcast|scan|exscan|gather|scatter|reduce_?(\W|$))")
 AHEAD = "one may be a call ahead: not every collective waits for all ranks"
@@ -100,6 +102,12 @@ def awaited(scene: Scene) -> Iterator[Cause]:
         )
 
 
+def _begins(scene: Scene) -> bool:
+    """Return whether a job that is no longer young has made no step."""
+    ages = [one.process.age_s for one in scene.ranks]
+    return scene.is_running and not scene.has_made_steps and min(ages, default=0.0) >= STARTING_S
+
+
 def collectives(scene: Scene) -> Iterator[Cause]:
     """Ranks of a job that stands still: some wait in a collective, and others in another one, or in
     another call of MPI, or in none.
@@ -111,12 +119,16 @@ def collectives(scene: Scene) -> Iterator[Cause]:
     for one in read:
         if one.native.mpi:
             groups.setdefault(one.native.where.removeprefix("in "), []).append(one)
-    is_one = any(COLLECTIVE.fullmatch(several[0].native.mpi) for several in groups.values())
-    if not scene.stands_still or scene.moves or not is_one or len(read) < len(scene.ranks[:MOST]):
+    calls = [several[0].native.mpi for several in groups.values()]
+    starts = _begins(scene) and any(map(STARTS.fullmatch, calls))
+    is_one = scene.stands_still and any(map(COLLECTIVE.fullmatch, calls))
+    if not (starts or is_one) or scene.moves or len(read) < len(scene.ranks[:MOST]):
         return
     outside = [one for one in read if one.native.is_outside]
     if any(not one.native.mpi and one not in outside for one in read):
         return  # in a call of MPI that is not known
+    if starts and not (outside and all(map(rests, outside))):
+        return  # its way there may be long
     if not outside and len(groups) > 1:
         found = different_calls(scene, groups)
         ahead = any(map(LEAVES_EARLY.match, groups))
@@ -127,7 +139,8 @@ def collectives(scene: Scene) -> Iterator[Cause]:
         outside = [one for one in outside if rests(one) and not scene.works(one)]
     # If a system call or the processor tells them apart, of three ranks, another rule names them.
     apart = any(signature(one) != POLLING or one in scene.computing for one in outside)
-    if not outside or (apart and len(scene.ranks) > 2 and not busy) or any(map(is_saving, outside)):
+    is_named = apart and len(scene.ranks) > 2 and not (busy or starts)
+    if not outside or is_named or any(map(is_saving, outside)):
         return
     where = " or ".join(sorted({one.native.where for one in outside}))
     does = (
@@ -137,11 +150,11 @@ def collectives(scene: Scene) -> Iterator[Cause]:
     wait = "waits" if len(inside) == 1 else "wait"
     rest = f"{format_ranks([one.number for one in inside])} {wait} in {' and '.join(groups)}"
     # By the mean since the start alone, who computes may evaluate.
-    sleep = all(one.was("S") for one in outside)
+    sleep = all(one.was("S") for one in outside) and (scene.is_overdue or not starts)
     yield Cause(
         "mpi.awaited",
         ERROR if (scene.is_stuck or sleep) and not busy else WARNING,
-        f"{ranks_in_words(outside)} {does}{scene.since}: {rest}",
+        f"{ranks_in_words(outside)} {does}{'' if starts else scene.since}: {rest}",
         only({one.host.host for one in outside}),
         f"{scene.hints.look} --tree shows the calls",
         tuple(one.number for one in outside),

@@ -6,6 +6,7 @@ import bisect
 import contextlib
 import itertools
 import os
+import re
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -32,9 +33,10 @@ class JobOutput:
 
     `log_name` is the log's path, of a job that was started by hand.
     `log_first` and `log` are the first and the last lines of the log; `log_silent_s` is the time
-    since it was last written. `log_added` are lines that were written during the samples. If
-    `log_is_older`, the file was there before the job, which appends to it: what was in it then is
-    not known, so `log` has no other lines.
+    since it was last written. `log_added` are lines that were written during the samples, and
+    `own_added` those of a log that a rank writes by itself. If `log_is_older`, the file was there
+    before the job, which appends to it, or its lines come late: what was in it then tells nothing
+    of the job, so `log` has no other lines.
     `log_writes` are the last writes to the log: how many seconds ago each was, and how many lines
     it completed; the last of these is the last of `log`.
     `rank_logs` are the last lines of the ranks' own logs, by rank, of a job that has ended.
@@ -49,6 +51,7 @@ class JobOutput:
     log_first: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
     log_added: tuple[str, ...] = ()
+    own_added: tuple[str, ...] = ()
     log_is_older: bool = False
     log_writes: tuple[tuple[float, int], ...] = ()
     rank_logs: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -102,6 +105,8 @@ LONGEST_LINE = 4096  # bytes of a line that are kept
 MOST_BYTES = 2 << 20  # read at the end of a log
 MOST_PIPES = 3  # one after another, between a job and its log
 MOST_OF_LOGS = 4 << 20  # bytes of all logs together: no response may be longer than 16 MiB
+# The options with which script(1) writes each line at once.
+FLUSHES = re.compile(r"-\w*f|--flush").match
 # Ends of names by which a log is recognized beside the metrics, if mpirun writes to no file.
 LOGS = (".log", ".out", ".txt", "log")
 
@@ -120,7 +125,9 @@ def collect(job_id: str | None, log_lines: int, watched_s: float = 0.0) -> dict[
         found["log_added"] = _added(path, before["log_bytes"])
         if found.get("log_is_older"):
             found["log"] = found["log_added"]
-    return found
+    found.pop("own_logs", None)
+    grown = (_added(*one) for one in before.get("own_logs", {}).items())
+    return {**found, "own_added": next(filter(None, grown), [])}
 
 
 @dataclass(frozen=True)
@@ -135,11 +142,13 @@ class JobByHand:
 
 class OpenLog(NamedTuple):
     """A file to which a job writes. `source` is where it can be read: a process has it open, and
-    its path may be another's, or gone. `infos` are what /proc has of those that it has open."""
+    its path may be another's, or gone. `infos` are what /proc has of those that it has open. What
+    is written there `is_late` if the process keeps it for a while."""
 
     path: str
     source: str
     infos: tuple[str, ...] = ()
+    is_late: bool = False
 
 
 def jobs_by_hand(found: list[processes.Process]) -> list[JobByHand]:
@@ -263,23 +272,38 @@ def _files_of(job: JobByHand) -> tuple[list[OpenLog], str | None]:
 
 
 def _outputs(writers: Sequence[processes.Process]) -> list[OpenLog]:
-    """Return the files to which the output of these processes goes, also through a pipe: tee's."""
+    """Return the files to which the output of these processes goes, also through a pipe, as tee's,
+    or a terminal, as that of script(1)."""
     found: dict[str, OpenLog] = {}
     for one in writers:
         waiting = [(one.pid, fd, 0) for fd in ("1", "2")]
         for pid, fd, depth in waiting:
             with contextlib.suppress(OSError):
                 target, source = _target(pid, fd), Path(f"/proc/{pid}/fd/{fd}")
-                if source.is_fifo() and depth < MOST_PIPES:
+                readers: list[int] = []
+                if source.is_fifo():
                     line = _line_of(pid)
                     readers = [at for at in partners.readers_of(target, pid) if at not in line]
-                    ends = [(at, other) for at in readers for other in partners.written_by(at)]
-                    waiting += [(at, other, depth + 1) for at, other in ends]
+                elif target.startswith("/dev/pts/"):
+                    masters = partners.masters_of(target.rpartition("/")[2])
+                    readers = [at for at in masters if _script_of(at)]
                 elif source.is_file():
                     before = found.get(target) or OpenLog(target, _readable(target, source))
                     infos = (*before.infos, f"/proc/{pid}/fdinfo/{fd}")
-                    found[target] = before._replace(infos=infos)
+                    script = _script_of(pid)
+                    is_late = bool(script) and not any(map(FLUSHES, script))
+                    found[target] = before._replace(infos=infos, is_late=is_late)
+                if depth < MOST_PIPES:
+                    ends = [(at, other) for at in readers for other in partners.written_by(at)]
+                    waiting += [(at, other, depth + 1) for at, other in ends]
     return [*found.values()]
+
+
+def _script_of(pid: int) -> list[str]:
+    """Return the command line of a process that runs script(1), which writes what is shown on a
+    terminal into a file; empty for another one."""
+    words = text_in(Path(f"/proc/{pid}/cmdline")).split("\0")
+    return words if words[0].rpartition("/")[2] == "script" else []
 
 
 def _readable(path: str, source: Path) -> str:
@@ -325,6 +349,8 @@ def _of_hand(job: JobByHand, launcher: processes.Process, log_lines: int) -> dic
         log.update(log_silent_s=age_s, log_path="", log_first=[], log=[])
     elif appended and _was_made_before(logs[0].source, _writes_for_s(launcher, logs[0].path)):
         log.update(log_is_older=True, log_first=[], log=[])
+    elif logs and logs[0].is_late:
+        log.update(log_is_older=True, log_silent_s=None, log_first=[], log=[])
     return {
         "line": launcher.argv,
         "launcher": launcher.pid,
@@ -332,6 +358,7 @@ def _of_hand(job: JobByHand, launcher: processes.Process, log_lines: int) -> dic
         "log_dir": str(Path(metrics).parent) if metrics else "",
         "hosts": hosts,
         "log_name": logs[0].path if logs else "",
+        "own_logs": _own_logs(job.ranks, [one.path for one in logs]),
         **log,
         **_metrics(Path(metrics) if metrics else None),
     }
@@ -381,6 +408,18 @@ def _open_paths(found: Sequence[processes.Process]) -> list[str]:
                 if path.endswith((METRICS, *LOGS)) and os.path.isfile(path):  # noqa: PTH113
                     paths.append(path)
     return paths
+
+
+def _own_logs(ranks: Sequence[processes.Process], known: Sequence[str]) -> dict[str, int]:
+    """Return the logs that ranks write by themselves, but for those that are known, with their
+    sizes. A program may keep its lines for long before it writes them."""
+    ends = [(one.pid, fd) for one in ranks for fd in partners.written_by(one.pid)]
+    paths = {path for pid, fd in ends if (path := _target(pid, fd)).endswith(LOGS)}
+    found = {}
+    for path in sorted(paths.difference(known)):
+        with contextlib.suppress(OSError):
+            found[path] = os.path.getsize(path)  # noqa: PTH202
+    return found
 
 
 def _log(path: Path | None, lines: int) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def _ends(pid: int, state: str, channel: str, call: str) -> Iterator[tuple[int, 
     elif name in STARTS or name.startswith("wait"):
         yield from ((child, "child") for child in _children(pid, name in STARTS))
     elif path.startswith("/dev/pts/") and not name.startswith(READS):  # that waits for its user
-        yield from ((master, "collects") for master in _masters(path.rpartition("/")[2]))
+        yield from ((master, "collects") for master in masters_of(path.rpartition("/")[2]))
     elif path.startswith("socket:["):
         yield from _at_socket(path[8:-1], name)
     elif path.startswith("pipe:") or channel.endswith(("pipe_read", "pipe_write", "pipe_wait")):
@@ -170,7 +170,7 @@ def _info(pid: int, fd: str, name: str) -> str:
     return ""
 
 
-def _masters(number: str) -> Iterator[int]:
+def masters_of(number: str) -> Iterator[int]:
     """Yield the processes that have the other end of /dev/pts/NUMBER, which read what is written
     there."""
     for pid, fd, target in _descriptors():

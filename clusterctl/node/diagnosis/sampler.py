@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional
 
 from clusterctl.node import untrusted
-from clusterctl.node.diagnosis import job, partners, ras, sockets, stacks
+from clusterctl.node.diagnosis import job, partners, ras, shared, sockets, stacks
 from clusterctl.node.facts import disks, flight, gpus, network, system
 from clusterctl.node.facts.processes import hidden_users, user_name
 from clusterctl.node.facts.report import FactReport, Question, questions_of, read, request_of
@@ -35,6 +35,7 @@ MOST_SOURCES = 32
 MOST_GPUS = 1024  # of a host
 MOST_WORDS = 256  # of a command line
 SCRIPTS = "the ranks' scripts"
+SHARED = "messages in shared memory"
 MOST_FILES = 64
 MOST_SOCKETS = 256
 MOST_THREADS = 1024
@@ -170,6 +171,7 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
         "NCCL's RAS": lambda: ras.ask_ras(ras_addresses(), min(3.0, within_s - 0.5)),
         "jobs of other users": lambda: [*hidden_users()],
         SCRIPTS: scripts,
+        SHARED: lambda: shared.sent_bytes(watched_s),
     }
     if request.head:
         parts["the job's record"] = lambda: job.collect(request.job, request.log_lines, watched_s)
@@ -180,6 +182,7 @@ def sample(request: SamplerRequest, attachment: bytes = b"") -> SamplerResponse:
     seen = said.get("processes", {})
     for entry in seen.get("processes", ()):
         entry["sources"] = said.get(SCRIPTS, {}).get(str(entry["pid"]), {})
+        entry["shared_bytes"] = said.get(SHARED, {}).get(str(entry["pid"]))
     errors = [f"{one.label}: {one.error}" for one in readings[: len(own)] if one.error]
     host = {
         "processes": seen.get("processes", []),
@@ -226,6 +229,7 @@ def look(
         mark_jobs(found)
         mark_ranks(found)
         groups = processes.groups_of(found)
+        others_ranks = ranks_of_others(found, groups, request.job or "")
         tables: dict[str, Any] = {}
         if found and not problems:
             try:
@@ -241,7 +245,8 @@ def look(
                 entry["samples"].append(sample)
                 # Of a rank's own processes, such as a data loader's, the last look is enough.
                 is_worker = one.role == "child" and processes.is_python(one)
-                if one.role == "rank" or (number == samples - 1 and is_worker):
+                is_read = one.role == "rank" and one.pid not in others_ranks
+                if is_read or (number == samples - 1 and is_worker):
                     taken.append((one, sample))
         stacks.add_stacks(taken[:MOST_STACKS], spy)
         took_s = time.monotonic() - started
@@ -249,6 +254,15 @@ def look(
         others = busier(began_others, other_users(), time.monotonic() - began)
         partners.add(known.values(), wait_of)
     return list(known.values()), others, problems
+
+
+def ranks_of_others(found: list[processes.Process], groups: dict[int, str], job: str) -> set[int]:
+    """Return the ranks of other jobs than the requested one, whose stacks nobody needs; none if
+    that job has no ranks here, or is known by its name on another host only."""
+    launcher = int(job) if job.isdecimal() else 0
+    ranks = {one.pid for one in found if one.role == "rank"}
+    own = {pid for pid in ranks if groups.get(pid) in (job, groups.get(launcher, job))}
+    return ranks - own if own else set()
 
 
 def other_users() -> dict[tuple[int, str], tuple[int, float]]:

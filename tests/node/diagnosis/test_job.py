@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.node.diagnosis import job as diagnosis
+from clusterctl.node.diagnosis import partners
 from clusterctl.node.diagnosis.job import LauncherLog, LogRequest
 from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import JobFolder
@@ -143,6 +145,48 @@ def test_a_log_is_found_behind_a_pipe_and_after_its_path_is_gone(tmp_path, launc
         (str(deleted), f"{gone} (deleted)", "from gone\n"),
     ]
     assert (evidence["log_name"], evidence["log"]) == (str(behind), ["from tee"])
+
+
+@pytest.mark.skipif(not shutil.which("script"), reason="script(1) is not installed")
+@pytest.mark.parametrize(("options", "is_late"), [("-qc", True), ("-qfc", False)])
+def test_a_log_is_found_behind_the_terminal_of_script(tmp_path, options, is_late):
+    """Without -f it keeps lines back: then it is not known when the last one was printed."""
+    path = tmp_path / "typescript"
+    line = "echo step 1; exec sleep 600"
+    argv = ["script", options, line, str(path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as script:
+        try:
+            wait_until(path.exists, "the file of script")
+            sleeps = wait_until(lambda: child_of(script.pid, "sleep"), "what it has started")
+            launcher = processes.read_process(sleeps)
+            partners.forget()
+            found = diagnosis._of_hand(diagnosis.JobByHand("1", launcher, ()), launcher, 9)
+        finally:
+            script.terminate()
+    assert found["log_name"] == str(path)
+    assert found.get("log_is_older", False) == is_late == (found["log_silent_s"] is None)
+    assert (found["log"][1:] == ["step 1"]) != is_late
+
+
+def child_of(pid, name):
+    """Return the child of a process, once it runs this program; 0 before."""
+    for one in processes.all_processes().values():
+        if one.ppid == pid and one.name == name:
+            return one.pid
+    return 0
+
+
+def test_the_lines_that_a_rank_adds_to_a_log_of_its_own(tmp_path, launched, monkeypatch):
+    log = tmp_path / "rank-0.log"
+    log.write_text("step 1\n")
+    rank = processes.read_process(launched(log))
+    launcher = processes.read_process(launched(tmp_path / "out"))
+    monkeypatch.setattr(
+        diagnosis, "jobs_by_hand", lambda _: [diagnosis.JobByHand("7", launcher, (rank,))]
+    )
+    monkeypatch.setattr(time, "sleep", lambda _: log.write_text("step 1\nstep 2\n"))
+    found = diagnosis.collect("7", 9, watched_s=1.0)
+    assert (found["own_added"], found["log"]) == (["step 2"], [])
 
 
 def test_what_an_earlier_job_has_left_in_the_log_tells_nothing_of_one_that_appends_to_it(

@@ -127,6 +127,15 @@ def test_who_has_no_time_for_a_third_sample_returns_two(within_s, samples):
     assert [len(one["samples"]) for one in seen if one["pid"] == process.pid] == [samples]
 
 
+def test_of_other_jobs_than_the_requested_one_no_stacks_are_read():
+    """Unless it is known here by no name: its launcher may be on another host."""
+    found = [Process(pid, 1, "a.out", ["a.out"], {}, role="rank") for pid in (2, 3, 4)]
+    found.append(Process(9, 1, "mpirun", ["mpirun"], {}, role="launcher"))
+    groups = {2: "ours", 3: "ours", 4: "theirs", 9: "ours"}
+    for name, others in (("9", {4}), ("ours", {4}), ("theirs", {2, 3}), ("77", set()), ("", set())):
+        assert sampler.ranks_of_others(found, groups, name) == others, name
+
+
 def test_a_script_on_a_dead_mount_loses_nothing_else(tmp_path, monkeypatch):
     """A named pipe stands in for it: who opens that waits for ever, as its rank does."""
     script = tmp_path / "train.py"
@@ -140,7 +149,7 @@ def test_a_script_on_a_dead_mount_loses_nothing_else(tmp_path, monkeypatch):
             host = sampler.sample(sampler.SamplerRequest(within_s=1.0, spacing_s=0.0)).host
         finally:
             rank.kill()
-    assert host["processes"] == [{"pid": rank.pid, "sources": {}}]
+    assert host["processes"] == [{"pid": rank.pid, "sources": {}, "shared_bytes": None}]
     assert "the ranks' scripts: no answer within 1 s" in host["problems"]
 
 
