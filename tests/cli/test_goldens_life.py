@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
+from clusterctl.ec2 import tags
 from clusterctl.lab.record import read_record
 from tests.bootstrap.wheels import make_wheelhouse
 from tests.changes import CHECKOUT
@@ -91,6 +93,11 @@ def test_a_self_test(snapshot, lab_home, tmp_path):
     )
     assert "Finished in " in done.stderr, done.stderr
     golden.compare(f"clusterctl {line}", done.returncode, done.stdout, "", (*COSTS, *STEPS))
+    [report] = tmp_path.glob("selftest-*.txt")
+    text = report.read_text()
+    assert "images a second: " in text and re.search(r"openmpi:? +\d", text), text
+    assert not re.search(r"10\.\d+\.\d+\.\d+|(?<![\da-f])\d{12}(?![\da-f])", text), text
+    assert tags.CLUSTER not in text
 
 
 def spot_instance(record) -> str:

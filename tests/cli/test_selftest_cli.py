@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import signal
 import subprocess
@@ -19,14 +18,12 @@ from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch.request import Step
-from clusterctl.jobs import deploy
 from clusterctl.operations import selftest as story
 from clusterctl.operations.local_state import locked
 from tests.cli.running import DEMO, CommandLine, type_on_terminal
 from tests.clock import LabClock
 from tests.lab import running
 from tests.operations.leaks import everything
-from tests.pair import STAND_IN, TRAINER
 
 NAME = "selftest"
 FIVE = ("selftest", "--max-cost", "5")
@@ -340,26 +337,3 @@ def test_after_kill_9_the_nodes_have_their_limits_and_the_next_run_is_refused(in
     assert "launch: passed" in file_of(here)
     ran = in_lab(*FIVE)
     assert (ran.status, "clusterctl down selftest" in ran.err) == (1, True), ran
-
-
-@pytest.mark.lab
-@pytest.mark.all
-@pytest.mark.train
-def test_the_whole_story(in_lab, lab, here, monkeypatch):
-    """A stand-in trains: tests/cli/test_goldens_life.py has the trainer itself."""
-    files = {**deploy.example_files(), TRAINER: STAND_IN}
-    monkeypatch.setattr(deploy, "example_files", lambda: files)
-    ran = in_lab(*FIVE, "--json")
-    assert ran.status == 0, ran
-    steps = {one["name"]: one for one in ran.data["results"]}
-    assert {one["verdict"] for name, one in steps.items() if name != "nccl-tests"} == {"passed"}
-    assert steps["nccl-tests"]["message"].startswith("the nodes have no NVIDIA driver")
-    assert steps["hang"]["message"].startswith("rank 1 on selftest-1 stopped")
-    assert re.match(r"rank 1 on selftest-1 .*is stopped", steps["diagnose"]["message"])
-    assert "images a second: " in steps["train"]["figures"][0]
-    text = file_of(here)
-    assert json.loads(ran.out)["versions"]["openmpi"] in text
-    # An id of EC2's, of 17 random hexadecimal digits, may have twelve digits in a row.
-    without_ids = re.sub(r"\b[a-z]+-[0-9a-f]{17}\b", "ID", text)
-    assert not re.search(r"10\.\d+\.\d+\.\d+|(?<!\d)\d{12}(?!\d)", without_ids), text
-    assert tags.CLUSTER not in text
