@@ -329,7 +329,8 @@ def replace(
     """Launch new machines for the nodes INDEX... of cluster NAME, then terminate the old ones.
 
     Same zone, placement group, image and index; what the old machines stored is gone. The old
-    ones stay if no new one can be launched. In reserved capacity the old ones are terminated first.
+    ones stay if no new one can be launched. In a full capacity reservation they are terminated
+    first, once all checks have passed.
     Needs a confirmation; a script has to give --yes.
 
     \b

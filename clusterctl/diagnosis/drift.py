@@ -22,6 +22,7 @@ from clusterctl.diagnosis.hostchecks import (
     fullness,
     idle_among,
     namesakes,
+    reboot_hint,
     skews,
     slowdown,
     usual_clock,
@@ -350,7 +351,7 @@ def _unread(one: Examined) -> Findings:
         is_broken = reading.timed_out and fact in (mount.__name__, gpus.__name__)
         check_id = HANGS if reading.timed_out else NOT_CHECKED
         message = f"cannot read {reading.label}: {reading.error}"
-        hint = _again(one) if is_broken else ""
+        hint = reboot_hint(one.index) if is_broken else ""
         yield Finding(check_id, ERROR if is_broken else WARNING, message, one.host, hint)
 
 
@@ -361,26 +362,19 @@ def hanging_finding(host: str, path: str, error: str) -> Finding:
     return Finding(HANGS, ERROR, message, host, hint)
 
 
-def _again(one: Examined) -> str:
-    return (
-        f"clusterctl reboot NAME {one.index}; if it comes back so: clusterctl quarantine NAME "
-        f"{one.index}, and clusterctl replace NAME {one.index}"
-    )
-
-
 def _gpus(one: Examined) -> Findings:
     if not one.report.has(gpus):
         return
     if len(one.cards) < one.node.gpus:
         counted = f"nvidia-smi sees {count(len(one.cards), 'GPU')}, its type has {one.node.gpus}"
-        yield Finding("gpu.count", ERROR, counted, one.host, _again(one))
+        yield Finding("gpu.count", ERROR, counted, one.host, reboot_hint(one.index))
     for number, card in enumerate(one.cards):
         which = f"GPU {number} ({card.bus})"
         bad = {name: n for name, n in card.ecc.items() if name.startswith("volatile")}
         if bad:
             counts = ", ".join(f"{n} {name[9:].replace('_', ' ')}" for name, n in bad.items())
             message = f"{which} has memory errors since its last reset: {counts}"
-            yield Finding("gpu.ecc", ERROR, message, one.host, _again(one))
+            yield Finding("gpu.ecc", ERROR, message, one.host, reboot_hint(one.index))
         if card.remap_failed:
             message = f"{which}: a bad memory row could not be remapped"
             hint = f"another machine in its place: clusterctl replace NAME {one.index}"
@@ -395,12 +389,14 @@ def _gpus(one: Examined) -> Findings:
             yield Finding("gpu.throttled", WARNING, f"{which} {slowed}", one.host, hint)
     for gpu, links in (one.report.get(nvlink) or {}).items():
         message = f"GPU {gpu}: NVLink {', '.join(map(str, links))} inactive"
-        yield Finding("gpu.nvlink", ERROR, message, one.host, _again(one))
+        yield Finding("gpu.nvlink", ERROR, message, one.host, reboot_hint(one.index))
     manager = one.report.get(fabric_manager)
     if manager not in (None, "active"):
         yield fabric_finding(one.host, manager or "not there", ERROR)
     for text in one.report.get(dcgm) or ():
-        yield Finding("gpu.dcgm", ERROR, f"dcgmi diag -r 1: {text}", one.host, _again(one))
+        yield Finding(
+            "gpu.dcgm", ERROR, f"dcgmi diag -r 1: {text}", one.host, reboot_hint(one.index)
+        )
 
 
 # Meaning and severity of Xid errors, by NVIDIA's catalogue (driver r590) and AWS's health checks.
@@ -441,7 +437,9 @@ def _xids(one: Examined) -> Findings:
         often = f" {times} times" if times > 1 else ""
         message = f"Xid {number} of GPU {bus}{often}{when}: {meaning}"
         lines = f"clusterctl run NAME --nodes {one.index} 'sudo dmesg | grep Xid'"
-        hint = {ERROR: _again(one), WARNING: f"see the lines: {lines}", INFO: ""}[severity]
+        hint = {ERROR: reboot_hint(one.index), WARNING: f"see the lines: {lines}", INFO: ""}[
+            severity
+        ]
         yield Finding("gpu.xid", severity, message, one.host, hint)
 
 
@@ -457,7 +455,7 @@ def _efa(one: Examined) -> Findings:
             f"{count(len(idle), 'EFA card')} moved nothing since the driver was loaded, and the "
             f"others {format_bytes(usual)} each: {which}"
         )
-        yield Finding("efa.idle", WARNING, message, one.host, _again(one))
+        yield Finding("efa.idle", WARNING, message, one.host, reboot_hint(one.index))
     # These are no proof: a peer may have been ended, or have failed, at any time since then.
     for card in cards:
         troubles = card_errors_in_words(card.counters, CARD_TROUBLES)

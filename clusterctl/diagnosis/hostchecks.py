@@ -121,6 +121,14 @@ def namesakes(hosts: Iterable[T], name: Callable[[T], str]) -> dict[str, list[T]
     return {name: sharing for name, sharing in found.items() if name and len(sharing) > 1}
 
 
+def reboot_hint(index: int) -> str:
+    """Return what to do about a GPU that a reset may bring back. The first step loses nothing."""
+    return (
+        f"clusterctl reboot NAME {index}; if it comes back so: clusterctl quarantine NAME {index}, "
+        f"and clusterctl replace NAME {index}"
+    )
+
+
 def slowdown(throttled: Iterable[str]) -> str:
     """Return what a GPU's throttle reasons show to be wrong, heat, power or hardware, as words that
     follow its name: `is slowed down: hw thermal slowdown`; empty for nothing.

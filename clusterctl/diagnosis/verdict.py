@@ -487,12 +487,13 @@ def _clean(scene: Scene, found: list[Cause]) -> Iterator[str]:
         yield "no stall report of Horovod is open"
     facts = (
         ("filesystems", BAD_DISK, "disks, /dev/shm and mounts"),
-        ("gpus", ("gpu.broken", "gpu.throttled"), "GPUs"),
+        ("gpus", ("gpu.", "xid."), "GPUs"),
         ("system", ("host.name",), "hostnames"),
     )
     for fact, bad, words in facts:
         read = [host for host in answered if host.facts.get(fact)]
-        if read and not checks & set(bad):
+        broken = any(check.startswith(bad) for check in checks)
+        if read and not broken:
             yield words + on(read)
     read = [host for host in answered if host.clock_offset_s is not None]
     if read and "clock.skew" not in checks:

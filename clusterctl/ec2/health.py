@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from clusterctl.domain.cluster import Market, NodeState
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.findings import Finding, Severity, folded
-from clusterctl.ec2.errors import translated
+from clusterctl.ec2.errors import codes, translated
 from clusterctl.ec2.instances import (
     STATUS_IDS,
     Instance,
@@ -139,6 +139,9 @@ SPOT = "a spot interruption"
 BLOCK = "the end of its Capacity Block"
 # The code of an instance that switched itself off.
 BY_ITSELF = "Client.InstanceInitiatedShutdown"
+# The code of an end by TerminateInstances or StopInstances, and what that was of a retired node.
+BY_USER = "Client.UserInitiatedShutdown"
+BY_COMMAND = "clusterctl, which replaced or removed it"
 # The code of EC2's StateReason -> what it means (EC2's API reference, StateReason). The reference
 # does not list the spot codes that begin with Client.
 BY_CODE = {
@@ -150,7 +153,7 @@ BY_CODE = {
     "Server.InternalError": "an internal error of EC2, such as a failed host",
     "Server.InsufficientInstanceCapacity": "a lack of capacity at EC2",
     BY_ITSELF: "a shutdown on the node itself, by a command or a limit",
-    "Client.UserInitiatedShutdown": "a request to EC2's API",
+    BY_USER: "a request to EC2's API",
     "Client.UserInitiatedHibernate": "a request to EC2's API to hibernate it",
     "Client.InstanceTerminated": "the making of an image of it",
     "Client.InternalError": "an error in its launch, often a volume's key that EC2 cannot use",
@@ -161,7 +164,7 @@ BY_CODE = {
 # The beginning of a StateTransitionReason without a code in the StateReason: "User initiated (2026-
 # 11-21 16:18:17 GMT)". The second was found on spot instances and means any decision of EC2's own.
 BY_TRANSITION = {
-    "User initiated": BY_CODE["Client.UserInitiatedShutdown"],
+    "User initiated": BY_CODE[BY_USER],
     "Service initiated": "EC2 itself, without a reason",
 }
 GONE = (NodeState.SHUTTING_DOWN.value, NodeState.TERMINATED.value)
@@ -198,6 +201,8 @@ def why_gone(instance: Instance | None, notice: Mapping[str, object] | None = No
     early, _, _ = instance.transition_reason.partition(":")
     code = code if code or early not in BY_CODE else early
     at = stopped_since(instance.transition_reason)
+    if instance.retired and (code == BY_USER or (not code and early.startswith("User initiated"))):
+        return WhyGone(BY_COMMAND, at, code)
     if BY_CODE.get(code) == SPOT or (noticed and not code.startswith("Client.")):
         by = BLOCK if instance.market is Market.CAPACITY_BLOCK and noticed else SPOT
         return WhyGone(by, at or (noticed.at if noticed else None), code)
@@ -222,7 +227,7 @@ def _of_notice(notice: Mapping[str, object], market: Market | None) -> WhyGone |
 
 def newest(instances: Collection[Instance]) -> Instance | None:
     """Return the instance that was started last; None without one."""
-    return max(instances, key=lambda one: one.node.launched_at, default=None)
+    return max(instances, key=lambda one: (one.node.launched_at, not one.retired), default=None)
 
 
 def find_gone(
@@ -238,21 +243,17 @@ def gone_nodes(
     """Return the last instance of each missing node that is gone; None where EC2 has none. Pure.
 
     `ended` are those of that name, which EC2 shows for about an hour, `there` the cluster's others.
-    Instances that clusterctl replaced or removed are left out: their index is wanted again. So are
-    those of an earlier cluster of that name, which ended before this one began. A missing node is
-    not gone if its machine is being replaced, or if an unfinished `add` has not launched it.
+    Instances of an earlier cluster of that name, which ended before this one began, are left out.
+    The last one may be `retired`: clusterctl terminated it, and has recorded its cost. A missing
+    node is not gone if its machine is being replaced, or if an unfinished `add` has not launched
+    it.
     """
     began = min((first_launch(one) for one in there), default=None)
-    dated = [(at, one) for one in ended if (at := stopped_since(one.transition_reason))]
+    dated = [(at, one) for one in ended if (at := _ended_at(one))]
     for at, one in sorted(dated, key=lambda pair: pair[0], reverse=True):
         if began and at >= began:  # it ran beside one of this cluster, so it was of this cluster
             began = min(began, first_launch(one))
-    own = [
-        one
-        for one in ended
-        if not one.retired
-        and (not began or (stopped_since(one.transition_reason) or began) >= began)
-    ]
+    own = [one for one in ended if not began or (_ended_at(one) or began) >= began]
     being_replaced = {one.node.index for one in there}
     requested = unfinished_of(there).add
     last = {
@@ -260,4 +261,15 @@ def gone_nodes(
         for index in missing
         if index not in being_replaced
     }
-    return {index: one for index, one in last.items() if one or index not in requested}
+    return {
+        index: one
+        for index, one in last.items()
+        if (one and not one.retired) or index not in requested
+    }
+
+
+def _ended_at(instance: Instance) -> datetime | None:
+    """Return when an instance ended: one that died while starting, soon after its launch."""
+    code, _, _ = instance.state_reason.partition(":")
+    died = instance.node.launched_at if code in codes()["deaths"] else None
+    return stopped_since(instance.transition_reason) or died

@@ -425,7 +425,7 @@ def record_lost_cost(
     there: Sequence[Instance],
     notify: Callable[[str], None],
 ) -> None:
-    """Record in `home` what the missing nodes cost that EC2 shows as terminated.
+    """Record in `home` what the missing nodes cost that EC2 shows as terminated by others.
 
     To be called before others are launched in their place, since they are then no longer missing.
     `there` are the cluster's instances. Without any, the cluster counts that a limit was to end by
@@ -443,7 +443,7 @@ def record_lost_cost(
                     f"warning: {fold_hosts(hidden)}: {NOT_SHOWN}. "
                     "`clusterctl costs --since` may lack what it cost"
                 )
-            return [one for one in found.values() if one], _now()
+            return [one for one in found.values() if one and not one.retired], _now()
         recorded = {id for past in read_ended(home).rows for id in past.usd}
         shown = find_instances(clients.ec2, name, GONE)
         gone = [one for one in shown if one.node.instance_id not in recorded]

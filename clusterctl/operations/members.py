@@ -22,7 +22,6 @@ from clusterctl.ec2.instances import (
     find_instances,
     leaving_of,
     members_of,
-    members_or_all,
     tag,
     unfinished_of,
     untag,
@@ -54,9 +53,6 @@ if TYPE_CHECKING:
 # Characters of a quarantine's reason. With the time before it, it has to fit into a tag, which
 # holds 256 characters.
 MOST_OF_A_REASON = 200
-# How long a reservation takes at most to show the place of a terminated instance as free: EC2 says
-# several minutes (EC2 user guide, "Launch instances using Capacity Blocks").
-FREED_WITHIN_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -195,10 +191,10 @@ def remove(launcher: Launcher, indices: Sequence[int]) -> ReducedCluster:
 def replace_nodes(launcher: Launcher, indices: Sequence[int]) -> UpReport:
     """Launch new instances for these nodes, then terminate the old ones, if they still exist.
 
-    The new ones are in the same zone and placement group. In a capacity reservation the old
-    instances are terminated first, because the new ones need their places. If EC2 has no capacity,
-    the old nodes stay as they were. An interrupted `replace` continues when it is run again. Raises
-    what `up` raises.
+    The new ones are in the same zone and placement group. In a full capacity reservation the old
+    instances are terminated first, because the new ones need their places, but only after all
+    checks. If the checks refuse, or EC2 has no capacity, the old nodes stay as they were. An
+    interrupted `replace` continues when it is run again. Raises what `up` raises.
     """
     client, name = launcher.clients.ec2, launcher.name
     with changing(launcher.folder, launcher.clients, launcher.timeouts):
@@ -216,10 +212,6 @@ def replace_nodes(launcher: Launcher, indices: Sequence[int]) -> UpReport:
         _tag(client, old, {tags.RETIRED: "yes"})
         if old:
             _tag(client, members_of(there), {tags.UNFINISHED: unfinished})
-        if members_or_all(there)[0].reservation_id:
-            terminate_leaving(launcher, leaving_of(find_instances(client, name)))
-            capacity_s = max(launcher.capacity_timeout_s, FREED_WITHIN_S)
-            launcher = replace(launcher, capacity_timeout_s=capacity_s)
         try:
             report = start_up(launcher, lambda there: spec_of_existing(name, there))
             # Its own tag is no work of an earlier command.

@@ -18,7 +18,6 @@ from clusterctl.ec2.instances import (
     Instance,
     duplicate_nodes,
     find_instances,
-    leaving_of,
     set_at_power_off,
     tag,
     unfinished_of,
@@ -49,6 +48,10 @@ from clusterctl.operations.launcher import Launcher, LaunchRefused
 from clusterctl.operations.local_state import LocalKey, keep_end, keep_key, local_key
 from clusterctl.operations.readiness import make_ready
 from clusterctl.operations.site import changing, check_site, keep_site, site_of
+
+# How long a reservation takes at most to show the place of a terminated instance as free: EC2 says
+# several minutes (EC2 user guide, "Launch instances using Capacity Blocks").
+FREED_WITHIN_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def up(launcher: Launcher, request: Request) -> UpReport:
 def start_up(launcher: Launcher, request: Request) -> UpReport:
     """Do what `up` does. The caller holds the cluster's lock and has checked the account."""
     plan, instances = launch(launcher, request)
-    leaving, finished = leaving_of(plan.observed.instances), unfinished_of(plan.observed.instances)
+    leaving, finished = plan.observed.leaving, unfinished_of(plan.observed.instances)
     had_limits = any(found.limits_text for found in plan.observed.instances)
     with _naming_limits(plan):
         cluster, gpus, can_train = make_ready(launcher, instances, had_limits, leaving)
@@ -141,15 +144,16 @@ def clear_unfinished(launcher: Launcher) -> None:
             raise
 
 
-def terminate_leaving(launcher: Launcher, leaving: Sequence[Instance]) -> None:
+def terminate_leaving(
+    launcher: Launcher, leaving: Sequence[Instance], why: str = "no longer needed"
+) -> None:
     """Terminate these nodes, which the plan replaces or removes, and no others.
 
     Waits until they are gone. Raises AwsError, ClusterctlError at the deadline.
     """
     if leaving:
-        launcher.progress.step(
-            f"terminating {fold_hosts([found.node.name for found in leaving])}, no longer needed"
-        )
+        names = fold_hosts([found.node.name for found in leaving])
+        launcher.progress.step(f"terminating {names}, {why}")
         notify = launcher.progress.step
         record_removal_cost(launcher.home, launcher.clients, launcher.name, leaving, notify)
         ids = [found.node.instance_id for found in leaving]
@@ -178,6 +182,7 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     began = launcher.timeouts.clock.monotonic()
     plan = _plan_with_capacity(launcher, request, key)
     waited_s = launcher.timeouts.clock.monotonic() - began
+    freeing = plan.terminated_first
     for finding in plan.findings:
         if finding.severity is Severity.WARNING:
             progress.finding(finding)
@@ -190,6 +195,15 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     PlanCheck(client, plan, launcher.timeouts).if_old()
     keep_site(folder, site_of(launcher.clients, plan.observed.instances))
     keep_key(folder, key)
+    if freeing:
+        _check_stays(plan)
+        terminate_leaving(launcher, freeing, "whose place in the reservation its new machine needs")
+        capacity_s = max(launcher.capacity_timeout_s, FREED_WITHIN_S)
+        launcher = replace(launcher, capacity_timeout_s=capacity_s)
+        began = launcher.timeouts.clock.monotonic()
+        with _naming_terminated(name, freeing):
+            plan = _plan_with_capacity(launcher, request, key)
+        waited_s = launcher.timeouts.clock.monotonic() - began
 
     if plan.missing or plan.stopped:
         awake = [one for one in plan.observed.instances if one.node.state in AWAKE]
@@ -203,7 +217,7 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     if plan.missing:
         record = (launcher.home, launcher.clients, name, plan.missing, plan.observed.instances)
         record_lost_cost(*record, progress.step)
-    with _naming_limits(plan):
+    with _naming_limits(plan), _naming_terminated(name, freeing):
         instances = carry_out(
             *(launcher.clients, plan, folder.launch, creations_of(launcher)),
             max(0.0, launcher.capacity_timeout_s - waited_s),
@@ -221,6 +235,35 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     if twice := duplicate_nodes(name, [one.node for one in instances]):
         raise twice
     return plan, instances
+
+
+def _check_stays(plan: LaunchPlan) -> None:
+    """Raise ClusterctlError if no node would be left, whose tags have the cluster's settings."""
+    if not plan.observed.members:
+        name = plan.spec.name
+        raise ClusterctlError(
+            f"all nodes of {name} are in a full reservation: to replace all of them at once, each "
+            "would have to be terminated first, and nothing would be left of the cluster",
+            "replace some of them first"
+            if plan.spec.nodes > 1
+            else f"launch it again: clusterctl down {name}; clusterctl up {name} ...",
+        )
+
+
+@contextmanager
+def _naming_terminated(name: str, gone: Sequence[Instance]) -> Iterator[None]:
+    """Have an error name the nodes that were terminated for their places, and the way back."""
+    try:
+        yield
+    except ClusterctlError as error:
+        if gone:
+            names = fold_hosts([found.node.name for found in gone])
+            back = f"{names}: terminated, with its disk; once that is fixed: clusterctl up {name}"
+            workers = [str(found.node.index) for found in gone if found.node.index]
+            if workers:
+                back += f"; to go on without: clusterctl remove {name} {' '.join(workers)}"
+            error.hint = "; ".join(filter(None, [error.hint, back]))
+        raise
 
 
 @contextmanager

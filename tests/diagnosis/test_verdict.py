@@ -548,6 +548,33 @@ def test_what_a_kernel_killed_for_memory_is_told_where_no_job_is_found():
     assert not diagnose(replace(evidence, job=None, source="--hosts hosts")).findings
 
 
+def test_a_gpu_that_is_missing_or_in_the_kernels_messages_is_not_told_to_be_clean():
+    """A GPU that has fallen off the bus is in no list of nvidia-smi."""
+    of_two = replace(on_host_2(gpus={"gpus": GPUS["gpus"][:1]}), job=None)
+    found = diagnose(with_host(of_two, 2, slots=2))
+    [told] = [one for one in found.findings if one.check == "gpu.count"]
+    assert told.message == "nvidia-smi sees 1 GPU on demo-2 (10.0.0.7), its type has 2"
+    assert told.hint.startswith("clusterctl reboot ")
+    assert not any("GPUs" in text for text in found.clean)
+    in_kernel = diagnose(replace(on_host_2(kernel_log=XID, gpus=GPUS), job=None))
+    assert "xid.79" in [one.check for one in in_kernel.findings]
+    assert not any("GPUs" in text for text in in_kernel.clean)
+
+
+def test_a_gpu_is_reset_by_a_reboot_before_its_disk_is_given_up():
+    def told(**gpu):
+        evidence = on_host_2(gpus={"gpus": [{**GPUS["gpus"][0], **gpu}]})
+        [found] = [one for one in diagnose(evidence).findings if one.check == "gpu.broken"]
+        return found.message, found.hint
+
+    message, hint = told(recovery_action="Reset")
+    assert message == "GPU 0 on demo-2 (10.0.0.7) needs Reset"
+    assert hint.startswith("clusterctl reboot ")
+    message, hint = told(recovery_action="Reset", remap_failed=True)
+    assert message.endswith("has a bad memory row that could not be remapped")
+    assert hint.startswith("clusterctl replace ")
+
+
 def test_what_was_not_looked_at_is_told():
     dark = with_rank(STUCK, *range(8), samples=SPIN)
     dark = with_host(dark, 3, error="did not answer in time", processes=(), quarantined="x")

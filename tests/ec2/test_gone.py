@@ -11,6 +11,7 @@ from clusterctl.domain.cluster import Market
 from clusterctl.ec2.errors import codes
 from clusterctl.ec2.health import BLOCK, SPOT, gone_nodes, why_gone
 from clusterctl.ec2.instances import read_instance
+from clusterctl.ec2.tags import Unfinished
 from tests.ec2.money.test_spending import NOW, machine
 
 AT, LATER = "(2026-11-26 14:02:05 GMT)", "2026-11-26T14:03:00Z"
@@ -135,6 +136,17 @@ def test_the_last_machine_of_each_missing_node():
     new = machine(0.5, "running", index=0)
     assert gone_nodes([before, lost], [1], [new]) == {1: None}
     assert gone_nodes([before, lost, replaced], [1], [new]) == {1: lost}
+    # One of an earlier cluster that died in its launch: EC2 gives no time of its end.
+    died = replace(machine(5, "terminated", index=1), state_reason="Client.VolumeLimitExceeded: x")
+    assert gone_nodes([died], [1], [head]) == {1: None}
+    died = replace(died, node=replace(died.node, launched_at=NOW - timedelta(hours=2)))
+    assert gone_nodes([died], [1], [head]) == {1: died}
+    # One that clusterctl terminated, and whose successor could not be launched.
+    removed = replace(lost, retired=True)
+    assert gone_nodes([before, removed], [1], [head]) == {1: removed}
+    assert str(why_gone(removed)).startswith("clusterctl, which replaced or removed it at 20")
+    adding = replace(head, wanted=(0, 1), unfinished=Unfinished(add=(1,)))
+    assert gone_nodes([removed], [1], [adding]) == {}
     # A machine that is being replaced still runs.
     old = replace(machine(3, "running", index=1), retired=True)
     assert gone_nodes([lost], [1], [head, old]) == {}

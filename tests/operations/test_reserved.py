@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.domain.cluster import ClusterSpec
+from clusterctl.domain.errors import AwsError, ClusterctlError
+from clusterctl.domain.findings import errors
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.launch import observe
@@ -17,6 +19,7 @@ from clusterctl.operations.launcher import LaunchRefused
 from clusterctl.operations.up import up
 from tests.clock import LabClock
 from tests.operations.commands import NAME, down, nothing, shorten_timeouts
+from tests.operations.wire import ApiCall, Mode
 from tests.operations.world import World
 
 pytestmark = pytest.mark.slow
@@ -90,13 +93,62 @@ def test_a_replaced_node_gets_the_place_that_its_old_one_leaves(reserved, shown)
     launcher, spec = reserved
     up(launcher, fixed_request(spec))
     old = {one.node.instance_id for one in find_instances(launcher.clients.ec2, NAME)}
-    shown([{"free": 0}] * 3)
+    shown([{"free": 0}] * 4)
     members.replace_nodes(launcher, [1])
     there = find_instances(launcher.clients.ec2, NAME)
     assert [one.node.index for one in there] == [0, 1]
     assert len({one.node.instance_id for one in there} - old) == 1
     assert {one.reservation_id for one in there} == {spec.capacity_reservation}
     assert launcher.timeouts.clock.waits == [30, 60, 120]
+
+
+def test_a_replaced_node_stays_where_the_checks_refuse_its_new_machine(reserved, world, shown):
+    """Nothing is terminated before all that can be asked was asked."""
+    launcher, spec = reserved
+    up(launcher, fixed_request(spec))
+    before = [(one.node, one.retired) for one in find_instances(launcher.clients.ec2, NAME)]
+
+    def refused(launcher, *indices):
+        with pytest.raises(ClusterctlError) as error:
+            members.replace_nodes(launcher, indices)
+        after = find_instances(launcher.clients.ec2, NAME)
+        assert [(one.node, one.retired) for one in after] == before
+        return error.value
+
+    shown([{"state": "cancelled", "free": 0}])
+    (cancelled,) = errors(refused(launcher, 1).findings)
+    assert f"(clusterctl remove {NAME} INDEX)" in cancelled.hint
+    world.clients.wire.break_at(ApiCall("DescribeDryRunOfRunInstances"), Mode.REFUSED)
+    assert [one.check for one in errors(refused(launcher, 1).findings)] == ["launch.permitted"]
+    assert refused(replace(launcher, approve=_decline), 1).message == "declined"
+    # The settings of the cluster are in the tags of its nodes.
+    assert "replace some of them first" in refused(launcher, 0, 1).hint
+
+
+def _decline(plan):
+    raise ClusterctlError("declined", "")
+
+
+def test_what_a_refused_launch_has_cost_is_named_with_the_way_back(reserved, world):
+    """EC2 refuses only the launch itself: the old node is gone, and the error says so."""
+    launcher, spec = reserved
+    up(launcher, fixed_request(spec))
+    world.clients.wire.break_at(ApiCall("RunInstances"), Mode.REFUSED)
+    with pytest.raises(AwsError) as refused:
+        members.replace_nodes(launcher, [1])
+    assert [one.node.index for one in find_instances(launcher.clients.ec2, NAME)] == [0]
+    way_back = f"{NAME}-1: terminated, with its disk; once that is fixed: clusterctl up {NAME}; to"
+    assert way_back in refused.value.hint
+    assert len(up(launcher, fixed_request(spec)).cluster.nodes) == 2
+
+
+def test_with_a_free_place_the_old_node_stays_until_the_new_one_is_ready(reserved, world):
+    launcher, spec = reserved
+    up(launcher, fixed_request(replace(spec, nodes=1)))
+    world.clients.wire.break_at(ApiCall("RunInstances"), Mode.REFUSED)
+    with pytest.raises(AwsError):
+        members.replace_nodes(launcher, [0])
+    assert len(find_instances(launcher.clients.ec2, NAME)) == 1
 
 
 def test_a_reservation_goes_on_costing_when_its_nodes_do_not(reserved):

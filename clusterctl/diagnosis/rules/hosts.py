@@ -25,6 +25,7 @@ from clusterctl.diagnosis.hostchecks import (
     fullness,
     has_no_room,
     namesakes,
+    reboot_hint,
     skews,
     slowdown,
 )
@@ -106,16 +107,31 @@ def _full(
 
 
 def _gpus(scene: Scene, host: HostEvidence) -> Iterator[Cause]:
+    # Without a cluster the slots are those of a hosts file, which need not be GPUs.
+    if not scene.evidence.source and host.known.gpus and len(host.gpus) < host.slots > 1:
+        yield Cause(
+            "gpu.count",
+            ERROR,
+            f"nvidia-smi sees {count(len(host.gpus), 'GPU')} on {called(host)}, its type has "
+            f"{host.slots}",
+            host.host,
+            scene.hints.cluster(reboot_hint(host.index)),
+            blocks=False,
+        )
     for index, gpu in enumerate(host.gpus):
         action = "" if gpu.recovery_action in ("None", "N/A") else gpu.recovery_action
         if action or gpu.remap_failed:
-            needs = action or "a replacement: row remap failed"
+            state = f"needs {action}"
+            hint = reboot_hint(host.index)
+            if gpu.remap_failed:
+                state = "has a bad memory row that could not be remapped"
+                hint = f"clusterctl replace NAME {host.index}"
             yield Cause(
                 "gpu.broken",
                 ERROR,
-                f"GPU {index} on {called(host)} needs {needs}",
+                f"GPU {index} on {called(host)} {state}",
                 host.host,
-                scene.hints.cluster(f"clusterctl replace NAME {host.index}"),
+                scene.hints.cluster(hint),
                 blocks=scene.is_running and not scene.advances,
             )
         slowed = slowdown(gpu.throttled)

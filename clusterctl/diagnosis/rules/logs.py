@@ -40,9 +40,15 @@ def root_error(scene: Scene) -> LogFinding | None:
 
 
 def kernels(scene: Scene) -> Iterator[Cause]:
-    """Known errors in the kernel messages of the hosts since the job began: memory, GPUs, disks."""
+    """Known errors in the kernel messages of the hosts since the job began: memory, GPUs, disks.
+    Without a job those of memory and GPUs lately."""
     if scene.evidence.job is None:
         yield from _killed_lately(scene)
+        for host in scene.evidence.hosts:
+            lately = (line for line in host.known.kernel_log if (line.age_s or 0.0) <= LATELY_S)
+            text = "\n".join(line.text for line in lately if "NVRM: Xid" in line.text)
+            for one in explain([text]).of(Role.ROOT) if text else ():
+                yield _of_kernel(scene, host, one, WARNING, False)
         return
     if scene.job.state is JobState.SUCCEEDED:
         return

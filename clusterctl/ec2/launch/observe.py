@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import (
+    AWAKE,
     MOST_TAGS,
     NEW_PROFILE,
     ClusterSpec,
@@ -27,6 +28,7 @@ from clusterctl.ec2.instances import (
     find_instances,
     find_profile_associations,
     launched_with,
+    leaving_of,
     members_of,
     members_or_all,
     wanted_of,
@@ -254,6 +256,18 @@ class Observed:
     def members(self) -> tuple[Instance, ...]:
         """The instances without those that are being replaced or removed."""
         return members_of(self.instances)
+
+    @cached_property
+    def leaving(self) -> tuple[Instance, ...]:
+        """The instances that are being replaced or removed."""
+        return leaving_of(self.instances)
+
+    @property
+    def freeing(self) -> tuple[Instance, ...]:
+        """The leaving instances whose end frees a place in the spec's capacity reservation."""
+        wanted = self.spec.capacity_reservation
+        running = (one for one in self.leaving if one.node.state in AWAKE)
+        return tuple(one for one in running if wanted and one.reservation_id == wanted)
 
     @property
     def without_profile(self) -> tuple[Instance, ...]:

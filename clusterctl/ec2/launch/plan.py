@@ -422,6 +422,12 @@ class LaunchPlan:
         return tuple(node.index for node in stopped_nodes(self.observed))
 
     @property
+    def terminated_first(self) -> tuple[Instance, ...]:
+        """The nodes whose places in the full capacity reservation the missing nodes need."""
+        found = self.observed.launch_catalogue.reservation if self.missing else None
+        return self.observed.freeing if found and found.free < len(self.missing) else ()
+
+    @property
     def grants(self) -> str:
         """What the plan newly allows the nodes of an own role to do; empty if nothing."""
         role = self.observed.node_role

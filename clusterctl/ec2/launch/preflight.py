@@ -143,18 +143,20 @@ def reservation(context: LaunchContext) -> Iterator[Finding]:
             "reservation.none",
             f"there is no capacity reservation {spec.capacity_reservation} "
             f"in {context.observed.region}",
-            "see `aws ec2 describe-capacity-reservations`",
+            _bound(context) or "see `aws ec2 describe-capacity-reservations`",
         )
         return
     name = found.reservation_id
     if found.state != "active":
-        yield _not_active(found)
-    elif found.free < context.missing:
+        yield _not_active(found, _bound(context))
+    elif found.free + len(context.observed.freeing) < context.missing:
+        fewer = "" if context.observed.members else "ask for fewer --nodes, or "
+        fewer = "add fewer nodes, or " if spec.by_add else fewer
         yield Finding.error(
             "reservation.free",
             f"{name} has {count(found.free, 'machine')} left of {context.missing} that are needed",
-            "ask for fewer --nodes, or wait for places with --capacity-timeout 30m: a terminated "
-            "instance frees its own within minutes",
+            f"{fewer}wait for places with --capacity-timeout 30m: a terminated instance frees its "
+            "own within minutes",
         )
     if spec.types != (found.instance_type,):
         yield Finding.error(
@@ -198,7 +200,21 @@ def reservation(context: LaunchContext) -> Iterator[Finding]:
 AWAITED = ("reservation.free", "reservation.start")
 
 
-def _not_active(found: Reservation) -> Finding:
+def _bound(context: LaunchContext) -> str:
+    """Return what helps a cluster whose reservation takes no more nodes; empty for a new cluster.
+
+    Its other nodes are in that reservation, and no command moves them to another.
+    """
+    name, there = context.spec.name, context.observed.members
+    if not there:
+        return ""
+    return (
+        f"the nodes of {name} that run go on, and no more can join them: forget missing ones "
+        f"(clusterctl remove {name} INDEX), or launch a cluster of another name"
+    )
+
+
+def _not_active(found: Reservation, bound: str) -> Finding:
     to_come = found.state in TO_COME
     when = f", from {found.starts_at:%Y-%m-%d %H:%M %Z}" if to_come and found.starts_at else ""
     text = f"{found.reservation_id} is {found.state}, not active{when}"
@@ -206,7 +222,8 @@ def _not_active(found: Reservation) -> Finding:
         return Finding.error(
             "reservation.start", text, "wait for its start: --capacity-timeout 12h"
         )
-    return Finding.error("reservation.state", text, "choose another: --capacity-reservation")
+    hint = bound or "choose another: --capacity-reservation"
+    return Finding.error("reservation.state", text, hint)
 
 
 def _block(context: LaunchContext) -> Iterator[Finding]:

@@ -39,6 +39,8 @@ WAIT_S = 900.0
 POLL_S = 5.0
 # SSH connections in parallel.
 AT_ONCE = 64
+# How EC2 writes the time of a notice. Such texts are in the order of their times.
+NOTICE_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def recover(folder: Path, spec: JobSpec, attempt: FailedAttempt) -> dict[str, An
         "machines": {name: known[name].get("instance_id", "") for name in silent if name in known},
         "rebooted": rebooted,
         "lost": lost,
-        "notices": (noticed := notices_of(silent)),
+        "notices": (noticed := notices_of(silent, time.time() - age_s(attempt.began_at))),
         "killed": killed,
     }
     where = ", ".join(silent + rebooted) or "a node"
@@ -112,14 +114,24 @@ def say(text: str) -> None:
     print(f"clusterctl: {text}", flush=True)
 
 
-def notices_of(nodes: list[str]) -> dict[str, dict[str, str]]:
-    """Return EC2's notices that these nodes will be taken, by name."""
+def notices_of(nodes: list[str], since: float) -> dict[str, dict[str, str]]:
+    """Return EC2's notices that these nodes will be taken, by name.
+
+    One for a time before `since`, in seconds since the epoch, was of a machine that had the name
+    before. A time that cannot be read counts as later.
+    """
     found = {}
     for line in text_in(GuardFiles().spot).splitlines():
         notice = value_in(line, {})
-        if notice.get("action") != "rebalance" and notice.get("node") in nodes:
+        earlier = str(notice.get("time")) < time.strftime(NOTICE_TIME, time.gmtime(since))
+        if notice.get("action") != "rebalance" and notice.get("node") in nodes and not earlier:
             found[notice["node"]] = {key: str(notice.get(key)) for key in ("action", "time")}
     return found
+
+
+def age_s(began: float) -> float:
+    """Return the seconds since a time of the boot's clock: the wall clock may be set meanwhile."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - began
 
 
 def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, list, dict]:
@@ -128,14 +140,14 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
     here, *others = nodes or [{"name": "the head node"}]
     killed = {here["name"]: len(processes.stop_processes(processes.ProcessQuery(job)))}
     silent, rebooted = [], []
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - began  # the clock may be set meanwhile
+    age = age_s(began)
     for node, ended_text in zip(others, end_on(others, job)):
         if ended_text is None:
             silent.append(node["name"])
             continue
         uptime, *ended = ended_text.splitlines()
         killed[node["name"]] = len(ended)
-        if float(uptime) < age_s:
+        if float(uptime) < age:
             rebooted.append(node["name"])
     return silent, rebooted, {name: count for name, count in killed.items() if count}
 
