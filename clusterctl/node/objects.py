@@ -136,7 +136,7 @@ class ObjectReader:
             query = {**query, "continuation-token": more}
 
     def _below(self, key: str) -> bool:
-        """Return whether it is the prefix itself or below it: `train-old/x` is not below `train`."""
+        """Return whether it is the prefix or below it: `train-old/x` is not below `train`."""
         prefix = self.prefix
         return not prefix or prefix.endswith("/") or key[len(prefix) :][:1] in ("", "/")
 
