@@ -129,14 +129,14 @@ def _problems(data: bytes, found: Any, error: UsageError, folder: Path) -> list[
     tree = root and yaml_tree.read_tree(root)
     # Channels depend on the mode. If it is wrong itself, Pipe takes all that they may have.
     mode = found.get("input_mode", MODES[0]) if isinstance(found, dict) else MODES[0]
-    alone = {"entry_point": "any.py", "input_mode": mode if mode in MODES else "Pipe"}
+    common = {"entry_point": "any.py", "input_mode": mode if mode in MODES else "Pipe"}
     problems: list[Problem] = []
     for item in tree.items if isinstance(tree, yaml_tree.Mapping) else ():
         name = str(item.key)
         for line, value in _apart(name, found[name], item):
             # Each by itself, so that one error does not hide the others.
             try:
-                parse_job({**alone, name: value}, folder)
+                parse_job({**common, name: value}, folder)
             except UsageError as wrong:
                 problems.append(_problem(line, wrong))
     known, whole = {problem.message for problem in problems}, [_problem(1, error)]
