@@ -130,7 +130,8 @@ class TrainingJob:
 
 
 class Estimator:
-    """A program and how to run it. The arguments are those of the SDK, version 1 or 2.
+    """A program and how to run it. The arguments are those of the SDK, version 1 or 2, that are
+    keys of a job file (docs/script-mode.md).
 
     `cluster` names the cluster that it runs on. `credentials` are those with which the nodes read
     S3, as of `clusterctl train`: `profile` (the nodes' own), `mine` or `none`. Raises UsageError

@@ -67,6 +67,11 @@ def told(error: Exception) -> str:
 
 
 def folder(text: str) -> Path:
+    """Return the path, for argparse. A URL is refused, of which Path would make a folder."""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(
+            f"{text} is no path of this machine: copy from or to it with aws s3 sync"
+        )
     return Path(text).expanduser()
 
 

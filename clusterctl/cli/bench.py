@@ -410,7 +410,7 @@ def print_comparison(
             ],
         )
         if not differences:
-            output.note("nothing was compared: they have no size in common")
+            output.note("nothing was compared: no size has a speed in both")
         for line in unlike:
             output.note(f"  not alike: {line}")
     if any(each.is_regression for _, differences, _ in found for each in differences):

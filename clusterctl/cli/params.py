@@ -213,13 +213,16 @@ def refuse_blank_texts(command: click.Command) -> None:
 
 
 class LocalPath(click.Path):
-    """A path on this machine. An empty word is refused: it would mean the current folder."""
+    """A path on this machine. An empty word is refused: it would mean the current folder. So is a
+    URL, of which Path would make a folder named `s3:`."""
 
     def __init__(self, **how: Any) -> None:
         super().__init__(path_type=Path, **how)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         refuse_blank(self, value, param, ctx)
+        if "://" in str(value):
+            self.fail(f"{value} is a URL, not a path on this machine", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -122,6 +122,10 @@ def results(
             raise UsageError("--cloudwatch is for a job", "one cluster, and one job")
         push = _Push(app, cluster_named(name), cloudwatch)
     if compare:
+        others = {"--log-dir": log_dir, "--follow": follow, "--metric": metrics, "--all": all_rows}
+        others |= {"--csv": csv_file, "--plot": plot, "--reference": reference != "auto"}
+        if ignored := " and ".join(option for option, given in others.items() if given):
+            raise UsageError(f"--compare takes no {ignored}", "give --compare in a call of its own")
         return _compare_logs(list(dict.fromkeys(files)), as_json)
     status = 0
     if follow:
@@ -320,10 +324,16 @@ def _compare_logs(files: list[str], as_json: bool) -> int:
     """
     from clusterctl.bench.results import differences, speeds_of_logs
     from clusterctl.cli.bench import print_comparison
+    from clusterctl.operations.results import NoResults
 
     if len(files) < 2:
         raise UsageError("--compare is for two different logs or more", "--log ONE OTHER --compare")
     base, *others = [(file, _of_files([file], []).runs) for file in files]
+    if without := [file for file, runs in (base, *others) if not runs]:
+        raise NoResults(
+            f"no run of the trainer in {', '.join(without)}: --compare compares the speeds of runs",
+            "for the metrics of a log, one call for each: clusterctl results --log FILE",
+        )
     # A log that names no GPU counts ranks, which may be on processors.
     on_gpus = all(run.facts.gpu for _, runs in (base, *others) for run in runs)
     unit = "GPU" if on_gpus else "rank"

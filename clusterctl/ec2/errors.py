@@ -100,7 +100,7 @@ def aws_error(error: Exception) -> AwsError | None:
     if isinstance(response, dict) and "Error" in response:
         details = response["Error"]
         code = str(details.get("Code") or "Unknown")
-        return _worded(code, [code], str(details.get("Message") or "EC2 gave no reason"))
+        return _worded(code, [code], str(details.get("Message") or "AWS gave no reason"))
     return _worded(names[0], names, str(error))
 
 
@@ -108,7 +108,7 @@ def _worded(code: str, names: list[str], message: str) -> AwsError:
     for name in names:
         for pattern, (wording, hint) in codes()["errors"].items():
             if name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1])):
-                # Not str.format: a message from EC2 may contain braces.
+                # Not str.format: a message from AWS may contain braces.
                 text = wording.replace("{message}", message) or message
                 return AwsError(code, f"{text} ({code})" if "." in code else text, hint)
-    return AwsError(code, f"EC2 refused: {message} ({code})")
+    return AwsError(code, f"AWS refused: {message} ({code})")

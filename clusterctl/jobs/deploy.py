@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import errno
 import gzip
@@ -27,11 +28,13 @@ from clusterctl.domain.units import count, format_bytes
 from clusterctl.jobs.plan import (
     CODE_FOLDER,
     EXAMPLES_FOLDER,
+    OTHER_LANGUAGE,
     RANK_PROGRAM,
     START_RANK_PATH,
     TORCH_RANK_PATH,
     is_on_nodes,
 )
+from clusterctl.node.facts.training import COMPILED, ELF
 from clusterctl.node.jobs.folder import LIST_SHIPPED, START_DAEMON_PATH
 from clusterctl.node.jobs.unpack import DeployedFiles, ShippedFile
 from clusterctl.node.packer import program_of
@@ -245,13 +248,14 @@ def program_to_ship(script: str, source_dir: str | None = None) -> Code | None:
                 f"what is here; --script {there} runs what is on the nodes",
             )
         return None
+    option = "entry_point" if source_dir else "--script"
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "there is no such file here"
-        if source_dir:
-            hint = "name a Python program in source_dir"
-            raise UsageError(f"entry_point {script}: {what}", hint)
-        hint = f"name a Python program; one of the nodes is {shlex.quote(f'~/{path.name}')}, quoted"
-        raise UsageError(f"--script {script}: {what}", hint)
+        there = f"; one of the nodes is {shlex.quote(f'~/{path.name}')}, quoted"
+        hint = f"name a Python program{' in source_dir' if source_dir else there}"
+        raise UsageError(f"{option} {script}: {what}", hint)
+    if wrong := _not_python(path):
+        raise UsageError(f"{option} {script}: {wrong}", OTHER_LANGUAGE)
     folder = Path(source_dir).resolve() if source_dir else path.resolve().parent
     name = Path(os.path.relpath(path.parent.resolve() / path.name, folder)).as_posix()
     if name.startswith("../"):
@@ -282,6 +286,25 @@ def program_to_ship(script: str, source_dir: str | None = None) -> Code | None:
         )
     changed = _git(folder, "status", "--porcelain", "--", ".") if commit else ""
     return Code(folder, name, files, size, commit, changed)
+
+
+def _not_python(path: Path) -> str:
+    """Return why a file here cannot be a Python program; empty if it may be one.
+
+    What is named .py may have the syntax of another Python than this one, and Python also runs its
+    own compiled files and zip files.
+    """
+    try:
+        content = path.read_bytes()
+        if content.startswith(ELF):
+            return COMPILED
+        if path.suffix != ".py" and b"\0" not in content:
+            ast.parse(content)
+    except OSError as error:
+        return f"cannot read it: {error.strerror}"
+    except SyntaxError as error:
+        return f"it is not in Python: line {error.lineno}: {error.msg}"
+    return ""
 
 
 def _git(folder: Path, *arguments: str) -> str:

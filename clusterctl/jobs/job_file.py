@@ -7,6 +7,7 @@ version 2. An unknown key is an error that proposes the nearest key.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,18 +27,45 @@ RENAMED = {
     "train_instance_count": "instance_count",
     "train_instance_type": "instance_type",
     "train_max_run": "max_run",
+    "train_max_wait": "max_wait",
+    "train_use_spot_instances": "use_spot_instances",
     "train_volume_size": "volume_size",
+    "image_name": "image_uri",
     "distributions": "distribution",
     "inputs": "channels",
 }
-# Keys that are accepted and have no effect: the cluster decides on machines, image and rights.
+# Keys that are accepted and have no effect: the cluster decides on machines, image and rights, and
+# SageMaker's debugger, profiler and metrics are not here.
 IGNORED = (
-    *("base_job_name", "framework_version", "image_uri", "instance_type", "py_version", "role"),
-    *("script_mode", "security_group_ids", "subnets", "tags", "volume_size"),
+    *("base_job_name", "code_location", "container_log_level", "debugger_hook_config"),
+    *("disable_profiler", "enable_sagemaker_metrics", "framework_version", "image_uri"),
+    *("instance_type", "keep_alive_period_in_seconds", "max_wait", "profiler_config", "py_version"),
+    *("role", "rules", "script_mode", "security_group_ids", "subnets", "tags"),
+    *("use_spot_instances", "volume_size"),
 )
+_TORCHRUN = "torchrun starts one: clusterctl train NAME GPUS --script FILE --launcher torchrun"
+# What to do in place of a key of the SDK that would have an effect and has none here.
+INSTEAD = {
+    "checkpoint_local_path": "checkpoints stay in the folder that the program names; fetch it",
+    "checkpoint_s3_uri": "checkpoints stay in a folder of the nodes; copy them with aws s3 sync",
+    "dependencies": "put these folders into source_dir",
+    "encrypt_inter_container_traffic": "ranks talk in plain text within the cluster's own network",
+    "git_config": "clone it here, and name the folder: source_dir",
+    "output_kms_key": "set the bucket's default encryption",
+    "pytorchddp": _TORCHRUN,
+    "torch_distributed": _TORCHRUN,
+}
 KEYS = (
-    *("channels", "distribution", "entry_point", "framework", "hyperparameters", "input_mode"),
-    *("instance_count", "max_run", "metric_definitions", "model_dir", "output_path", "source_dir"),
+    *("channels", "distribution", "entry_point", "environment", "framework", "hyperparameters"),
+    *(
+        "input_mode",
+        "instance_count",
+        "max_run",
+        "metric_definitions",
+        "model_dir",
+        "output_path",
+        "source_dir",
+    ),
     *IGNORED,
 )
 CHANNEL_KEYS = (
@@ -99,13 +127,16 @@ def _problems(data: bytes, found: Any, error: UsageError, folder: Path) -> list[
     """Return all problems of a file for which parse_job has raised `error`."""
     root = yaml_tree.compose(yaml_tree.decode(data))
     tree = root and yaml_tree.read_tree(root)
+    # Channels depend on the mode. If it is wrong itself, Pipe takes all that they may have.
+    mode = found.get("input_mode", MODES[0]) if isinstance(found, dict) else MODES[0]
+    common = {"entry_point": "any.py", "input_mode": mode if mode in MODES else "Pipe"}
     problems: list[Problem] = []
     for item in tree.items if isinstance(tree, yaml_tree.Mapping) else ():
         name = str(item.key)
         for line, value in _apart(name, found[name], item):
             # Each by itself, so that one error does not hide the others.
             try:
-                parse_job({"entry_point": "any.py", name: value}, folder)
+                parse_job({**common, name: value}, folder)
             except UsageError as wrong:
                 problems.append(_problem(line, wrong))
     known, whole = {problem.message for problem in problems}, [_problem(1, error)]
@@ -160,6 +191,10 @@ def parse_job(content: Any, folder: Path) -> JobFile:
         raise UsageError(*_NO_PROGRAM)
     distribution, per_host, options = _distribution(keys.get("distribution"))
     variables, arguments = split_mpi_options(options)
+    environment = _mapping(keys.get("environment"), "environment")
+    for name, value in environment.items():
+        text = str(value) if type(value) is int else _text(environment, name)
+        variables = (*variables, f"{name}={text}")
     max_run = _number(keys, "max_run")
     if max_run:
         arguments = (*arguments, f"--timeout {max_run}")
@@ -205,7 +240,7 @@ def split_mpi_options(options: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
             variables.append(f"NCCL_DEBUG={value if given else next(words, 'INFO')}")
         else:
             arguments.append("--verbose" if word == "-verbose" else word)
-    return tuple(variables), tuple([" ".join(arguments)] if arguments else [])
+    return tuple(variables), tuple([shlex.join(arguments)] if arguments else [])
 
 
 def _distribution(content: Any) -> tuple[str, int | None, str]:
@@ -253,6 +288,8 @@ def _metrics(content: Any) -> dict[str, str]:
         raise UsageError("metric_definitions is a list of Name and Regex")
     rows = [_mapping(row, "metric_definitions", ("Name", "Regex")) for row in content]
     metrics = {_text(row, "Name"): _text(row, "Regex") for row in rows}
+    if not all([*metrics, *metrics.values()]):
+        raise UsageError("metric_definitions: each has a Name and a Regex")
     parse_definitions(f"{name}={regex}" for name, regex in metrics.items())
     return metrics
 
@@ -269,7 +306,11 @@ def _mapping(content: Any, what: str, known: tuple[str, ...] = ()) -> dict[str, 
     for name in content:
         if not isinstance(name, str) or (known and name not in known):
             near = did_you_mean(str(name), [one.replace("_", "-") for one in known])
-            raise UsageError(f"{what} has no key {str(name)[:60]!r}{near.replace('-', '_')}")
+            raise UsageError(
+                f"{what} has no key {str(name)[:60]!r}"
+                + ("" if name in INSTEAD else near.replace("-", "_")),
+                INSTEAD.get(name, ""),
+            )
     return content
 
 

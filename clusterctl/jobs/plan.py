@@ -76,6 +76,10 @@ EXAMPLES_FOLDER = "examples/horovod/tensorflow"
 # Has a folder for each job, with its copy of the user's program.
 CODE_FOLDER = ".clusterctl/code"
 SAGEMAKER_BASE = "/opt/ml/"  # where programs for SageMaker expect their files
+OTHER_LANGUAGE = (
+    "name a Python program; with os.execv it may put one in another language into its own place "
+    "(docs/scripts.md#a-program-in-another-language)"
+)
 RANK_PROGRAM = "rank.pyz"  # of a script-mode program: node/scripts/rank.py
 JOBS_FOLDER = ".clusterctl/jobs"  # on the head node
 # Started by mpirun once per node: mpirun's rank is torchrun's node rank. PyTorch's c10d rendezvous

@@ -17,7 +17,7 @@ from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, NAMES, RUNS_ON, SERIES, dotted
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.jobs.mpirun import parse_mpirun_version
-from clusterctl.jobs.plan import JobPlan
+from clusterctl.jobs.plan import OTHER_LANGUAGE, JobPlan
 from clusterctl.jobs.trainer import PARAMETERS, TRAINER, TrainerRun
 from clusterctl.node.facts.gpus import capabilities
 from clusterctl.node.facts.report import Fact, FactReport
@@ -25,6 +25,7 @@ from clusterctl.node.facts.results import output_error
 from clusterctl.node.facts.software import versions
 from clusterctl.node.facts.system import in_lab, system
 from clusterctl.node.facts.training import (
+    COMPILED,
     TrainingFiles,
     TrainingLog,
     script_error,
@@ -294,6 +295,8 @@ def script_findings(context: JobContext) -> list[Finding]:
         for node in context.readers
         if node.script_error
     ]
+    if any(COMPILED in message for _, message in messages):
+        return findings_by_message("script.missing", messages, OTHER_LANGUAGE)
     quote = quote_hint(context, "--script", path)
     copy = "put it there on every node (clusterctl copy NAME FILE DIR)"
     return findings_by_message("script.missing", messages, quote or copy)

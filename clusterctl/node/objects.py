@@ -98,8 +98,12 @@ class ObjectReader:
         self._own = threading.local()
 
     def list_all(self) -> list[tuple[str, int, str]]:
-        """Return name, size and ETag of all objects, sorted by name. Raises NotStreamed."""
-        found = []
+        """Return name, size and ETag of the source's objects, sorted by name. Raises NotStreamed.
+
+        They are those that `copy` fetches: the object of the prefix's own name alone, if there is
+        one, otherwise all below it.
+        """
+        found: list[tuple[str, int, str]] = []
         for row in self.rows():
             key, size = row["Key"], int(row.get("Size") or 0)
             if (key.endswith("/") and not size) or not self._below(key):
@@ -107,7 +111,8 @@ class ObjectReader:
             if row.get("StorageClass") in ARCHIVES:
                 raise NotStreamed(f"s3://{self.name}/{key} is archived: copy it first")
             found.append((key, size, row.get("ETag") or ""))
-        return sorted(found, key=lambda one: one[0].encode())
+        own = [one for one in found if one[0] == self.prefix and not self.prefix.endswith("/")]
+        return own or sorted(found, key=lambda one: one[0].encode())
 
     def rows(self) -> Iterator[dict[str, str]]:
         """Yield S3's fields of each object whose key begins with the prefix. Raises NotStreamed."""
@@ -131,7 +136,7 @@ class ObjectReader:
             query = {**query, "continuation-token": more}
 
     def _below(self, key: str) -> bool:
-        """Apply the rule of `copy`: `train-old/x` is not below the prefix `train`."""
+        """Return whether it is the prefix or below it: `train-old/x` is not below `train`."""
         prefix = self.prefix
         return not prefix or prefix.endswith("/") or key[len(prefix) :][:1] in ("", "/")
 

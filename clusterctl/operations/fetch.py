@@ -385,6 +385,8 @@ def _read_record(record: Path) -> _FolderRecord:
 def check_place(place: Path, job_id: str = "") -> None:
     """Raise UsageError if job `job_id`, or a new one, cannot be fetched into `place`: it holds
     another job's files, or is none of the user's folders."""
+    if place.parts and place.parts[0].endswith(":"):  # Path("s3://bucket/x") is `s3:/bucket/x`
+        raise UsageError(f"{place} is a URL, not a folder here", "name a folder of this machine")
     record = place / RECORD
     try:
         other = _read_record(record).job_id if record.exists() else job_id

@@ -204,6 +204,10 @@ def test_files_beside_the_table(results, tmp_path):
         (("--log", "hvd_train.log", "--csv", "-", "--json"), 2, "both want standard output"),
         (("--log", "hvd_train.log", "--log-dir", "x"), 2, "give one"),
         (("--log", "hvd_train.log", "--compare"), 2, "two different logs or more"),
+        (("--log", "cats.log", "hvd_train.log", "--compare", "--csv", "x", "--metric", "a=(b)"), 2,
+         "--compare takes no --metric and --csv"),
+        (("--log", "hvd_train.log", "keras.log", "--compare"), 1,
+         "no run of the trainer in keras.log: --compare compares the speeds of runs"),
         (("--log", "hvd_train.log", "--reference", "64"), 2, "'64' is not one of"),
         (("demo", "yesterday's"), 2, "yesterday's"),
         (("demo", "20261120-154501-3f2a", "more"), 2, "one cluster"),
@@ -213,6 +217,7 @@ def test_files_beside_the_table(results, tmp_path):
 def test_refused(results, tmp_path, arguments, status, says):
     (tmp_path / "dull.log").write_text("nothing to see\n")
     (tmp_path / "cats.log").write_text("cat=dog;\n")
+    (tmp_path / "keras.log").write_text("Epoch 1/1\n9/9 [====] - 1s 9ms/step - loss: 0.5\n")
     (tmp_path / "empty").mkdir()
     ran = results(*arguments)
     assert (ran.status, says in ran.err) == (status, True), ran.err

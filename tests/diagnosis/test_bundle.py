@@ -217,6 +217,8 @@ def test_only_a_regular_file_is_written_and_never_what_is_read(tmp_path, capsys)
     for command, words in commands.items():
         assert run_command(command, [*words, str(pipe)]) == 2, words
         assert "is a device or a pipe" in capsys.readouterr().err
+        assert run_command(command, [*words, "s3://bucket/x"]) == 2, words
+        assert "s3://bucket/x is a URL, not a path on this machine" in capsys.readouterr().err
     assert pipe.is_fifo()
 
 

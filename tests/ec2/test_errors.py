@@ -49,7 +49,8 @@ def raised(error: Exception) -> AwsError:
         (refused("DependencyViolation", "in use"), "in use", "down"),
         # EC2's message is not used as a template.
         (refused("VcpuLimitExceeded", "{0} {message} {x %s"), "{0} {message} {x %s", "L-"),
-        (refused("BrandNew.Thing", "the words"), "EC2 refused: the words (BrandNew.Thing)", ""),
+        (refused("BrandNew.Thing", "the words"), "AWS refused: the words (BrandNew.Thing)", ""),
+        (refused("NoSuchBucket", "The specified"), "there is no such bucket", "aws s3 ls"),
         (exceptions.NoCredentialsError(), "no AWS credentials", "--lab"),
         (exceptions.NoRegionError(), "no AWS region", "--region"),
         (exceptions.InvalidRegionError(region_name="mars one"), "mars one", "--region"),
@@ -58,7 +59,7 @@ def raised(error: Exception) -> AwsError:
         (exceptions.ConnectTimeoutError(**URL), "https://e", "network"),
         (exceptions.ReadTimeoutError(**URL), "in time", "again"),
         (exceptions.SSLError(**URL, error="x"), "https://e", "clock"),
-        (ResponseParserError("not XML"), "not EC2", "again"),
+        (ResponseParserError("not XML"), "not AWS", "again"),
     ],
 )
 def test_errors_of_botocore_become_aws_errors(error, message, hint):

@@ -97,6 +97,14 @@ def test_it_ends_with_one_clear_line(tmp_path, arguments, says):
     assert not (tmp_path / "model").exists()
 
 
+def test_a_url_is_no_folder():
+    done = run("detection.py", "--model_dir", "s3://bucket/x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--model_dir: s3://bucket/x is no path of this machine" in done.stderr.replace(
+        "/--model-dir", ""
+    )
+
+
 def test_ranks_that_nothing_would_join_do_not_train(tmp_path):
     """mpirun starts the ranks, and Debian's PyTorch has no Horovod."""
     done = run("detection.py", "--model_dir", str(tmp_path), OMPI_COMM_WORLD_SIZE="2")

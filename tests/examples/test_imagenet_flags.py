@@ -87,6 +87,8 @@ def test_the_home_folder_is_found(imagenet, monkeypatch):
         (["--data_dir", "d"], "pass --num_epochs or --num_batches"),
         ([*ENOUGH, "--log_name", "../x.log"], "without a folder"),
         ([*ENOUGH, "--log_name", ".."], "without a folder"),
+        ([*ENOUGH, "--log_dir", "s3://bucket/x"], "is a folder of the nodes, not s3://bucket/x: "),
+        ([*ENOUGH, "--trace_dir", "s3://bucket/x"], "is a folder of the nodes, not s3://bucket/x"),
         ([*ENOUGH, "-m", "resnet19"], "invalid choice: 'resnet19'"),
         ([*ENOUGH, "-b", "0"], "0 is not 1 or more"),
         ([*ENOUGH, "--seed", "-1"], "-1 is not 0 or more"),

@@ -141,8 +141,9 @@ def check_evaluation(out, log, model_dir):
     [
         ([PROGRAMS["mnist"], "--data_dir", "no such"], 1, "no train.npz in no such, and not both"),
         ([PROGRAMS["cifar10"], "--data_dir", "no such"], 1, "no train.tfrecords in no such: gen"),
-        ([PROGRAMS["mnist"], "--model_dir", "s3://bucket/x"], 2, "s3://bucket/x is no folder: "),
-        ([PROGRAMS["cifar10"], "--model_dir", "s3://bucket/x"], 2, "s3://bucket/x is no folder: "),
+        ([PROGRAMS["mnist"], "--model_dir", "s3://bucket/x"], 2, "s3://bucket/x is no path "),
+        ([PROGRAMS["cifar10"], "--model_dir", "s3://bucket/x"], 2, "s3://bucket/x is no path "),
+        ([MNIST / "make_sample_mnist.py", "--data-dir", "s3://b"], 2, "s3://b is no path of this"),
         ([PROGRAMS["mnist"], "--batch_size", "0"], 2, "0 is not more than 0"),
         ([PROGRAMS["cifar10"], "--learning-rate", "nan"], 2, "nan is not more than 0"),
         ([PROGRAMS["cifar10"], "--nonsense"], 2, "unrecognized arguments: --nonsense"),

@@ -261,11 +261,17 @@ def test_a_programs_folder_goes_with_it(project, weird_home):
         ("{home}/p/it.py", "is the program here meant", "--script '~/p/it.py' runs"),
         ("it's.py", "there is no such file here", """'~/it'"'"'s.py', quoted"""),
         ("../atop.py", "its folder is ", "a folder of its own"),
+        ("hello", "it is a compiled program, not one in Python", "os.execv"),
+        ("hello.c", "it is not in Python: line 2: ", "os.execv"),
+        ("train.sh", "it is not in Python: line 2: ", "os.execv"),
         ("mine.py", "in all. The largest: runs (64.0 MiB), ", ".gitignore"),
     ],
 )
 def test_what_is_not_shipped(project, monkeypatch, script, says, hint):
     (project.parent / "atop.py").touch()
+    (project / "hello").write_bytes(b"\x7fELF\2\1\1\0")
+    (project / "hello.c").write_text("#include <mpi.h>\nint main(int n, char **a) { return 0; }\n")
+    (project / "train.sh").write_text('#!/bin/sh\nexec python3 train.py "$@"\n')
     home = project.parent / "user"
     monkeypatch.setenv("HOME", str(home))
     (home / "p").mkdir(parents=True)

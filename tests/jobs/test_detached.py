@@ -275,6 +275,11 @@ def test_a_folder_with_a_part_of_another_job_is_refused(tmp_path):
             check_place(tmp_path, other)
 
 
+def test_a_url_is_no_folder_to_fetch_into():
+    with pytest.raises(UsageError, match="^gs:/bucket/x is a URL, not a folder here$"):
+        check_place(Path("gs://bucket/x"), JOB)
+
+
 def test_a_dangling_link_is_no_folder_to_fetch_into(node, tmp_path):
     (tmp_path / "dl").symlink_to("nowhere")
     for place in (tmp_path / "dl", tmp_path / "dl" / "below"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -87,8 +88,10 @@ def test_custom_mpi_options():
     text = "-verbose --NCCL_DEBUG=INFO -x HOROVOD_TIMELINE=/t --mca btl ^openib"
     assert split_mpi_options(text) == (
         ("NCCL_DEBUG=INFO", "HOROVOD_TIMELINE=/t"),
-        ("--verbose --mca btl ^openib",),
+        ("--verbose --mca btl '^openib'",),
     )
+    [quoted] = split_mpi_options("b' --mca x \"y")[1]
+    assert shlex.split(quoted) == ["b'", "--mca", "x", '"y'], "quotes have no meaning"
     assert split_mpi_options("--NCCL_DEBUG WARN") == (("NCCL_DEBUG=WARN",), ())
     assert split_mpi_options("") == ((), ())
 
@@ -119,6 +122,13 @@ def test_ranks_on_a_cluster(tmp_path):
         ("entrypoint: a.py", "a job has no key 'entrypoint'; did you mean entry_point?"),
         ("{instance_count: 1, train_instance_count: 1}", "are the same"),
         ("{entry_point: a, distribution: {mpi: {processes_per_hosts: 2}}}", "processes_per_host?"),
+        (
+            "{entry_point: a, checkpoint_s3_uri: s3://x/y}",
+            "key 'checkpoint_s3_uri'; checkpoints st",
+        ),
+        ("{entry_point: a, distribution: {pytorchddp: {enabled: true}}}", "--launcher torchrun"),
+        ("{entry_point: a, environment: {A: true}}", "A: text is wanted, not 'True'"),
+        ("{entry_point: a, metric_definitions: [{Name: a}]}", "each has a Name and a Regex"),
         ("{entry_point: a, instance_count: 0}", "a number of 1 or more"),
         ("{entry_point: a, instance_count: true}", "a number of 1 or more"),
         ("{entry_point: a, input_mode: Pip}", "one of File, Pipe"),
@@ -178,6 +188,28 @@ def test_all_that_is_wrong_is_told_at_once_with_its_line(tmp_path):
         read_job_file(path)
     assert f"{path}:1: entry_point is missing; entry_point: train.py" in refused.value.message
     assert len(refused.value.message.splitlines()) == 8
+
+
+def test_a_channel_is_checked_with_the_files_input_mode(tmp_path):
+    """Another error in the file does not make its channels wrong."""
+    path = tmp_path / "job.yaml"
+    channels = "{a: {source: s3://data/x, distribution: ShardedByS3Key, shuffle_seed: 1}}"
+    for mode, lines in (("Pipe", [3]), ("Pip", [2, 3]), ("File", [1, 3])):
+        path.write_text(
+            f"channels: {channels}\ninput_mode: {mode}\nhyperparams: {{}}\nentry_point: a\n"
+        )
+        with pytest.raises(UsageError) as refused:
+            read_job_file(path)
+        told = refused.value.message.splitlines()
+        found = sorted(int(line.split(":")[1]) for line in told[len(told) > 1 :])
+        assert found == lines, refused.value.message
+
+
+def test_arguments_of_the_sdk_that_mean_nothing_here_and_its_environment(tmp_path):
+    given = {"entry_point": "a.py", "train_use_spot_instances": True, "max_wait": 60, "rules": []}
+    job = parse_job({**given, "environment": {"A": "b c", "N": 5}}, tmp_path)
+    assert job.ignored == ("train_use_spot_instances", "max_wait", "rules")
+    assert job.variables == ("A=b c", "N=5")
 
 
 def test_scalars_are_numbers_where_jsons_grammar_says_so(tmp_path):

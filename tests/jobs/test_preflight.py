@@ -12,7 +12,7 @@ from clusterctl.bootstrap.training import SHELL
 from clusterctl.domain.findings import Severity
 from clusterctl.domain.hostsfile import HostsFile, HostSlots
 from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, RUNS_ON, SERIES
-from clusterctl.jobs.plan import JobPlan
+from clusterctl.jobs.plan import OTHER_LANGUAGE, JobPlan
 from clusterctl.jobs.preflight import (
     NotReady,
     PreflightFacts,
@@ -22,6 +22,7 @@ from clusterctl.jobs.preflight import (
     preflight,
 )
 from clusterctl.jobs.trainer import IMAGENET_IMAGES, JobRecipe, TrainerRun
+from clusterctl.node.facts.training import COMPILED
 
 GIB = 1 << 30
 VERSIONS = {
@@ -665,6 +666,12 @@ def test_a_missing_program_and_what_was_meant(path, callers_home, hint):
     node = replace(NODE, script_error=NONE)
     [one] = preflight(plan(**OWN, script_path=path), [node], ["demo-0"], False, callers_home)
     assert hint in one.hint
+
+
+def test_a_compiled_program_is_none_that_is_missing():
+    node = replace(NODE, script_error=COMPILED)
+    [one] = preflight(plan(**OWN, script_path="/data/x"), [node], ["demo-0"])
+    assert (one.message, one.hint) == (f"cannot run /data/x: {COMPILED}", OTHER_LANGUAGE)
 
 
 @pytest.mark.parametrize(

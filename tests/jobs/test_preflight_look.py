@@ -164,6 +164,7 @@ def test_a_program(asked, weird_home):
         "": "",
         str(program): "",
         str(package): "",
+        sys.executable: "it is a compiled program, not one in Python",
         str(weird_home / "none.py"): "No such file or directory",
         f"{program}/x.py": "Not a directory",
         str(weird_home / "folder"): "Is a directory",

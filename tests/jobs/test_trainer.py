@@ -67,6 +67,7 @@ def test_the_run_that_the_flags_ask_for(flags, run, log_dir):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("--log_dir", "s3://bucket/x"), "is a folder of the nodes, not s3://bucket/x: train into"),
         (("--batchsize", "64"), "Unknown command line arg: --batchsize"),
         (("--batch_size", "many"), "--batch_size"),
         (("--batch_size",), "expected one argument"),

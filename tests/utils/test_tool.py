@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 from pathlib import Path
 
 import pytest
 from shards import ShardError, naming, writing
-from tool import told
+from tool import folder, told
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,8 @@ def test_a_name_that_is_known_stays():
     with pytest.raises(FileNotFoundError) as missing, naming(Path("/other")):
         Path("/not/there").read_bytes()
     assert missing.value.filename == "/not/there"
+
+
+def test_a_url_is_no_folder_of_this_machine():
+    with pytest.raises(argparse.ArgumentTypeError, match="^s3://bucket/x is no path of this mach"):
+        folder("s3://bucket/x")

@@ -568,7 +568,8 @@ class _RankedEpochs:
             return ""
         return (
             f"{first!r} comes {times[first]} times, without mpirun's tags: values of several "
-            "ranks, or of several calls of fit, may be mixed; let only rank 0 print"
+            "ranks, calls of fit or logs may be mixed; let only rank 0 print, and read one log at "
+            "a time"
         )
 
 

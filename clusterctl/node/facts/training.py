@@ -159,6 +159,9 @@ def free_bytes(folder: str) -> int | None:
     return None
 
 
+ELF, COMPILED = b"\x7fELF", "it is a compiled program, not one in Python"
+
+
 @deadline(READ_S)
 def script_error(path: str) -> str:
     """Return why Python cannot run the program at `path`; empty if it can, or without a path."""
@@ -170,6 +173,9 @@ def script_error(path: str) -> str:
             program /= "__main__.py"
             if not program.exists():
                 return "Is a directory"
-        return "" if os.access(program, os.R_OK) else "Permission denied"
+        if not stat.S_ISREG(program.stat().st_mode):  # a FIFO's first bytes may never come
+            return "" if os.access(program, os.R_OK) else "Permission denied"
+        with program.open("rb") as file:
+            return COMPILED if file.read(len(ELF)) == ELF else ""
     except OSError as error:
         return str(error.strerror)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cifar10_data import NAMES, DataError, load_records, record_file
 from confusion_matrix import as_text, confusion_matrix, draw
+from flag_types import local_folder
 from saved_model import latest, predict, predict_at
 
 
@@ -26,12 +27,33 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add, environ = parser.add_argument, os.environ
-    add("--data-dir", "--data_dir", default="~/data/cifar10", help="folder of eval.tfrecords")
-    add("--eval", default=environ.get("SM_CHANNEL_EVAL"), help="another, if it lies elsewhere")
+    add(
+        "--data-dir",
+        "--data_dir",
+        type=local_folder,
+        default="~/data/cifar10",
+        help="folder of eval.tfrecords",
+    )
+    add(
+        "--eval",
+        type=local_folder,
+        default=environ.get("SM_CHANNEL_EVAL"),
+        help="another, if it lies elsewhere",
+    )
     model_dir = environ.get("SM_MODEL_DIR", "~/models/cifar10")
-    add("--model-dir", "--model_dir", default=model_dir, help="folder of the model")
+    add(
+        "--model-dir",
+        "--model_dir",
+        type=local_folder,
+        default=model_dir,
+        help="folder of the model",
+    )
     add("--endpoint", metavar="URL", help="ask this server (http://HOST:PORT/v1/models/NAME)")
-    add("--picture", help="file of the picture; left out: MODEL_DIR/confusion_matrix.png")
+    add(
+        "--picture",
+        type=local_folder,
+        help="file of the picture; left out: MODEL_DIR/confusion_matrix.png",
+    )
     return parser.parse_args(argv)
 
 

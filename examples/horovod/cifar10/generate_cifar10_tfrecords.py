@@ -20,6 +20,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 
 from cifar10_data import DataError, read_archive, record_file
+from flag_types import local_folder
 
 ARCHIVE = "cifar-10-python.tar.gz"
 URL = f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}"
@@ -34,8 +35,18 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--data-dir", "--data_dir", default="~/data/cifar10", help="folder for all of it")
-    add("--archive", help="the .tar.gz, or the folder it unpacks to, if it lies elsewhere")
+    add(
+        "--data-dir",
+        "--data_dir",
+        type=local_folder,
+        default="~/data/cifar10",
+        help="folder for all of it",
+    )
+    add(
+        "--archive",
+        type=local_folder,
+        help="the .tar.gz, or the folder it unpacks to, if it lies elsewhere",
+    )
     add("--url", default=URL, help="where the .tar.gz is downloaded from")
     add("--md5", default=MD5, help="of the .tar.gz there")
     return parser.parse_args(argv)

@@ -56,10 +56,20 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     environ = os.environ
     add = partial(add_flag, parser)
-    add("--data-dir", default="~/data/cifar10", help="folder of the three TFRecord files")
+    add(
+        "--data-dir",
+        type=local_folder,
+        default="~/data/cifar10",
+        help="folder of the three TFRecord files",
+    )
     for subset, images in IMAGES.items():
         folder = environ.get(f"SM_CHANNEL_{subset.upper()}")
-        add(f"--{subset}", default=folder, help=f"another folder for {subset}.tfrecords")
+        add(
+            f"--{subset}",
+            type=local_folder,
+            default=folder,
+            help=f"another folder for {subset}.tfrecords",
+        )
         add(f"--{subset}-images", type=positive(int), default=images, help="in Pipe Mode")
     add(
         "--model-dir",

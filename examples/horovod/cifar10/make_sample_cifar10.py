@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from cifar10_data import NAMES, SIDE
+from flag_types import local_folder
 
 FOLDER = "cifar-10-batches-py"
 COLOURS = ((160, 0, 0), (0, 160, 0), (0, 0, 160), (160, 160, 0), (0, 160, 160))
@@ -73,7 +74,13 @@ def main(argv: list[str] | None = None) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--data-dir", "--data_dir", default="~/data/cifar10", help="folder for the archive")
+    add(
+        "--data-dir",
+        "--data_dir",
+        type=local_folder,
+        default="~/data/cifar10",
+        help="folder for the archive",
+    )
     add("--images", type=int, default=1000, help="in each of the six batches")
     add("--seed", type=int, default=0, help="of all that is random")
     args = parser.parse_args(argv)

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from confusion_matrix import as_text, confusion_matrix, draw
+from flag_types import local_folder
 from mnist_data import CLASSES, DataError, load
 from saved_model import latest, predict
 
@@ -23,11 +24,26 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add, environ = parser.add_argument, os.environ
-    add("--data-dir", "--data_dir", default="~/data/mnist", help="folder of the test images")
-    add("--test", default=environ.get("SM_CHANNEL_TEST"), help="another, if they lie elsewhere")
+    add(
+        "--data-dir",
+        "--data_dir",
+        type=local_folder,
+        default="~/data/mnist",
+        help="folder of the test images",
+    )
+    add(
+        "--test",
+        type=local_folder,
+        default=environ.get("SM_CHANNEL_TEST"),
+        help="another, if they lie elsewhere",
+    )
     model_dir = environ.get("SM_MODEL_DIR", "~/models/mnist")
-    add("--model-dir", "--model_dir", default=model_dir, help="of the model")
-    add("--picture", help="file of the picture; left out: MODEL_DIR/confusion_matrix.png")
+    add("--model-dir", "--model_dir", type=local_folder, default=model_dir, help="of the model")
+    add(
+        "--picture",
+        type=local_folder,
+        help="file of the picture; left out: MODEL_DIR/confusion_matrix.png",
+    )
     return parser.parse_args(argv)
 
 

@@ -25,9 +25,9 @@ def positive(kind: type) -> Any:
 
 
 def local_folder(text: str) -> str:
-    """Return the path. As an argparse type, it refuses a URL: models are not saved to URLs."""
+    """Return the path. As an argparse type, it refuses a URL, of which Path would make a folder."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
-            f"{text} is no folder: save into one, and copy it there afterwards (aws s3 sync)"
+            f"{text} is no path of this machine: copy from or to it with aws s3 sync"
         )
     return text

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flag_types import local_folder
 
 # Each digit as seven rows of five pixels.
 GLYPHS = (
@@ -67,7 +68,13 @@ def main(argv: list[str] | None = None) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--data-dir", "--data_dir", default="~/data/mnist", help="folder for the files")
+    add(
+        "--data-dir",
+        "--data_dir",
+        type=local_folder,
+        default="~/data/mnist",
+        help="folder for the files",
+    )
     add("--images", type=int, default=6000, help="for training")
     add("--test-images", "--test_images", type=int, default=1000, help="for testing")
     add("--idx", action="store_true", help="IDX files, not train.npz and test.npz")

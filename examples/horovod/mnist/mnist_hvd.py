@@ -48,9 +48,24 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     environ = os.environ
     add = partial(add_flag, parser)
-    add("--data_dir", default="~/data/mnist", help="folder of the training and test images")
-    add("--train", default=environ.get("SM_CHANNEL_TRAIN"), help="another for training images")
-    add("--test", default=environ.get("SM_CHANNEL_TEST"), help="another for test images")
+    add(
+        "--data_dir",
+        type=local_folder,
+        default="~/data/mnist",
+        help="folder of the training and test images",
+    )
+    add(
+        "--train",
+        type=local_folder,
+        default=environ.get("SM_CHANNEL_TRAIN"),
+        help="another for training images",
+    )
+    add(
+        "--test",
+        type=local_folder,
+        default=environ.get("SM_CHANNEL_TEST"),
+        help="another for test images",
+    )
     add(
         "--model_dir",
         type=local_folder,

@@ -185,6 +185,15 @@ def positive(text: str) -> int:
     return value
 
 
+def local_folder(text: str) -> Path:
+    """Return the path, with ~ expanded. A URL is refused, of which Path would make a folder."""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(
+            f"{text} is no path of this machine: copy from or to it with aws s3 sync"
+        )
+    return Path(text).expanduser()
+
+
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=(__doc__ or "").partition("\n\n")[0],
@@ -204,8 +213,14 @@ def parse_args() -> argparse.Namespace:
     add("--lr", type=float, default=0.002, help="learning rate")
     add("--seed", type=int, default=0, help="of the images and the weights")
     models = environ.get("SM_MODEL_DIR", "~/models/detection")
-    add("--model_dir", default=models, help="folder for the weights, detection.pt")
-    add("--output_data_dir", default=environ.get("SM_OUTPUT_DATA_DIR"), help="for metrics.jsonl")
+    add(
+        "--model_dir",
+        type=local_folder,
+        default=models,
+        help="folder for the weights, detection.pt",
+    )
+    output = environ.get("SM_OUTPUT_DATA_DIR")
+    add("--output_data_dir", type=local_folder, default=output, help="for metrics.jsonl")
     return parser.parse_args()
 
 
@@ -278,12 +293,12 @@ def epoch_line(values: dict[str, Any], epochs: int) -> str:
 
 def keep(model: nn.Module, history: list[dict[str, Any]], args: argparse.Namespace) -> None:
     """Save the weights, and with --output_data_dir a JSON line for each epoch."""
-    folder = Path(args.model_dir).expanduser()
+    folder = args.model_dir
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(model.state_dict(), folder / "detection.pt")
     print(f"the same weights on all ranks; saved in {folder / 'detection.pt'}")
     if args.output_data_dir:
-        output = Path(args.output_data_dir, "metrics.jsonl")
+        output = args.output_data_dir / "metrics.jsonl"
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text("".join(json.dumps(each) + "\n" for each in history))
 

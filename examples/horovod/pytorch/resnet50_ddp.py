@@ -557,13 +557,26 @@ def positive(text: str) -> int:
     return value
 
 
+def local_folder(text: str) -> str:
+    """Return the path, with ~ expanded. A URL is refused, of which Path would make a folder."""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(
+            f"{text} is no path of this machine: copy from or to it with aws s3 sync"
+        )
+    return str(Path(text).expanduser())
+
+
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=(__doc__ or "").partition("\n")[0], allow_abbrev=False
     )
     add = parser.add_argument
     add("-m", "--model", choices=sorted(STAGES), default="resnet50")
-    add("--data_dir", help="folder with train-* files; left out: noise, which measures speed")
+    add(
+        "--data_dir",
+        type=local_folder,
+        help="folder with train-* files; left out: noise, which measures speed",
+    )
     text = "images of each rank in a step; left out: 256, on GPUs of less than 16 GB 128, on CPUs 8"
     add("-b", "--batch_size", type=positive, help=text)
     add("--num_batches", type=positive, default=100, help="steps to train for (100)")
@@ -580,11 +593,13 @@ def parse_args() -> argparse.Namespace:
     add("--wdecay", type=float, default=1e-4, help="weight decay, not of batch norms (0.0001)")
     add("--seed", type=int, default=0, help="of weights, crops and the images' order (0)")
     add("--display_every", type=positive, default=20, help="steps between two rows (20)")
-    add("--log_dir", default="resnet50_ddp", help="folder of metrics.jsonl and checkpoint.pt")
-    args = parser.parse_args()
-    args.log_dir = str(Path(args.log_dir).expanduser())
-    args.data_dir = args.data_dir and str(Path(args.data_dir).expanduser())
-    return args
+    add(
+        "--log_dir",
+        type=local_folder,
+        default="resnet50_ddp",
+        help="folder of metrics.jsonl and checkpoint.pt",
+    )
+    return parser.parse_args()
 
 
 def main() -> None:

@@ -61,6 +61,13 @@ def check(args: argparse.Namespace) -> None:
     decay_steps_and_rates(args, 1, 1.0)
     if args.trace_steps and args.num_batches and not args.num_epochs:
         check_trace(args, args.num_batches)
+    for name in ("log_dir", "trace_dir"):
+        folder = getattr(args, name) or ""
+        if "://" in folder:  # Path would make a folder named `s3:`
+            raise ValueError(
+                f"--{name} is a folder of the nodes, not {folder}: train into one, and copy it "
+                "there with aws s3 sync"
+            )
     args.log_dir = str(Path(args.log_dir).expanduser())
     if args.data_dir and "://" not in args.data_dir:
         args.data_dir = str(Path(args.data_dir).expanduser())

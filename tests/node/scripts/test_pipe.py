@@ -197,6 +197,11 @@ def test_a_listing_of_many_pages(monkeypatch):
         channel.update(pipe.list_channel(channel))
         assert [one[0] for one in channel["objects"]] == keys
         assert told(channel) == b"".join(b"%d" % n for n in range(20))
+        # As copy does, and so a channel of files: the object of that very name alone.
+        server.client.put_object(Bucket=name, Key="train", Body=b"alone")
+        assert [one[0] for one in pipe.list_channel(channel)["objects"]] == ["train"]
+        below = {**channel, "source": f"s3://{name}/train/"}
+        assert [one[0] for one in pipe.list_channel(below)["objects"]] == keys
         with pytest.raises(NotStreamed, match="no such bucket"):
             ObjectReader({"source": "s3://none-of-ours/x"}).list_all()
 
