@@ -35,11 +35,11 @@ from clusterctl.jobs.plan import (
     is_on_nodes,
 )
 from clusterctl.node.facts.training import COMPILED, ELF
-from clusterctl.node.jobs.folder import LIST_SHIPPED, START_DAEMON_PATH
+from clusterctl.node.jobs.folder import LIST_SHIPPED, SCRIPT_FOLDERS, START_DAEMON_PATH
 from clusterctl.node.jobs.unpack import DeployedFiles, ShippedFile
 from clusterctl.node.packer import program_of
 from clusterctl.node.record import to_json
-from clusterctl.node.scripts.contract import CONTRACT, FOLDERS
+from clusterctl.node.scripts.contract import CONTRACT
 from clusterctl.transport.call import record_in
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.dial import Target
@@ -404,7 +404,7 @@ def _channel_links(place: str, channels: Mapping[str, str]) -> str:
     The links are in the job's folder, as SageMaker's /opt/ml/input/data has the channels. A folder
     that is missing is an error.
     """
-    script = f" && cd {place} && mkdir -p {' '.join(FOLDERS)}"
+    script = f" && cd {place} && mkdir -p {' '.join(SCRIPT_FOLDERS)}"
     for name, source in channels.items():
         path = '"$HOME"' + shlex.quote(source[1:]) if source[0] == "~" else shlex.quote(source)
         absent = shlex.quote(_absent(name, source))

@@ -36,6 +36,9 @@ OWN_OPTIONS = {
     **dict.fromkeys(("np", "n", "c"), "GPUS is the number of ranks"),
     **dict.fromkeys(("host", "H", "hostfile", "machinefile"), "the ranks run on the cluster"),
     "x": "variables are given with -x",
+    **dict.fromkeys(
+        ("wdir", "wd"), "`fetch` copies what is in the job's own folder, or in --output"
+    ),
 }
 # Options of mpirun that change the format or the place of its output.
 OUTPUT_OPTIONS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import tarfile
 import tempfile
@@ -162,7 +163,7 @@ def fetch(
     paths = (f"{one.found.path}/{name}" for one in outputs for name in one.found.names)
     is_record = scope is Scope.RECORD
     is_empty = not (is_record or any(path.startswith(f"{named}/") for path in paths))
-    lost = () if is_record else _lost(access.cluster, job)
+    lost = () if is_record else gone_hosts(access.cluster, job)
     files = sum(one.found.files for one in outputs)
     return Fetched(files, size, fetching.gone, named * is_empty, lost, fetching.names)
 
@@ -218,13 +219,14 @@ def _begin(
     return _Fetching(parts, is_again, gone, tuple(sorted({*fetched, *kept, RECORD})))
 
 
-def _lost(cluster: Cluster, job: JobRecord) -> tuple[str, ...]:
-    """Return the hosts with ranks of a user's program that are no nodes any more, or others'
-    machines have their names now. The trainer writes on the head node."""
-    there = {(node.name, node.private_ip) for node in cluster.nodes}
-    ran = {(str(node["name"]), str(node["address"])) for node in job.spec.nodes}
+def gone_hosts(cluster: Cluster, job: JobRecord) -> tuple[str, ...]:
+    """Return the hosts with ranks of a user's program whose machines are not in the cluster any
+    more; another may have such a host's name and address now. The trainer writes on the head
+    node."""
+    there = {node.instance_id for node in cluster.nodes}
     is_program = job.spec.is_training and not job.spec.log_dir
-    return tuple(sorted(name for name, _ in ran - there)) if is_program else ()
+    gone = (str(node["name"]) for node in job.spec.nodes if node["instance_id"] not in there)
+    return tuple(sorted(gone)) if is_program else ()
 
 
 def _note(access: Access, job_id: str, place: Path, whole: Sequence[Output]) -> None:
@@ -286,7 +288,7 @@ def _outputs(access: Access, job: JobRecord, problems: list[ClusterctlError]) ->
     trees: tuple[OutputFolder, ...] = ()
     try:
         if job.spec.model_dir is not None and not job.is_active:
-            _collect(access, job.job_id)
+            _collect(access, job)
     except CommandFailed as error:  # then each node still has its part
         problems.append(error)
     try:
@@ -462,11 +464,12 @@ def _unpack(access: Access, job_id: str, folder: Path) -> None:
                         shutil.copyfileobj(content, file)
 
 
-def _collect(access: Access, job_id: str) -> None:
+def _collect(access: Access, job: JobRecord) -> None:
     """Collect a script-mode job's model on the head node if the job's end did not: the job was
     cancelled, or the disk was full. Raise CommandFailed."""
-    folder = f'"$HOME"/.clusterctl/jobs/{job_id}'
-    command = f"[ -e {folder}/manifest.json ] || exec python3 -ISu {folder}/collect.py {folder}"
+    folder = f'"$HOME"/.clusterctl/jobs/{job.job_id}'
+    program = f"{folder}/collect.py {folder} fetch {shlex.join(gone_hosts(access.cluster, job))}"
+    command = f"[ -e {folder}/manifest.json ] || exec python3 -ISu {program}"
     result = access.connections.run(access.head, command)
     if not result.ok:
         raise CommandFailed(result.host, last_line(result.stderr))

@@ -131,6 +131,7 @@ NO_FAILURES = (
     "clusterctl: all of it is at s3://b/x",
     "EC2 had given notice for demo-1: stop at 12:00",
     "ended 2 processes that the job had left on demo-1",
+    "the job's program was copied to demo-1, which lacked it",
     "+ python train.py",
     "draft: it is run by another process",  # before there is a log
 )

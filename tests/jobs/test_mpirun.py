@@ -295,7 +295,9 @@ def test_no_variable(text):
         parse_variable(text, {"HERE": "1"})
 
 
-@pytest.mark.parametrize("text", ["true", "'a", "-np 4", "--hostfile=x", "-H a", "-x A=1", "-n 3"])
+@pytest.mark.parametrize(
+    "text", ["true", "'a", "-np 4", "--hostfile=x", "-H a", "-x A=1", "-n 3", "--wdir /x", "-wd=/x"]
+)
 def test_no_option_for_mpirun(text):
     with pytest.raises(UsageError):
         mpirun_arguments([text])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobStatus
 from clusterctl.node.jobs.written import FILES, OutputFiles
-from clusterctl.operations.fetch import Output, plan_parts
+from clusterctl.operations.fetch import Output, gone_hosts, plan_parts
 from clusterctl.transport.dial import Target
+from tests.operations.clusters import cluster, node
 
 PLACE = Path("/place")
 HOSTS = ("demo-0", "demo-1", "demo-2")
@@ -88,3 +91,20 @@ def test_a_number_is_added_where_the_nodes_name_is_taken_too():
     second = output("log-1", "", ["a"])
     parts = plan_parts(PLACE, ["log-0", "log-1"], "log-0", ["log-0", "log-1"], [second])
     assert [str(part.place) for part in parts] == ["/place/log-1.2"]
+
+
+@pytest.mark.parametrize(
+    ("more", "gone"),
+    [
+        ({}, ("demo-1", "demo-2")),
+        ({"log_dir": "runs"}, ()),  # the trainer's, which writes on the head node
+        ({"claims": ("copy",)}, ()),
+    ],
+)
+def test_another_machine_of_the_same_name_and_address_has_not_what_the_ranks_wrote(more, gone):
+    ran = tuple(
+        {"name": f"demo-{at}", "address": f"10.0.0.{at}", "instance_id": f"i-{at}"}
+        for at in range(3)
+    )
+    there = cluster(node(0), node(1, instance_id="i-9", private_ip="10.0.0.1"))
+    assert gone_hosts(there, JobRecord(JobSpec("j", nodes=ran, **more), JobStatus())) == gone

@@ -146,9 +146,10 @@ def test_what_goes_with_a_node_is_named_before_it_goes(quiet, tmp_path, monkeypa
     status, _, err = quiet.ctl("clean-logs", "--jobs")
     question = "Remove what 1 job wrote and was not fetched?"
     assert (status, f"pair-[0-1]: job {job}" in err, question in err) == (2, True, True), err
-    # Another machine has the node's name now.
-    address = quiet.on(1, "hostname -I").split()[0]
-    quiet.on(0, f'sed -i \'s/"{address}"/"198.51.100.9"/\' .clusterctl/jobs/{job}/spec.json')
+    # Another machine has the node's name and address now.
+    with quiet.access() as access:
+        machine = access.cluster.nodes[1].instance_id
+    quiet.on(0, f"sed -i s/{machine}/i-09876543/ .clusterctl/jobs/{job}/spec.json")
     status, _, err = quiet.ctl("fetch", job, str(tmp_path / "home"))
     assert (status, "ranks ran on pair-1, which the cluster no longer has" in err) == (0, True), err
     assert (tmp_path / "home" / "best-0.ckpt").exists()

@@ -73,6 +73,10 @@ RUNNER_FILE = "runner.py"
 # Files and folders of a script-mode program (node/scripts/collect.py).
 MANIFEST = "manifest.json"
 COLLECTED = ("model", "output", "conflicts")
+# Those that it has on every node at the start, below the job's there, as in SageMaker's /opt/ml.
+SCRIPT_FOLDERS = (
+    *("code", "input/config", "input/data", "model", "output/data", "output/intermediate"),
+)
 CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
 RESERVED_BYTES = 64 << 10  # of events.jsonl
 END_BYTES = 4 << 10  # of these, only `ended` may use the last ones

@@ -1,5 +1,6 @@
-"""After a job's command line has failed: stops what the job left running on any node, and decides
-whether the job is started again. It runs on the head node, in a process of the job's runner.
+"""Before an attempt of a job: gives its program to the nodes that lack it. After one has failed:
+stops what the job left running on any node, and decides whether the job is started again. It runs
+on the head node, in a process of the job's runner.
 
 A job is started again only if it lost a node, at most `retries` times: as soon as all its nodes
 answer, or on fewer nodes once enough of them have answered for a minute. Nodes in quarantine are
@@ -8,7 +9,8 @@ not in the hosts file. Each failure is recorded as an AttemptData (spec.py).
 
 from __future__ import annotations
 
-import io
+import contextlib
+import os
 import re
 import shlex
 import subprocess
@@ -19,13 +21,21 @@ from pathlib import Path
 from clusterctl.node.framed import FramedCommand
 from clusterctl.node.guard.clock import GuardFiles
 from clusterctl.node.jobs import processes
-from clusterctl.node.jobs.folder import CODE, JOBS, LIST_SHIPPED, RUNNER_FILE, JobFolder, value_in
+from clusterctl.node.jobs.folder import (
+    CODE,
+    JOBS,
+    LIST_SHIPPED,
+    RUNNER_FILE,
+    SCRIPT_FOLDERS,
+    JobFolder,
+    value_in,
+)
 from clusterctl.node.jobs.spec import JobSpec
 from clusterctl.node.untrusted import text_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
@@ -41,6 +51,12 @@ POLL_S = 5.0
 AT_ONCE = 64
 # How EC2 writes the time of a notice. Such texts are in the order of their times.
 NOTICE_TIME = "%Y-%m-%dT%H:%M:%SZ"
+# mpirun of Open MPI 5 ends with it, and prints nothing, if a node lacks the folder of --wdir.
+NO_FOLDER = 181
+# Prints the folder of a job's program if it is not on the node, and of a script-mode program, whose
+# channels are next to it, those that are links to folders of the node that are not there.
+LACKED = """[ -d "$1" ] || echo "$1"
+for one in "$1"/../input/data/*; do [ ! -L "$one" ] || [ -e "$one" ] || readlink "$one"; done"""
 
 
 @dataclass(frozen=True)
@@ -75,7 +91,8 @@ def end_here(job_id: str) -> None:
 
 def recover(folder: Path, spec: JobSpec, attempt: FailedAttempt) -> dict[str, Any]:
     """Stop what is left of the job. Return {"attempt": the description of the failure, "again":
-    {"argv", "ranks", "hosts"} of the next attempt, or None}."""
+    {"argv", "ranks", "hosts"} of the next attempt, or None, "cause": what is known of why there is
+    none}."""
     known = {node["name"]: node for node in spec.nodes}
     nodes = [known.get(host, {"name": host, "address": host}) for host in attempt.hosts or known]
     silent, rebooted, killed = sweep(spec.job_id, nodes, attempt.began_at)
@@ -97,17 +114,22 @@ def recover(folder: Path, spec: JobSpec, attempt: FailedAttempt) -> dict[str, An
         say(f"the job lost {where}")
     for name, notice in noticed.items():
         say(f"EC2 had given notice for {name}: {notice['action']} at {notice['time']}")
-    again, why = None, ""
+    again, why, cause = None, "", ""
+    if attempt.exit_status == NO_FOLDER and (cause := lacks(spec, lacked(spec, nodes[1:]))):
+        say(cause)
     if spec.retries:
         if not lost:
-            why = "not started again: no node was lost, the failure is the job's own"
+            why = "not started again: no node was lost"
+            why += "" if cause else ", the failure is the job's own"
         elif attempt.earlier >= spec.retries:
             why = f"not started again: it was {attempt.earlier} times, by --retries"
         else:
-            again, why = wait_for_nodes(spec, list(spec.nodes), folder)
+            again, why = wait_for_nodes(spec, folder)
+            cause = "" if again else why
     if why:
         say(why)
-    return {"attempt": {**described, "retried": bool(again), "message": why}, "again": again}
+    attempt_data = {**described, "retried": bool(again), "message": why or cause}
+    return {"attempt": attempt_data, "again": again, "cause": cause}
 
 
 def say(text: str) -> None:
@@ -200,21 +222,28 @@ def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes) -> list[str 
         return list(pool.map(one, nodes))
 
 
-def wait_for_nodes(
-    spec: JobSpec, nodes: list[dict[str, Any]], folder: Path
-) -> tuple[dict[str, Any] | None, str]:
-    """Wait until enough nodes answer. Return the next attempt, None if they were not back in time,
-    and a message for the log. The hosts file is read at each poll: `up` may add nodes meanwhile.
-    """
-    names = {node["address"]: node["name"] for node in nodes}
-    head = nodes[0]["address"] if nodes else ""
+def first_attempt(spec: JobSpec) -> dict[str, Any]:
+    """Give a job whose turn in the queue has come what its nodes lack. Return {"hosts": their
+    names, "cause": why it cannot start there, empty if it can}."""
+    slots = read_hosts(Path(spec.workdir, "hosts"))
+    used = used_by(spec, places_on(spec, slots, {*slots}), spec.ranks)
+    nodes = named(spec, used)
+    cause = unknown_hosts(spec, slots) or provide(spec, nodes[1:])
+    return {"hosts": [node["name"] for node in nodes] or [*spec.hosts], "cause": cause}
+
+
+def wait_for_nodes(spec: JobSpec, folder: Path) -> tuple[dict[str, Any] | None, str]:
+    """Wait until enough nodes answer, and give them what they lack. Return the next attempt, None
+    if there can be none, and a message for the log. The hosts file is read at each poll: `up` may
+    add nodes meanwhile."""
+    head = spec.nodes[0]["address"] if spec.nodes else ""
     deadline = time.monotonic() + WAIT_S
     enough_since = None
     while True:
         hosts = read_hosts(Path(spec.workdir, "hosts"))
-        others = [
-            {"address": host, "name": names.get(host, host)} for host in hosts if host != head
-        ]
+        if cause := unknown_hosts(spec, hosts):
+            return None, f"not started again: {cause}"
+        others = named(spec, [host for host in hosts if host != head])
         # A node that was silent during the first sweep may still have ranks.
         responses = end_on(others, spec.job_id)
         up = {head} | {one["address"] for one, text in zip(others, responses) if text is not None}
@@ -230,43 +259,149 @@ def wait_for_nodes(
                 f"{sum(places.values())} of at least {spec.min_ranks} ranks"
             )
         time.sleep(POLL_S)
-    used, left = {}, ranks
-    for host, most in places.items():  # mpirun fills them in this order
-        if left > 0 or spec.maps_ranks:
-            used[host] = most
-            left -= most
-    give_code(spec, [node for node in others if node["address"] in used])
-    called = [names.get(host, host) for host in used]
+    used = used_by(spec, places, ranks)
+    if cause := provide(spec, [node for node in others if node["address"] in used]):
+        return None, f"not started again: {cause}"
+    called = [node["name"] for node in named(spec, used)]
     again = {"argv": retry_command(spec, ranks, folder, used), "ranks": ranks, "hosts": called}
     plural = "" if ranks == 1 else "s"
     return again, f"starting again with {ranks} rank{plural} on {', '.join(called)}"
 
 
-def give_code(spec: JobSpec, nodes: list[dict[str, Any]]) -> None:
-    """Copy the program that was shipped with the job to those nodes that lack it: new instances."""
-    code = CODE / spec.job_id
-    files = (spec.code or {}).get("files", [])
-    # A script-mode program has another layout, and its data are not on a new instance either.
-    if not files or (code / "contract.json").exists():
-        return
-    import tarfile
+def named(spec: JobSpec, addresses: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the names and addresses of nodes. That of a node that the job did not begin on is its
+    address."""
+    names = {node["address"]: node["name"] for node in spec.nodes}
+    return [{"name": names.get(one, one), "address": one} for one in addresses]
 
-    content = io.BytesIO()
-    try:
-        with tarfile.open(fileobj=content, mode="w:gz") as archive:
-            for name in files:
-                archive.add(code / name, name, recursive=False)
-    except OSError as error:
-        say(f"the job's program could not be packed for new nodes: {error}")
-        return
+
+def used_by(spec: JobSpec, places: dict[str, int], ranks: int) -> dict[str, int]:
+    """Return those of the places that mpirun uses for so many ranks: it fills them in this
+    order."""
+    used, left = {}, ranks
+    for host, most in places.items():
+        if left > 0 or spec.maps_ranks:
+            used[host] = most
+            left -= most
+    return used
+
+
+def unknown_hosts(spec: JobSpec, hosts: dict[str, int]) -> str:
+    """Return why a script-mode program cannot run on these hosts of the cluster: it gets the
+    addresses of its nodes only once. Empty if it can, and for any other job."""
+    if spec.model_dir is None or not hosts:
+        return ""
+    gone = [
+        f"{one['name']} ({one['address']})" for one in spec.nodes if one["address"] not in hosts
+    ]
+    if not gone:
+        return ""
+    return (
+        f"{', '.join(gone)} is no longer in the hosts file, and a script-mode program knows only "
+        "the addresses that it was submitted with: submit it again with `clusterctl train`"
+    )
+
+
+def provide(spec: JobSpec, nodes: list[dict[str, Any]]) -> str:
+    """Give the program that was shipped with the job, with the channels that were, to those nodes
+    that lack it: new machines. Return what a node lacks then, as a sentence; empty if none lacks
+    anything that it is known to need, or the node does not answer."""
+    lacking = lacked(spec, nodes)
+    new = [node for node in nodes if program_folder(spec) in lacking.get(node["name"], ())]
+    if not new:
+        return lacks(spec, lacking)
+    problem = give_program(spec, new)
+    lacking = lacked(spec, nodes)
+    whole = {name for name, folders in lacking.items() if program_folder(spec) not in folders}
+    given = [node["name"] for node in new if node["name"] in whole]
+    if given:
+        say(f"the job's program was copied to {', '.join(given)}, which lacked it")
+    return lacks(spec, lacking, problem)
+
+
+def program_folder(spec: JobSpec) -> str:
+    """Return the folder of the program that was shipped with the job, below the home folder."""
+    return f".clusterctl/code/{spec.job_id}" + ("" if spec.model_dir is None else "/code")
+
+
+def lacked(spec: JobSpec, nodes: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """Return the folders that each node that answers lacks of those that the job needs on it, by
+    the node's name."""
+    if not (spec.code and nodes):
+        return {}
+    outputs = ask(nodes, ["sh", "-c", LACKED, "sh", program_folder(spec)], b"")
+    answers = zip(nodes, outputs)
+    return {node["name"]: text.splitlines() for node, text in answers if text is not None}
+
+
+def lacks(spec: JobSpec, lacking: dict[str, list[str]], problem: str = "") -> str:
+    """Return what nodes lack, and what to do, as a sentence; empty if they lack nothing. `problem`
+    is why they could not be given the program."""
+    program = program_folder(spec)
+    parts = []
+    for name, folders in lacking.items():
+        shown = (f"~/{one}, the job's program" if one == program else one for one in folders)
+        if folders:
+            parts.append(f"{name} lacks {' and '.join(shown)}")
+    if not parts:
+        return ""
+    if any(program in folders for folders in lacking.values()):
+        what = problem or "submit the job again with `clusterctl train`"
+    else:
+        what = "copy it there (`clusterctl copy`), then submit the job again"
+    return f"{'; '.join(parts)}: {what}"
+
+
+def give_program(spec: JobSpec, nodes: list[dict[str, Any]]) -> str:
+    """Copy the program from the head node, in script mode with the channels that were copied there,
+    to nodes that lack it. Return why not all have it; empty if all do."""
+    code, in_script_mode = CODE / spec.job_id, spec.model_dir is not None
+    below = "./code/" if in_script_mode else "./"
+    names = [below + name for name in (spec.code or {}).get("files", ())]
+    if gone := next((name for name in names if not os.path.lexists(code / name)), ""):
+        return f"it cannot be copied from the head node, where {code / gone} is missing"
+    if in_script_mode:  # with what starts the ranks, the contract, and the channels
+        folders = (code / "input" / name for name in ("data", "streamed"))
+        own = [*(one for one in code.glob("[!.]*") if one.is_file()), *filter(Path.is_dir, folders)]
+        names += [f"./{path.relative_to(code)}" for path in own]
     place = f".clusterctl/code/{spec.job_id}"
-    unpack = f"mkdir -p {place}.new && tar -xzf - -C {place}.new"
-    unpack += f" && (cd {place}.new && {LIST_SHIPPED}) && mv {place}.new {place}"
-    script = f"umask 077; [ -e {place} ] || {{ {unpack}; }}"
-    answers = ask(nodes, ["sh", "-c", script], content.getvalue())
-    lacking = [node["name"] for node, response in zip(nodes, answers) if response is None]
-    if lacking:
-        say(f"the job's program could not be put on {', '.join(lacking)}: is its disk full?")
+    new = f"{place}.new"
+    script = f"umask 077; rm -rf {new} && mkdir -p {new} && tar -xf - -C {new} && cd {new} && "
+    script += f"{LIST_SHIPPED} && mkdir -p {' '.join(SCRIPT_FOLDERS) if in_script_mode else '.'}"
+
+    def one(node: dict[str, Any]) -> str:
+        frame = FramedCommand(shlex.join(["sh", "-c", script]))
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        line = [*SSH, node["address"], frame.line]
+        with subprocess.Popen(line, stdin=pipe, stdout=pipe, stderr=null) as receiver:
+            assert receiver.stdin
+            with contextlib.suppress(BrokenPipeError):
+                receiver.stdin.write(frame.stdin)
+                receiver.stdin.flush()
+            # Without a limit: channels may be large, and ssh ends if the node falls silent.
+            packed = subprocess.run(
+                ["tar", "-C", code, "-cf", "-", "--null", "-T", "-"],
+                input=b"\0".join(map(os.fsencode, names)),
+                stdout=receiver.stdin,
+                stderr=pipe,
+                check=False,
+            )
+            output, _ = receiver.communicate()
+        frame.take("stdout", output)
+        if packed.stderr:
+            reason = packed.stderr.decode(errors="replace").partition("\n")[0]
+            return f"it cannot be copied from the head node: {reason}"
+        if packed.returncode or frame.status != 0:
+            return "it could not be copied there from the head node (is the disk full?)"
+        return ""
+
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        problems = list(pool.map(one, nodes))
+    # A folder that has its name is whole.
+    ask([node for node, why in zip(nodes, problems) if not why], ["mv", "-T", new, place], b"")
+    return next(filter(None, problems), "")
 
 
 def read_hosts(path: Path) -> dict[str, int]:

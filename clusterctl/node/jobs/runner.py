@@ -50,6 +50,7 @@ SSH_ENDED = re.compile(LOST_SSH.encode())
 SSH_LOST = re.compile(rb"Timeout, server \S+ not responding|client_loop: send disconnect")
 NODE_LOST = 255  # the exit status of a job that lost a node
 FAILED_RUNNER = 70
+NOT_STARTED = 1  # of a queued job whose nodes lack what it needs
 KILL_AFTER_S = 5.0  # after the grace: the supervisor has ended all by then
 HEARTBEAT_EVERY_S = 1.0
 POLL_S = 0.05
@@ -72,7 +73,8 @@ def name_of_signal(code: int) -> str:
 
 class Runner:
     """The run of one job. `stop` is the number of the signal that has requested its end,
-    `last_code` the exit status of the last command."""
+    `last_code` the exit status of the last command. `was_queued`: other jobs ran since the
+    submission."""
 
     def __init__(self, folder: JobFolder, private: dict[str, str]) -> None:
         self.folder, self.spec = folder, folder.spec()
@@ -80,6 +82,7 @@ class Runner:
         self.private = private
         self.codes: dict[int, int] = {}  # of ended children
         self.stop = self.last_code = 0
+        self.was_queued = False
         self.reported: set[int] = set()  # processes that cannot be ended, by the log
         self.heartbeat_at = 0.0
         self.forget_clock()
@@ -153,7 +156,9 @@ class Runner:
     def wait_for_turn(self) -> None:
         """Wait for the jobs before this one. One without a runner is ended here, with its
         processes."""
-        for name in self.folder.status().waits_for:
+        waits_for = self.folder.status().waits_for
+        self.was_queued = bool(waits_for)
+        for name in waits_for:
             before = JobFolder(self.folder.path.parent / name)
             while before.is_held():
                 self.check_stop()
@@ -181,7 +186,15 @@ class Runner:
         spec = self.spec
         argv, ranks, hosts = [*spec.argv], spec.ranks, [*spec.hosts]
         began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
-        failures = 0
+        failures, cause = 0, ""
+        if self.was_queued and spec.is_training and spec.nodes:
+            # Since its submission nodes may have been replaced.
+            first = self.aside(lambda: recovery.first_attempt(spec)) or {"hosts": hosts}
+            self.check_stop()
+            hosts = first["hosts"]
+            if cause := first.get("cause", ""):
+                self.say(f"clusterctl: not started: {cause}")
+                return NOT_STARTED, f"not started: {cause}"
         while True:
             known = {node.get("name"): node.get("hourly_usd") for node in spec.nodes}
             prices: list[Any] = [known.get(host) for host in hosts]
@@ -195,28 +208,27 @@ class Runner:
                 break
             has_lost = self.daemon_lost or self.ssh_lost
             failed = (code, ranks, began_at, has_lost, failures, tuple(hosts))
-            again = self.recover(recovery.FailedAttempt(*failed))
+            again, cause = self.recover(recovery.FailedAttempt(*failed))
             if not again:
                 break
             argv, ranks, hosts = (again[name] for name in ("argv", "ranks", "hosts"))
             failures += 1
             began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
-        reason = f"exit status {code}" if code else ""
+        reason = f"exit status {code}" + (f": {cause}" if cause else "") if code else ""
         if signal_name := name_of_signal(code):
             # A command that is killed cannot say so, and its supervisor cannot either.
             reason += f" ({signal_name})"
             self.say(f"clusterctl: the command ended with {reason}")
         return code, reason
 
-    def recover(self, failed: recovery.FailedAttempt) -> dict[str, Any] | None:
+    def recover(self, failed: recovery.FailedAttempt) -> tuple[dict[str, Any] | None, str]:
         """End what a failed attempt has left, and wait for its nodes if it is made again. Record
-        the failure, and return the next attempt."""
+        the failure. Return the next attempt, and what is known of why there is none."""
         found = self.aside(lambda: recovery.recover(self.folder.path, self.spec, failed))
         self.check_stop()
         found = found or {"attempt": failed.as_data(), "again": None}
         self.folder.append("failed", **found["attempt"])
-        again: dict[str, Any] | None = found["again"]
-        return again
+        return found["again"], found.get("cause", "")
 
     def command(self, argv: Sequence[str], is_tagged: bool, is_watched: bool = False) -> int:
         """Run a command line in the job's folder of work. Return its exit status. mpirun marks its

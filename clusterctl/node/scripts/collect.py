@@ -1,7 +1,8 @@
 """Runs on the head node when a script-mode job has ended: copies what its programs left in model/
 and output/ on every node into the job's folder on the head node, and to S3 if the job wants that.
 
-    FOLDER    the job's folder, with spec.json (node/jobs/spec.py)
+    FOLDER [fetch NODE...]    the job's folder, with spec.json (node/jobs/spec.py). `fetch` also
+                              names the nodes whose machines are gone
 
 manifest.json is written last: if it exists, the collection is complete, and is not done again. Two
 `fetch` at once wait for each other.
@@ -35,16 +36,18 @@ from clusterctl.node.relay.s3files import NO_KEYS, TOOLS, Tool, explained, tool_
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 MODEL, OUTPUT, CONFLICTS = COLLECTED
 # Links are followed, and dangling links left out: S3 has no links. find also lists folders that it
 # cannot read, so that tar fails on them: the shell ignores find's exit status.
 PACK = (
-    'cd "$HOME"/.clusterctl/code/{} && '
+    'cd "$HOME"/.clusterctl/code/{} 2>/dev/null || exit 3; '
     "for top in {}; do [ ! -e $top ] || "
     "find -L $top '(' -type f -o -type d ! -readable ')' -print0; done | tar -chf - --null -T -"
 )
+NOTHING_THERE = 3  # the status of PACK on a node without the job's folder
 CHUNK_BYTES = 1 << 20
 KEY_BYTES = 1024  # the longest name in S3
 
@@ -60,12 +63,11 @@ def main() -> None:
     if (folder / MANIFEST).exists():
         return
     try:
-        print(f"clusterctl: {collect(folder)}", flush=True)
+        print(f"clusterctl: {collect(folder, sys.argv[3:])}", flush=True)
     except (NotCollected, OSError) as error:
-        sys.exit(
-            f"clusterctl: the model was not collected: {error}; what the job left is still on the "
-            f"nodes, in ~/.clusterctl/code/{folder.name}: fetch it with clusterctl fetch"
-        )
+        what = "what the job left is still on the nodes, in ~/.clusterctl/code/"
+        then = "" if sys.argv[2:] else f"; {what}{folder.name}: fetch it with clusterctl fetch"
+        sys.exit(f"clusterctl: the model was not collected: {error}{then}")
     url = JobFolder(folder).spec().model_dir or ""
     try:
         if url:
@@ -74,8 +76,9 @@ def main() -> None:
         sys.exit(f"clusterctl: it did not get to {url}: {error}; fetch it with clusterctl fetch")
 
 
-def collect(folder: Path) -> str:
-    """Copy the files of all nodes. Return a summary for the log. Raises NotCollected, OSError."""
+def collect(folder: Path, gone: Sequence[str] = ()) -> str:
+    """Copy the files of all nodes but those whose machines are `gone`. Return a summary for the
+    log. Raises NotCollected, OSError."""
     nodes = JobFolder(folder).spec().nodes
     for name in (*COLLECTED, "collecting"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -83,7 +86,13 @@ def collect(folder: Path) -> str:
     staging.mkdir()
     try:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(lambda node: fetch_results(node, nodes[0], folder.name, staging), nodes))
+            there = pool.map(
+                lambda node: (
+                    node["name"] not in gone and fetch_results(node, nodes[0], folder.name, staging)
+                ),
+                nodes,
+            )
+            without = [node["name"] for node, is_there in zip(nodes, there) if not is_there]
         manifest = merge(folder, staging, [node["name"] for node in nodes])
     finally:
         # Frees the disk, so that the job's exit status can be written.
@@ -99,17 +108,23 @@ def collect(folder: Path) -> str:
     message = f"collected {amounts[MODEL]} and {amounts[OUTPUT]}"
     if manifest[CONFLICTS]:
         message += f"; {len(manifest[CONFLICTS])} differ between nodes: see {CONFLICTS}"
+    if without:
+        message += f"; nothing of {', '.join(without)}, whose machine has no folder of this job"
     return message
 
 
-def fetch_results(node: dict[str, Any], head: dict[str, Any], job_id: str, staging: Path) -> None:
-    """Copy one node's files into a folder with its name. Raises NotCollected."""
+def fetch_results(node: dict[str, Any], head: dict[str, Any], job_id: str, staging: Path) -> bool:
+    """Copy one node's files into a folder with its name. Return False if the node has no folder of
+    the job: it is a new machine. Raises NotCollected."""
     place = staging / node["name"]
     place.mkdir()
     frame = FramedCommand(PACK.format(job_id, f"{MODEL} {OUTPUT}"))
     argv = ["sh", "-c"] if node is head else [*SSH, node["address"]]
     pipe = subprocess.PIPE
-    with os.fdopen(os.memfd_create("stderr"), "w+b") as errors:  # needs no room on the disk
+    # They need no room on the disk.
+    with os.fdopen(os.memfd_create("stderr"), "w+b") as errors, os.fdopen(
+        os.memfd_create("tar"), "w+b"
+    ) as unwritten:
         with subprocess.Popen(
             [*argv, frame.line], stdin=pipe, stdout=pipe, stderr=errors
         ) as sender:
@@ -120,13 +135,20 @@ def fetch_results(node: dict[str, Any], head: dict[str, Any], job_id: str, stagi
                 sender.stdin.close()
             # tar fails on a stream that ends early, so an incomplete copy is always noticed.
             with subprocess.Popen(
-                ["tar", "-xf", "-", "-C", str(place)], stdin=pipe, bufsize=0
+                ["tar", "-xf", "-", "-C", str(place)], stdin=pipe, bufsize=0, stderr=unwritten
             ) as taken, contextlib.suppress(BrokenPipeError):
                 assert taken.stdin
                 for chunk in iter(lambda: os.read(out, 1 << 16), b""):
                     taken.stdin.write(frame.take("stdout", chunk))
         errors.seek(0)
-        text = frame.take("stderr", errors.read())
+        text = errors.read()
+        if frame.process is not None:  # else it is ssh's, or of the login files
+            text = frame.take("stderr", text)
+        if frame.status == NOTHING_THERE:
+            return False
+        if frame.status == 0:  # a stream that broke off is not the fault of what reads it
+            unwritten.seek(0)
+            text += unwritten.read()
         sys.stderr.buffer.write(text)
         sys.stderr.flush()
     first = text.decode(errors="replace").strip().partition("\n")[0]
@@ -134,6 +156,7 @@ def fetch_results(node: dict[str, Any], head: dict[str, Any], job_id: str, stagi
         raise NotCollected(f"not all came from {node['name']}{first and f': {first}'}")
     if taken.returncode:  # tar has printed why
         raise NotCollected(f"not all that {node['name']} sent could be written here")
+    return True
 
 
 def merge(folder: Path, staging: Path, hosts: list[str]) -> dict[str, list[dict[str, Any]]]:

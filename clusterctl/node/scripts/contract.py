@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONTRACT = "contract.json"
-# Folders below the job's folder on every node, as in SageMaker's /opt/ml. They exist at the start.
-FOLDERS = ("code", "input/config", "input/data", "model", "output/data", "output/intermediate")
 PIPES = "input/pipes"  # FIFOs, in a folder for each rank
 # The name that SageMaker gives the only group of instances of a job.
 GROUP = "homogeneousCluster"

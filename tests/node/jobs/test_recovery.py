@@ -76,8 +76,8 @@ def test_a_job_that_no_smaller_number_suits_waits_for_its_lost_node(tmp_path, mo
     monkeypatch.setattr(recovery, "end_on", lambda nodes, job: [None] * len(nodes))
     monkeypatch.setattr(recovery, "WAIT_S", -1.0)
     (tmp_path / "hosts").write_text("10.0.0.4 slots=4\n10.0.0.5 slots=4\n")
-    job = spec(tmp_path, per_host=1, ranks=2)
-    again, said = recovery.wait_for_nodes(job, [*NODES], tmp_path)
+    job = spec(tmp_path, per_host=1, ranks=2, nodes=NODES)
+    again, said = recovery.wait_for_nodes(job, tmp_path)
     assert again is None
     assert said.endswith("the nodes that answer take 1 of at least 2 ranks")
 
@@ -96,8 +96,8 @@ def test_fewer_nodes_run_the_job_on(tmp_path, monkeypatch, more, processes, imag
     monkeypatch.setattr(recovery, "START_WITH_FEWER_AFTER_S", -1.0)
     (tmp_path / "hosts").write_text("10.0.0.4 slots=4\n10.0.0.5 slots=4\n")
     argv = ["mpirun", "-np", "8", "--hostfile", "hosts", "t.py", "-b8", "--batch_size=96"]
-    job = spec(tmp_path, argv, **more)
-    again, said = recovery.wait_for_nodes(job, [*NODES], tmp_path)
+    job = spec(tmp_path, argv, nodes=NODES, **more)
+    again, said = recovery.wait_for_nodes(job, tmp_path)
     assert (again["ranks"], again["hosts"]) == (4, ["4"])
     hosts = str(tmp_path / "hosts")
     program = ["t.py", "-b8", "--batch_size=96", *images]
@@ -171,10 +171,10 @@ def test_a_cleanup_reaches_the_machine_that_took_a_lost_nodes_place(tmp_path):
     assert others == [*nodes[1:], {"name": "10.0.0.9", "address": "10.0.0.9"}]
 
 
-def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_begins_anew(
-    tmp_path, monkeypatch, capsys
-):
-    """The node did not answer when the ranks of the others were ended, or it is a new machine."""
+@pytest.fixture
+def nodes_at(tmp_path, monkeypatch):
+    """Make the jobs' folder and the code's folder of a head node, and one more node: its home is
+    `there`, whatever the address. Return the home."""
     there = tmp_path / "there"
     (there / "ssh").parent.mkdir()
     (there / "ssh").write_text(f'#!/bin/sh\nshift $(($# - 1))\ncd {there}\nexec sh -c "$1"\n')
@@ -183,29 +183,97 @@ def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_be
     (tmp_path / "runner.py").write_text(RUNNER.text)
     monkeypatch.setattr(recovery, "JOBS", tmp_path.parent)
     monkeypatch.setattr(recovery, "CODE", tmp_path / "code")
-    (tmp_path / "code" / tmp_path.name / "lib").mkdir(parents=True)
-    (tmp_path / "code" / tmp_path.name / "lib" / "it's.py").write_text("print()")
-    job = spec(tmp_path, code={"files": ["lib/it's.py"]})
     (tmp_path / "hosts").write_text("10.0.0.4 slots=4\n10.0.0.5 slots=4\n")
+    return there
+
+
+TWO = ({"name": "a", "address": "10.0.0.4"}, {"name": "b", "address": "10.0.0.5"})
+
+
+def put(folder, **files):
+    """Write files below a folder, whose names have `_` for `/`."""
+    for name, text in files.items():
+        path = folder / name.replace("_", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_begins_anew(
+    tmp_path, nodes_at, capsys
+):
+    """The node did not answer when the ranks of the others were ended, or it is a new machine."""
+    code = tmp_path / "code" / tmp_path.name
+    (code / "lib").mkdir(parents=True)
+    (code / "lib" / "it's.py").write_text("print()")
+    job = spec(tmp_path, nodes=TWO, code={"files": ["lib/it's.py"]})
     environ = {**os.environ, "CLUSTERCTL_JOB": tmp_path.name}
     with subprocess.Popen(["sleep", "240"], env=environ) as left:
-        nodes = [{"name": "a", "address": "10.0.0.4"}, {"name": "b", "address": "10.0.0.5"}]
-        again, said = recovery.wait_for_nodes(job, nodes, tmp_path)
+        again, said = recovery.wait_for_nodes(job, tmp_path)
         ended = left.poll()
         left.kill()
     assert (bool(again), said, ended) == (True, "starting again with 8 ranks on a, b", -15)
-    shipped = there / ".clusterctl" / "code" / tmp_path.name / "lib" / "it's.py"
+    shipped = nodes_at / ".clusterctl" / "code" / tmp_path.name / "lib" / "it's.py"
     assert shipped.read_text() == "print()"
     about = shipped.stat()
     assert shipped_files(str(shipped.parents[1] / SHIPPED)) >= {(about.st_ino, about.st_ctime_ns)}
-    assert "could not be put" not in capsys.readouterr().out
+    assert "the job's program was copied to b, which lacked it" in capsys.readouterr().out
     # A file in the place of its folder has the effect of a full disk.
-    shutil.rmtree(there / ".clusterctl")
-    (there / ".clusterctl").write_text("")
-    recovery.give_code(job, nodes[1:])
-    assert "the job's program could not be put on b" in capsys.readouterr().out
-    shutil.rmtree(tmp_path / "code" / tmp_path.name / "lib")
-    recovery.give_code(job, nodes[1:])
-    said = capsys.readouterr().out
-    assert "could not be packed" in said
-    assert "it's.py" in said
+    shutil.rmtree(nodes_at / ".clusterctl")
+    (nodes_at / ".clusterctl").write_text("")
+    lacks = f"b lacks ~/.clusterctl/code/{tmp_path.name}, the job's program: it "
+    full = f"{lacks}could not be copied there from the head node (is the disk full?)"
+    again, said = recovery.wait_for_nodes(job, tmp_path)
+    assert (again, said) == (None, f"not started again: {full}")
+    shutil.rmtree(code / "lib")
+    gone = f"{lacks}cannot be copied from the head node, where {code}/lib/it's.py is missing"
+    assert recovery.first_attempt(job) == {"hosts": ["a", "b"], "cause": gone}
+    assert capsys.readouterr().out == "", "what tar prints is no message"
+
+
+def test_a_queued_script_mode_job_gets_its_program_and_channels_to_a_new_machine(
+    tmp_path, nodes_at, capsys
+):
+    """Of a channel that is a folder of the nodes it gets the link, and the folder is named."""
+    code = tmp_path / "code" / tmp_path.name
+    files = {"code_train.py": "pass", "rank.pyz": "r", "contract.json": "{}", "model_ck": "mine"}
+    put(code, input_data_train_x="1", input_streamed_s_y="2", **files)
+    data = tmp_path / "data"
+    (code / "input" / "data" / "own").symlink_to(data)
+    job = spec(tmp_path, nodes=TWO, code={"files": ["train.py"]}, model_dir="", per_host=4)
+    first = recovery.first_attempt(job)
+    assert first["cause"] == (
+        f"b lacks {data}: copy it there (`clusterctl copy`), then submit the job again"
+    )
+    there = nodes_at / ".clusterctl" / "code" / tmp_path.name
+    given = {str(path.relative_to(there)) for path in there.rglob("*") if path.is_file()}
+    assert given == {
+        *("code/train.py", "rank.pyz", "contract.json", SHIPPED),
+        *("input/data/train/x", "input/streamed/s/y"),
+    }
+    assert (there / "model").is_dir()
+    data.mkdir()
+    put(there, code_ck="what a rank wrote")
+    assert recovery.first_attempt(job) == {"hosts": ["a", "b"], "cause": ""}
+    assert (there / "code" / "ck").exists(), "what a node has is not written over"
+    assert capsys.readouterr().out.count("was copied to b") == 1
+    # On EC2 the machine that replaces another has another address.
+    (tmp_path / "hosts").write_text("10.0.0.4 slots=4\n10.0.0.9 slots=4\n")
+    cause = recovery.first_attempt(job)["cause"]
+    assert cause.startswith("b (10.0.0.5) is no longer in the hosts file")
+    assert recovery.wait_for_nodes(job, tmp_path) == (None, f"not started again: {cause}")
+
+
+def test_a_folder_that_mpirun_misses_on_a_node_without_a_word_is_named(
+    tmp_path, nodes_at, monkeypatch, capsys
+):
+    monkeypatch.setattr(recovery, "sweep", lambda job, nodes, began: ([], [], {}))
+    job = spec(tmp_path, nodes=TWO, code={"files": ["x.py"]}, retries=1)
+    lacks = f"b lacks ~/.clusterctl/code/{tmp_path.name}, the job's program: submit the job again"
+    for exit_status, is_there in ((1, False), (181, False), (181, True)):
+        if is_there:
+            put(nodes_at / ".clusterctl" / "code" / tmp_path.name, out="")
+        found = recovery.recover(tmp_path, job, recovery.FailedAttempt(exit_status, 8, 0.0))
+        is_named = exit_status == 181 and not is_there
+        assert found["cause"].startswith(lacks) is is_named
+        assert ("the failure is the job's own" in found["attempt"]["message"]) is not is_named
+    assert capsys.readouterr().out.count(f"clusterctl: {lacks}") == 1

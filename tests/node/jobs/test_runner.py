@@ -305,6 +305,28 @@ def test_a_queue_runs_one_after_the_other_without_the_cancelled_ones(head):
     assert before.ended_at <= after.started_at
 
 
+def test_a_queued_job_whose_program_a_node_lacks_is_not_started_and_the_reason_is_recorded(
+    head, tmp_path, monkeypatch
+):
+    """A node was replaced while the job waited, and the program is gone from the head node, too."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "ssh").write_text(
+        f'#!/bin/sh\nshift $(($# - 1))\ncd {tmp_path}/there\nexec sh -c "$1"\n'
+    )
+    (tmp_path / "ssh").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (head.home / "hosts").write_text("10.0.0.4 slots=1\n10.0.0.5 slots=1\n")
+    nodes = ({"name": "a", "address": "10.0.0.4"}, {"name": "b", "address": "10.0.0.5"})
+    head.start("while [ ! -e go ]; do sleep 0.05; done")
+    job = head.start("echo ran", how="queue", nodes=nodes, ranks=2, code={"files": ["x.py"]})
+    (head.home / "go").touch()
+    status = ended(job, JobState.FAILED, 1)
+    place = f".clusterctl/code/{job.job_id}"
+    cause = f"b lacks ~/{place}, the job's program: it cannot be copied from the head node, where "
+    assert status.reason == f"not started: {cause}{head.home}/{place}/x.py is missing"
+    assert lines(job) == [f"clusterctl: {status.reason}"]
+
+
 def test_the_next_in_the_queue_first_ends_what_a_killed_job_has_left(head):
     first = head.start(f"trap '' TERM; echo ready; {head.sleep}; {head.sleep}")
     second = head.start(f"pgrep -xf '{head.sleep}' || echo none", how="queue")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -91,3 +93,57 @@ def test_a_name_that_s3_cannot_have_is_named_before_anything_is_uploaded(tmp_pat
     path.touch()
     with pytest.raises(NotCollected, match=why):
         upload(folder, "s3://bucket/m")
+
+
+@pytest.fixture
+def head(tmp_path, monkeypatch):
+    """A head node with a model of its own, and with folders for the homes of nodes, by address: one
+    that has none does not answer. Return a function that collects as a job's end does, or, with
+    more arguments, as `fetch` does; it returns what is printed."""
+    folder = tmp_path / ".clusterctl" / "jobs" / "ID"
+    nodes = tuple({"name": f"demo-{at}", "address": f"n{at}"} for at in range(2))
+    for home in (tmp_path, tmp_path / "n1"):
+        (home / ".clusterctl" / "code" / "ID" / "model").mkdir(parents=True)
+    (tmp_path / ".clusterctl" / "code" / "ID" / "model" / "weights").write_text("of the head")
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text(to_json(JobSpec("ID", nodes=nodes, model_dir="")))
+    (tmp_path / "ssh").write_text(
+        f"""#!/bin/sh
+shift $(($# - 2))
+[ -d {tmp_path}/$1 ] || {{ echo "ssh: connect to host $1 port 22: No route" >&2; exit 255; }}
+cd {tmp_path}/$1
+HOME=$PWD exec sh -c "$2"
+"""
+    )
+    (tmp_path / "ssh").chmod(0o700)
+    (tmp_path / "collect.py").write_text(COLLECT.text)
+
+    def run(*more):
+        environ = {**os.environ, "HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        argv = [sys.executable, "-ISu", tmp_path / "collect.py", folder, *more]
+        done = subprocess.run(argv, env=environ, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) is (folder / "manifest.json").exists()
+        return done.stdout + done.stderr
+
+    return run
+
+
+def test_what_a_new_machine_does_not_have_is_said_and_the_rest_is_collected(tmp_path, head):
+    shutil.rmtree(tmp_path / "n1" / ".clusterctl")
+    assert head() == (
+        "clusterctl: collected 1 file of model (11 bytes) and 0 files of output (0 bytes); "
+        "nothing of demo-1, whose machine has no folder of this job\n"
+    )
+    assert (tmp_path / ".clusterctl/jobs/ID/model/weights").read_text() == "of the head"
+
+
+def test_a_node_that_does_not_answer_is_waited_for_unless_its_machine_is_gone(tmp_path, head):
+    (tmp_path / "n1").rename(tmp_path / "away")
+    why = "ssh: connect to host n1 port 22: No route"
+    failed = f"{why}\nclusterctl: the model was not collected: not all came from demo-1: {why}"
+    assert head("fetch") == f"{failed}\n", "no line of tar's, and not to run `fetch` to run it"
+    assert head() == (
+        f"{failed}; what the job left is still on the nodes, in ~/.clusterctl/code/ID: "
+        "fetch it with clusterctl fetch\n"
+    )
+    assert "collected 1 file of model" in head("fetch", "demo-1")
