@@ -98,7 +98,9 @@ def recover(folder: Path, spec: JobSpec, attempt: FailedAttempt) -> dict[str, An
     described = {
         **attempt.as_data(),
         "silent": silent,
-        "machines": {name: known[name].get("instance_id", "") for name in silent if name in known},
+        "machines": {
+            name: known[name].get("instance_id", "") for name in silent + rebooted if name in known
+        },
         "rebooted": rebooted,
         "lost": lost,
         "notices": (noticed := notices_of(silent)),
