@@ -218,7 +218,8 @@ def first_attempt(spec: JobSpec) -> dict[str, Any]:
     slots = read_hosts(Path(spec.workdir, "hosts"))
     used = used_by(spec, places_on(spec, slots, {*slots}), spec.ranks)
     nodes = named(spec, used)
-    cause = unknown_hosts(spec, slots) or provide(spec, nodes[1:])
+    others = [node for node in nodes if node["address"] != spec.nodes[0]["address"]]
+    cause = unknown_hosts(spec, slots) or provide(spec, others)
     return {"hosts": [node["name"] for node in nodes] or [*spec.hosts], "cause": cause}
 
 
