@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
 # Timeout of one command on another node.
 ANSWER_WITHIN_S = 45.0
+# mpirun of Open MPI 5 ends with it, and prints nothing, if a node lacks the folder of --wdir.
+NO_FOLDER = 181
+# Prints the folder of a job's program if it is not on the node, and of a script-mode program, whose
+# channels are next to it, those that are links to folders of the node that are not there.
+LACKED = """[ -d "$1" ] || echo "$1"
+for one in "$1"/../input/data/*; do [ ! -L "$one" ] || [ -e "$one" ] || readlink "$one"; done"""
 # How long enough nodes have to answer before the job starts without the others. A node that reboots
 # is back within minutes; a spot node that EC2 took never is.
 START_WITH_FEWER_AFTER_S = 60.0
@@ -49,12 +55,6 @@ WAIT_S = 900.0
 POLL_S = 5.0
 # SSH connections in parallel.
 AT_ONCE = 64
-# mpirun of Open MPI 5 ends with it, and prints nothing, if a node lacks the folder of --wdir.
-NO_FOLDER = 181
-# Prints the folder of a job's program if it is not on the node, and of a script-mode program, whose
-# channels are next to it, those that are links to folders of the node that are not there.
-LACKED = """[ -d "$1" ] || echo "$1"
-for one in "$1"/../input/data/*; do [ ! -L "$one" ] || [ -e "$one" ] || readlink "$one"; done"""
 
 
 @dataclass(frozen=True)
