@@ -295,11 +295,11 @@ def script_findings(context: JobContext) -> list[Finding]:
         for node in context.readers
         if node.script_error
     ]
-    if any(COMPILED in message for _, message in messages):
-        return findings_by_message("script.missing", messages, OTHER_LANGUAGE)
     quote = quote_hint(context, "--script", path)
-    copy = "put it there on every node (clusterctl copy NAME FILE DIR)"
-    return findings_by_message("script.missing", messages, quote or copy)
+    hint = quote or "put it there on every node (clusterctl copy NAME FILE DIR)"
+    if any(COMPILED in message for _, message in messages):
+        hint = OTHER_LANGUAGE
+    return findings_by_message("script.missing", messages, hint)
 
 
 def output_findings(context: JobContext) -> list[Finding]:

@@ -304,11 +304,15 @@ def wait_for(access: Access, last_read: JobRecord) -> JobRecord:
 
 
 def with_reasons(access: Access, job: JobRecord) -> JobRecord:
-    """Return the record with `reasons` in each attempt that lost nodes: node name -> why."""
+    """Return the record with `reasons` in each attempt that lost nodes: node name -> why. A node
+    that only booted has none, unless its machine is not in the cluster any more."""
+    there = {node.instance_id for node in access.cluster.nodes}
 
     def explained(attempt: dict[str, Any]) -> dict[str, Any]:
-        lost = attempt.get("silent") or ()
         notices, machines = (attempt.get(key) or {} for key in ("notices", "machines"))
+        booted = (name for name in attempt.get("rebooted") or () if machines.get(name))
+        gone = (name for name in booted if machines[name] not in there)
+        lost = [*(attempt.get("silent") or ()), *gone]
         reasons = {
             name: access.why_lost(name, machines.get(name, ""), notices.get(name) or {})
             for name in lost

@@ -17,6 +17,9 @@ from clusterctl.domain.cluster import Cluster, Market, NodeState
 from clusterctl.domain.errors import AwsError, HostUnreachable
 from clusterctl.ec2.health import gone_nodes
 from clusterctl.ec2.instances import Instance
+from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobStatus
+from clusterctl.operations.access import Access
+from clusterctl.operations.logs import lost_in, with_reasons
 from clusterctl.operations.status import (
     ClusterStatus,
     Ec2Explanation,
@@ -25,7 +28,7 @@ from clusterctl.operations.status import (
 )
 from clusterctl.transport.dial import Target
 from tests.lab.running import client
-from tests.operations.clusters import node
+from tests.operations.clusters import cluster, node
 from tests.pair import NAME, eventually, quiet_command_ends
 
 RUNNING, STOPPED = NodeState.RUNNING, NodeState.STOPPED
@@ -161,6 +164,22 @@ def test_the_machine_launched_in_place_of_a_lost_node_is_not_the_lost_one(monkey
     assert explain.why_lost("demo-1", "i-1", {}) == runs
     given = f"{runs}, and had given notice: terminate at 2026-11-28T11:16:49Z"
     assert explain.why_lost("demo-1", "i-1", notice) == given
+
+
+def test_of_nodes_that_have_booted_only_another_machine_is_a_lost_one():
+    """It answers at the address of the machine that it replaced."""
+    attempt = {
+        "lost": True,
+        "silent": [],
+        "rebooted": ["demo-1", "demo-2"],
+        "machines": {"demo-1": "i-old", "demo-2": "i-2"},
+    }
+    access = Access(cluster(node(0), node(1), node(2)), *2 * [None])  # type: ignore[arg-type]
+    access = replace(access, why_lost=lambda name, machine, notice: f"{machine} was taken")
+    job = JobRecord(JobSpec("j"), JobStatus(attempts=(attempt,)))
+    [found] = with_reasons(access, job).status.attempts
+    assert found["reasons"] == {"demo-1": "i-old was taken"}
+    assert lost_in(found) == "demo-1: i-old was taken; demo-2"
 
 
 def test_a_node_behind_a_head_that_is_gone_has_nothing_to_say_for_itself(monkeypatch):

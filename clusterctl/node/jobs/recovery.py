@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
 # Timeout of one command on another node.
 ANSWER_WITHIN_S = 45.0
+# mpirun of Open MPI 5 ends with it, and prints nothing, if a node lacks the folder of --wdir.
+NO_FOLDER = 181
+# Prints the folder of a job's program if it is not on the node, and of a script-mode program, whose
+# channels are next to it, those that are links to folders of the node that are not there.
+LACKED = """[ -d "$1" ] || echo "$1"
+for one in "$1"/../input/data/*; do [ ! -L "$one" ] || [ -e "$one" ] || readlink "$one"; done"""
 # How long enough nodes have to answer before the job starts without the others. A node that reboots
 # is back within minutes; a spot node that EC2 took never is.
 START_WITH_FEWER_AFTER_S = 60.0
@@ -51,12 +57,6 @@ POLL_S = 5.0
 AT_ONCE = 64
 # How EC2 writes the time of a notice. Such texts are in the order of their times.
 NOTICE_TIME = "%Y-%m-%dT%H:%M:%SZ"
-# mpirun of Open MPI 5 ends with it, and prints nothing, if a node lacks the folder of --wdir.
-NO_FOLDER = 181
-# Prints the folder of a job's program if it is not on the node, and of a script-mode program, whose
-# channels are next to it, those that are links to folders of the node that are not there.
-LACKED = """[ -d "$1" ] || echo "$1"
-for one in "$1"/../input/data/*; do [ ! -L "$one" ] || [ -e "$one" ] || readlink "$one"; done"""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,9 @@ def recover(folder: Path, spec: JobSpec, attempt: FailedAttempt) -> dict[str, An
     described = {
         **attempt.as_data(),
         "silent": silent,
-        "machines": {name: known[name].get("instance_id", "") for name in silent if name in known},
+        "machines": {
+            name: known[name].get("instance_id", "") for name in silent + rebooted if name in known
+        },
         "rebooted": rebooted,
         "lost": lost,
         "notices": (noticed := notices_of(silent, time.time() - age_s(attempt.began_at))),
@@ -228,7 +230,8 @@ def first_attempt(spec: JobSpec) -> dict[str, Any]:
     slots = read_hosts(Path(spec.workdir, "hosts"))
     used = used_by(spec, places_on(spec, slots, {*slots}), spec.ranks)
     nodes = named(spec, used)
-    cause = unknown_hosts(spec, slots) or provide(spec, nodes[1:])
+    others = [node for node in nodes if node["address"] != spec.nodes[0]["address"]]
+    cause = unknown_hosts(spec, slots) or provide(spec, others)
     return {"hosts": [node["name"] for node in nodes] or [*spec.hosts], "cause": cause}
 
 

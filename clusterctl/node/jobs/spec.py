@@ -456,9 +456,10 @@ class JobNode(TypedDict, total=False):
 
 
 class AttemptData(TypedDict, total=False):
-    """An attempt that failed. `machines` are the ids of silent nodes' instances, `notices` those
-    that EC2 gave of them: their names may soon be those of other machines. `killed` is the number
-    of processes by node. `reasons` are added where a job is shown (operations/logs.py)."""
+    """An attempt that failed. `rebooted` are nodes that have booted since it began: at their
+    address may be another machine. `machines` are the ids of the instances that these and the
+    silent nodes were, `notices` those that EC2 gave of silent ones. `killed` is the number of
+    processes by node. `reasons` are added where a job is shown (operations/logs.py)."""
 
     ended_at: float
     exit_status: int

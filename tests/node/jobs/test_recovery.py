@@ -162,6 +162,9 @@ def test_only_the_nodes_of_the_failed_attempt_are_lost_and_by_their_machines_ids
         failed = recovery.FailedAttempt(1, 3, 0.0, hosts=hosts)
         attempt = recovery.recover(tmp_path, job, failed)["attempt"]
         assert (attempt["silent"], attempt["machines"]) == ([*hosts[1:]], machines)
+    monkeypatch.setattr(recovery, "end_on", lambda nodes, job: ["5.0\n" for _ in nodes])
+    attempt = recovery.recover(tmp_path, job, recovery.FailedAttempt(1, 3, -9.0))["attempt"]
+    assert attempt["rebooted"] == ["demo-1", "demo-2"] == [*attempt["machines"]]
 
 
 def test_a_cleanup_reaches_the_machine_that_took_a_lost_nodes_place(tmp_path):
