@@ -205,7 +205,8 @@ def efa_findings(
         yield Finding.info(
             "efa.driver",
             "no EFA driver is loaded: ranks talk over TCP, slower than they could",
-            "Deep Learning AMIs have the driver: leave --image out",
+            "see whether the image has it: `modinfo efa` there; Deep Learning AMIs, the default "
+            "without --image, have it",
             host,
         )
     elif devices < requested.efa:

@@ -318,8 +318,8 @@ def error_object(reason: dict[str, Any]) -> int:
 
 
 def is_live() -> bool:
-    """Return whether progress can be redrawn in place: stderr is a terminal."""
-    return sys.stderr.isatty()
+    """Return whether progress can be redrawn in place: stderr is a terminal with a screen."""
+    return _is_redrawn(sys.stderr)
 
 
 def confirm(question: str, yes: bool, scripts: bool = False, instead: str = "--yes") -> None:
@@ -353,8 +353,8 @@ def will_ask(question: str, yes: bool, scripts: bool, instead: str = "--yes") ->
 
 
 def has_status_line() -> bool:
-    """Return whether a status line can be drawn: stdout and stderr are terminals."""
-    return sys.stdout.isatty() and sys.stderr.isatty()
+    """Return whether a status line can be drawn: stdout and stderr are terminals with a screen."""
+    return _is_redrawn(sys.stdout, sys.stderr)
 
 
 def status_line(text: str) -> None:
@@ -412,8 +412,15 @@ class RowsView:
 
 
 def has_screen() -> bool:
-    """Return whether `screen` can be used: stdin and stdout are terminals."""
-    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    """Return whether `screen` can be used: stdin and stdout are terminals with a screen."""
+    return _is_redrawn(sys.stdin, sys.stdout)
+
+
+def _is_redrawn(*ends: Any) -> bool:
+    """Return whether these are terminals that take more than lines. On a dumb one rich draws
+    nothing."""
+    is_dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+    return not is_dumb and all(stream is not None and stream.isatty() for stream in ends)
 
 
 @contextmanager

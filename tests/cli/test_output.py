@@ -183,6 +183,21 @@ def test_all_modules_load_for_a_user_without_a_home(tmp_path):
     assert shown.stderr == "error: this user has no home folder\n  hint: name one: HOME=DIR\n"
 
 
+@pytest.mark.parametrize(("term", "redrawn"), [("xterm", True), ("", True), ("dumb", False)])
+def test_a_terminal_that_takes_only_lines_gets_lines(monkeypatch, term, redrawn):
+    """As in Emacs' shell. rich draws nothing there: `watch` showed nothing until `q`."""
+    monkeypatch.setenv("TERM", term)
+    near, far = pty.openpty()
+    with Path(f"/dev/fd/{far}").open("w") as terminal:
+        for stream in ("stdin", "stdout", "stderr"):
+            monkeypatch.setattr(sys, stream, terminal)
+        shown = output.has_screen(), output.is_live(), output.has_status_line()
+        monkeypatch.undo()
+    os.close(near)
+    os.close(far)
+    assert shown == (redrawn,) * 3
+
+
 @pytest.mark.parametrize(
     ("words", "meant"),
     [

@@ -139,7 +139,7 @@ def classify_network(one: Resource, everything: Sequence[Resource], rules: Rules
         return Classified(one, Verdict.KEPT, "it does not say which VPC is its own")
     age = age_s(one, rules.now)
     if age is not None and age < YOUNG_S:
-        return Classified(one, Verdict.KEPT, "no cluster is in it, but it was made just now")
+        return Classified(one, Verdict.KEPT, "no cluster is in it; under 15 minutes old")
     if not rules.options.networks:
         return Classified(one, Verdict.KEPT, "no cluster is in it; --networks removes it")
     return Classified(one, Verdict.ORPHAN, "no cluster is in it")

@@ -83,7 +83,7 @@ def test_without_an_address_left_nothing_is_launched(launches):
     with pytest.raises(AwsError) as caught:
         launches.carry_out(before)
     assert caught.value.code == "AddressLimitExceeded"
-    assert "--quota-code L-0263D0A3" in caught.value.hint
+    assert "in this region under Service Quotas, Amazon EC2: L-0263D0A3" in caught.value.hint
     assert launches.sent == []
     [found] = [one for one in launches.plan(SPEC).findings if one.severity is Severity.ERROR]
     assert found.check == "quota.addresses"
