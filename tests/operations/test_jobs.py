@@ -137,7 +137,9 @@ def test_a_lost_node_is_a_reason_to_start_again_and_an_exception_is_none(quiet):
     status, _, err = quiet.ctl("wait", job_id)
     assert status == 7, err
     first, second = quiet.jobs()[0]["attempts"]
-    assert (first["lost"], first["retried"], first["killed"]["pair-1"]) == (True, True, 1)
+    assert (first["lost"], first["retried"]) == (True, True)
+    # The supervisor of the daemon that was killed may have ended the rank first.
+    assert first["killed"].get("pair-1", 1) == 1
     assert (second["lost"], second["retried"]) == (False, False)
     assert "the failure is the job's own" in second["message"]
 
