@@ -176,8 +176,8 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
         output.note(f"warning: nothing is in the folder of --output, {fetched.empty}")
     if fetched.lost:
         output.note(
-            f"warning: ranks ran on {fold_hosts(fetched.lost)}, which the cluster no longer has: "
-            "what they wrote there and was not fetched before is lost"
+            f"warning: ranks may have run on machines of {fold_hosts(fetched.lost)} that the "
+            "cluster no longer has: what they wrote there and was not fetched before is lost"
         )
     if fetched.gone:
         output.note(f"here, but not on the nodes: {output.one_line(' '.join(fetched.gone))}")

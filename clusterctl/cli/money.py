@@ -13,7 +13,6 @@ import click
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterName, account_options
 from clusterctl.cli.params import all_regions_option, json_option
-from clusterctl.cli.status import limits_words, spent_words
 from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import NoSuchCluster, UsageError
 from clusterctl.domain.units import count, parse_duration_s
@@ -54,6 +53,8 @@ def print_costs(report: CostReport) -> None:
 
 
 def _row(one: ClusterCosts) -> tuple[str, ...]:
+    from clusterctl.cli.status import limits_words, spent_words
+
     money = one.costs
     return (
         _shown(one.name),

@@ -10,7 +10,6 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, account_options
-from clusterctl.cli.launching import printed_progress
 from clusterctl.cli.params import Duration, Group, dry_run_option, json_option
 from clusterctl.domain.units import count
 
@@ -72,6 +71,7 @@ def up(
     clusterctl network up training --zones a,b --ssh-from 203.0.113.7/32
     clusterctl network up training --for-type p4d.24xlarge --dry-run
     """
+    from clusterctl.cli.launching import printed_progress
     from clusterctl.ec2.network.plan import Action, NetworkRequest
     from clusterctl.operations import network as operation
 
@@ -109,6 +109,7 @@ def down(app: AppContext, name: str, timeout_s: float, as_json: bool) -> None:
     \b
     clusterctl network down training
     """
+    from clusterctl.cli.launching import printed_progress
     from clusterctl.operations.network import network_down
 
     with _interruptible(f"clusterctl network down {name}", name):

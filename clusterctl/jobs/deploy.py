@@ -230,10 +230,13 @@ def shipped_for(folder: Path, name: str) -> Path:
     return path if there.is_relative_to(folder) else there
 
 
-def program_to_ship(script: str, source_dir: str | None = None) -> Code | None:
+def program_to_ship(
+    script: str, source_dir: str | None = None, in_script_mode: bool = False
+) -> Code | None:
     """Return the program that --script names, with its folder; None for a program on the nodes.
 
-    `source_dir` is a folder that contains the program's, shipped in its place. In a git work tree
+    `source_dir` is a folder that contains the program's, shipped in its place. Script mode runs a
+    shell script, too. In a git work tree
     the files are those that git tracks or would add, elsewhere all except NO_CODE. Raises
     UsageError if there is no such program, if an absolute path is that of a file in this user's
     home folder, or if the folder is too large to be shipped.
@@ -254,7 +257,8 @@ def program_to_ship(script: str, source_dir: str | None = None) -> Code | None:
         there = f"; one of the nodes is {shlex.quote(f'~/{path.name}')}, quoted"
         hint = f"name a Python program{' in source_dir' if source_dir else there}"
         raise UsageError(f"{option} {script}: {what}", hint)
-    if wrong := _not_python(path):
+    is_shell = in_script_mode and path.suffix == ".sh"
+    if not is_shell and (wrong := _not_python(path)):
         raise UsageError(f"{option} {script}: {wrong}", OTHER_LANGUAGE)
     folder = Path(source_dir).resolve() if source_dir else path.resolve().parent
     name = Path(os.path.relpath(path.parent.resolve() / path.name, folder)).as_posix()

@@ -190,12 +190,12 @@ def _is_record(kind: Any) -> bool:
     return dataclasses.is_dataclass(kind) or hasattr(kind, "_field_defaults")
 
 
-@functools.lru_cache(maxsize=None)
 def name_of(function: Callable[..., Any]) -> str:
     """Return the name by which a node's agent finds a function: MODULE:FUNCTION."""
     return f"{function.__module__}:{function.__qualname__}"
 
 
+@functools.lru_cache(maxsize=None)
 def written_names(kind: Any) -> tuple[str, ...]:
     """Return the names of a record's values that are written."""
     # Not `_fields_of`: what is only written may have types that Python 3.8 cannot evaluate.

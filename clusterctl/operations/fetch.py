@@ -468,7 +468,11 @@ def _collect(access: Access, job: JobRecord) -> None:
     """Collect a script-mode job's model on the head node if the job's end did not: the job was
     cancelled, or the disk was full. Raise CommandFailed."""
     folder = f'"$HOME"/.clusterctl/jobs/{job.job_id}'
-    program = f"{folder}/collect.py {folder} fetch {shlex.join(gone_hosts(access.cluster, job))}"
+    # A machine in the place of a lost one may have run the job, too: it is asked.
+    there = {node.private_ip for node in access.cluster.nodes}
+    addresses = {node["name"]: node["address"] for node in job.spec.nodes}
+    gone = [one for one in gone_hosts(access.cluster, job) if addresses.get(one) not in there]
+    program = f"{folder}/collect.py {folder} fetch {shlex.join(gone)}"
     command = f"[ -e {folder}/manifest.json ] || exec python3 -ISu {program}"
     result = access.connections.run(access.head, command)
     if not result.ok:

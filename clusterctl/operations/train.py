@@ -153,7 +153,9 @@ def plan_training(
     check_request(request, hosts.slots, more)
     if request.environment:
         request = replace(request, environment=request.environment.rstrip("/"))
-    code = program_to_ship(request.script, request.source_dir) if request.script else None
+    code = None
+    if request.script:
+        code = program_to_ship(request.script, request.source_dir, request.script_mode)
     reports = _first_reports(access, request.environment)
     facts = head_facts(access, request.environment, reports)
     job = plan_job(request, facts, hosts, new_job_id())

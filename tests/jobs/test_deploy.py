@@ -311,6 +311,12 @@ def test_what_a_program_needs_beyond_its_files(tmp_path, program, versions, chan
     assert all(one.hint and one.severity.value != "error" for one in told)
 
 
+def test_script_mode_ships_a_shell_script(project):
+    (project / "train.sh").write_text('#!/bin/sh\nexec python3 mine.py "$@"\n')
+    assert program_to_ship("train.sh", in_script_mode=True).script == "train.sh"
+    assert program_to_ship("train.sh", ".", in_script_mode=True).script == "train.sh"
+
+
 @pytest.mark.parametrize("script", ["~/mine.py", "/opt/none/mine.py"])
 def test_a_program_of_the_nodes_is_not_shipped(project, script):
     assert program_to_ship(script) is None

@@ -386,7 +386,8 @@ def test_a_fetch_that_fails_leaves_the_status_to_the_job(tmp_path, monkeypatch, 
     job = job_record(JobState.FAILED, 3)
     monkeypatch.setattr(fetching, "find_job", lambda *_: job)
     monkeypatch.setattr(fetching, "_unpack", fail)
-    where = {"folder": ClusterFolder(tmp_path / "demo"), "cluster": SimpleNamespace(name="demo")}
+    cluster = SimpleNamespace(name="demo", nodes=())
+    where = {"folder": ClusterFolder(tmp_path / "demo"), "cluster": cluster}
     access = SimpleNamespace(connections=None, head=HEAD, **where)
     assert print_end(access, job) == 3
     err = capsys.readouterr().err

@@ -169,6 +169,8 @@ class Runner:
     def work(self) -> tuple[int, str]:
         """Attempt the work, then run the steps that follow it. Return exit status and reason."""
         code, reason = self.attempts()
+        if code is None:
+            return NOT_STARTED, reason
         for step in self.spec.steps:
             if step.when is When.WORK or (step.when is When.SUCCESS and code):
                 continue
@@ -180,9 +182,9 @@ class Runner:
                 code, reason = failed, f"{' '.join(step.argv[:2])}: exit status {failed}"
         return code, reason
 
-    def attempts(self) -> tuple[int, str]:
+    def attempts(self) -> tuple[int | None, str]:
         """Run the work, again after a lost node if the job's specification allows it. Return exit
-        status and reason."""
+        status, None if it could not start, and reason."""
         spec = self.spec
         argv, ranks, hosts = [*spec.argv], spec.ranks, [*spec.hosts]
         began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -194,7 +196,7 @@ class Runner:
             hosts = first["hosts"]
             if cause := first.get("cause", ""):
                 self.say(f"clusterctl: not started: {cause}")
-                return NOT_STARTED, f"not started: {cause}"
+                return None, f"not started: {cause}"
         while True:
             known = {node.get("name"): node.get("hourly_usd") for node in spec.nodes}
             prices: list[Any] = [known.get(host) for host in hosts]
@@ -214,12 +216,12 @@ class Runner:
             argv, ranks, hosts = (again[name] for name in ("argv", "ranks", "hosts"))
             failures += 1
             began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
-        reason = f"exit status {code}" + (f": {cause}" if cause else "") if code else ""
+        reason = f"exit status {code}" if code else ""
         if signal_name := name_of_signal(code):
             # A command that is killed cannot say so, and its supervisor cannot either.
             reason += f" ({signal_name})"
             self.say(f"clusterctl: the command ended with {reason}")
-        return code, reason
+        return code, reason + (f": {cause}" if code and cause else "")
 
     def recover(self, failed: recovery.FailedAttempt) -> tuple[dict[str, Any] | None, str]:
         """End what a failed attempt has left, and wait for its nodes if it is made again. Record

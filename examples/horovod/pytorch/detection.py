@@ -185,13 +185,16 @@ def positive(text: str) -> int:
     return value
 
 
-def local_folder(text: str) -> Path:
-    """Return the path, with ~ expanded. A URL is refused, of which Path would make a folder."""
+def local_folder(text: str) -> Path | None:
+    """Return the path, with ~ expanded; None for an empty text.
+
+    A URL is refused, of which Path would make a folder.
+    """
     if "://" in text:
         raise argparse.ArgumentTypeError(
             f"{text} is no path of this machine: copy from or to it with aws s3 sync"
         )
-    return Path(text).expanduser()
+    return Path(text).expanduser() if text else None
 
 
 def parse_args() -> argparse.Namespace:

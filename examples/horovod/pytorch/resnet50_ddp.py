@@ -558,12 +558,15 @@ def positive(text: str) -> int:
 
 
 def local_folder(text: str) -> str:
-    """Return the path, with ~ expanded. A URL is refused, of which Path would make a folder."""
+    """Return the path, with ~ expanded; empty for none.
+
+    A URL is refused, of which Path would make a folder.
+    """
     if "://" in text:
         raise argparse.ArgumentTypeError(
             f"{text} is no path of this machine: copy from or to it with aws s3 sync"
         )
-    return str(Path(text).expanduser())
+    return text and str(Path(text).expanduser())
 
 
 def parse_args() -> argparse.Namespace:
