@@ -244,9 +244,8 @@ def gone_nodes(
 
     `ended` are those of that name, which EC2 shows for about an hour, `there` the cluster's others.
     Instances of an earlier cluster of that name, which ended before this one began, are left out.
-    The last one may be `retired`: a command terminated it, and has recorded its cost. A missing
-    node is not gone if its machine is being replaced, or if an unfinished `add` has not launched
-    it.
+    The last one may be `retired`: a command terminated it, or was to. A missing node is not gone if
+    its machine is being replaced, or if an unfinished `add` has not launched it.
     """
     began = min((first_launch(one) for one in there), default=None)
     dated = [(at, one) for one in ended if (at := _ended_at(one))]

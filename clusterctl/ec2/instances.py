@@ -106,14 +106,14 @@ def find_instances(
     return tuple(describe_instances(client, filters))
 
 
-def find_untagged(client: EC2Client, name: str, states: Sequence[str]) -> tuple[Instance, ...]:
-    """Return the instances in these states that were launched with the cluster's key pair and do
-    not have its tag. Raises AwsError.
+def find_untagged(client: EC2Client, name: str) -> tuple[Instance, ...]:
+    """Return the present instances that were launched with the cluster's key pair and do not have
+    its tag. Raises AwsError.
 
     RunInstances sets the tag, so somebody has removed it since, or EC2 does not show it yet.
     """
     key = {"Name": "key-name", "Values": [tags.resource_name(name)]}
-    found = describe_instances(client, [key, in_states(states)])
+    found = describe_instances(client, [key, in_states(PRESENT)])
     return tuple(one for one in found if one.cluster != name)
 
 

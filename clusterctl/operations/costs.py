@@ -425,14 +425,16 @@ def record_lost_cost(
     there: Sequence[Instance],
     notify: Callable[[str], None],
 ) -> None:
-    """Record in `home` what the missing nodes cost that EC2 shows as terminated by others.
+    """Record in `home` what the missing nodes cost that EC2 shows as terminated.
 
-    To be called before others are launched in their place, since they are then no longer missing.
-    `there` are the cluster's instances. Without any, the cluster counts that a limit was to end by
-    its folder, if the record lacks it. Failures are those of `record_removal_cost`.
+    A retired one that the record has is left out: the command that terminated it recorded it. To be
+    called before others are launched in their place, since they are then no longer missing. `there`
+    are the cluster's instances. Without any, the cluster counts that a limit was to end by its
+    folder, if the record lacks it. Failures are those of `record_removal_cost`.
     """
 
-    def lost() -> _Ended:
+    def find_lost() -> _Ended:
+        recorded = {id for past in read_ended(home).rows for id in past.usd}
         if there:
             found = find_gone(clients.ec2, name, missing, there)
             hidden = [
@@ -443,15 +445,17 @@ def record_lost_cost(
                     f"warning: {fold_hosts(hidden)}: {NOT_SHOWN}. "
                     "`clusterctl costs --since` may lack what it cost"
                 )
-            return [one for one in found.values() if one and not one.retired], _now()
-        recorded = {id for past in read_ended(home).rows for id in past.usd}
+            # A retired one may have ended before the command that retired it recorded its cost.
+            lost = [one for one in found.values() if one]
+            lost = [one for one in lost if not one.retired or one.node.instance_id not in recorded]
+            return lost, _now()
         shown = find_instances(clients.ec2, name, GONE)
         gone = [one for one in shown if one.node.instance_id not in recorded]
         ended = end_of(name, gone, find_prices(clients, gone), _now())
         return (ended.instances, ended.ended_at) if ended else ((), _now())
 
     if there or ClusterFolder(home / name).end.exists():
-        _record_cost(home, clients, name, lost, notify)
+        _record_cost(home, clients, name, find_lost, notify)
 
 
 def _record_cost(

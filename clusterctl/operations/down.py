@@ -187,7 +187,6 @@ class _Removal:
         self.progress.step(f"removing what was made for {name}, once nothing uses it any more")
         made = find_made(client, name, self._creations)
         there = find_instances(client, name, NOT_TERMINATED)
-        self._check_untagged(own)
         pairs = details_of(made, KeyPair)
         left = ownership(self.folder, self._creations, pairs, self.agreed).others(there, made)
         if left:
@@ -197,6 +196,7 @@ class _Removal:
         timeout = (timeouts.group_free_s, timeouts.clock, lambda: self._end(own))
         shown = (timeouts.shown_s, timeouts.clock)
         addresses = delete_all(client, made, ResourceKind.ADDRESS, *shown)
+        self._check_untagged(own)
         groups = delete_all(client, made, ResourceKind.SECURITY_GROUP, *timeout)
         placements = delete_all(client, made, ResourceKind.PLACEMENT_GROUP, *timeout)
         # After all that costs money, since others may have added to it what keeps it.
@@ -238,7 +238,7 @@ class _Removal:
         """
         client, name = self._client, self._name
         polling = Polling(self.timeouts.clock, self.timeouts.shown_s)
-        while untagged := find_untagged(client, name, NOT_TERMINATED):
+        while untagged := find_untagged(client, name):
             if polling.left_s < 0:
                 ids = [one.node.instance_id for one in untagged]
                 raise ClusterctlError(

@@ -37,6 +37,7 @@ from clusterctl.operations.local_state import sent_launches
 from clusterctl.operations.readiness import make_ready
 from clusterctl.operations.site import changing
 from clusterctl.operations.up import (
+    FREED_WITHIN_S,
     UpReport,
     clear_unfinished,
     plan_up,
@@ -212,6 +213,10 @@ def replace_nodes(launcher: Launcher, indices: Sequence[int]) -> UpReport:
         _tag(client, old, {tags.RETIRED: "yes"})
         if old:
             _tag(client, members_of(there), {tags.UNFINISHED: unfinished})
+        if members_of(there)[0].reservation_id:
+            # The old machine may have ended just now, and EC2 not yet show its place as free.
+            capacity_s = max(launcher.capacity_timeout_s, FREED_WITHIN_S)
+            launcher = replace(launcher, capacity_timeout_s=capacity_s)
         try:
             report = start_up(launcher, lambda there: spec_of_existing(name, there))
             # Its own tag is no work of an earlier command.

@@ -182,6 +182,7 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     began = launcher.timeouts.clock.monotonic()
     plan = _plan_with_capacity(launcher, request, key)
     waited_s = launcher.timeouts.clock.monotonic() - began
+    launcher = replace(launcher, capacity_timeout_s=_capacity_timeout_s(launcher, plan))
     freeing = plan.terminated_first
     for finding in plan.findings:
         if finding.severity is Severity.WARNING:
@@ -198,8 +199,6 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     if freeing:
         _check_stays(plan)
         terminate_leaving(launcher, freeing, "whose place in the reservation its new machine needs")
-        capacity_s = max(launcher.capacity_timeout_s, FREED_WITHIN_S)
-        launcher = replace(launcher, capacity_timeout_s=capacity_s)
         began = launcher.timeouts.clock.monotonic()
         with _naming_terminated(name, freeing):
             plan = _plan_with_capacity(launcher, request, key)
@@ -322,7 +321,7 @@ def _plan_with_capacity(launcher: Launcher, request: Request, key: LocalKey) -> 
 
     Raises LaunchRefused at once for any other reason, else after the capacity timeout.
     """
-    capacity = CapacityTimeout(launcher.capacity_timeout_s, launcher.timeouts.clock)
+    capacity: CapacityTimeout | None = None
     while True:
         plan = _plan(launcher, request, key)
         wrong = errors(plan.findings)
@@ -332,12 +331,24 @@ def _plan_with_capacity(launcher: Launcher, request: Request, key: LocalKey) -> 
         if any(one.check not in AWAITED for one in wrong):
             raise refused
         launcher.progress.step(wrong[0].message)
+        timeout_s = _capacity_timeout_s(launcher, plan)
+        capacity = capacity or CapacityTimeout(timeout_s, launcher.timeouts.clock)
         try:
             capacity.wait(
                 AwsError("ReservationCapacityExceeded", wrong[0].message), launcher.progress.step
             )
         except AwsError:
             raise refused from None
+
+
+def _capacity_timeout_s(launcher: Launcher, plan: LaunchPlan) -> float:
+    """Return how long to wait for capacity, also for the place of a node that is being replaced.
+
+    An interrupted `replace` may have terminated that node just now.
+    """
+    replaced = {*unfinished_of(plan.observed.instances).replace} & {*plan.missing}
+    freed = plan.spec.capacity_reservation and (plan.terminated_first or replaced)
+    return max(launcher.capacity_timeout_s, FREED_WITHIN_S if freed else 0.0)
 
 
 def _plan(launcher: Launcher, request: Request, key: LocalKey) -> LaunchPlan:

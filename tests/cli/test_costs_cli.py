@@ -19,7 +19,7 @@ from clusterctl.domain.cluster import Limits
 from clusterctl.ec2 import instances, tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.money.costs import Spending
-from clusterctl.operations.costs import record_lost_cost, record_removal_cost
+from clusterctl.operations.costs import FILE, record_lost_cost, record_removal_cost
 from tests.lab.running import wait_until
 from tests.moto_ec2 import NEW_IMAGE, REGION, clients_of
 
@@ -82,6 +82,20 @@ def test_a_lost_node_that_ec2_forgot_is_said_before_another_takes_its_place(
     record_lost_cost(*record, notes.append)
     [note] = notes
     assert note.startswith("warning: demo-1: no instance has its tags: ")
+
+
+def test_a_retired_node_that_something_else_ended_is_recorded_once(clusterctl, client, moto_url):
+    """The `replace` that had retired it was interrupted before it could record its cost."""
+    launch(client, "demo", 1, **{tags.NODES: "0-1"})
+    retired = launch(client, "demo", 1, **{tags.FIRST_INDEX: "1", tags.RETIRED: "yes"})
+    client.terminate_instances(InstanceIds=retired)
+    there, notes = find_instances(client, "demo"), []
+    for _ in range(2):
+        record = (clusterctl.home, clients_of(moto_url), "demo", [1], there)
+        record_lost_cost(*record, notes.append)
+    [line] = (clusterctl.home / FILE).read_text().splitlines()
+    assert [*json.loads(line)["usd"]] == retired
+    assert notes == []
 
 
 def test_list_shows_the_launch_and_not_the_last_start(clusterctl, client, monkeypatch):

@@ -15,6 +15,7 @@ import sys
 
 import pytest
 from botocore.exceptions import ClientError
+from moto.ec2 import ec2_backends
 
 from clusterctl.domain.errors import AwsError
 from clusterctl.domain.files import ClusterFolder
@@ -197,14 +198,19 @@ def test_down_asks_on_a_terminal(clusterctl, client, monkeypatch, answer, seen, 
 
 def test_down_does_not_forget_a_machine_that_has_lost_its_tag(clusterctl, client):
     launched(clusterctl)
+    assert client.describe_addresses()["Addresses"]
     clusterctl.timeouts = Timeouts(shown_s=0.3)
     lost = find_instances(client, "demo")[1].node.instance_id
     client.delete_tags(Resources=[lost], Tags=[{"Key": tags.CLUSTER}])
     ran = clusterctl("down", "demo", "--yes", "--discard-results")
     assert (ran.status, find_instances(client, "demo")) == (1, ())
     assert f"error: {lost}: launched with the key of demo, but without its tag" in ran.err
-    assert client.describe_instances(InstanceIds=[lost])["Reservations"]
+    # An address without an instance is billed, too.
+    assert client.describe_addresses()["Addresses"] == []
     client.terminate_instances(InstanceIds=[lost])
+    # A machine with GPUs takes minutes to shut down, and nothing of it is billed.
+    machine = ec2_backends["123456789012"][REGION].get_instance(lost)
+    machine._state.name = "shutting-down"
     assert clusterctl("down", "demo", "--yes").status == 0
 
 

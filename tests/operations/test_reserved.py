@@ -17,7 +17,7 @@ from clusterctl.operations import down as down_module
 from clusterctl.operations import members, power
 from clusterctl.operations.launcher import LaunchRefused
 from clusterctl.operations.up import up
-from tests.clock import LabClock
+from tests.clock import LONG_S, LabClock
 from tests.operations.commands import NAME, down, nothing, shorten_timeouts
 from tests.operations.wire import ApiCall, Mode
 from tests.operations.world import World
@@ -99,6 +99,36 @@ def test_a_replaced_node_gets_the_place_that_its_old_one_leaves(reserved, shown)
     assert [one.node.index for one in there] == [0, 1]
     assert len({one.node.instance_id for one in there} - old) == 1
     assert {one.reservation_id for one in there} == {spec.capacity_reservation}
+    assert launcher.timeouts.clock.waits == [30, 60, 120]
+
+
+def test_the_place_of_a_machine_that_has_ended_already_is_waited_for(reserved, world, shown):
+    launcher, spec = reserved
+    up(launcher, fixed_request(spec))
+    ended = find_instances(launcher.clients.ec2, NAME)[1].node.instance_id
+    world.plain.ec2.terminate_instances(InstanceIds=[ended])
+    shown([{"free": 0}] * 3)
+    members.replace_nodes(launcher, [1])
+    assert [one.node.index for one in find_instances(launcher.clients.ec2, NAME)] == [0, 1]
+    assert launcher.timeouts.clock.waits == [30, 60, 120]
+
+
+def test_up_waits_for_the_place_that_an_interrupted_replace_has_freed(reserved, shown):
+    launcher, spec = reserved
+    up(launcher, fixed_request(spec))
+
+    class Interrupted(LabClock):
+        def sleep(self, seconds):
+            if seconds > LONG_S:
+                raise KeyboardInterrupt
+            super().sleep(seconds)
+
+    shown([{"free": 0}] * 5)
+    with pytest.raises(KeyboardInterrupt):
+        members.replace_nodes(replace(launcher, timeouts=Timeouts(Interrupted())), [1])
+    assert [one.node.index for one in find_instances(launcher.clients.ec2, NAME)] == [0]
+    up(launcher, fixed_request(spec))
+    assert [one.node.index for one in find_instances(launcher.clients.ec2, NAME)] == [0, 1]
     assert launcher.timeouts.clock.waits == [30, 60, 120]
 
 
