@@ -32,6 +32,7 @@ from clusterctl.diagnosis.ranks import (
     only,
     ranks_in_words,
     sees_nothing,
+    syscall_path,
     usual_size,
     works_alone,
 )
@@ -360,18 +361,32 @@ class Scene(StepSigns):
         """The TCP connections that the ranks have open."""
         return {(one.local, one.peer) for rank in self.ranks for one in rank.last.sockets}
 
-    def works(self, rank: Rank) -> bool:
+    def works(self, rank: Rank, surely: bool = False) -> bool:
         """Whether a rank was seen to make progress.
 
         A program that is not Python has no calls to compare: it exchanged messages with another
         rank, or reads a file. What it tells other processes, that of a monitor for example, shows
         nothing.
+
+        A thread beside the main one may send heartbeats, or read ahead, while the job hangs. So
+        `surely` asks for more: that no main thread rests apart and that more bytes changed in
+        memory than heartbeats change, or that the main thread itself was seen to read.
         """
-        if (rank.process.shared_bytes or 0) > LONGEST_CHATTER:
+        least = TENSOR_BYTES if surely else LONGEST_CHATTER
+        if (rank.process.shared_bytes or 0) > least and not self._one_rests_apart:
             return True
         if rank.is_python:
             return rank.works_in_python
-        return rank.exchanged_bytes(self._ends) > LONGEST_CHATTER or rank.reads_on
+        path = rank.reads_on
+        if path and (not surely or any(syscall_path(one.syscall) == path for one in rank.samples)):
+            return True
+        if surely and self._one_rests_apart:
+            return False
+        return rank.exchanged_bytes(self._ends) > LONGEST_CHATTER
+
+    @functools.cached_property
+    def _one_rests_apart(self) -> bool:
+        return any(one.rests_apart for one in self.ranks)
 
     @functools.cached_property
     def exchanges(self) -> bool:
@@ -401,7 +416,7 @@ class Scene(StepSigns):
         added = [line for line in self.job.log_added if line.strip()]
         if added and all(map(waits, added)):
             return ""
-        working = [one for one in self.ranks if self.exchanges or self.works(one)]
+        working = [one for one in self.ranks if self.exchanges or self.works(one, surely=True)]
         idle = [one for one in self.ranks if one not in working]
         # At a program's end, the others wait for the one that evaluates or saves.
         ends = any(map(works_alone, working))

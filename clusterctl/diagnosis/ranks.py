@@ -39,6 +39,11 @@ READ_BYTES = 64 << 10
 WORKS_SHARE = 0.1
 # On a busy host it is ready to run at more than this share of the glances.
 READY_SHARE = 0.8
+# System calls, if any is known, of a program that waits for messages by asking again and again.
+POLLING_CALLS = {
+    *("", "running", "sched_yield", "poll", "ppoll", "select", "pselect6"),
+    *("epoll_wait", "epoll_pwait", "epoll_pwait2"),
+}
 # So few ranks on several hosts are named with their hosts.
 MOST_NAMED = 3
 
@@ -226,16 +231,27 @@ class Rank:
         )
 
     @property
-    def reads_on(self) -> bool:
-        """Whether it got further in a file from each look to the next, and read not twice as much:
+    def rests_apart(self) -> bool:
+        """Whether its main thread slept at all looks in a call that no message ends, or in one that
+        is not known: what the rank sends then is another thread's."""
+        return bool(self.samples) and not any(
+            one.state == "R"
+            or " tcp " in one.syscall
+            or one.syscall.partition(" ")[0] in POLLING_CALLS - {""}
+            for one in self.samples
+        )
+
+    @property
+    def reads_on(self) -> str:
+        """The file in which it got further from each look to the next, and read not twice as much:
         who reads a file again has read more than the whole of it."""
         looks = [{one.path: one.position for one in look.files} for look in self.samples]
         for path in set.intersection(*map(set, looks)) if len(looks) > 1 else ():
             at = [one[path] for one in looks]
             further = all(b - a > READ_BYTES for a, b in zip(at, at[1:]))
             if further and 0.5 <= self.grown("read_bytes") / (at[-1] - at[0]) <= 2.0:
-                return True
-        return False
+                return path
+        return ""
 
     @functools.cached_property
     def shared_frames(self) -> tuple[Frame, ...]:

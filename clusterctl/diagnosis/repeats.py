@@ -87,15 +87,13 @@ def _form(text: str) -> str:
 
 
 def count_up(lines: Iterable[str]) -> bool:
-    """Return whether lines about steps show a step though none before them is known: by a number
-    that is not the same in all of them, or by a loss. One line without it may be the monitor's."""
-    values: dict[str, set[int]] = {}
+    """Return whether lines about steps show a step though none before them is known: by a number,
+    or a loss, that is not the same in all lines of one form. One line may be a monitor's."""
+    seen: dict[tuple[str, str], set[object]] = {}
     for text in (_CLOCK.sub("", line) for line in lines):
-        if _RESULT.search(text):
-            return True
-        for name, value in _counters(text):
-            values.setdefault(name, set()).add(value)
-    return any(len(several) > 1 for several in values.values())
+        for name, value in (*_counters(text), ("result", tuple(_RESULT.findall(text)))):
+            seen.setdefault((_form(text), name), set()).add(value)
+    return any(len(several) > 1 for several in seen.values())
 
 
 def signs(lines: Sequence[str], more: Iterable[str] = ()) -> list[Sign]:

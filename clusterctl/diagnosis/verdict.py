@@ -388,10 +388,11 @@ def not_seen(scene: Scene) -> Iterator[str]:
     if dark:
         why = dark[0].last.stack_error
         yield f"the stacks of {format_ranks([one.number for one in dark])}{why and f': {why}'}"
-    if scene.job.log_is_older and not scene.rows:
+    job = scene.evidence.job or scene.job  # without what a rank wrote into a log of its own
+    if job.log_is_older and not scene.rows:
         yield "what its log had before: that may be an earlier job's, or its lines come late"
-    elif not scene.job.log and not scene.rows:
-        what = "it has written nothing" if scene.job.log_silent_s is not None else "none was found"
+    elif not job.log and not scene.rows:
+        what = "it has written nothing" if job.log_silent_s is not None else "none was found"
         yield f"its log and its metrics: {what}"
     if any(one.is_python for one in scene.ranks) or not scene.ranks:
         yield "what its libraries do below Python"

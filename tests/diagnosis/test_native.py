@@ -317,7 +317,11 @@ def test_a_rank_that_writes_a_file_and_naps_meanwhile_may_save(written, quiet_s,
 
 @pytest.mark.parametrize(
     ("sent", "check"),
-    [((4096, 576), "healthy"), ((4096, 512), "unknown"), ((4096, None), "unknown")],
+    [
+        ((1 << 20, 65600), "healthy"),
+        ((1 << 20, 65536), "unknown"),  # as heartbeats of threads beside those that wait
+        ((1 << 20, None), "unknown"),
+    ],
 )
 def test_ranks_that_send_to_each_other_through_memory_make_progress(sent, check):
     """But not once a job that printed steps is silent for ten of them: it may wait in a loop."""
@@ -330,6 +334,15 @@ def test_ranks_that_send_to_each_other_through_memory_make_progress(sent, check)
     assert (diagnose(python).check == "healthy") == (check == "healthy"), "with mpi4py"
     assert any("what rank 1 sends through" in one for one in found.unseen) == (sent[1] is None)
     assert diagnose(standing_still(evidence)).check == "unknown"
+    asleep = with_rank(evidence, 0, samples=samples((), syscall="pause"))
+    assert diagnose(asleep).exit_status != 0, "other threads send"
+
+
+def test_who_rests_is_named_though_threads_of_all_ranks_send_heartbeats():
+    evidence = with_rank(in_c(1, 3), 0, 1, 2, shared_bytes=1216)
+    found = diagnose(with_rank(evidence, 2, samples=samples((), syscall="pause")))
+    assert (found.check, found.findings[0].ranks) == ("rank.apart", (2,))
+    assert found.exit_status != 0
 
 
 @pytest.mark.parametrize(
@@ -347,10 +360,14 @@ def test_ranks_that_send_to_each_other_through_memory_make_progress(sent, check)
 def test_ranks_that_all_read_a_file_make_progress(positions, read_bytes, check):
     looks = tuple(
         replace(one, files=(OpenFile(5, "/data/train", at),), read_bytes=read_bytes * number)
-        for number, (one, at) in enumerate(zip(samples((), state="R"), positions))
+        for number, (one, at) in enumerate(
+            zip(samples((), state="R", syscall="read /data/train"), positions)
+        )
     )
     assert diagnose(with_rank(in_c(2), 0, 1, samples=looks)).check == check
     assert diagnose(with_rank(in_c(2), 0, samples=looks)).check != "healthy", "the other may wait"
+    ahead = tuple(replace(one, syscall="running") for one in looks)
+    assert diagnose(with_rank(in_c(2), 0, 1, samples=ahead)).check == "unknown", "or a thread reads"
 
 
 def test_a_rank_that_polls_outside_of_mpi_while_the_others_wait_in_a_collective():

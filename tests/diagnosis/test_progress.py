@@ -482,6 +482,9 @@ def test_whoever_repeats_a_step_is_not_accused_of_it(lines):
         (("step 7 loss 0.1", "step 8 loss 0.1"), (), 0),
         (("step 7 loss 0.1", "step 8 loss 0.1"), ("[n1] mca: no openib",), 0),
         (("step 7, 3.1 GB", "step 7, 3.1 GB", "step 7, 3.2 GB"), (), 3),
+        (("[monitor] step 59 loss 0.5, idle 120 s",), (), 3),
+        (("step 59, loss=0.31", "step 59, loss=0.32"), (), 0),
+        (("[0] step 7, 3.1 GB", "[1] step 8, 3.1 GB"), (), 3),
         (("alive", "alive"), (), 3),
         (("step 7 loss 0.1", "step 8 loss 0.1"), ("step 5 loss 0.1",), 3),
     ],
@@ -489,14 +492,16 @@ def test_whoever_repeats_a_step_is_not_accused_of_it(lines):
 def test_steps_that_a_rank_adds_to_a_log_of_its_own(own_added, log, status):
     """They tell nothing of a job whose log has steps: another rank may have stopped."""
     evidence = job_of(2, 2, log=log, quiet_s=30.0, own_added=own_added)
-    assert diagnose(evidence).exit_status == status
+    found = diagnose(evidence)
+    assert found.exit_status == status
+    assert not any("what its log had before" in one for one in found.unseen)
 
 
 def test_of_a_log_without_a_past_lines_that_repeat_their_first_one_are_no_steps():
     """As the file of a job that appends to it, or of script(1), from a look on."""
     repeats = ["step 7, 3.1 GB", "step 7, 3.2 GB", "step 7, 3.4 GB"]
     loss = ["step 7 loss 0.5, 3.1 GB"]
-    found = {0: (["step 7", "step 8"], loss), 3: (repeats, ["step 7, 3.1 GB"] * 3, loss * 3)}
+    found = {0: (["step 7", "step 8"],), 3: (repeats, ["step 7, 3.1 GB"] * 3, loss, loss * 3)}
     for status, lines in (
         (status, lines) for status, several in found.items() for lines in several
     ):

@@ -559,6 +559,10 @@ def test_a_gpu_that_is_missing_or_in_the_kernels_messages_is_not_told_to_be_clea
     in_kernel = diagnose(replace(on_host_2(kernel_log=XID, gpus=GPUS), job=None))
     assert "xid.79" in [one.check for one in in_kernel.findings]
     assert not any("GPUs" in text for text in in_kernel.clean)
+    ageless = {**KILLED[0], "text": XID[0]["text"], "age_s": None}
+    idle = with_processes(on_host_2(kernel_log=[ageless]), lambda one: None)
+    found = diagnose(replace(idle, job=None, source="--hosts hosts"))
+    assert (found.check, found.exit_status) == ("idle", 3), "it may be years old"
 
 
 def test_a_gpu_is_reset_by_a_reboot_before_its_disk_is_given_up():

@@ -24,6 +24,7 @@ from clusterctl.diagnosis.frames import STARTING, WAITING, Activity, is_user
 from clusterctl.diagnosis.partners import asks_user, chain, wait_in_words, waits_for
 from clusterctl.diagnosis.progress import LONGEST_ALONE_S
 from clusterctl.diagnosis.ranks import (
+    POLLING_CALLS,
     WORKS_SHARE,
     Rank,
     format_ranks,
@@ -441,7 +442,7 @@ def at_rest(scene: Scene) -> Iterator[Cause]:
         # meanwhile. Nor is known what a process does of which nothing was read.
         ends = [one.call.partition(" ")[0] for one in chain(scene, rank).partners[-1:]]
         ends += [""] * (call.startswith("wait") and not ends)
-        wakes = is_nap or joins or any("nanosleep" in one or one in _POLLS for one in ends)
+        wakes = is_nap or joins or any("nanosleep" in one or one in POLLING_CALLS for one in ends)
         severity = WARNING if wakes or rank.host.gpus else ERROR
         found.append(one._replace(check="ranks.resting", severity=severity, what=what))
     yield from combine(found)
@@ -449,10 +450,6 @@ def at_rest(scene: Scene) -> Iterator[Cause]:
 
 # System calls and states of a program that waits for messages by asking again and again.
 POLLING, COMPUTING = "running or polling", "computing"
-_POLLS = {
-    *("", "running", "sched_yield", "poll", "ppoll", "select", "pselect6"),
-    *("epoll_wait", "epoll_pwait", "epoll_pwait2"),
-}
 
 
 def apart(scene: Scene) -> Iterator[Cause]:
@@ -536,7 +533,7 @@ def signature(rank: Rank) -> str:
     if rank.user_call:
         return f"in {label(rank.user_call)}"
     calls = {sample.syscall.partition(" ")[0] for sample in rank.samples}
-    if calls <= _POLLS and set(rank.states) <= {"R", "S"}:
+    if calls <= POLLING_CALLS and set(rank.states) <= {"R", "S"}:
         return POLLING
     state = "" if set(rank.states) <= {"R", "S"} else f" (state {rank.states[-1]})"
     if rank.last.syscall.startswith("wait"):
