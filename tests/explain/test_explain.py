@@ -474,6 +474,19 @@ def test_a_rank_that_waits_for_its_peer_to_listen_is_no_error():
     assert explain([log, HEALTHY]).severity is Severity.WARNING
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[WARN] fuse: unknown option `uid=2039'",
+        "libfabric:2210443:17::cxi:domain:cxip_domain():1712<warn> cxip_gen_auth_key failed: -38",
+        "sshd[2211]: pam_limits(sshd:session): Could not set limit for 'memlock': Operation not "
+        "permitted",
+    ],
+)
+def test_a_warning_after_which_a_program_goes_on_is_no_error(line):
+    assert explain([f"{line}\n", HEALTHY]).severity is Severity.WARNING
+
+
 def test_a_known_line_is_a_warning_where_its_program_tries_again_and_gets_further():
     full = "OSError: [Errno 28] No space left on device: '/data/ckpt', retry in 5 s\n"
     steps = "".join(f"step {n} loss 0.1\n" for n in range(199))
@@ -507,6 +520,15 @@ def test_a_known_line_is_a_warning_where_its_program_tries_again_and_gets_furthe
         (
             "level=error msg=\"'overlay' not found as a supported filesystem on this host.\"",
             'level=info msg="API listen on /var/run/docker.sock"',
+        ),
+        (
+            "  - package perl-4:5.32.1 from appstream is filtered out by modular filtering",
+            "Complete!",
+        ),
+        (
+            "Warning  FailedAttachVolume  2m  attachdetach-controller  Multi-Attach error for "
+            'volume "pvc-6b1c" Volume is already exclusively attached to one node',
+            'AttachVolume.Attach succeeded for volume "pvc-6b1c"',
         ),
     ],
 )

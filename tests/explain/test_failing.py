@@ -166,6 +166,15 @@ def test_what_a_message_names_is_what_stands_next_to_its_words():
         ("quux.WidgetLimitExceededException: w-7", "words.limit", ""),
         ("error: invalid widget name: w-7.example", "words.invalid", "w-7.example"),
         ("error: no usable widgets found", "words.missing", "usable widgets"),
+        # A word of a kind within a path or another name.
+        ("error: /data/mount/x: Permission denied", "words.denied", "/data/mount/x"),
+        ("error: mount.nfs: Permission denied", "words.mount-refused", ""),
+        ("error: dhcp xid 0x3f timed out", "words.timeout", ""),
+        (
+            "error: cannot read /etc/pki/certificate.pem: open failed",
+            "words.transfer",
+            "/etc/pki/certificate.pem",
+        ),
         ("error: Missing key in widget: a.b", "words.missing", ""),
         ('error: err="handle \\"w-7\\" not found"', "words.missing", ""),
         ("error: quux: 2.1 of the widget: version mismatch: 3.0 there", "words.versions", ""),
