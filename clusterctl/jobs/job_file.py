@@ -43,11 +43,12 @@ IGNORED = (
     *("role", "rules", "script_mode", "security_group_ids", "subnets", "tags"),
     *("use_spot_instances", "volume_size"),
 )
+_CHECKPOINTS = "save them below SM_OUTPUT_DATA_DIR; fetch copies them here, aws s3 sync to S3"
 _TORCHRUN = "torchrun starts one: clusterctl train NAME GPUS --script FILE --launcher torchrun"
 # What to do in place of a key of the SDK that would have an effect and has none here.
 INSTEAD = {
-    "checkpoint_local_path": "checkpoints stay in the folder that the program names; fetch it",
-    "checkpoint_s3_uri": "checkpoints stay in a folder of the nodes; copy them with aws s3 sync",
+    "checkpoint_local_path": _CHECKPOINTS,
+    "checkpoint_s3_uri": _CHECKPOINTS,
     "dependencies": "put these folders into source_dir",
     "encrypt_inter_container_traffic": "ranks talk in plain text within the cluster's own network",
     "git_config": "clone it here, and name the folder: source_dir",
@@ -57,16 +58,8 @@ INSTEAD = {
 }
 KEYS = (
     *("channels", "distribution", "entry_point", "environment", "framework", "hyperparameters"),
-    *(
-        "input_mode",
-        "instance_count",
-        "max_run",
-        "metric_definitions",
-        "model_dir",
-        "output_path",
-        "source_dir",
-    ),
-    *IGNORED,
+    *("input_mode", "instance_count", "max_run", "metric_definitions", "model_dir", "output_path"),
+    *("source_dir", *IGNORED),
 )
 CHANNEL_KEYS = (
     *("source", "input_mode", "shuffle_seed", "distribution", "compression", "content_type"),

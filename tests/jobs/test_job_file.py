@@ -124,7 +124,7 @@ def test_ranks_on_a_cluster(tmp_path):
         ("{entry_point: a, distribution: {mpi: {processes_per_hosts: 2}}}", "processes_per_host?"),
         (
             "{entry_point: a, checkpoint_s3_uri: s3://x/y}",
-            "key 'checkpoint_s3_uri'; checkpoints st",
+            "key 'checkpoint_s3_uri'; save them below SM_",
         ),
         ("{entry_point: a, distribution: {pytorchddp: {enabled: true}}}", "--launcher torchrun"),
         ("{entry_point: a, environment: {A: true}}", "A: text is wanted, not 'True'"),
