@@ -50,7 +50,7 @@ INSTEAD = {
     "checkpoint_local_path": _CHECKPOINTS,
     "checkpoint_s3_uri": _CHECKPOINTS,
     "dependencies": "put these folders into source_dir",
-    "encrypt_inter_container_traffic": "leave it out: clusterctl does not encrypt what ranks send",
+    "encrypt_inter_container_traffic": "leave it out: what ranks send is not encrypted",
     "git_config": "clone it here, and name the folder: source_dir",
     "output_kms_key": "set the bucket's default encryption",
     "pytorchddp": _TORCHRUN,
