@@ -235,11 +235,11 @@ def program_to_ship(
 ) -> Code | None:
     """Return the program that --script names, with its folder; None for a program on the nodes.
 
-    `source_dir` is a folder that contains the program's, shipped in its place. Script mode runs a
-    shell script, too. In a git work tree
+    `source_dir` is a folder that contains the program's, shipped in its place. In a git work tree
     the files are those that git tracks or would add, elsewhere all except NO_CODE. Raises
-    UsageError if there is no such program, if an absolute path is that of a file in this user's
-    home folder, or if the folder is too large to be shipped.
+    UsageError if there is no such program, if it cannot be Python (in script mode it may be a shell
+    script), if an absolute path is that of a file in this user's home folder, or if the folder is
+    too large to be shipped.
     """
     path = Path(script)
     if is_on_nodes(script):

@@ -45,9 +45,12 @@ def kernels(scene: Scene) -> Iterator[Cause]:
     if scene.evidence.job is None:
         yield from _killed_lately(scene)
         for host in scene.evidence.hosts:
-            known = (line for line in host.known.kernel_log if line.age_s is not None)
-            lately = (line.text for line in known if (line.age_s or 0.0) <= LATELY_S)
-            text = "\n".join(line for line in lately if "NVRM: Xid" in line)
+            # A line of unknown age may be of weeks ago.
+            text = "\n".join(
+                line.text
+                for line in host.known.kernel_log
+                if "NVRM: Xid" in line.text and line.age_s is not None and line.age_s <= LATELY_S
+            )
             for one in explain([text]).of(Role.ROOT) if text else ():
                 yield _of_kernel(scene, host, one, WARNING, False)
         return

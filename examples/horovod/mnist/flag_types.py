@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
 
@@ -10,6 +11,22 @@ def add_flag(parser: argparse.ArgumentParser, name: str, **settings: Any) -> Non
     """Add a flag that can be written both as --model_dir and as --model-dir."""
     other = name[2:].translate(str.maketrans("-_", "_-"))
     parser.add_argument(*dict.fromkeys((name, f"--{other}")), **settings)
+
+
+def add_mnist_folders(parser: argparse.ArgumentParser) -> None:
+    """Add the folders of images and model. SageMaker's variables are defaults of theirs."""
+    environ = os.environ
+    folders = {
+        "--data_dir": ("~/data/mnist", "folder of the training and test images"),
+        "--train": (environ.get("SM_CHANNEL_TRAIN"), "another for training images"),
+        "--test": (environ.get("SM_CHANNEL_TEST"), "another for test images"),
+        "--model_dir": (
+            environ.get("SM_MODEL_DIR", "~/models/mnist"),
+            "folder for the model: saved as version 1, 2, ...",
+        ),
+    }
+    for name, (default, what) in folders.items():
+        add_flag(parser, name, type=local_folder, default=default, help=what)
 
 
 def positive(kind: type) -> Any:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from epoch_log import Diverged, EpochLog, offer_stacks
-from flag_types import add_flag, local_folder, positive
+from flag_types import add_flag, add_mnist_folders, positive
 from mnist_data import DataError, load
 from mnist_model import build_model
 from saved_model import save
@@ -40,32 +40,8 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         description=(__doc__ or "").partition("\n\n")[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    environ = os.environ
     add = partial(add_flag, parser)
-    add(
-        "--data_dir",
-        type=local_folder,
-        default="~/data/mnist",
-        help="folder of the training and test images",
-    )
-    add(
-        "--train",
-        type=local_folder,
-        default=environ.get("SM_CHANNEL_TRAIN"),
-        help="another for training images",
-    )
-    add(
-        "--test",
-        type=local_folder,
-        default=environ.get("SM_CHANNEL_TEST"),
-        help="another for test images",
-    )
-    add(
-        "--model_dir",
-        type=local_folder,
-        default=environ.get("SM_MODEL_DIR", "~/models/mnist"),
-        help="folder for the model: saved as version 1, 2, ...",
-    )
+    add_mnist_folders(parser)
     add("--epochs", type=positive(int), default=12, help="times to see as many images as there are")
     add("--batch_size", type=positive(int), default=128, help="images of one worker in one step")
     add("--lr", type=positive(float), default=0.001, help="learning rate")

@@ -296,7 +296,7 @@ def epoch_line(values: dict[str, Any], epochs: int) -> str:
 
 def keep(model: nn.Module, history: list[dict[str, Any]], args: argparse.Namespace) -> None:
     """Save the weights, and with --output_data_dir a JSON line for each epoch."""
-    folder = args.model_dir
+    folder = args.model_dir or Path()
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(model.state_dict(), folder / "detection.pt")
     print(f"the same weights on all ranks; saved in {folder / 'detection.pt'}")
