@@ -37,7 +37,7 @@ from clusterctl.node.relay.scan import is_own
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import Watch, copy_here
 from clusterctl.operations.losses import LOOKING, FetchedCopy, note_copy
-from clusterctl.transport.call import call
+from clusterctl.transport.call import NodeCall, call
 from clusterctl.transport.connections import read_data
 from clusterctl.transport.dial import Target
 
@@ -314,9 +314,8 @@ def _outputs(access: Access, job: JobRecord, problems: list[ClusterctlError]) ->
 
 
 def _call(access: Access, target: Target, function: Callable[..., R], request: object) -> R:
-    return call(
-        *(access.connections, target, function, request), doing=LOOKING, timeout_s=LIST_TIMEOUT_S
-    )
+    node_call = NodeCall(function, request, LOOKING, LIST_TIMEOUT_S)
+    return call(access.connections, target, node_call)
 
 
 def plan_parts(

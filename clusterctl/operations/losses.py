@@ -24,7 +24,7 @@ from clusterctl.node.record import RecordError, from_json, to_json
 from clusterctl.node.untrusted import text_in
 from clusterctl.operations.access import Access
 from clusterctl.operations.known_hosts import LearntHostKeys
-from clusterctl.transport.call import call
+from clusterctl.transport.call import NodeCall, call
 from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out, in_thread
 
@@ -215,8 +215,8 @@ class _Questions:
         head = self.access.head
 
         def both() -> tuple[Overview, list[NodeProcess]]:
-            requested = (self.access.connections, head, overview, None)
-            report = call(*requested, doing=LOOKING, timeout_s=self.within_s)
+            node_call = NodeCall(overview, None, LOOKING, self.within_s)
+            report = call(self.access.connections, head, node_call)
             return report, self._runs_on(head) if lists_runs else []
 
         return _within(head.host, self.within_s, both)
@@ -225,8 +225,8 @@ class _Questions:
         self, target: Target, trees: Trees
     ) -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
         def both() -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
-            requested = (self.access.connections, target, find_output, trees)
-            files = call(*requested, doing=LOOKING, timeout_s=self.within_s)
+            node_call = NodeCall(find_output, trees, LOOKING, self.within_s)
+            files = call(self.access.connections, target, node_call)
             return files, self._runs_on(target)
 
         return _within(target.host, self.within_s, both)

@@ -265,17 +265,17 @@ def full_disk(sick: SickCluster) -> Iterator[None]:
         release="rm -f /data/model.ckpt-7.data",
         until=lambda sick: (sick.says("cannot save the checkpoint"), sick.silent()),
     )
-    with sick.fault(1, "fill", "drain", "--left", "8KiB"), checkpoint(sick):
+    with sick.fault(1, "fill", "--left", "8KiB"), checkpoint(sick):
         yield
 
 
-def of_host(fault: str, undo: str, *options: str) -> Inject:
+def of_host(fault: str, *options: str) -> Inject:
     """A fault of the lab on the node of rank 3."""
 
     @contextlib.contextmanager
     def inject(sick: SickCluster) -> Iterator[None]:
         sick.stepping()
-        with sick.fault(2, fault, undo, *options):
+        with sick.fault(2, fault, *options):
             yield
 
     return inject
@@ -391,7 +391,7 @@ def fails(word: str) -> Inject:
 HEALTHY, UNKNOWN = "healthy", "unknown"
 FAULTS = [
     Fault("a healthy job", during(), (HEALTHY,)),
-    Fault("a host frozen", of_host("freeze", "thaw"), ("host.silent",), 2, 3),
+    Fault("a host frozen", of_host("freeze"), ("host.silent",), 2, 3),
     Fault(
         "a rank stopped (SIGSTOP)",
         during(f"kill -STOP {RANK}", f"kill -CONT {RANK}", SickCluster.silent),
@@ -415,10 +415,10 @@ FAULTS = [
         2,
     ),
     Fault("a rank that retries on a full disk", full_disk, ("rank.busy", "disk.full"), 1, 2),
-    Fault("a host's link cut", of_host("cut", "mend"), ("host.silent",), 2, 3),
+    Fault("a host's link cut", of_host("cut"), ("host.silent",), 2, 3),
     Fault(
         "a host's link slowed 50×",
-        of_host("shape", "unshape", "--rate", "1mbit"),
+        of_host("shape", "--rate", "1mbit"),
         ("link.slow",),
         2,
     ),

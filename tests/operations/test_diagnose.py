@@ -115,7 +115,7 @@ def test_a_training_and_its_end(pair, trained):
     eventually(
         lambda: json.loads(pair.ctl("diagnose", "--json")[1])["check"] == "healthy", "health"
     )
-    with pair.fault(1, "freeze", "thaw"):
+    with pair.fault(1, "freeze"):
         status, out, _ = pair.ctl("diagnose", "--json")
     said = json.loads(out)
     # A warning if a step was made since the first sample.
@@ -210,7 +210,7 @@ def test_hosts_that_are_silent_are_evidence(by_hand):
     try:
         with by_hand.access() as access:
             access.connections.run(access.targets[1], "true")
-            with by_hand.fault(1, "freeze", "thaw"):
+            with by_hand.fault(1, "freeze"):
                 evidence = collect(access)
     finally:
         by_hand.on(0, "sudo -n umount $(readlink -f /usr/bin/python3)")

@@ -44,7 +44,7 @@ def test_the_same_hosts_without_a_cluster(pair):
 
 
 def test_a_volume_that_has_become_read_only(pair):
-    with pair.fault(1, "readonly", "writable"):
+    with pair.fault(1, "readonly"):
         assert ("disk.readonly", "pair-1") in look(pair, status=2)[1]
         status, out, err = pair.ctl("disk")
         assert (status, "/data is read-only" in out + err) == (1, True), out + err
@@ -80,7 +80,7 @@ def test_everything_that_is_wrong_with_a_node_is_named_and_what_is_safe_is_mende
         stack.enter_context(stand_in_server(stack.enter_context(pair.access())))
         pair.on(1, BREAK.format(twin=twin))
         stack.callback(pair.on, 1, MEND.format(own=own))
-        stack.enter_context(pair.fault(1, "gpu", "heal", "--lost", "--xid", "79"))
+        stack.enter_context(pair.fault(1, "gpu", "--lost", "--xid", "79"))
         stack.enter_context(skewed(pair, 1, 90))
         report, found = look(pair, status=2)
         assert found == {
@@ -105,7 +105,7 @@ def test_everything_that_is_wrong_with_a_node_is_named_and_what_is_safe_is_mende
 
 @pytest.mark.all
 def test_a_node_that_is_frozen_is_a_finding_in_ec2s_words(pair):
-    with pair.fault(1, "freeze", "thaw"):
+    with pair.fault(1, "freeze"):
         report, found = look(pair, status=2)
     assert found == {("node.unreachable", "pair-1")}
     assert [node["host"] for node in report["nodes"]] == ["pair-0"]

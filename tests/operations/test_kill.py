@@ -63,7 +63,7 @@ def test_the_jobs_own_end_by_force_and_the_users_stay(deaf):
     assert alive(deaf, 1, own)
 
     assert deaf.ctl("kill", "20261120-154501-3f2a")[:2] == (0, "nothing to end\n")
-    with deaf.fault(1, "gpu", "heal", "--memory", "14000"):
+    with deaf.fault(1, "gpu", "--memory", "14000"):
         status, out, err = deaf.ctl("kill", "--json")
     assert status == 1, "what a GPU still holds is no success"
     report = json.loads(out)
