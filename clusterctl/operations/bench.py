@@ -110,8 +110,7 @@ def read_benchmark(folder: Path) -> Benchmark:
     last = {run.key: run for run in runs.rows}
     damaged = tuple(f"{folder / RUNS}, {text}" for text in runs.damaged)
     return Benchmark(
-        *(name, found.settings, found.seed, found.about),
-        *(tuple(last.values()), network, damaged),
+        *(name, found.settings, found.seed, found.about), *(tuple(last.values()), network, damaged)
     )
 
 
@@ -303,11 +302,7 @@ class BenchPlan:
 
 
 def plan_benchmark(
-    clients: Clients,
-    status: ClusterStatus,
-    access: Access,
-    request: BenchRequest,
-    folder: Path,
+    clients: Clients, status: ClusterStatus, access: Access, request: BenchRequest, folder: Path
 ) -> BenchPlan:
     """Plan the runs that `folder` lacks. The largest is planned as a job, so that problems show
     before any run starts.

@@ -170,10 +170,7 @@ def named(hosts: Sequence[HostEvidence]) -> list[HostEvidence]:
 
 
 def _job(
-    read: list[HostEvidence],
-    records: dict[str, JobOnHead],
-    job_name: str | None,
-    options: str = "",
+    read: list[HostEvidence], records: dict[str, JobOnHead], job_name: str | None, options: str = ""
 ) -> JobEvidence | None:
     """Return the evidence on one job: the named one, or the one with most ranks."""
     hosts = named(read)

@@ -23,13 +23,7 @@ from clusterctl.ec2.instances import find_instances, tag
 from clusterctl.ec2.volumes import enlarge, root_rate, root_volumes
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER
-from clusterctl.node.facts.disks import (
-    LargestFolders,
-    growth,
-    largest_folders,
-    mount,
-    mount_of,
-)
+from clusterctl.node.facts.disks import LargestFolders, growth, largest_folders, mount, mount_of
 from clusterctl.node.facts.parts import CopyParts, copy_parts, remove_parts
 from clusterctl.node.facts.report import FactReport
 from clusterctl.node.jobs.clean import Cleaning, NodeLogs, clean

@@ -181,9 +181,7 @@ class ServeRequest:
 
 
 def start_serving(
-    access: Access,
-    request: ServeRequest,
-    upload: Callable[[CopyRequest, Target], TransferReport],
+    access: Access, request: ServeRequest, upload: Callable[[CopyRequest, Target], TransferReport]
 ) -> tuple[Served, Ready]:
     """Serve a model, and wait until the server answers. Return the model, and which server and
     version answers.

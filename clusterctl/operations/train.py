@@ -540,9 +540,7 @@ def _first_reports(access: Access, environment: str | None) -> FanoutResult[Fact
 
 
 def head_facts(
-    access: Access,
-    environment: str | None = None,
-    known: FanoutResult[FactReport] | None = None,
+    access: Access, environment: str | None = None, known: FanoutResult[FactReport] | None = None
 ) -> HeadFacts:
     """Query the head node's facts. `environment` is a virtual environment to search first. `known`
     are reports that begin with the head node's, if it was requested a moment ago. Raise HostError,

@@ -61,7 +61,7 @@ def test_the_others_get_what_was_brought_and_nothing_else(pair, place, source):
     out, ended = finished(pair, f"{source}/", f"~/{place}/")
     assert "pair-1: 3 files, 24.0 MiB in " in out
     assert pair.on(1, f"ls -A {place}; ls -A '{place}/with space'").split("\n")[:4] == [
-        *("empty", "large", "with space", "empty folder"),
+        *("empty", "large", "with space", "empty folder")
     ]
     assert (ended["state"], ended["exit_status"]) == ("succeeded", 0)
     assert (ended["preset"], ended["destination"]) == ("copy", f"~/{place}")

@@ -207,11 +207,7 @@ def ids(pair) -> list[str]:
 @pytest.mark.parametrize(
     ("fault", "message", "helps"),
     [
-        (
-            "freeze",
-            "takes connections and answers none in time",
-            "clusterctl replace pair 1",
-        ),
+        ("freeze", "takes connections and answers none in time", "clusterctl replace pair 1"),
         ("cut", "its instance status check fails since ", "clusterctl replace pair 1"),
     ],
 )

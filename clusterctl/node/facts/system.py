@@ -19,7 +19,7 @@ RELEVANT = re.compile(
     r"NVRM|SXid|nvidia|oom-kill|Out of memory|Killed process|blocked for more than|soft lockup"
     r"|hard LOCKUP|I/O error|I/O .*timeout|reset failure|read-only|nfs: server|Keep alive watchdog"
     r"|TX hasn't completed|Link is Down|NIC Link|EXT4-fs error|XFS.*(?:rror|hutdown)|Disk failure"
-    r"|segfault|general protection|Machine Check|mce:|EDAC|\befa\b|Memory cgroup",
+    r"|segfault|general protection|Machine Check|mce:|EDAC|\befa\b|Memory cgroup"
 )
 LAB = "/usr/lib/clusterctl-lab"  # exists on every host of the lab
 MOST_LINES = 200

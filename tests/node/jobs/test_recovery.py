@@ -84,10 +84,7 @@ def test_a_job_that_no_smaller_number_suits_waits_for_its_lost_node(tmp_path, mo
 
 @pytest.mark.parametrize(
     ("more", "processes", "images"),
-    [
-        ({}, "4", ["-b", "192"]),
-        ({"torchrun": True, "per_host": 4, "batch_size": None}, "1", []),
-    ],
+    [({}, "4", ["-b", "192"]), ({"torchrun": True, "per_host": 4, "batch_size": None}, "1", [])],
 )
 def test_fewer_nodes_run_the_job_on(tmp_path, monkeypatch, more, processes, images):
     """mpirun's processes are ranks, or with torchrun nodes; the trainer's step keeps its images,
