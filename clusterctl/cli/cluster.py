@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import (
-    AppContext,
-    check_nodes,
-    cluster_command,
-    refuse_while_job_runs,
-)
+from clusterctl.cli.app_context import AppContext, check_nodes, cluster_command
 from clusterctl.cli.launching import (
     WaitingOptions,
     launcher_of,
@@ -47,6 +42,7 @@ if TYPE_CHECKING:
 
 
 IDLE = "nothing to launch or change in EC2"
+ENDS_JOB = "stopping the nodes ends it"
 
 
 @dataclass(frozen=True)
@@ -441,12 +437,13 @@ def _check_nodes(app: AppContext, cluster: Cluster) -> None:
 
     Raises MissingTool without the cluster's key here, click.Abort.
     """
+    from clusterctl.operations.logs import refuse_while_training
     from clusterctl.operations.power import stored_bytes
 
     name = cluster.name
     running = [node for node in cluster.nodes if node.state is NodeState.RUNNING]
-    refuse_while_job_runs(app, name, "stopping the nodes ends it")
     with app.open(name) as access:
+        refuse_while_training(access, ENDS_JOB, access.all_targets)
         stored = stored_bytes(access, running)
     full = [one.host for one in stored.outcomes if one.value]
     silent = fold_hosts([one.host for one in stored.failures])
@@ -457,7 +454,8 @@ def _check_nodes(app: AppContext, cluster: Cluster) -> None:
         output.note(f"{silent}: not known whether an instance store holds data, which is lost")
     if full or silent:
         output.confirm(f"Stop the nodes of {name}?", False, instead="--force")
-        refuse_while_job_runs(app, name, "stopping the nodes ends it")  # the answer may take long
+        with app.open(name) as access:  # the answer may take long
+            refuse_while_training(access, ENDS_JOB, access.all_targets)
 
 
 def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> None:
