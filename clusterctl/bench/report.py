@@ -89,7 +89,7 @@ def published_for(benchmark: Benchmark) -> list[PublishedRun]:
 
     They are all of ResNet-50, so there are none for another model, and none for runs on CPUs.
     """
-    on_gpus = any(run.job.get("preset") in ("gpu", "efa") for run in benchmark.runs)
+    on_gpus = any(run.facts.preset in ("gpu", "efa") for run in benchmark.runs)
     words = (word.rpartition("=")[2] for word in benchmark.settings.arguments)
     other = [word for word in words if word in PARAMETERS and word != "resnet50"]
     if not on_gpus or other:
@@ -97,7 +97,7 @@ def published_for(benchmark: Benchmark) -> list[PublishedRun]:
     return [
         each
         for each in published()
-        if each.gpu == benchmark.about.get("gpu") and each.data in benchmark.settings.kinds
+        if each.gpu == benchmark.about.gpu and each.data in benchmark.settings.kinds
     ]
 
 
@@ -105,7 +105,7 @@ def blocks(benchmark: Benchmark, predicted: Sequence[int] = ()) -> list[Block]:
     """Return the whole report. `predicted` are sizes for the model besides the powers of two."""
     results = by_size(benchmark)
     models = {kind: model_of(benchmark, kind) for kind in benchmark.settings.kinds}
-    cluster = benchmark.about.get("cluster", benchmark.name)
+    cluster = benchmark.about.cluster or benchmark.name
     return [
         Text(f"How ResNet training scales on {cluster}{_simulated(benchmark)}", 1),
         Text(_summary(results)),
@@ -139,7 +139,7 @@ def blocks(benchmark: Benchmark, predicted: Sequence[int] = ()) -> list[Block]:
 
 def _simulated(benchmark: Benchmark) -> str:
     """Return words for titles, if no GPU was measured."""
-    if benchmark.about.get("local"):
+    if benchmark.about.local:
         return " (local EC2: CPUs of one machine, no GPUs)"
     return " (CPUs, no GPUs)" if benchmark.on_cpus else ""
 
@@ -244,8 +244,8 @@ def choice_table(benchmarks: Sequence[Benchmark]) -> ReportTable:
 
 def machines_in_words(benchmark: Benchmark) -> str:
     """Return instance types and market, such as `p3.16xlarge` or `p3.16xlarge spot`."""
-    markets = [one for one in benchmark.about.get("market", ()) if one != Market.ON_DEMAND.value]
-    return " ".join([", ".join(benchmark.about.get("types", ())) or NONE, *markets])
+    markets = [one for one in benchmark.about.market if one != Market.ON_DEMAND.value]
+    return " ".join([", ".join(benchmark.about.types) or NONE, *markets])
 
 
 def _half(value: Estimate) -> str:
@@ -270,11 +270,11 @@ def _usd(value: float | None) -> str:
 
 
 def _shares_and_prices(benchmark: Benchmark) -> str:
-    prices = "; ".join(benchmark.about.get("price", ())) or "the price of a node is unknown"
-    market = ", ".join(benchmark.about.get("market", ()))
+    prices = "; ".join(benchmark.about.price) or "the price of a node is unknown"
+    market = ", ".join(benchmark.about.market)
     dollars = (
         "There are no dollars: hosts of the local EC2 have the speed of the machine it runs on."
-        if benchmark.about.get("local")
+        if benchmark.about.local
         else "Dollars are of the nodes that have ranks, whole nodes, "
         f"{market or 'at the prices'} ({prices}). images/s per $/h is the speed by AWS's price of "
         "these nodes on demand."
@@ -510,23 +510,22 @@ def _method(benchmark: Benchmark) -> str:
 def facts(benchmark: Benchmark) -> list[tuple[str, str]]:
     """Return what is needed to reproduce the benchmark: machines, and versions from job records."""
     about, runs = benchmark.about, benchmark.runs
-    gbps = about.get("network_gbps")
-    efas = about.get("efa_interfaces")
+    gbps, efas = about.network_gbps, about.efa_interfaces
     network = f"{gbps:g} Gbit/s always, by EC2" if gbps else "EC2 does not say"
-    starts = sorted(str(run.job.get("started_at")) for run in runs)
+    starts = sorted(run.facts.started_at for run in runs)
     rows: list[tuple[str, object]] = [
-        ("instance types", about.get("types")),
-        ("machines", "simulated: hosts of the local EC2" if about.get("local") else ""),
-        ("nodes, GPUs or ranks of each", [about.get("nodes"), about.get("per_node")]),
-        ("GPU of the type", "" if benchmark.on_cpus else about.get("gpu")),
+        ("instance types", about.types),
+        ("machines", "simulated: hosts of the local EC2" if about.local else ""),
+        ("nodes, GPUs or ranks of each", [about.nodes, about.per_node]),
+        ("GPU of the type", "" if benchmark.on_cpus else about.gpu),
         ("GPU and precision", sorted({f"{run.gpu}, {run.precision}" for run in runs if run.gpu})),
-        ("region, zones", [about.get("region"), *about.get("zones", ())]),
-        ("market", about.get("market")),
-        ("placement group", about.get("placement_group") or "none"),
-        ("network", "" if about.get("local") else network),
+        ("region, zones", [about.region, *about.zones]),
+        ("market", about.market),
+        ("placement group", about.placement_group or "none"),
+        ("network", "" if about.local else network),
         ("EFA", count(efas, "interface") if efas else "none"),
-        ("image", about.get("images")),
-        ("preset", sorted({str(run.job.get("preset")) for run in runs})),
+        ("image", about.images),
+        ("preset", sorted({run.facts.preset for run in runs})),
         ("recipe", benchmark.settings.recipe),
         ("batch of a GPU", f"{_batch_per_gpu(benchmark):g}" if runs else ""),
         ("an epoch", sorted({f"{run.images:,} images" for run in runs})),
@@ -543,7 +542,7 @@ def _listed(value: object) -> str:
 def _commands(benchmark: Benchmark) -> list[str]:
     first: dict[tuple[int, str], str] = {}
     for run in benchmark.runs:
-        first.setdefault((run.gpus, run.data), str(run.job.get("line", "")))
+        first.setdefault((run.gpus, run.data), run.facts.line)
     return [first[key] for key in sorted(first)]
 
 
@@ -552,7 +551,7 @@ def _runs(benchmark: Benchmark) -> ReportTable:
         ("job", "GPUs", "data", "repeat", "images/s", "slowest row", "fastest row", "whole run"),
         [
             (
-                run.job.get("job_id", NONE),
+                run.facts.job_id or NONE,
                 run.gpus,
                 run.data,
                 run.repeat,
@@ -653,8 +652,8 @@ def as_data(benchmark: Benchmark, predicted: Sequence[int] = ()) -> dict[str, An
         "settings": to_data(benchmark.settings),
         "seed": benchmark.seed,
         "on_cpus": benchmark.on_cpus,
-        "local_ec2": bool(benchmark.about.get("local")),
-        "about": dict(benchmark.about),
+        "local_ec2": benchmark.about.local,
+        "about": to_data(benchmark.about),
         "sizes": [each.as_data() for each in by_size(benchmark)],
         "models": {
             kind: model

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Optional, TypedDict, Union
 
 from clusterctl.bench.plan import BenchSettings, RunKey
-from clusterctl.bench.results import Difference, MeasuredRun
+from clusterctl.bench.results import AboutCluster, Difference, MeasuredRun
 from clusterctl.cli.bench_network import CheckedNetwork
 from clusterctl.cli.cluster import ReadyCluster
 from clusterctl.cli.copy.view import NodeEvent, ProgressEvent
@@ -287,29 +287,6 @@ class TuningData(TypedDict):
     timeline: Optional[Timeline]
     autotune: Optional[Tuned]
     findings: Sequence[Finding]
-
-
-class _About(TypedDict):
-    cluster: str
-    region: str
-    zones: Sequence[str]
-    types: Sequence[str]
-    nodes: int
-    per_node: int
-    gpu: str
-    market: Sequence[str]
-    placement_group: Sequence[str]
-    network_gbps: float
-    efa_interfaces: int
-    images: Sequence[str]
-    hourly_usd: Sequence[Optional[float]]
-    price: Sequence[str]
-
-
-class AboutCluster(_About, total=False):
-    """The cluster whose speed was measured. `local`: its nodes are hosts of the local EC2."""
-
-    local: bool
 
 
 class PredictedStep(TypedDict):
