@@ -200,10 +200,7 @@ class InstallationSteps(TypedDict):
 
 
 Installed = Union[EnvReport, InstallationSteps]
-
-
-Job = JobReport
-Jobs = list[Job]
+Jobs = list[JobReport]
 
 
 class LinesData(TypedDict):
@@ -232,7 +229,7 @@ class TrainingPlanData(_TrainingPlan, total=False):
     tf_config: Mapping[str, Any]
 
 
-Training = Union[Job, Started, TrainingPlanData]
+Training = Union[JobReport, Started, TrainingPlanData]
 
 
 class ProcessData(TypedDict):
@@ -254,7 +251,7 @@ class Killed(TypedDict):
 
 
 class CancelledData(Killed):
-    jobs: Sequence[Job]
+    jobs: Sequence[JobReport]
 
 
 # With --follow, one a line: `kind` is train, eval or metric, and the rest that of the row.
