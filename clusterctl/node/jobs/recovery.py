@@ -93,8 +93,7 @@ def recover(folder: Path, spec: JobSpec, attempt: FailedAttempt) -> dict[str, An
     """Stop what is left of the job. Return {"attempt": the description of the failure, "again":
     {"argv", "ranks", "hosts"} of the next attempt, or None, "cause": what is known of why there is
     none}."""
-    known = {node["name"]: node for node in spec.nodes}
-    nodes = [known.get(host, {"name": host, "address": host}) for host in attempt.hosts or known]
+    known, nodes = {node["name"]: node for node in spec.nodes}, nodes_of(spec, attempt.hosts)
     silent, rebooted, killed = sweep(spec.job_id, nodes, attempt.began_at)
     lost = bool(silent or rebooted) or attempt.has_lost
     described = {
@@ -174,6 +173,13 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
         if float(uptime) < age:
             rebooted.append(node["name"])
     return silent, rebooted, {name: count for name, count in killed.items() if count}
+
+
+def nodes_of(spec: JobSpec, hosts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the nodes of an attempt, all of the job's if there was none. That of a machine that
+    the job did not begin on has its address as its name."""
+    known = {node["name"]: node for node in spec.nodes}
+    return [known.get(host, {"name": host, "address": host}) for host in hosts or known]
 
 
 def other_nodes(spec: JobSpec, hosts: Sequence[str]) -> list[dict[str, Any]]:
