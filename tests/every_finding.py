@@ -301,6 +301,8 @@ def of_jobs(folder: Path) -> Iterator[Finding]:
         ([replace(head, versions=jobs.GPU_NEWEST, capabilities=(100,))], plan(preset="gpu")),
         ([replace(head, versions=jobs.GPU_NEWEST, capabilities=(52,))], plan(preset="gpu")),
         ([replace(head, versions=jobs.GPU_NEWEST, capabilities=(52, 100))], plan(preset="gpu")),
+        ([head, replace(second, notices=jobs.NOTICES[:1])], plan()),
+        ([head, replace(second, notices=jobs.NOTICES)], plan()),
         ([head], plan(refused="unknown flag --lr")),
         ([replace(head, script_error=jobs.NONE)], plan(**jobs.OWN, script_path="/data/x.py")),
         ([replace(head, output_error="x is no folder")], plan(output="x")),
