@@ -188,7 +188,7 @@ def misled_python(versions: Mapping[str, str]) -> str:
 
 def notice_findings(host: str, found: Iterable[Notice]) -> list[Finding]:
     """Return a warning if EC2 has given notice that it takes this node's machine back."""
-    own = [one for one in found if one.node == host]
+    own = [one for one in found if one.host == host]
     certain = [one for one in own if one.action != "rebalance"]
     if not own:
         return []

@@ -26,7 +26,6 @@ from clusterctl.node.facts import system
 from clusterctl.node.facts.system import Notice
 from clusterctl.node.facts.training import COMPILED
 from clusterctl.node.guard.clock import GuardFiles
-from clusterctl.node.record import to_json
 
 GIB = 1 << 30
 VERSIONS = {
@@ -54,8 +53,8 @@ NODE = PreflightFacts(
 )
 SECOND = replace(NODE, host="demo-1")
 NOTICES = (
-    Notice("rebalance", "2026-11-28T20:00:00Z", "demo-1"),
-    Notice("terminate", "2026-11-28T20:04:00Z", "demo-1"),
+    Notice("demo-1", "rebalance", "2026-11-28T20:00:00Z"),
+    Notice("demo-1", "terminate", "2026-11-28T20:04:00Z"),
 )
 # 1550 records x 10 epochs // (8 x 4) = 484 steps.
 RUN = TrainerRun(8, "/data", batch_size=4, epochs=10, clears=True)
@@ -108,7 +107,10 @@ def test_a_node_that_ec2_takes_back_is_named_before_the_start(tmp_path, monkeypa
     monkeypatch.setattr(system, "GuardFiles", lambda: files)
     assert system.notices() == ()
     files.spot.parent.mkdir(parents=True)
-    lines = "".join(f"{to_json(one)}\n" for one in NOTICES)
+    lines = "".join(
+        f'{{"action": "{one.action}", "time": "{one.time}", "node": "{one.host}"}}\n'
+        for one in NOTICES
+    )
     files.spot.write_text(f"{lines}cut sho")
     assert system.notices() == NOTICES
     nodes = [replace(one, notices=system.notices()) for one in (NODE, SECOND)]

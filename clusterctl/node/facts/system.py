@@ -10,7 +10,7 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Dict, Optional
 
 from clusterctl.node.facts.report import deadline, output
 from clusterctl.node.guard.clock import GuardFiles
@@ -61,12 +61,12 @@ def in_lab() -> bool:
 
 @dataclass(frozen=True)
 class Notice:
-    """EC2's notice that it takes the machine of `node` back: it is to `action` it (terminate, stop,
+    """EC2's notice that it takes a node's machine back: it is to `action` it (terminate, stop,
     hibernate) at `time`, in UTC, or only likely to (rebalance)."""
 
+    host: str
     action: str
     time: str
-    node: str
 
 
 def notices() -> tuple[Notice, ...]:
@@ -74,8 +74,9 @@ def notices() -> tuple[Notice, ...]:
     nodes."""
     found = []
     for line in text_in(GuardFiles().spot).splitlines():
-        with suppress(RecordError):
-            found.append(from_json(Notice, line))
+        with suppress(RecordError, KeyError):
+            notice = from_json(Dict[str, str], line)
+            found.append(Notice(notice["node"], notice["action"], notice["time"]))
     return tuple(found)
 
 
