@@ -23,7 +23,7 @@ from clusterctl.node.facts.gpus import capabilities
 from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.facts.results import output_error
 from clusterctl.node.facts.software import versions
-from clusterctl.node.facts.system import Notice, in_lab, notices, system
+from clusterctl.node.facts.system import InterruptionNotice, in_lab, notices, system
 from clusterctl.node.facts.training import (
     COMPILED,
     TrainingFiles,
@@ -63,7 +63,7 @@ class PreflightFacts:
     cpus: int | None = None
     in_lab: bool = False
     capabilities: tuple[int, ...] = ()
-    notices: tuple[Notice, ...] = ()
+    notices: tuple[InterruptionNotice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def misled_python(versions: Mapping[str, str]) -> str:
     return f"its Python does not work with {variables}" if variables else ""
 
 
-def notice_findings(host: str, found: Iterable[Notice]) -> list[Finding]:
+def notice_findings(host: str, found: Iterable[InterruptionNotice]) -> list[Finding]:
     """Return a warning if EC2 has given notice that it takes this node's machine back."""
     own = [one for one in found if one.host == host]
     certain = [one for one in own if one.action != "rebalance"]

@@ -23,7 +23,7 @@ from clusterctl.jobs.preflight import (
 )
 from clusterctl.jobs.trainer import IMAGENET_IMAGES, JobRecipe, TrainerRun
 from clusterctl.node.facts import system
-from clusterctl.node.facts.system import Notice
+from clusterctl.node.facts.system import InterruptionNotice
 from clusterctl.node.facts.training import COMPILED
 from clusterctl.node.guard.clock import GuardFiles
 
@@ -53,8 +53,8 @@ NODE = PreflightFacts(
 )
 SECOND = replace(NODE, host="demo-1")
 NOTICES = (
-    Notice("demo-1", "rebalance", "2026-11-28T20:00:00Z"),
-    Notice("demo-1", "terminate", "2026-11-28T20:04:00Z"),
+    InterruptionNotice("demo-1", "rebalance", "2026-11-28T20:00:00Z"),
+    InterruptionNotice("demo-1", "terminate", "2026-11-28T20:04:00Z"),
 )
 # 1550 records x 10 epochs // (8 x 4) = 484 steps.
 RUN = TrainerRun(8, "/data", batch_size=4, epochs=10, clears=True)

@@ -60,7 +60,7 @@ def in_lab() -> bool:
 
 
 @dataclass(frozen=True)
-class Notice:
+class InterruptionNotice:
     """EC2's notice that it takes a node's machine back: it is to `action` it (terminate, stop,
     hibernate) at `time`, in UTC, or only likely to (rebalance)."""
 
@@ -69,14 +69,14 @@ class Notice:
     time: str
 
 
-def notices() -> tuple[Notice, ...]:
+def notices() -> tuple[InterruptionNotice, ...]:
     """Return the notices that the guard has written since the boot, on the head node those of all
     nodes."""
     found = []
     for line in text_in(GuardFiles().spot).splitlines():
         with suppress(RecordError, KeyError):
             notice = from_json(Dict[str, str], line)
-            found.append(Notice(notice["node"], notice["action"], notice["time"]))
+            found.append(InterruptionNotice(notice["node"], notice["action"], notice["time"]))
     return tuple(found)
 
 

@@ -337,7 +337,7 @@ def name_hosts(spec: JobSpec, nodes: list[dict[str, Any]]) -> str:
     outputs = ask(nodes[1:], ["sh", "-c", script], text.encode())
     missed = [node["name"] for node, output in zip(nodes[1:], outputs) if output is None]
     if missed:
-        return f"{', '.join(missed)} could not be told the addresses of the job's nodes"
+        return f"{', '.join(missed)} did not get the addresses of the job's nodes"
     (contract.parent / PREPARED).unlink(missing_ok=True)
     contract.write_text(text)  # last: what is interrupted before is done again
     return ""
@@ -460,7 +460,7 @@ def script_places(spec: JobSpec, hosts: dict[str, int], up: dict[str, int]) -> d
     own, found = {node["address"] for node in spec.nodes}, {}
     for node in spec.nodes:
         free = (one for one in up if one not in own and one not in found)
-        same = (one for one in free if up[one] == node["slots"])
+        same = (one for one in free if up[one] == node.get("slots"))
         address = node["address"] if node["address"] in hosts else next(same, "")
         if address not in up:
             return {}

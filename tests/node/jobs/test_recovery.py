@@ -301,7 +301,7 @@ def test_a_script_mode_job_goes_on_with_a_machine_of_another_address(
         assert [one["address"] for one in told["hosts"]] == ["10.0.0.4", "10.0.0.9", "10.0.0.6"]
         assert (told["job_id"], told["hosts"][1]["gpus"]) == ("x", 4)
     there.rename(nodes_at / "away")
-    missed = "b, c could not be told the addresses of the job's nodes"
+    missed = "b, c did not get the addresses of the job's nodes"
     assert recovery.name_hosts(job, [*three]) == missed
 
 
