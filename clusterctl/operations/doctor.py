@@ -31,7 +31,7 @@ from clusterctl.node.facts.system import kernel_log, limits, memory, notices, sy
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.operations.access import Access
 from clusterctl.operations.hosts_access import HostSource
-from clusterctl.operations.kill import kill
+from clusterctl.operations.kill import kill, memory_of_none
 from clusterctl.operations.logs import running_work, work_facts
 from clusterctl.operations.train import head_facts, leftovers
 from clusterctl.transport.call import read_reports
@@ -115,6 +115,7 @@ def doctor(
     found = [*health, *_unreachable(result.failures), *check(examined)]
     for one in examined:
         found += notice_findings(one.host, one.report.get(notices) or ())
+        found += memory_of_none(one.host, one.report.get(gpus))
     # Of a part of the nodes they would be older than those of the others: a run that has ended or
     # started meanwhile would look like leftovers.
     are_all = set(access.targets) <= set(targets)
