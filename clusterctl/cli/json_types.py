@@ -503,8 +503,9 @@ class _WatchedHost(TypedDict):
 
 
 class WatchedNodeData(_WatchedHost, _NodeFacts, total=False):
-    """`seen_s` is the age of the report, null before the first; the rest is missing then. `cpu` is
-    a share; `net` and `disk` are bytes a second, in and out."""
+    """`seen_s` is the age of the report, null before the first; the rest is missing then. `error`
+    is why the node has no connection, else empty. `cpu` is a share; `net` and `disk` are bytes a
+    second, in and out."""
 
     cpu: float
     net: Sequence[float]

@@ -36,7 +36,7 @@ from clusterctl.node.record import RecordError, from_json, to_data
 from clusterctl.node.relay.scan import is_own
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import Watch, copy_here
-from clusterctl.operations.losses import LOOKING, FetchedCopy, note_copy
+from clusterctl.operations.losses import LOOKING, FetchedCopy, note_copy, trees_on
 from clusterctl.transport.call import NodeCall, call
 from clusterctl.transport.connections import read_data
 from clusterctl.transport.dial import Target
@@ -297,7 +297,7 @@ def _outputs(access: Access, job: JobRecord, problems: list[ClusterctlError]) ->
         problems.append(error)
     outputs: list[Output] = []
     for target in access.all_targets:
-        here = tuple(one for one in trees if target == access.head or target.host in one.hosts)
+        here = trees if target == access.head else trees_on(access, target, trees)
         try:
             found = _call(access, target, find_output, Trees(here, named=True)) if here else ()
         except HostError as error:

@@ -64,13 +64,17 @@ done
 rank() {{ job=20261120-154501-$1; shift
     CLUSTERCTL_JOB=$job OMPI_COMM_WORLD_RANK=3 setsid "$@" </dev/null >/dev/null 2>&1 & }}
 rank 1ef7 sleep 1000
+sudo mkdir -p /run/clusterctl
+for node in pair-0 pair-1; do
+    echo '{{"action": "terminate", "time": "2026-11-28T20:04:00Z", "node": "'$node'"}}'
+done | sudo tee /run/clusterctl/spot-interruption
 """
 MEND = """
 sudo hostname {own}; sudo ip link set eth0 mtu 1500; sed -i 1d ~/.bashrc
 rm -f /dev/shm/left /data/left
 sudo mount -o remount,size=2g /dev/shm; sudo mount -o remount,size=1g /data
 sed -i '$d' ~/examples/horovod/tensorflow/train.sh; mv keys.before ~/.ssh/authorized_keys
-pkill -x sleep; :
+sudo rm /run/clusterctl/spot-interruption; pkill -x sleep; :
 """
 
 
@@ -86,7 +90,7 @@ def test_everything_that_is_wrong_with_a_node_is_named_and_what_is_safe_is_mende
         assert found == {
             *((check, "pair-1") for check in (
                 "gpu.count", "gpu.xid", "clock.skew", "disk.full", "shm.full", "limits.nofile",
-                "drift.mtu", "drift.scripts", "job.leftovers",
+                "drift.mtu", "drift.scripts", "job.leftovers", "node.notice",
             )),
             ("hostname.duplicate", "pair-0"),
             ("hostname.duplicate", "pair-1"),

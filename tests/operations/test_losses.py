@@ -38,6 +38,7 @@ from clusterctl.operations.losses import (
     is_by_hand,
     lost_copies,
     note_copy,
+    trees_on,
 )
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.dial import Target
@@ -317,6 +318,14 @@ def test_a_folder_of_two_jobs_is_searched_wherever_one_of_them_ran(monkeypatch):
     latest, earlier, _ = written.all_trees()
     assert [(one.job, one.hosts) for one in latest] == [("b", ("d-1",))]
     assert [(one.job, one.hosts) for one in earlier] == [("a", ("d-2", "d-3"))]
+
+
+def test_a_machine_that_took_over_a_lost_nodes_ranks_has_what_they_wrote(tmp_path):
+    """The job did not begin on it, and knows it by its address only."""
+    access = made_up(tmp_path, 3)
+    trees = [OutputFolder("a", "/code", "files", hosts=("demo-1", "10.0.0.6"))]
+    on = [one.host for one in access.all_targets if trees_on(access, one, trees)]
+    assert on == ["demo-1", "demo-2"]
 
 
 @pytest.mark.parametrize("is_reached", [True, False])
