@@ -32,7 +32,6 @@ from clusterctl.diagnosis.ranks import (
     only,
     ranks_in_words,
     sees_nothing,
-    syscall_path,
     usual_size,
     works_alone,
 )
@@ -369,20 +368,23 @@ class Scene(StepSigns):
         nothing.
 
         A thread beside the main one may send heartbeats, or read ahead, while the job hangs. So
-        `surely` asks for more: that no main thread rests apart and that more bytes changed in
-        memory than heartbeats change, or that the main thread itself was seen to read.
+        `surely` asks for more: that no main thread rests apart, and for more bytes than those of
+        heartbeats. Over TCP the main thread itself has to read or write as many, or to ask the
+        kernel for them: in an endless loop it does not.
         """
         least = TENSOR_BYTES if surely else LONGEST_CHATTER
         if (rank.process.shared_bytes or 0) > least and not self._one_rests_apart:
             return True
         if rank.is_python:
             return rank.works_in_python
-        path = rank.reads_on
-        if path and (not surely or any(syscall_path(one.syscall) == path for one in rank.samples)):
+        if rank.reads_on:
             return True
-        if surely and self._one_rests_apart:
-            return False
-        return rank.exchanged_bytes(self._ends) > LONGEST_CHATTER
+        if not surely:
+            return rank.exchanged_bytes(self._ends) > LONGEST_CHATTER
+        itself = rank.grown("main_read_bytes") + rank.grown("main_written_bytes") >= TENSOR_BYTES
+        itself |= (rank.asking_share or 0.0) > COMPUTES
+        is_large = rank.tensor_bytes(self._ends) >= TENSOR_BYTES
+        return itself and is_large and not self._one_rests_apart
 
     @functools.cached_property
     def _one_rests_apart(self) -> bool:
@@ -393,12 +395,17 @@ class Scene(StepSigns):
         """Whether each rank exchanged data with another one.
 
         Horovod's threads send short messages while the ranks stand still. So only bytes of large
-        ones count, except in a job of torch, which has no such threads.
+        ones count, except in a job of torch, which has no such threads. Those of the program may
+        send some while a main thread does not run at all.
         """
         if not self.is_running or not self.size or len(self.ranks) < self.size:
             return False
+        still = [one for one in self.ranks if one.has_not_run]
+        if not all(one.waits for one in still):
+            return False
         if "-m torch.distributed.run" in self.job.line:
-            return all(one.exchanged_bytes(self._ends) >= EXCHANGED_BYTES for one in self.ranks)
+            least = TENSOR_BYTES if still else EXCHANGED_BYTES
+            return all(one.exchanged_bytes(self._ends) >= least for one in self.ranks)
         sends = [one for one in self.ranks if one.tensor_bytes(self._ends) >= TENSOR_BYTES]
         # Ranks of one host exchange theirs in shared memory.
         hosts = {one.host.host for one in sends}
@@ -416,7 +423,11 @@ class Scene(StepSigns):
         added = [line for line in self.job.log_added if line.strip()]
         if added and all(map(waits, added)):
             return ""
-        working = [one for one in self.ranks if self.exchanges or self.works(one, surely=True)]
+        working = [
+            one
+            for one in self.ranks
+            if self.works(one, surely=True) or (one.is_python and self.exchanges)
+        ]
         idle = [one for one in self.ranks if one not in working]
         # At a program's end, the others wait for the one that evaluates or saves.
         ends = any(map(works_alone, working))

@@ -359,14 +359,14 @@ def test_who_rests_is_named_though_threads_of_all_ranks_send_heartbeats():
 )
 def test_ranks_that_all_read_a_file_make_progress(positions, read_bytes, check):
     looks = tuple(
-        replace(one, files=(OpenFile(5, "/data/train", at),), read_bytes=read_bytes * number)
+        replace(one, files=(OpenFile(5, "/data/train", at),), main_read_bytes=read_bytes * number)
         for number, (one, at) in enumerate(
             zip(samples((), state="R", syscall="read /data/train"), positions)
         )
     )
     assert diagnose(with_rank(in_c(2), 0, 1, samples=looks)).check == check
     assert diagnose(with_rank(in_c(2), 0, samples=looks)).check != "healthy", "the other may wait"
-    ahead = tuple(replace(one, syscall="running") for one in looks)
+    ahead = tuple(replace(one, main_read_bytes=0, read_bytes=1 << 20) for one in looks)
     assert diagnose(with_rank(in_c(2), 0, 1, samples=ahead)).check == "unknown", "or a thread reads"
 
 

@@ -41,9 +41,11 @@ def in_program(taken):
     return tuple(
         replace(
             look,
-            sockets=(socket_to(9, received_bytes=came, receive_queue_bytes=0 if taken else came),),
+            sockets=(socket_to(9, received_bytes=came, received_segments=came >> 16, **left),),
+            main_read_bytes=came if taken else 0,
         )
         for look, came in zip(samples((), syscall="poll"), (0, 1 << 16, 1 << 17))
+        for left in ({} if taken else {"receive_queue_bytes": came},)
     )
 
 
@@ -77,23 +79,71 @@ def test_bytes_that_a_rank_has_not_taken_are_no_progress():
     assert diagnose(with_other_ends(evidence)).exit_status == 3
 
 
-@pytest.mark.parametrize("a_look, status", [(10, 3), (4096, 0)])
-def test_a_sign_of_life_to_another_rank_is_no_progress(a_look, status):
+@pytest.mark.parametrize(
+    "a_look, segments, itself, system_share, status",
+    [
+        (10, 1, True, 0.0, 3),
+        (1 << 16, 640, True, 0.5, 3),  # it agrees with others again and again whether to stop
+        (1 << 16, 8, True, 0.0, 0),
+        (1 << 16, 8, False, 0.0, 3),  # another thread sends, and the main one is in an endless loop
+        (1 << 16, 8, False, 0.3, 0),  # sendmsg(2) is not counted as written
+    ],
+)
+def test_what_a_program_in_c_sends_shows_progress_if_it_is_large_and_of_its_main_thread(
+    a_look, segments, itself, system_share, status
+):
+    """Heartbeats are short, and of a thread beside it."""
     evidence = job_of(stack=(), log=(), quiet_s=600.0)
     looks = tuple(
-        replace(one, sockets=(socket_to(1, acked_bytes=a_look * at),))
-        for at, one in enumerate(samples((), syscall="poll"))
+        replace(
+            one,
+            sockets=(socket_to(1, acked_bytes=a_look * at, sent_segments=segments * at),),
+            main_written_bytes=a_look * at * itself,
+            main_system_s=system_share * at,
+        )
+        for at, one in enumerate(used(samples((), state="R")))
     )
     evidence = with_other_ends(with_rank(evidence, *range(8), samples=looks))
     assert diagnose(evidence).exit_status == status
+    naps = with_rank(evidence, 5, glances="Rzw" * 10)
+    assert diagnose(naps).exit_status == 3, "what it sends then may be of another thread"
 
 
-@pytest.mark.parametrize("a_look, status", [(70, 3), (1 << 20, 0)])
-def test_a_rank_that_logs_that_it_tries_again_makes_no_progress(a_look, status):
-    """Its own log grows by a line at each look. Data that are read are more."""
-    calls = samples(own("wait", 3), own("exists", 4), own("sleep", 3))
+@pytest.mark.parametrize("runs, small, status", [(3, True, 0), (0, True, 3), (0, False, 0)])
+def test_what_ranks_of_torch_send_while_no_main_thread_runs_is_of_other_threads(
+    runs, small, status
+):
+    """They may send heartbeats while all main threads wait in a collective that never ends."""
+    evidence = job_of(8, 1, log=(), quiet_s=90.0, line="python -m torch.distributed.run train.py")
+    for rank in range(8):
+        to = socket_to((rank + 1) % 8, rank)
+        looks = tuple(
+            replace(
+                one,
+                main_runs=9 + runs * at,
+                sockets=(replace(to, acked_bytes=at * (4096 if small else 1 << 20)),),
+            )
+            for at, one in enumerate(samples(ALLREDUCE))
+        )
+        evidence = with_rank(evidence, rank, samples=looks)
+    assert diagnose(with_other_ends(evidence)).exit_status == status
+
+
+@pytest.mark.parametrize(
+    "a_look, main_read, function, status",
+    [(70, 70, "read", 3), (1 << 20, 1 << 20, "read", 0), (1 << 20, 0, "read", 3)]
+    + [(1 << 20, 0, "save", 0)],
+)
+def test_a_file_shows_progress_of_who_reads_or_saves_it(a_look, main_read, function, status):
+    """Its own log grows by a line at each look, or another thread logs much. TensorFlow saves in
+    threads of its own."""
+    calls = samples(own(function, 3), own("exists", 4), own("sleep", 3))
     looks = tuple(
-        replace(one, files=(OpenFile(3, "/home/ubuntu/rank0.log", 100 + a_look * at),))
+        replace(
+            one,
+            files=(OpenFile(3, "/home/ubuntu/rank0.log", 100 + a_look * at),),
+            main_read_bytes=main_read * at,
+        )
         for at, one in enumerate(used(calls, 0.01))
     )
     evidence = with_rank(job_of(log=(), quiet_s=600.0), *range(8), samples=looks)
@@ -129,7 +179,7 @@ def test_who_is_ready_to_run_at_nearly_all_glances_works_though_it_slept_at_one_
     looks = used(samples(own("augment"), own("augment", 31), own("augment", 30)), 0.05)
     looks = (looks[0], *(replace(one, state="R") for one in looks[1:]))
     evidence = with_rank(job_of(log=(), quiet_s=30.0, age_s=30.0), *range(8), samples=looks)
-    for glances, status in (("R" * 20, 0), ("RRzzw" * 4, 3)):
+    for glances, status in (("R" * 20, 0), ("RRzzw" * 4, 3), ("R" * 30 + "z" * 5, 3)):
         assert diagnose(with_rank(evidence, *range(8), glances=glances)).exit_status == status
 
 
