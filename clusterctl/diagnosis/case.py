@@ -15,6 +15,7 @@ from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.hostchecks import has_no_room
 from clusterctl.diagnosis.mapping import Placement, placed
 from clusterctl.diagnosis.progress import (
+    FEW_STEPS,
     LONGEST_ALONE_S,
     SILENT_STEPS,
     StepSigns,
@@ -29,12 +30,14 @@ from clusterctl.diagnosis.ranks import (
     Ends,
     Rank,
     format_ranks,
+    is_working,
     only,
     ranks_in_words,
     sees_nothing,
     usual_size,
     works_alone,
 )
+from clusterctl.diagnosis.repeats import numbered_step
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
@@ -118,6 +121,20 @@ class Scene(StepSigns):
         self.ranks = [one for one in ours if one not in self.gone]
         known = {(one.host.host, one.process.pid) for one in ours}
         self.left_over = [one for one in every if (one.host.host, one.process.pid) not in known]
+
+    @functools.cached_property
+    def doubt(self) -> str:
+        """Why nothing follows from the lines that show progress, as StepSigns tells it, or because
+        no rank has run meanwhile: then something else counts. TensorFlow may print in a step."""
+        found = super().doubt
+        steps = {*map(numbered_step, self.job.log_added)} - {None}
+        if found or not self.advances or len(steps) < FEW_STEPS:
+            return found
+        still = [one for one in self.ranks if one.is_python and one.has_not_run]
+        still = [one for one in still if not any(map(is_working, one.children))]
+        if len(still) < len(self.ranks) or all(one.place is Activity.GRAPH for one in still):
+            return found
+        return "its log has new steps, and no main thread has run meanwhile"
 
     @functools.cached_property
     def launcher(self) -> tuple[HostEvidence, ProcessEvidence] | None:

@@ -37,6 +37,8 @@ READ_BYTES = 64 << 10
 # A main thread at work uses so much of the time a processor. One that tries again and again uses
 # less.
 WORKS_SHARE = 0.1
+# Who sleeps uses less of a processor.
+RESTS = 0.05
 # One that naps at more of the glances than this only asks whether it may go on.
 NAPS_SHARE = 0.1
 # On a busy host it is ready to run at more than this share of the glances.
@@ -341,6 +343,16 @@ def _place(sample: Sample, is_python: bool) -> Activity:
         return place
     sleeps = sample.state == "S" and sample.syscall.startswith(("futex", "epoll", "poll", "ppoll"))
     return Activity.GRAPH if place is Activity.UNKNOWN and sleeps else place
+
+
+def is_working(process: ProcessEvidence) -> bool:
+    """Return whether a process was seen to use a processor, to be ready to, or to move bytes."""
+    if not process.samples:
+        return False
+    first, last = process.samples[0], process.last
+    moved = last.read_bytes + last.written_bytes - first.read_bytes - first.written_bytes
+    uses = last.cpu_s - first.cpu_s >= RESTS * (last.at_s - first.at_s) > 0
+    return uses or moved > 0 or {one.state for one in process.samples} == {"R"}
 
 
 def called(host: HostEvidence) -> str:

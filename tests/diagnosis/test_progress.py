@@ -347,6 +347,79 @@ def test_metrics_that_an_earlier_job_has_left_tell_nothing_of_this_one():
     assert diagnose(with_rank(old, 5, samples=working)).exit_status == 2
 
 
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({"step": 9}, 1),
+        ({"step": 8}, 2),  # a monitor repeats the last step, or writes rows of its own
+        ({}, 2),
+        ({"step": 8, "kind": "eval"}, 1),
+    ],
+)
+def test_rows_of_metrics_show_progress_if_they_are_of_a_new_step(more, status):
+    rows = [{"step": n, "kind": "train", "time": 100.0 + n} for n in range(9)]
+    rows += [{"kind": "train", "time": 109.0 + n, **more} for n in range(60 if status == 2 else 1)]
+    evidence = job_of(log=("starts",), quiet_s=300.0, age_s=400.0, metrics=tuple(rows))
+    evidence = with_rank(with_job(evidence, metrics_silent_s=0.5), 5, samples=samples(own("nap")))
+    found = diagnose(evidence)
+    assert (found.exit_status, found.findings[0].ranks) == (status, (5,))
+
+
+def test_a_mean_since_the_start_calls_nobody_healthy_for_long():
+    """Reading took an hour, and each step then a second, of which the log has no times."""
+    for quiet_s, status in ((5.0, 0), (90.0, 3)):
+        evidence = job_of(log=STEPS[:30], quiet_s=quiet_s, age_s=3600.0)
+        assert diagnose(evidence).exit_status == status
+    ended = tuple((90.0 + 60.0 * n, 1) for n in reversed(range(30)))
+    evidence = job_of(log=STEPS[:30], quiet_s=90.0, age_s=3600.0, log_writes=ended)
+    assert diagnose(evidence).exit_status == 0, "within a step of a minute"
+
+
+@pytest.mark.parametrize(
+    ("after", "status"), [((), 0), (("memory 3.1 GB",) * 4, 0), (("memory 3.1 GB",) * 30, 3)]
+)
+def test_a_block_of_old_lines_that_a_buffer_kept_back_shows_no_step(after, status):
+    block = (*STEPS[50:80], *after)
+    for log, is_older in ((block, True), ((*STEPS[:50], *block), False)):
+        evidence = job_of(log=log, log_added=block, quiet_s=0.5, log_is_older=is_older)
+        found = diagnose(evidence)
+        assert found.exit_status == status
+        assert ("may be of long ago" in found.verdict) == (status == 3)
+
+
+@pytest.mark.parametrize(
+    ("stack", "runs", "children", "status"),
+    [
+        (ALLREDUCE, (5, 5, 5), (), 3),
+        (ALLREDUCE, (5, 6, 9), (), 0),
+        (ALLREDUCE, (None,) * 3, (), 0),
+        (STEP, (5, 5, 5), (), 0),  # TensorFlow may print in a compiled step
+        (own("join"), (5, 5, 5), used(samples(STEP)), 0),  # a process that it has started trains
+        (own("join"), (5, 5, 5), (), 3),
+    ],
+)
+def test_new_steps_in_the_log_while_no_rank_runs_are_of_something_else(
+    stack, runs, children, status
+):
+    """A monitor's, whose lines have numbers of their own."""
+    log = tuple(f"[monitor] iteration {n}: 3.1 GB" for n in range(90))
+    looks = tuple(replace(one, main_runs=run) for one, run in zip(samples(stack), runs))
+    evidence = with_rank(job_of(log=log, log_added=log[-3:], quiet_s=0.5), *range(8), samples=looks)
+    if children:
+        evidence = replace(evidence, hosts=tuple(map(with_workers, evidence.hosts)))
+    assert diagnose(evidence).exit_status == status
+
+
+def with_workers(host):
+    """Return the host with a process that each rank has started, and that works."""
+    workers = (
+        replace(one, pid=5000 + one.pid, parent=one.pid, role="child", rank=None)
+        for one in host.ranks
+    )
+    busy = (replace(one, samples=used(samples(STEP, state="R"))) for one in workers)
+    return replace(host, processes=(*host.processes, *busy))
+
+
 def test_a_rank_that_works_is_an_error_once_a_step_is_overdue():
     looks = used(samples(own("spin", 3), own("spin", 4), own("spin", 3), state="R"))
     for quiet_s, log, status in (
