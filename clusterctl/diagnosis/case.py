@@ -53,6 +53,8 @@ ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 COMPUTES, POLLS = 0.1, 0.3
 # Bytes between ranks in a few seconds: more than processes without work send to say that they live.
 EXCHANGED_BYTES = 4 << 10
+# A thread that sends while the main one hangs runs more often than this between the looks.
+FEW_RUNS = 10
 # In the first seconds of a job, some ranks may not have been started yet.
 STARTED_AFTER_S = 5.0
 # The ranks of a job that is younger may not run yet.
@@ -125,16 +127,20 @@ class Scene(StepSigns):
     @functools.cached_property
     def doubt(self) -> str:
         """Why nothing follows from the lines that show progress, as StepSigns tells it, or because
-        no rank has run meanwhile: then something else counts. TensorFlow may print in a step."""
+        no rank in Python has run meanwhile, or one in C has not: then something else may count.
+        TensorFlow may print in a step, and in C who waits for a message runs."""
         found = super().doubt
         steps = {*map(numbered_step, self.job.log_added)} - {None}
         if found or not self.advances or len(steps) < FEW_STEPS:
             return found
-        still = [one for one in self.ranks if one.is_python and one.has_not_run]
+        still = [one for one in self.ranks if one.has_not_run]
         still = [one for one in still if not any(map(is_working, one.children))]
-        if len(still) < len(self.ranks) or all(one.place is Activity.GRAPH for one in still):
-            return found
-        return "its log has new steps, and no main thread has run meanwhile"
+        apart = [one.number for one in still if not one.is_python and one.rests_apart]
+        is_each = len(still) == len(self.ranks) and {one.place for one in still} != {Activity.GRAPH}
+        if not (apart or is_each):
+            return ""
+        who = f"the main thread of {format_ranks(apart)} has not" if apart else "no main thread has"
+        return f"its log has new steps, and {who} run meanwhile"
 
     @functools.cached_property
     def launcher(self) -> tuple[HostEvidence, ProcessEvidence] | None:
@@ -386,11 +392,13 @@ class Scene(StepSigns):
 
         A thread beside the main one may send heartbeats, or read ahead, while the job hangs. So
         `surely` asks for more: that no main thread rests apart, and for more bytes than those of
-        heartbeats. Over TCP the main thread itself has to read or write as many, or to ask the
-        kernel for them: in an endless loop it does not.
+        heartbeats. In memory these have to be of a rank whose other threads hardly run. Over TCP
+        the main thread itself has to read or write as many, or to ask the kernel for them: in an
+        endless loop it does not.
         """
         least = TENSOR_BYTES if surely else LONGEST_CHATTER
-        if (rank.process.shared_bytes or 0) > least and not self._one_rests_apart:
+        alone = not surely or rank.grown("other_runs") <= FEW_RUNS
+        if (rank.process.shared_bytes or 0) > least and alone and not self._one_rests_apart:
             return True
         if rank.is_python:
             return rank.works_in_python

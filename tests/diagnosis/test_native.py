@@ -336,6 +336,9 @@ def test_ranks_that_send_to_each_other_through_memory_make_progress(sent, check)
     assert diagnose(standing_still(evidence)).check == "unknown"
     asleep = with_rank(evidence, 0, samples=samples((), syscall="pause"))
     assert diagnose(asleep).exit_status != 0, "other threads send"
+    looks = samples((), state="R")
+    threads = tuple(replace(one, other_runs=100 * at) for at, one in enumerate(looks))
+    assert diagnose(with_rank(evidence, 0, samples=threads)).check == "unknown", "those may send"
 
 
 def test_who_rests_is_named_though_threads_of_all_ranks_send_heartbeats():

@@ -233,6 +233,7 @@ def test_a_look_without_a_stack_shows_no_other_call():
         ("iteration 7: attempt 12 of 100", 3),
         ("epoch 2 pending, sleeping 5 s", 3),
         ("step 7: reconnecting to the store", 3),
+        ("[monitor] iteration 7: 3.1 GB", 3),
         ("step 8 loss 0.1, 0 writes pending", 0),
         ("step 8", 0),
     ],
@@ -402,12 +403,24 @@ def test_new_steps_in_the_log_while_no_rank_runs_are_of_something_else(
     stack, runs, children, status
 ):
     """A monitor's, whose lines have numbers of their own."""
-    log = tuple(f"[monitor] iteration {n}: 3.1 GB" for n in range(90))
+    log = tuple(f"[stats] iteration {n}: 3.1 GB" for n in range(90))
     looks = tuple(replace(one, main_runs=run) for one, run in zip(samples(stack), runs))
     evidence = with_rank(job_of(log=log, log_added=log[-3:], quiet_s=0.5), *range(8), samples=looks)
     if children:
         evidence = replace(evidence, hosts=tuple(map(with_workers, evidence.hosts)))
     assert diagnose(evidence).exit_status == status
+
+
+def test_new_steps_while_a_rank_in_c_sleeps_may_be_a_monitors():
+    log = tuple(f"[stats] iteration {n}: 3.1 GB" for n in range(90))
+    evidence = job_of(stack=(), log=log, log_added=log[-3:], quiet_s=0.5)
+    evidence = with_rank(evidence, *range(8), argv=("ring",), samples=samples((), state="R"))
+    for runs, status in ((0, 3), (1, 0)):
+        looks = samples((), syscall="pause")
+        looks = tuple(replace(one, main_runs=7 + runs * at) for at, one in enumerate(looks))
+        found = diagnose(with_rank(evidence, 5, samples=looks))
+        assert found.exit_status == status
+    assert "the main thread of rank 5 has not run meanwhile" in found.verdict or status == 0
 
 
 def with_workers(host):
