@@ -53,7 +53,8 @@ _COMPLAINT = re.compile(
 # The same for lines that say that a program waits. A line of a step may say how long it waited.
 _WAITS = re.compile(
     r"(?i)\bwait|heartbeat|\bmonitor\b|watchdog|\bstill\b|alive|polling|\battempt|\bsleep"
-    r"|\bnot (?:ready|yet)|\bpending|\breconnect|\bback(?:ing)?[ -]?off\b|\bretr(?:y|ies)\b|\btrying again"
+    r"|\bnot (?:ready|yet)|\bpending|\breconnect"
+    r"|\bback(?:ing)?[ -]?off\b|\bretr(?:y|ies)\b|\btrying again"
 )
 # What announces the first epoch is no step.
 _BEGINS = re.compile(r"(?i)\bepoch\W*[01](?:\s*(?:/|of)\s*\d+)?[\s.:]*$")
