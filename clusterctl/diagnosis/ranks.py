@@ -235,9 +235,13 @@ class Rank:
 
     @functools.cached_property
     def moved(self) -> bool:
-        """Whether its stack changed between samples, or its position in a file."""
+        """Whether its stack changed between samples, or its position in a file that no other thread
+        alone reads or writes. A library may save in threads of its own."""
         if self.is_in_other_calls:
             return True
+        own = self.grown("main_read_bytes") + self.grown("main_written_bytes")
+        if self.last.main_read_bytes is not None and not (own or is_saving(self)):
+            return False
         positions: dict[str, int] = {}
         for sample in self.samples:
             for file in sample.files:

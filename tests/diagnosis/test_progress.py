@@ -129,6 +129,21 @@ def test_what_ranks_of_torch_send_while_no_main_thread_runs_is_of_other_threads(
     assert diagnose(with_other_ends(evidence)).exit_status == status
 
 
+def test_who_waits_for_data_is_named_though_another_thread_of_it_logs():
+    looks = tuple(
+        replace(one, files=(OpenFile(3, "/tmp/trace", at << 20),), main_read_bytes=7)
+        for at, one in enumerate(samples(own("get")))
+    )
+    for first in (looks, looks[:1] + tuple(replace(one, main_read_bytes=99) for one in looks[1:])):
+        found = diagnose(with_rank(job_of(), 5, samples=first))
+        assert (found.check == "rank.blocked") == (first is looks)
+        assert found.findings[0].ranks == (5,)
+    stacks = samples(ALLREDUCE)[0].stacks
+    waits = tuple(replace(one, stacks=stacks) for one in looks)
+    found = diagnose(with_rank(with_rank(job_of(), *range(8), samples=waits), 5, samples=looks))
+    assert (found.check, found.findings[0].ranks) == ("rank.blocked", (5,))
+
+
 @pytest.mark.parametrize(
     "a_look, main_read, function, status",
     [(70, 70, "read", 3), (1 << 20, 1 << 20, "read", 0), (1 << 20, 0, "read", 3)]
