@@ -26,6 +26,8 @@ ADVANCED_WITHIN_STEPS = 1.5
 LONGEST_OF_MEAN_S = 60.0
 # So many lines about steps that the time of a job's start matters little in their mean.
 MOST_OF_A_LOG = 20
+# Python writes what is no terminal in blocks of this size, and C in smaller ones.
+BUFFER_BYTES = 8 << 10
 # So many times between lines about steps tell what is usual: nine of ten are not longer. Several
 # ranks may print each step at once, and a hang that has passed is one long time among many.
 FEW_TIMES, USUAL_PART = 5, 0.9
@@ -288,7 +290,15 @@ class StepSigns:
             return 0.0
         # The evidence has the end of a long log.
         steps *= max(1.0, self.job.log_bytes / self.job.log_kept_bytes)
-        return max(0.0, self.job.age_s - (self.job.log_silent_s or 0.0)) / steps
+        mean_s = max(0.0, self.job.age_s - (self.job.log_silent_s or 0.0)) / steps
+        return mean_s * self._steps_at_once
+
+    @property
+    def _steps_at_once(self) -> float:
+        """How many lines about steps a buffer holds, if the log comes in such blocks; else 1."""
+        steps = sum(map(is_step, self.job.log))
+        held = BUFFER_BYTES * steps / max(1, self.job.log_kept_bytes)
+        return max(1.0, held) if self.job.log_is_cut else 1.0
 
     @functools.cached_property
     def quiet_s(self) -> float | None:
@@ -348,7 +358,8 @@ class StepSigns:
 
     def _is_silent_for(self, steps: int) -> bool:
         shown = len(self.rows) or sum(map(is_step, self.job.log))
-        usual_s = self.rhythm_s or max(0.0, self.job.age_s - self.since_step_s) / shown
+        mean_s = max(0.0, self.job.age_s - self.since_step_s) / shown * self._steps_at_once
+        usual_s = self.rhythm_s or mean_s
         return self.since_step_s >= max(STUCK_AFTER_S, steps * usual_s)
 
     @property
@@ -381,9 +392,9 @@ class StepSigns:
     @property
     def _within_s(self) -> float:
         # However slow its steps are, ten minutes without one are too long. A mean since the job's
-        # start may be far longer than a step.
+        # start may be far longer than a step, and steps in a block older than that was written.
         is_mean = len(self.gaps_s) < 2 and not self._measured_s
-        most_s = LONGEST_OF_MEAN_S if is_mean else LONGEST_ALONE_S
+        most_s = LONGEST_OF_MEAN_S * (not self.job.log_is_cut) if is_mean else LONGEST_ALONE_S
         return max(ADVANCED_WITHIN_S, min(ADVANCED_WITHIN_STEPS * self.rhythm_s, most_s))
 
     @property

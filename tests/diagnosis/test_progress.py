@@ -903,6 +903,15 @@ def test_who_hands_out_work_and_rests_between_is_no_fault_of_a_program_that_prin
     assert found.exit_status == (2 if named else 3)
 
 
+def test_who_keeps_its_lines_back_for_a_block_is_no_error_between_two_blocks():
+    """200 lines come at once, a step takes 0.5 s, and the last line is cut off by the block."""
+    lines = tuple(f"step {number:3} loss 0.{number % 9:018} of an epoch" for number in range(400))
+    works = used(samples(own("augment"), own("augment", 31), own("augment", 30), state="R"))
+    for is_cut, quiet_s, status in ((True, 60.0, 3), (False, 60.0, 2), (True, 900.0, 2)):
+        evidence = job_of(log=lines, log_is_cut=is_cut, quiet_s=quiet_s, age_s=quiet_s + 200.0)
+        assert diagnose(with_rank(evidence, 5, samples=works)).exit_status == status
+
+
 @pytest.mark.parametrize("text", ["step {} loss 0.5", "\x1b[32mINFO\x1b[0m step {} loss 0.5\x1b[K"])
 def test_the_usual_time_of_a_step_is_that_of_the_log_as_it_was_written(text):
     """Whose lines have no times: the job's age over the steps of the whole log."""
