@@ -9,7 +9,6 @@ would tell them apart.
 from __future__ import annotations
 
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -172,7 +171,7 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
         blockers = [one for one in found if one.severity is not INFO]
     lead = min(blockers, key=lambda one: -STATUSES[one.severity], default=None)
     holes = scene.evidence.holes
-    if lead and (holes or scene.is_unclear) and lead.severity is not ERROR:
+    if lead and (holes or scene.doubt) and lead.severity is not ERROR:
         lead = None  # a warning beside what was not seen does not say what the job does
     rest = [one for one in found if one is not lead]
     rest.sort(key=lambda one: -STATUSES[one.severity])
@@ -277,7 +276,7 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
             return "ended", f"{name} was cancelled{age}{addition}"
         return UNKNOWN, f"{name} {job.state}{age}, and nothing observed explains it{addition}"
     whole = _seen(scene)
-    if scene.advances and not scene.is_unclear:
+    if scene.advances and not scene.doubt:
         return HEALTHY, f"{name} is healthy: {scene.advances}; {whole}{addition}"
     if scene.moves:
         check = "starting" if _is_starting(scene) else HEALTHY
@@ -314,11 +313,8 @@ def _seen(scene: Scene) -> str:
 def _open(scene: Scene) -> str:
     """Return what was seen of a job of which neither a step nor a cause was seen."""
     silence = "no step was observed"
-    if scene.is_unclear:
-        silence = "its log may repeat one step"
-        if scene.stopped:
-            line = textwrap.shorten(scene.stopped, 60, placeholder=" …")
-            silence = f"lines such as `{line}` have stopped in its log, while others go on"
+    if scene.doubt:
+        silence = scene.doubt
     elif scene.silent_for_steps >= SILENT_STEPS:
         silence = (
             f"it has shown no step{scene.since}, and one came every "

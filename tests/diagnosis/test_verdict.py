@@ -373,16 +373,17 @@ def sends(evidence, links):
 
 
 def exchanging(evidence):
-    """Return the evidence of ranks in C that send bytes to the next host."""
+    """Return the evidence of ranks in C that send data to the next host."""
     for rank in range(8):
+        to = socket_to((rank // 2 + 1) % 4, rank // 2)
         looks = tuple(
             replace(
                 look,
-                sockets=(
-                    socket_to((rank // 2 + 1) % 4, rank // 2, acked_bytes=int(look.at_s) << 10),
-                ),
+                sockets=(replace(to, acked_bytes=sent, sent_segments=sent >> 16),),
+                main_written_bytes=sent,
             )
             for look in samples((), state="R")
+            for sent in (int(look.at_s) << 17,)
         )
         evidence = with_rank(evidence, rank, samples=looks, argv=("/home/ubuntu/ring",))
     return with_other_ends(evidence)
