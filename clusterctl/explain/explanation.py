@@ -17,6 +17,7 @@ from clusterctl.explain.message import (
     is_harmless,
     is_wrapper,
     lost_peer,
+    message_of,
     object_of,
     reports_other,
 )
@@ -59,7 +60,8 @@ class LogFinding:
         reason = self._reason
         facts = dict.fromkeys(one.cause for one in self.shown.values())
         own = self._filled(self.signature.cause)
-        own = f"{own.rstrip('.: ')}. That is: {reason.cause}" if reason else own
+        named = "By its words" if self.is_by_words else "That is"
+        own = f"{own.rstrip('.: ')}. {named}: {reason.cause}" if reason else own
         return f"{own}. In this log: {'; '.join(facts)}" if facts else own
 
     @property
@@ -102,6 +104,12 @@ class LogFinding:
         return known_of(reason, (Role.ROOT,)) or by_words(reason)
 
     @property
+    def is_by_words(self) -> bool:
+        """Whether it quotes a reason of which only its words tell what kind of failure it is."""
+        reason = self._reason
+        return reason is not None and reason.signature.id.startswith("words.")
+
+    @property
     def gives_no_reason(self) -> bool:
         """Whether it quotes a message whose words say only that something failed."""
         return self.signature.generic and "error" in self.values and self._reason is None
@@ -120,6 +128,8 @@ class LogFinding:
         words = _Words({**self.signature.defaults, **self.values})
         if "rank" in self.values:
             words["rank"] = f"rank {self.values['rank']}"
+        if "object" not in words and "{object" in template:
+            words.update(object_of(message_of(self.text)))
         if "object" not in words:
             template = template.replace(" ({object})", "").replace(": {object}", "")
         return template.format_map(words)
@@ -431,9 +441,12 @@ class Explanation:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the lead is a cause by itself, and no other error may be the cause of it."""
+        """Whether the lead is a cause by itself, and no other error may be the cause of it.
+
+        What only the words of a message tell is never certain.
+        """
         lead = self.lead
-        is_root = lead is not None and lead.signature.role is Role.ROOT
+        is_root = lead is not None and lead.signature.role is Role.ROOT and not lead.is_by_words
         return is_root and not self.possible_causes and not self.other_errors
 
     @property

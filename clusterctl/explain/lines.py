@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 # Lines after a line that may belong to it, as in tracebacks and stall reports.
 FOLLOWING = 400
@@ -12,9 +13,10 @@ LONGEST_LINE = 4000
 TRACEBACK = "Traceback (most recent call last)"
 # Python prints one of these between two tracebacks of a chain of exceptions.
 CHAINED = ("During handling of the above exception", "was the direct cause of the following")
-# Lines before the lead in which a doubtful line makes it uncertain, and on each side of a line in
-# which is read what else tells its cause.
+# Lines before the lead in which a doubtful line makes it uncertain.
 NEAR = 40
+# Lines of the same rank on each side of a line in which is read what else tells its cause.
+BESIDE = 20
 # `tail` and `head` print this before each of several files.
 FILE = re.compile(r"^==> (?P<name>.+) <==$")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
@@ -156,8 +158,19 @@ def is_beside(lines: Sequence[bytes], number: int) -> bool:
 
 
 def is_near(pattern: str, lines: Sequence[bytes], number: int) -> bool:
-    """Return whether a pattern is found in a line, or in one of the NEAR lines on each side."""
-    around = b"\n".join(lines[max(0, number - NEAR) : number + NEAR + 1])
+    """Return whether a pattern is found in a line, or in one of the BESIDE lines on each side.
+
+    Lines with the tag of another rank do not count.
+    """
+    own = tag_of(lines[number][:LONGEST_LINE].decode(errors="replace"))
+
+    def side(some: Sequence[bytes]) -> list[bytes]:
+        tags = ((one, tag_of(one[:200].decode(errors="replace"))) for one in some)
+        mine = (one for one, tag in tags if not own or tag in ("", own))
+        return list(islice(mine, BESIDE))
+
+    before = side(lines[max(0, number - FOLLOWING) : number][::-1])[::-1]
+    around = b"\n".join([*before, lines[number], *side(lines[number + 1 : number + FOLLOWING])])
     return re.search(pattern, around.decode(errors="replace"), re.ASCII) is not None
 
 

@@ -164,7 +164,7 @@ def test_every_alternative_fills_in_what_the_texts_name():
     assert len({one.id for one in catalogue()}) == len(catalogue())
     for one in catalogue():
         texts = [one.cause, *(part for pair in one.remedies for part in pair)]
-        named = set(re.findall(r"\{(\w+)\}", "".join(texts))) - {"rank", "host", "gpu"}
+        named = set(re.findall(r"\{(\w+)\}", "".join(texts))) - {"rank", "host", "gpu", "object"}
         named -= {*one.defaults, *(f"{group}_meaning" for group in one.meanings)}
         for branch in branches(one.pattern):
             re.compile(branch, re.ASCII)

@@ -194,7 +194,7 @@ def test_a_message_of_a_known_form_is_explained_by_its_words_too():
     log = "docker: Error response from daemon: mount /data: the widget is already mounted.\n"
     lead = explain([log]).lead
     assert lead and lead.signature.id == "docker.error"
-    assert lead.cause.endswith("That is: /data is there already, or something else uses it")
+    assert lead.cause.endswith("By its words: /data is there already, or something else uses it")
     assert lead.remedies[0][1].startswith("what holds it")
 
 
@@ -212,10 +212,15 @@ def test_a_line_with_a_reason_goes_before_a_known_form_that_gives_none():
 
 
 def test_a_cause_of_a_general_kind_is_not_certain_beside_another_failure():
-    general = "slurmctld: fatal: cannot find the widget plugin quux\n"
+    general = "slurmctld: fatal: the widget is on fire\n"
     assert explain([general]).is_certain
     for after in ("mount: /data: permission denied\n", "quux: error: no space left on /data\n"):
         assert not explain([f"{general}{after}"]).is_certain, after
+
+
+def test_a_reason_that_only_its_words_tell_is_not_certain():
+    found = explain(["slurmctld: fatal: cannot find the widget plugin quux\n"])
+    assert found.lead and "By its words" in found.lead.cause and not found.is_certain
 
 
 def test_advice_that_takes_something_away_is_not_the_first_step(tmp_path, capsys):
@@ -309,7 +314,7 @@ def test_a_reason_that_is_not_in_the_table_of_its_signature_is_explained_by_its_
     log = "[m7-31:723275:0] x.c:161  UCX  ERROR quux_create(QP) failed: Cannot allocate memory\n"
     lead = explain([log]).lead
     assert lead and lead.signature.id == "mpi.ucx"
-    assert "That is: memory could not be had" in lead.cause and "`ulimit -l`" in lead.remedy
+    assert "By its words: memory could not be had" in lead.cause and "`ulimit -l`" in lead.remedy
 
 
 def test_what_is_tried_again_in_the_next_line_is_a_warning_if_it_then_works():
@@ -723,7 +728,7 @@ def test_a_level_a_zone_or_a_logger_after_the_time_is_no_host(line, host):
 
 def test_a_bad_address_is_a_name_or_memory():
     name = explain(["ping: bad address 'demo-3'"]).lead
-    assert name and name.signature.id == "net.resolve" and name.values["host"] == "demo-3"
+    assert name and name.signature.id == "net.resolve" and name.values["name"] == "demo-3"
     kind = by_words("quux: error: bad address 'demo-3'")
     assert kind and kind.signature.id == "words.name"
     memory = by_words("error: quux_reg failed: Bad address")
