@@ -24,7 +24,8 @@ def message_of(text: str) -> str:
 
 # What a message names: in quotes, an address, a path, a host with its port.
 _OBJECT = re.compile(
-    r"""(?<!\w)["'`‘“](?P<object>[^"'`’”\s\\][^"'`’”\n\\]{1,119})["'`’”](?! ?:)"""
+    r"""`(?P<object5>[\w.]+=["'][^`'"\n]+["'])`"""
+    r"""|(?<!\w)["'`‘“](?P<object>[^"'`’”\s\\][^"'`’”\n\\]{1,119})["'`’”](?! ?:)"""
     r"|(?P<object2>[a-z]\w+://[^\s,;)]+)|(?P<object3>(?<![\w.)<])~?/[\w@.+=/-]{2,}\w)"
     r"|(?:(?<![\w:.])|(?<=host:))(?P<object4>(?:[a-zA-Z][\w-]*(?:\.[\w-]+)*(?<!\.cc|\.py|\.go|\.cu)(?<!\.cpp)"
     r"(?<!\.[chf])|\d+\.\d+\.\d+\.\d+|\[[\da-f:]+\]):\d{2,5}\b(?![:.\d]))"
@@ -38,26 +39,31 @@ _IDENTIFIER = re.compile(
 )
 # What a message is about if it names nothing so: the value after the kind that is invalid, and what
 # is not there, before or after the words for that.
+_VALUE = re.compile(
+    r"\b(?i:invalid|unknown|illegal|bad|wrong|unexpected|unsupported|missing) [\w -]{2,40}: ?"
+    r"(?P<value>[^\s:][^,;:\n]{0,60}?)\.?(?=[,;:\n]|$)"
+)
 _SUBJECT = re.compile(
-    r"\b(?i:invalid|unknown|illegal|bad|wrong|unexpected|unsupported) [\w -]{2,40}: ?"
-    r"(?P<subject>[^\s:][^,;:\n]{0,60})"
-    r"|\b[Nn]o (?P<subject2>(?!such|more|longer)[\w.-]+(?: [\w.-]+){0,3}?) (?:found|available)\b"
+    r"\b[Nn]o (?P<subject2>(?!such|more|longer)[\w.-]+(?: [\w.-]+){0,3}?) (?:found|available)\b"
     r"|(?:^|[:;,(] ?|\b[Tt]he )(?P<subject3>"
     r"(?!(?i:it|this|that|which|file|command|can|could|did|do|does)\b)"
     r"[A-Za-z][\w.+-]*(?: [\w.+-]+){0,4}?) (?:is |was |are |were |has |have |does )?"
     r"(?:not (?:found|set|supported|available)|missing|unavailable|unsupported|not exist)\b"
+    r"|\b(?:connect|talk|listen|log ?in|communicate)(?:ing|ion)? (?:to|with|on|at) "
+    r"(?!the\b|a\b|this\b)(?P<subject4>[\w.:-]*\w)"
 )
+_KINDS = (_VALUE, _IDENTIFIER, _SUBJECT)
 # A place in a source file, and an address to read: neither is what a message is about.
 _SOURCE = re.compile(
-    r"\.(?:cc|cpp|cuh?|c|h|hpp|py|go|rs|f90|java)(?:['\"`]?,? ?(?:line |:|\()\d|:\d)"
+    r"\.(?:cc|cpp|cuh?|c|h|hpp|py|go|rs|f90|java)(?:['\"`]?,? ?(?:line[ =]|:|\()\d|:\d)"
 )
-_TO_READ = re.compile(r"(?i:\b(?:see|at|visit|docs?|documentation|to|information)\W{0,3}$)")
+_TO_READ = re.compile(r"(?i:\b(?:see|check|at|visit|docs?|documentation|to|information)\W{0,3}$)")
 
 
 def object_of(message: str, at: int = 0) -> dict[str, str]:
     """Return `object`, of what a message names the one nearest to index `at`, if it names any."""
     found = [one for one in _OBJECT.finditer(message) if not _is_aside(message, one)]
-    found = found or list(_IDENTIFIER.finditer(message)) or list(_SUBJECT.finditer(message))
+    found = found or next(filter(None, (list(one.finditer(message)) for one in _KINDS)), [])
     nearest = min(found, key=lambda one: _distance(one, at), default=None)
     return {"object": nearest[nearest.lastindex or 0]} if nearest else {}
 
@@ -71,7 +77,8 @@ def _is_aside(message: str, one: re.Match[str]) -> bool:
     name = one[one.lastindex or 0]
     is_place = _SOURCE.search(message, one.start(), one.end() + 8)
     above = message[max(0, one.start() - 40) : one.start()]
-    is_page = name.startswith("http") and _TO_READ.search(above)
+    to_read = _TO_READ.search(above)
+    is_page = to_read and (name.startswith("http") or "heck" in to_read[0])
     return bool(is_place or is_page)
 
 

@@ -74,6 +74,10 @@ def test_each_kind_of_failure_is_named_by_the_words_of_its_samples():
         ("quux.cc:12: call to quux.example:8080 at 10:07:44", "quux.example:8080"),
         ("call of [::1]:29500", "[::1]:29500"),
         ('{"msg": 7} at 12:09:51 of 10.0.0.5', ""),
+        ("Missing key in quux: widget.0.step.", "widget.0.step"),
+        ("failed to connect to widgets. Please check `quux.out`", "widgets"),
+        ("cannot use `mode='auto'` with 'x'", "mode='auto'"),
+        ("FAIL file=/opt/quux/handle.cu line=66", ""),
     ],
 )
 def test_what_a_message_names(message, named):
@@ -175,7 +179,7 @@ def test_what_a_message_names_is_what_stands_next_to_its_words():
             "words.transfer",
             "/etc/pki/certificate.pem",
         ),
-        ("error: Missing key in widget: a.b", "words.missing", ""),
+        ("error: Missing key in widget: a.b", "words.missing", "a.b"),
         ('error: err="handle \\"w-7\\" not found"', "words.missing", ""),
         ("error: quux: 2.1 of the widget: version mismatch: 3.0 there", "words.versions", ""),
         ("error: quux: Aborted (core dumped)", "", ""),
