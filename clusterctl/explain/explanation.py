@@ -14,6 +14,7 @@ from clusterctl.explain.failing import LineKind
 from clusterctl.explain.lines import NEAR
 from clusterctl.explain.message import (
     GUESSES,
+    is_bare,
     is_harmless,
     is_wrapper,
     lost_peer,
@@ -245,11 +246,14 @@ def _innermost(message: str) -> str:
     belongs to it.
     """
     parts = message.split(": ")
-    for at in range(len(parts) - 1, 1, -1):
-        if " " in parts[at].strip():
-            is_short = bool(_OF_NAME.match(parts[at])) or len(parts[at].split()) < 4
-            return ": ".join(parts[at - is_short :])
-    return message
+    last = next((at for at in range(len(parts) - 1, 1, -1) if " " in parts[at].strip()), 0)
+    if not last:
+        return message
+    first = last
+    if _OF_NAME.match(parts[last]) or len(parts[last].split()) < 4:
+        # A part of one word is a call: `connect`.
+        first = max(at for at in range(last) if at == 0 or " " in parts[at].strip())
+    return ": ".join(parts[first:])
 
 
 # The name of an error, as in `CUBLAS_STATUS_NOT_SUPPORTED` and `ResourceLimitExceededException`.
@@ -325,22 +329,22 @@ class Explanation:
         nothing is known to be wrong. It is also None if there is no root that is an error, and the
         log has an exception that is not in the catalogue, or another unknown failing line before
         that finding: then the unknown line is the most likely cause. So it is before a root whose
-        words give no reason, if its own do.
+        words give no reason, if its own do, and beside an exception that says no more than a key.
         """
         first = self._first
         if first is None:
             return None
         if is_cause(first):
             before = (one for one in self.failing if one.fatal and _is_before(one, first))
-            is_told = first.gives_no_reason and any(
-                one.by_words and not is_wrapper(one.message) for one in before
-            )
+            chained = (one for one in self.failing if _is_next(one, first))
+            others = before if first.gives_no_reason else chained if is_bare(first.text) else ()
+            is_told = any(one.by_words and not is_wrapper(one.message) for one in others)
             return None if is_told else first
         hides = [LineKind.EXCEPTION, LineKind.FAILING]
         if first.signature.role is not Role.SYMPTOM:
             hides.append(LineKind.DOUBTFUL)
         hidden = any(
-            one.kind is LineKind.EXCEPTION
+            (one.kind is LineKind.EXCEPTION and not reports_other(one.message))
             or (one.kind in hides and one.fatal and _is_before(one, first))
             for one in self.failing
         )
@@ -501,6 +505,13 @@ def _is_before(one: UnknownError, finding: LogFinding | UnknownError) -> bool:
     if log_of(one) == log_of(finding):
         return one.line < finding.line and finding.text.strip() not in one.message
     return "" < one.time < finding.time
+
+
+def _is_next(one: UnknownError, first: LogFinding) -> bool:
+    """Whether an exception stands shortly after a finding, and its rank is the same."""
+    is_near = log_of(one) == log_of(first) and 0 < one.line - first.line <= NEAR
+    is_same = one.rank == first.values.get("rank", "")
+    return one.kind is LineKind.EXCEPTION and is_near and is_same
 
 
 def log_of(one: LogFinding | UnknownError) -> tuple[str, str]:

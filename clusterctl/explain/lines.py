@@ -47,7 +47,7 @@ _PLACES = tuple(
         # [demo-1][[20817,1],5][btl_tcp_frag.c:242:mca_btl_tcp_frag_recv]
         r"\[(?P<host>[\w.-]+)\]\[\[\d+,\d+\],(?P<rank>\d+)\]\[",
         # demo-1:3063:3066 [0] misc/socket.cc:49 NCCL WARN
-        r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[-?\d+\].*NCCL",
+        r"(?<![\w.-])(?P<host>\w[\w.-]*):(?P<pid>\d+):\d+ \[-?\d+\].*NCCL",
         # [demo-1:03063] *** An error occurred in MPI_Init
         r"^\[(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+)\]",
         # Jun  1 12:00:00 demo-1 kernel: | 2026-11-22T10:07:44+00:00 demo-1 kernel:
@@ -55,6 +55,8 @@ _PLACES = tuple(
         r"^(?:\w{3} +\d+ [\d:]{8}|\d{4}-\d\d-\d\dT\S+) (?![A-Z]+ )(?P<host>[\w.-]+)"
         r" (?![A-Z]+:)[\w.-]+(?:\[\d+\])?:",
         r"^\d{4}-\d\d-\d\d \S+ (?![A-Z]+ )(?P<host>[\w.-]+) (?:[\w.-]+\[\d+\]|kernel):",
+        # 172.16.220.18: bash: line 0, as pdsh and a shell have it
+        r"^(?P<host>(?:\d+\.){3}\d+|(?!bash|sh|zsh)[a-zA-Z][\w.-]*): -?(?:ba|z|k|c|tc)?sh: ",
         # (Worker pid=1890, ip=10.41.0.8), as Ray has it
         r"^\((?:\S+ )?pid=(?P<pid>\d+), ip=(?P<host>[\d.]+)\)",
     )

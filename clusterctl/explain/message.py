@@ -40,8 +40,9 @@ _IDENTIFIER = re.compile(
 # What a message is about if it names nothing so: the value after the kind that is invalid, and what
 # is not there, before or after the words for that.
 _VALUE = re.compile(
-    r"\b(?i:invalid|unknown|illegal|bad|wrong|unexpected|unsupported|missing) [\w -]{2,40}: ?"
-    r"(?P<value>[^\s:][^,;:\n]{0,60}?)\.?(?=[,;:\n]|$)"
+    r"\b(?i:invalid|unknown|illegal|bad|wrong|unexpected|unsupported|missing) "
+    r"(?!error|exception|fault|failure)[\w -]{2,40}: ?"
+    r"(?P<value>[^\s:\"'][^,;:\"'\n]{0,60}?)\.?(?=[,;:\"'\n]|$)"
 )
 _SUBJECT = re.compile(
     r"\b[Nn]o (?P<subject2>(?!such|more|longer)[\w.-]+(?: [\w.-]+){0,3}?) (?:found|available)\b"
@@ -52,7 +53,7 @@ _SUBJECT = re.compile(
     r"|\b(?:connect|talk|listen|log ?in|communicate)(?:ing|ion)? (?:to|with|on|at) "
     r"(?!the\b|a\b|this\b)(?P<subject4>[\w.:-]*\w)"
 )
-_KINDS = (_VALUE, _IDENTIFIER, _SUBJECT)
+_KINDS = (_IDENTIFIER, _SUBJECT)
 # A place in a source file, and an address to read: neither is what a message is about.
 _SOURCE = re.compile(
     r"\.(?:cc|cpp|cuh?|c|h|hpp|py|go|rs|f90|java)(?:['\"`]?,? ?(?:line[ =]|:|\()\d|:\d)"
@@ -62,7 +63,8 @@ _TO_READ = re.compile(r"(?i:\b(?:see|check|at|visit|docs?|documentation|to|infor
 
 def object_of(message: str, at: int = 0) -> dict[str, str]:
     """Return `object`, of what a message names the one nearest to index `at`, if it names any."""
-    found = [one for one in _OBJECT.finditer(message) if not _is_aside(message, one)]
+    named = (*_VALUE.finditer(message), *_OBJECT.finditer(message))
+    found = [one for one in named if not _is_aside(message, one)]
     found = found or next(filter(None, (list(one.finditer(message)) for one in _KINDS)), [])
     nearest = min(found, key=lambda one: _distance(one, at), default=None)
     return {"object": nearest[nearest.lastindex or 0]} if nearest else {}
@@ -73,13 +75,13 @@ def _distance(one: re.Match[str], at: int) -> int:
 
 
 def _is_aside(message: str, one: re.Match[str]) -> bool:
-    """Return whether a name is a place in a source file, or an address to read."""
+    """Return whether a name is a place in a source file, a text to read, or a message quoted."""
     name = one[one.lastindex or 0]
     is_place = _SOURCE.search(message, one.start(), one.end() + 8)
     above = message[max(0, one.start() - 40) : one.start()]
     to_read = _TO_READ.search(above)
     is_page = to_read and (name.startswith("http") or "heck" in to_read[0])
-    return bool(is_place or is_page)
+    return bool(is_place or is_page or ": " in name)
 
 
 # Sentences in which a program says what to do about its failure.
@@ -166,7 +168,7 @@ _WRAPPER = re.compile(
     r"|\"(?:level|severity|levelname)\": ?\"\w+\",?$|could not be loaded|^FAILED(?: \(|: )"
     r"|Exception while |Error executing process|terminated with an error exit status"
     r"|(?:UNREACHABLE|FAILED)! => \{$|^(?:Status|Reason|State|Last State|Phase): +\w+$"
-    r"|\.\.\. error$|\b\d+ error\(s\) occurred:$"
+    r"|\.\.\. error$|\b\d+ error\(s\) occurred:$|terminated with the following error"
 )
 
 

@@ -281,6 +281,29 @@ def test_the_exception_that_says_something_leads_its_chain():
     assert [one.line for one in explain([f"{said}{chained}{bare}"]).unknown] == [4]
 
 
+def test_an_exception_that_reports_only_another_failure_hides_no_symptom():
+    warns = "n1:7:9 [1] misc/socket.cc:49 NCCL WARN Connect to 10.0.1.7<51577> failed : Timed out\n"
+    spawned = "Exception:\n\n-- Process 1 terminated with the following error:\n"
+    lead = explain([f"{warns}Traceback (most recent call last):\n  File 'a'\n{spawned}"]).lead
+    assert lead and lead.signature.id == "nccl.connect" and "10.0.1.7<51577>" in lead.cause
+
+
+def test_a_key_that_is_not_there_gives_way_to_the_next_exception_of_its_rank():
+    begin = "[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File 'a', line 1, in b\n"
+    key = f"{begin.format(0)}[rank0]: KeyError: 'w-7'\n"
+    next_one = "[rank{0}]: QuuxError: cannot find the handle of w-7 in this widget\n"
+    assert explain([key]).lead
+    chained = "[rank0]: The above exception was the direct cause of the following exception:\n"
+    found = explain([f"{key}{chained}{begin.format(0)}{next_one.format(0)}"])
+    assert found.lead is None and found.unknown[0].text.startswith("QuuxError")
+    assert explain([f"{key}{begin.format(1)}{next_one.format(1)}"]).lead
+
+
+def test_the_host_before_the_shell_that_reports_is_named():
+    lead = explain(["10.0.1.7: bash: quuxd: command not found\n"]).lead
+    assert lead and lead.hosts == {"10.0.1.7"}
+
+
 def test_a_scheduler_that_found_a_node_later_has_no_error():
     late = "Warning  FailedScheduling  default-scheduler  0/4 nodes are available: 4 too small.\n"
     found = explain([late, "Normal  Scheduled  default-scheduler  Successfully assigned a/b\n"])
