@@ -61,9 +61,26 @@ class LogFinding:
         reason = self._reason
         facts = dict.fromkeys(one.cause for one in self.shown.values())
         own = self._filled(self.signature.cause)
+        if left := self._left(own):
+            own = f"{own.rstrip('. ')} ({left})"
         named = "By its words" if self.is_by_words else "That is"
         own = f"{own.rstrip('.: ')}. {named}: {reason.cause}" if reason else own
         return f"{own}. In this log: {'; '.join(facts)}" if facts else own
+
+    def _left(self, cause: str) -> str:
+        """The values of the line that no text of the signature tells: `path: /data; port: 22`."""
+        one = self.signature
+        texts = "".join((one.cause, *(part for both in one.remedies for part in both)))
+        if one.hook:  # reads them
+            return ""
+        groups = {name.rstrip("23456789") for name in compiled(one.pattern).groupindex}
+        told = (
+            f"{name}: {value.strip(' .:,')}"
+            for name, value in self.values.items()
+            if name in groups - _VAGUE - one.meanings.keys() and f"{{{name}" not in texts
+            if value.strip() and value not in cause and len(value) <= _MOST_VALUE
+        )
+        return "; ".join(told)
 
     @property
     def remedies(self) -> tuple[tuple[str, str], ...]:
@@ -136,6 +153,28 @@ class LogFinding:
         return template.format_map(words)
 
 
+# Groups of patterns whose names say nothing by themselves, or that stand before the message.
+_VAGUE = frozenset(
+    (
+        *("host", "rank", "pid", "error", "first", "code", "number", "line", "n", "what", "why"),
+        *(
+            "text",
+            "rest",
+            "at",
+            "kind",
+            "part",
+            "by",
+            "to",
+            "from",
+            "who",
+            "where",
+            "second",
+            "mod",
+        ),
+    )
+)
+# Characters of such a value.
+_MOST_VALUE = 80
 # The daemon that wrote a line of the system's log: `dockerd[6317]: `.
 _PROGRAM = re.compile(r"(?:^|\s)([A-Za-z][\w.-]*?)(?:-current|\.service)?(?:\[\d+\])?: ")
 

@@ -26,6 +26,7 @@ def message_of(text: str) -> str:
 _OBJECT = re.compile(
     r"""`(?P<object5>[\w.]+=["'][^`'"\n]+["'])`"""
     r"""|(?<!\w)["'`‘“](?P<object>[^"'`’”\s\\][^"'`’”\n\\]{1,119})["'`’”](?! ?:)"""
+    r"|(?<![\w./-])(?P<object6>lib[\w.+-]+\.so(?:\.\d+)*)"
     r"|(?P<object2>[a-z]\w+://[^\s,;)]+)|(?P<object3>(?<![\w.)<])~?/[\w@.+=/-]{2,}\w)"
     r"|(?:(?<![\w:.])|(?<=host:))(?P<object4>(?:[a-zA-Z][\w-]*(?:\.[\w-]+)*(?<!\.cc|\.py|\.go|\.cu)(?<!\.cpp)"
     r"(?<!\.[chf])|\d+\.\d+\.\d+\.\d+|\[[\da-f:]+\]):\d{2,5}\b(?![:.\d]))"
@@ -54,6 +55,8 @@ _SUBJECT = re.compile(
     r"(?!the\b|a\b|this\b)(?P<subject4>[\w.:-]*\w)"
 )
 _KINDS = (_IDENTIFIER, _SUBJECT)
+# Words of what is a message, and no name any more.
+_SENTENCE = 5
 # A place in a source file, and an address to read: neither is what a message is about.
 _SOURCE = re.compile(
     r"\.(?:cc|cpp|cuh?|c|h|hpp|py|go|rs|f90|java)(?:['\"`]?,? ?(?:line[ =]|:|\()\d|:\d)"
@@ -81,7 +84,8 @@ def _is_aside(message: str, one: re.Match[str]) -> bool:
     above = message[max(0, one.start() - 40) : one.start()]
     to_read = _TO_READ.search(above)
     is_page = to_read and (name.startswith("http") or "heck" in to_read[0])
-    return bool(is_place or is_page or ": " in name)
+    is_message = ": " in name or len(name.split()) >= _SENTENCE
+    return bool(is_place or is_page or is_message)
 
 
 # Sentences in which a program says what to do about its failure.
@@ -169,6 +173,7 @@ _WRAPPER = re.compile(
     r"|Exception while |Error executing process|terminated with an error exit status"
     r"|(?:UNREACHABLE|FAILED)! => \{$|^(?:Status|Reason|State|Last State|Phase): +\w+$"
     r"|\.\.\. error$|\b\d+ error\(s\) occurred:$|terminated with the following error"
+    r"|worker\.status\.FAILED|error_handler: \{$"
 )
 
 
