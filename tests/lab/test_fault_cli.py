@@ -106,6 +106,8 @@ def test_the_faults_of_a_host_are_set_and_undone(said, instances):
     said("capacity p3.2xlarge us-east-1a 9")
     assert said(f"clear {id}")[1].count("cleared") == 5
     assert said("clear i-1") == (0, "", "no fault was set for i-1\n")
+    said("shape all --rate 1gbit")
+    assert said("clear all")[1].count("cleared") == 1
     assert said("clear")[1].count("cleared") == 1
     # The end of an instance removes its faults.
     said(f"cut {id}")
