@@ -299,15 +299,18 @@ def test_a_row_of_the_map_names_what_there_is(row):
 def test_every_command_has_help_an_example_and_a_place_in_the_docs(name):
     import click
 
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
-    assert command.help, name
-    if not isinstance(command, click.Group):
-        assert f"clusterctl {name} " in command.help, "show an example"
     assert any(f"clusterctl {name}" in page.read_text() for page in PAGES), name
-    for parameter in command.params:
-        if isinstance(parameter, click.Option):
-            assert parameter.help, f"{name} {parameter.name}"
+    found = {name: cli.get_command(click.Context(cli), name)}
+    while found:
+        name, command = found.popitem()
+        assert command is not None and command.help, name
+        if isinstance(command, click.Group):
+            found |= {f"{name} {word}": one for word, one in command.commands.items()}
+        else:
+            assert re.search(rf"clusterctl {name}\b", command.help), "show an example"
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, f"{name} {parameter.name}"
 
 
 def test_the_list_of_modules_is_as_they_are():

@@ -156,20 +156,18 @@ class JobEventData(TypedDict):
 CopyEvent = Union[CopyReport, NodeEvent, ProgressEvent, JobEventData]
 
 
-class _OnSyncNodes(TypedDict):
-    failures: Sequence[Union[SyncNode, HostFailure]]
-
-
-class SyncStarted(_OnSyncNodes):
+class SyncStarted(TypedDict):
     job_id: str
     how: str
     hosts: Sequence[str]
+    failures: Sequence[Union[SyncNode, HostFailure]]
 
 
-class SyncedNodes(_OnSyncNodes):
-    """With --status, --follow or --cancel."""
+class SyncedNodes(TypedDict):
+    """With --status or --follow."""
 
     nodes: Sequence[SyncNode]
+    failures: Sequence[SyncNode]
 
 
 class GrownDisks(_OnHosts):
