@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -106,6 +107,18 @@ def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
         f"train:    clusterctl train {name} {sum(report.gpus) or len(report.gpus)}\n"
         f"remove:   clusterctl down {name}"
     )
+
+
+@contextmanager
+def naming_ups_options(name: str) -> Iterator[None]:
+    """In the block, have a refused launch of a command without the options of `up` name `up`."""
+    from clusterctl.operations.launcher import LaunchRefused
+
+    try:
+        yield
+    except LaunchRefused as refused:
+        refused.hint = f"the options that are named above are those of: clusterctl up {name}"
+        raise
 
 
 def show_plan(plan: LaunchPlan, as_json: bool) -> None:
@@ -259,9 +272,12 @@ def add(
 
     if dry_run:
         launcher = Launcher(app.clients, app.folder(name))
-        show_plan(plan_add(launcher, number), as_json)
+        with naming_ups_options(name):
+            show_plan(plan_add(launcher, number), as_json)
         return
-    with launcher_of(app, name, waiting, price_consent(app, yes)) as launcher:
+    with naming_ups_options(name), launcher_of(
+        app, name, waiting, price_consent(app, yes)
+    ) as launcher:
         report = launch(launcher, number)
     show_report(app, report, as_json)
     _show_end(app, name)
@@ -341,7 +357,7 @@ def replace(
         with app.open(name) as access:
             # Raises UsageError if no node can supply the data, before any is terminated.
             nearest_peer(access.cluster, indices)
-    with launcher_of(app, name, waiting) as launcher:
+    with naming_ups_options(name), launcher_of(app, name, waiting) as launcher:
         report = replace_nodes(launcher, indices)
     show_report(app, report, as_json)
     return _copy_data(app, name, indices, data, as_json) if data else 0

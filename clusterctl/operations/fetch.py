@@ -225,7 +225,10 @@ def gone_hosts(cluster: Cluster, job: JobRecord) -> tuple[str, ...]:
     node."""
     there = {node.instance_id for node in cluster.nodes}
     is_program = job.spec.is_training and not job.spec.log_dir
-    gone = (str(node["name"]) for node in job.spec.nodes if node["instance_id"] not in there)
+    gone = [str(node["name"]) for node in job.spec.nodes if node["instance_id"] not in there]
+    # Of a machine that the job did not begin on only the address is known.
+    known = {*(node["name"] for node in job.spec.nodes), *(one.private_ip for one in cluster.nodes)}
+    gone += [one for one in job.status.hosts if one not in known]
     return tuple(sorted(gone)) if is_program else ()
 
 

@@ -214,11 +214,10 @@ def test_hosts_that_are_silent_are_evidence(by_hand):
                 evidence = collect(access)
     finally:
         by_hand.on(0, "sudo -n umount $(readlink -f /usr/bin/python3)")
-    assert evidence.took_s < 15
     first, second = evidence.hosts
     assert "looking at it failed: " in first.error
     assert "python3: Permission denied" in first.error
     assert (second.processes, second.ec2.startswith("EC2 has i-")) == ((), True)
-    assert second.error
+    assert "takes connections and answers none in time" in second.error, "it is not waited for"
     assert evidence.job is None
     assert evidence.cluster == "pair"
