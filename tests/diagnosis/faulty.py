@@ -3,8 +3,8 @@
 An order is a word. `RANK:WORD` on the command line applies to the fourth step, and
 `RANK:early-WORD` before anything is imported. A file /data/order.RANK on the rank's host applies at
 once, `WORD@N` at the next step whose number N divides, so that several ranks obey at the same step.
-From then on there is a file /data/obeys.RANK. Most words last as long as the order is there. SIGUSR1
-ends what Python waits for, so that the job can go on.
+From then on there is a file /data/obeys.RANK. Most words last as long as the order is there.
+SIGUSR1 ends what Python waits for, so that the job can go on.
 """
 
 import collections
