@@ -18,7 +18,7 @@ from clusterctl.diagnosis.case import ERROR, INFO, Cause, Scene, gdb_command
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence
 from clusterctl.diagnosis.frames import STARTING
 from clusterctl.diagnosis.progress import SILENT_STEPS
-from clusterctl.diagnosis.ranks import Rank, called, format_ranks, sees_nothing
+from clusterctl.diagnosis.ranks import Rank, called, format_ranks, is_saving, sees_nothing
 from clusterctl.diagnosis.rules.activity import (
     apart,
     at_rest,
@@ -214,10 +214,18 @@ def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
         if into:
             at = kept.index(into[0])
             shown = tuple(dict.fromkeys((*into[0].evidence, *one.evidence)))
-            worse = max(one.severity, into[0].severity, key=STATUSES.__getitem__)
-            kept[at] = replace(into[0], severity=worse, evidence=shown)
+            severity = max(one.severity, into[0].severity, key=STATUSES.__getitem__)
+            if _is_of_saving(scene, into[0]):
+                severity = into[0].severity  # Horovod reports a stall of each longer evaluation
+            kept[at] = replace(into[0], severity=severity, evidence=shown)
             kept.remove(one)
     return kept
+
+
+def _is_of_saving(scene: Scene, found: Cause) -> bool:
+    """Return whether a finding is about ranks at work in a function that saves or evaluates."""
+    ranks = [scene.by_number[rank] for rank in found.ranks if rank in scene.by_number]
+    return found.check == "rank.busy" and bool(ranks) and all(map(is_saving, ranks))
 
 
 def _whole(scene: Scene, lead: Cause, rest: list[Cause]) -> Cause:

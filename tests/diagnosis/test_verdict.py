@@ -1279,6 +1279,19 @@ def test_a_report_of_horovod_is_told_with_the_rank_that_it_is_about():
     assert "Horovod: missing rank 5: grads/conv2" in found.findings[0].evidence
 
 
+def test_a_report_of_horovod_does_not_accuse_a_rank_that_is_seen_to_validate():
+    turns = used(samples(own("validate", 3), own("validate", 4), own("validate", 5)), 0.5)
+    one_line = used(samples(own("validate"), state="R"), 0.05)
+    for looks, status in ((turns, 0), (one_line, 3)):
+        found = diagnose(with_rank(stalled("5: [grads/conv2]"), 5, samples=looks))
+        assert [(one.check, one.severity.value) for one in found.findings] == [
+            ("rank.busy", "info")
+        ]
+        assert found.exit_status == status
+    asleep = rank_5(own("validate"), evidence=stalled("5: [grads/conv2]"))
+    assert (diagnose(asleep).check, diagnose(asleep).exit_status) == ("rank.blocked", 2)
+
+
 SLOW_LINK = sends(RUNS, {(0, 1): WELL, (0, 2): CRAWLING})
 
 WARNED = {
