@@ -1493,6 +1493,7 @@ STEPPED = {"log_added": ("step 8 loss 0.1", "step 9 loss 0.1")}
     ("call", "channel", "said"),
     [
         ("openat /data/fifo", "wait_for_partner", "opening /data/fifo (a pipe: no process"),
+        ("openat /data/a", "__break_lease", "opening /data/a (another process has a lease"),
         ("flock /data/lock", "locks_lock_inode_wait", "the lock on /data/lock"),
         ("write /data/fifo", "pipe_write", "writing /data/fifo"),
     ],
