@@ -128,9 +128,10 @@ class LogFinding:
 
     @property
     def is_by_words(self) -> bool:
-        """Whether it quotes a reason of which only its words tell what kind of failure it is."""
+        """Whether its cause is no more than the words of a message, or what kind they name."""
         reason = self._reason
-        return reason is not None and reason.signature.id.startswith("words.")
+        is_repeated = "problem" in self.values  # hooks.framed_text
+        return is_repeated or (reason is not None and reason.signature.id.startswith("words."))
 
     @property
     def gives_no_reason(self) -> bool:

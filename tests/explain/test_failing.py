@@ -229,6 +229,8 @@ def test_a_cause_of_a_general_kind_is_not_certain_beside_another_failure():
 def test_a_reason_that_only_its_words_tell_is_not_certain():
     found = explain(["slurmctld: fatal: cannot find the widget plugin quux\n"])
     assert found.lead and "By its words" in found.lead.cause and not found.is_certain
+    repeated = explain([f"{DASHES}\nAn MPI process has no handle.\n{DASHES}\n"])
+    assert repeated.lead and "has no handle" in repeated.lead.cause and not repeated.is_certain
 
 
 def test_advice_that_takes_something_away_is_not_the_first_step(tmp_path, capsys):
