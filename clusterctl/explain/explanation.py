@@ -68,10 +68,13 @@ class LogFinding:
         return f"{own}. In this log: {'; '.join(facts)}" if facts else own
 
     def _left(self, cause: str) -> str:
-        """The values of the line that no text of the signature tells: `path: /data; port: 22`."""
+        """The values of the line that no text of the signature tells: `path: /data; port: 22`.
+
+        So are those of the rest of a help message of Open MPI.
+        """
         one = self.signature
         texts = "".join((one.cause, *(part for both in one.remedies for part in both)))
-        if one.hook:  # reads them
+        if one.hook or one.role not in (Role.ROOT, Role.SYMPTOM):  # a hook reads them
             return ""
         groups = {name.rstrip("23456789") for name in compiled(one.pattern).groupindex}
         told = (
@@ -80,7 +83,9 @@ class LogFinding:
             if name in groups - _VAGUE - one.meanings.keys() and f"{{{name}" not in texts
             if value.strip() and value not in cause and len(value) <= _MOST_VALUE
         )
-        return "; ".join(told)
+        fields = self.values.get("fields", "").splitlines()
+        new = (one for one in fields if one.partition(": ")[2] not in cause)
+        return "; ".join((*told, *new))
 
     @property
     def remedies(self) -> tuple[tuple[str, str], ...]:
@@ -123,9 +128,10 @@ class LogFinding:
 
     @property
     def is_by_words(self) -> bool:
-        """Whether it quotes a reason of which only its words tell what kind of failure it is."""
+        """Whether its cause is no more than the words of a message, or what kind they name."""
         reason = self._reason
-        return reason is not None and reason.signature.id.startswith("words.")
+        is_repeated = "problem" in self.values  # hooks.framed_text
+        return is_repeated or (reason is not None and reason.signature.id.startswith("words."))
 
     @property
     def gives_no_reason(self) -> bool:

@@ -186,6 +186,10 @@ def test_what_a_message_names_is_what_stands_next_to_its_words():
         ("quux.InvalidParameterValueException: w-7", "words.invalid", ""),
         ("quux.ThrottlingException: w-7", "words.limit", ""),
         ("quux.ServiceUnavailableException: w-7", "words.connection", ""),
+        ("ValueError: w-7 is not a valid Widget, select one of a, b", "words.invalid", ""),
+        ("ValueError: `WIDGET_ADDR` env was not set", "words.variable", "WIDGET_ADDR"),
+        ("error: it does not have a widget group with handles", "words.missing", "widget group"),
+        ("error: quux: cannot open dynamic library libwidget.so.1", "words.missing-library", ""),
     ],
 )
 def test_what_the_name_of_an_error_and_the_words_beside_it_say(line, kind, about):
@@ -225,6 +229,8 @@ def test_a_cause_of_a_general_kind_is_not_certain_beside_another_failure():
 def test_a_reason_that_only_its_words_tell_is_not_certain():
     found = explain(["slurmctld: fatal: cannot find the widget plugin quux\n"])
     assert found.lead and "By its words" in found.lead.cause and not found.is_certain
+    repeated = explain([f"{DASHES}\nAn MPI process has no handle.\n{DASHES}\n"])
+    assert repeated.lead and "has no handle" in repeated.lead.cause and not repeated.is_certain
 
 
 def test_advice_that_takes_something_away_is_not_the_first_step(tmp_path, capsys):
@@ -501,6 +507,15 @@ def test_a_framed_message_of_open_mpi_explains_itself(tag, message, expected):
     if "Please" in message:
         assert found.lead.cause.endswith("An MPI process has no handle")
         assert found.lead.remedy == "Please give it one."
+
+
+def test_the_values_in_the_lines_of_a_known_message_of_open_mpi_are_told():
+    rule = "-" * 74
+    says = "A request was made to bind to that would result in binding more\nprocesses than cpus\n"
+    values = "\n   Node:        demo-1\n   #cpus:       1\n"
+    lead = explain([f"{rule}\n{says}{values}{rule}\n   Node:        demo-7\n"]).lead
+    assert lead and lead.cause.endswith("(Node: demo-1; #cpus: 1)")
+    assert "demo-7" not in (explain([f"{says}   Node:        demo-7\n"]).lead or lead).cause
 
 
 def test_a_message_that_is_a_cause_of_a_general_kind_is_not_certain_after_a_symptom(
