@@ -18,7 +18,7 @@ import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Iterator, Optional
 
 from clusterctl.node import untrusted
 from clusterctl.node.diagnosis import job, partners, ras, shared, sockets, stacks
@@ -531,13 +531,15 @@ LIMITS = {
 
 
 def limits(pid: int) -> dict[str, int]:
-    """Return the soft limits of a process that it has; one may have lowered its own."""
+    """Return the soft limits of a process that it has; one may have lowered its own. That of its
+    cgroup is there if it is reached."""
     found = {}
     for line in text_of(f"/proc/{pid}/limits").splitlines():
         words = line[26:].split()
         if line[:26].rstrip() in LIMITS and words and words[0].isdigit():
             found[LIMITS[line[:26].rstrip()]] = int(words[0])
-    return found
+    most = most_tasks(pid)
+    return found if most is None else {**found, "threads in its cgroup, all in use": most}
 
 
 def main_cpu_s(pid: int, thread: int) -> tuple[float | None, float | None]:
@@ -553,24 +555,39 @@ def main_cpu_s(pid: int, thread: int) -> tuple[float | None, float | None]:
 def throttled_s(pid: int, cgroups: str = "/sys/fs/cgroup") -> float | None:
     """Return the seconds for which a process's cgroup was throttled; None if that is not known.
 
-    The cgroups above it count, too: a limit of theirs is its limit. Version 2 has `throttled_usec`,
-    version 1 `throttled_time` in nanoseconds (cgroups(7), the kernel's sched-bwc.rst).
+    Version 2 has `throttled_usec`, version 1 `throttled_time` in nanoseconds (cgroups(7), the
+    kernel's sched-bwc.rst).
     """
     found = []
+    for said in in_cgroups(pid, "cpu", "cpu.stat", cgroups):
+        counts = dict(line.split() for line in said.splitlines() if len(line.split()) == 2)
+        if "throttled_usec" in counts:
+            found.append(int(counts["throttled_usec"]) / 1e6)
+        elif "throttled_time" in counts:
+            found.append(int(counts["throttled_time"]) / 1e9)
+    return max(found) if found else None
+
+
+def most_tasks(pid: int, cgroups: str = "/sys/fs/cgroup") -> int | None:
+    """Return how many threads the cgroup of a process may have, if it has as many; else None."""
+    names = ("pids.current", "pids.max")
+    for now, most in zip(*(in_cgroups(pid, "pids", name, cgroups) for name in names)):
+        if now.strip().isdigit() and most.strip().isdigit() and int(now) >= int(most):
+            return int(most)
+    return None
+
+
+def in_cgroups(pid: int, controller: str, name: str, cgroups: str) -> Iterator[str]:
+    """Yield the text of a controller's file in the cgroup of a process, and in those above it:
+    their limits are its limits."""
     for line in text_of(f"/proc/{pid}/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
         top = f"{cgroups}/{controllers}" if controllers else cgroups
         parts = [part for part in path.split("/") if part]
         for depth in range(len(parts) + 1):
-            said = text_of("/".join((top, *parts[:depth], "cpu.stat")))
-            counts = dict(line.split() for line in said.splitlines() if len(line.split()) == 2)
-            if "throttled_usec" in counts:
-                found.append(int(counts["throttled_usec"]) / 1e6)
-            elif "throttled_time" in counts:
-                found.append(int(counts["throttled_time"]) / 1e9)
-    return max(found) if found else None
+            yield text_of("/".join((top, *parts[:depth], name)))
 
 
 def with_ends(call: str, tables: dict[str, Any]) -> str:

@@ -469,6 +469,22 @@ def test_how_long_a_cgroup_was_throttled(tmp_path, monkeypatch, path, said, seco
     assert sampler.throttled_s(7, str(tmp_path)) == seconds
 
 
+@pytest.mark.parametrize(
+    ("current", "most", "reached"), [("4", "4", 4), ("3", "4", None), ("4", "max", None)]
+)
+def test_how_many_threads_a_cgroup_may_have_if_it_has_them(
+    tmp_path, monkeypatch, current, most, reached
+):
+    folder = tmp_path / "pids/jobs"
+    (folder / "rank").mkdir(parents=True)
+    (folder / "pids.current").write_text(f"{current}\n")
+    (folder / "pids.max").write_text(f"{most}\n")
+    real = sampler.text_of
+    told = {"/proc/7/cgroup": "8:pids:/jobs/rank\n0:cpu:/\n"}
+    monkeypatch.setattr(sampler, "text_of", lambda name: told.get(name) or real(name))
+    assert sampler.most_tasks(7, str(tmp_path)) == reached
+
+
 def test_users_who_may_have_a_job_here(tmp_path, monkeypatch):
     """A launcher of somebody else is told by its name: its environment cannot be read."""
     program = tmp_path / "mpirun"
