@@ -156,18 +156,20 @@ class JobEventData(TypedDict):
 CopyEvent = Union[CopyReport, NodeEvent, ProgressEvent, JobEventData]
 
 
-class SyncStarted(TypedDict):
-    job_id: str
-    how: str
-    hosts: Sequence[str]
+class _OnSyncNodes(TypedDict):
     failures: Sequence[Union[SyncNode, HostFailure]]
 
 
-class SyncedNodes(TypedDict):
-    """With --status or --follow."""
+class SyncStarted(_OnSyncNodes):
+    job_id: str
+    how: str
+    hosts: Sequence[str]
+
+
+class SyncedNodes(_OnSyncNodes):
+    """With --status, --follow or --cancel."""
 
     nodes: Sequence[SyncNode]
-    failures: Sequence[SyncNode]
 
 
 class GrownDisks(_OnHosts):

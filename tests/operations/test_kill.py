@@ -120,7 +120,7 @@ def test_a_node_there_is_not(pair):
 
 @pytest.mark.parametrize(
     "command",
-    ["kill", "cancel", "logs", "wait", "diagnose", "watch", "tuning", "results", "s3sync --status"],
+    ["kill", "cancel", "logs", "wait", "diagnose", "watch", "tuning", "results", "s3sync --cancel"],
 )
 def test_an_empty_job_is_not_all_that_runs(pair, command):
     """`kill NAME "$JOB"` has an empty job if the variable is not set."""
