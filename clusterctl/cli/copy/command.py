@@ -95,7 +95,7 @@ def copy(
             urls = url_access(options, src, lambda: app.clients, app.settings.home)
             if job and not job.needs_this_machine:
                 return max(_start(app, access, job, urls, options), int(bool(missing)))
-            looking = _check_disk(app, access, targets, request.place, shown)
+            looking = _check_disk(app, access, targets, dst, shown)
             # A detached copy of files from here goes to the head node first; the job copies on.
             report = copy_to_cluster(
                 access,
