@@ -210,14 +210,17 @@ def open_hosts(
     dial.start_connecting(targets[:at_once])
 
     from clusterctl.transport.connections import Connections
-    from clusterctl.transport.keys import HostKeysByHost, KeyRing, load_key
+    from clusterctl.transport.keys import HostKeysByHost, KeyRing
     from clusterctl.transport.session import Identity
 
     hops = with_jumps(targets)
-    given = dict.fromkeys(targets, [load_key(login.key)]) if login.key else {}
-    of_files = {hop: config.key_sources(hop) for hop in hops if hop not in given}
+    of_files = {hop: config.key_sources(hop) for hop in hops}
     ring = KeyRing(config.folder)
-    identity = Identity((), {**{hop: ring.keys(of) for hop, of in of_files.items()}, **given})
+    keys = {
+        hop: [ring.named(login.key, of.agent)] if login.key and hop in targets else ring.keys(of)
+        for hop, of in of_files.items()
+    }
+    identity = Identity((), keys)
     host_keys = HostKeysByHost({hop: config.known_hosts_files(hop) for hop in hops})
     old = None
     if home and path and not config.names_any(names):
@@ -306,10 +309,13 @@ def open_nodes(
 
     from clusterctl.operations.access import cluster_key
     from clusterctl.transport.connections import Connections
-    from clusterctl.transport.keys import KnownHostKeys, load_key
+    from clusterctl.transport.keys import KeyRing, KnownHostKeys
     from clusterctl.transport.session import Identity
 
-    given = dict.fromkeys(targets, [load_key(login.key)]) if login.key else {}
+    given = {}
+    if login.key:
+        key = KeyRing(folder.path).named(login.key, os.environ.get("SSH_AUTH_SOCK", ""))
+        given = dict.fromkeys(targets, [key])
     others = [hop for hop in with_jumps(targets) if hop not in given]
     identity = Identity((cluster_key(folder),) if others else (), given)
     host_keys = KnownHostKeys(

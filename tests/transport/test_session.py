@@ -341,6 +341,22 @@ def test_a_changed_host_key_stops_with_the_reason(ssh_server, tmp_path):
     assert "ssh-keygen -R" in caught.value.hint
 
 
+def test_the_hint_drops_the_old_key_where_it_is(ssh_server, tmp_path):
+    """That may be any of the files, or several: the first one often has other hosts only."""
+    keygen(tmp_path / "other")
+    public = (tmp_path / "other.pub").read_text()
+    name = ssh_server.target().known_hosts_name
+    files = [tmp_path / f"known_{number}" for number in range(3)]
+    for path, host in zip(files, ("else", name, name)):
+        path.write_text(f"{host} {public}")
+    identity = Identity((load_key(ssh_server.key),))
+    with pytest.raises(HostKeyChanged) as caught:
+        connect(ssh_server.target(), identity, KnownHostKeys(files))
+    drop = caught.value.hint.partition("drop the old key: ")[2]
+    subprocess.run(["sh", "-ec", drop], check=True)
+    assert [path.read_text() for path in files] == [f"else {public}", "", ""]
+
+
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
 def test_a_key_that_the_host_does_not_know(ssh_server, tmp_path, kind):
     keygen(tmp_path / "stranger", kind)
