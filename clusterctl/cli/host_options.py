@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from clusterctl.cli.params import LocalPath, refuse_blank_texts, together
+from clusterctl.cli.params import LocalPath, SelectionOption, refuse_blank_texts, together
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 # The parameters of the options that name hosts.
 SOURCES = ("hosts", "nodes", "slurm", "is_local")
 _nodes_option = click.option(
-    "-w", "nodes", metavar="NODES", help="Hosts as ClusterShell has them: node[1-9], @GROUP."
+    "-w",
+    "nodes",
+    metavar="NODES",
+    cls=SelectionOption,
+    joins=True,
+    help="Hosts as ClusterShell has them: node[1-9], @GROUP.",
 )
 
 
@@ -46,7 +51,7 @@ class HostsCommand(click.Command):
         nodes = None
         with contextlib.suppress(click.UsageError):  # which the next line raises again
             nodes = parser.parse_args([*args])[0].get("nodes")
-        return super().parse_args(ctx, args if nodes is None else [nodes, *args])
+        return super().parse_args(ctx, [",".join(nodes), *args] if nodes else args)
 
 
 def hosts_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,10 +71,13 @@ _options = {
         "--hosts",
         type=LocalPath(),
         metavar="FILE",
+        cls=SelectionOption,
         help="The hosts of a hosts file, as ssh reaches them.",
     ),
     "nodes": _nodes_option,
-    "slurm": click.option("--slurm", metavar="JOBID", help="The hosts of a job of Slurm."),
+    "slurm": click.option(
+        "--slurm", metavar="JOBID", cls=SelectionOption, help="The hosts of a job of Slurm."
+    ),
     "is_local": click.option("--local", "is_local", is_flag=True, help="This machine only."),
     "as_root": click.option(
         "--sudo", "as_root", is_flag=True, help="On these hosts: jobs of all users."
@@ -104,6 +112,7 @@ def host_options(*left_out: str) -> Callable[[Callable[..., Any]], Callable[...,
 launcher_option = click.option(
     "--launcher",
     metavar="PID|JOB",
+    cls=SelectionOption,
     help="On these hosts: only the job that this mpirun, srun or torchrun has started.",
 )
 
