@@ -9,7 +9,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Optional, TypeVar
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
@@ -24,7 +24,8 @@ class CommandResult:
     """The result of one command on one host.
 
     A command that a signal killed has the exit status that a shell gives it, 128 + signal.
-    `truncated` is set if only the first part of the output was kept.
+    `truncated` is set if only the first part of the output was kept. `raw` has stdout and stderr if
+    they are not UTF-8: then the texts have U+FFFD in place of some bytes.
     """
 
     host: str
@@ -34,11 +35,17 @@ class CommandResult:
     stderr: str
     duration_s: float
     truncated: bool = False
+    raw: Optional[tuple[bytes, bytes]] = field(default=None, repr=False)
     json_names = ("host", "exit_status", "stdout", "stderr", "duration_s", "truncated")
 
     @property
     def ok(self) -> bool:
         return self.exit_status == 0
+
+    @property
+    def as_bytes(self) -> tuple[bytes, bytes]:
+        """stdout and stderr as the command wrote them."""
+        return self.raw or (self.stdout.encode(), self.stderr.encode())
 
 
 @dataclass(frozen=True)

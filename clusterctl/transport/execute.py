@@ -235,8 +235,11 @@ class _OutputBuffer:
             self.chunks.append(chunk[:room])
             self.size += len(chunk[:room])
 
+    def content(self) -> bytes:
+        return b"".join(self.chunks)
+
     def text(self) -> str:
-        return b"".join(self.chunks).decode(errors="replace")
+        return self.content().decode(errors="replace")
 
 
 @dataclass
@@ -404,14 +407,16 @@ def execute(exchange: Exchange, timeout_s: float | None, stdin: Stdin | bytes) -
     trouble = frame.trouble(status)
     if trouble:
         raise CommandNotRun(exchange.host, trouble)
+    stdout, stderr = exchange.stdout, exchange.stderr
+    texts = stdout.text(), stderr.text()
     return CommandResult(
-        host=exchange.host,
-        command=exchange.command,
-        exit_status=status,
-        stdout=exchange.stdout.text(),
-        stderr=exchange.stderr.text(),
+        exchange.host,
+        exchange.command,
+        status,
+        *texts,
         duration_s=time.monotonic() - began,
-        truncated=exchange.stdout.truncated or exchange.stderr.truncated,
+        truncated=stdout.truncated or stderr.truncated,
+        raw=(stdout.content(), stderr.content()) if any("\ufffd" in one for one in texts) else None,
     )
 
 
