@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from clusterctl.cli import output
 from clusterctl.cli.params import LocalPath, SelectionOption, refuse_blank_texts, together
 from clusterctl.domain.errors import UsageError
 
@@ -165,6 +166,7 @@ def host_source(options: HostOptions) -> HostSource | None:
         hosts_in,
         hosts_of_slurm,
         open_hosts,
+        same_machines,
         this_machine,
     )
     from clusterctl.transport.call import HostConnections
@@ -179,7 +181,11 @@ def host_source(options: HostOptions) -> HostSource | None:
             LoginOptions(user, key, CONNECT_WITHIN_S),
             home=home_folder(),
         )
-        connections, targets = access.connections, access.targets
+        connections = access.connections
+        twice = same_machines(connections, access.targets)
+        for host, other in twice.items():
+            output.note(f"{host} is the same machine as {other}: it counts once")
+        targets = tuple(one for one in access.targets if one.host not in twice)
     words = [*given, *["--sudo"] * bool(as_root), *([f"-u {shlex.quote(user)}"] if user else [])]
     words += [f"-i {shlex.quote(str(key))}"] if key else []
     return HostSource(

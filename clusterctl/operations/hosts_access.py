@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SLURM_WITHIN_S = 20.0
+# Two hosts with one boot and one table of processes are one machine, or one container.
+IDENTITY = "cat /proc/sys/kernel/random/boot_id && readlink /proc/self/ns/pid"
+IDENTIFIED_WITHIN_S = 4.0
 # No cluster has more hosts. It is a slip, and the list of a million takes seconds to make.
 MOST_HOSTS = 10_000
 
@@ -110,6 +113,20 @@ class HostSource:
     @property
     def as_root(self) -> bool:
         return isinstance(self.connections, AsRoot)
+
+
+def same_machines(connections: HostConnections, targets: Sequence[Target]) -> dict[str, str]:
+    """Return the hosts that are the machine of a host before them, each with that host: a machine
+    may be named by its name and its address. A host that does not answer is in none of them."""
+
+    def read(target: Target) -> CommandResult:
+        return connections.run(target, IDENTITY, timeout_s=IDENTIFIED_WITHIN_S, stdin=b"")
+
+    if len(targets) < 2:
+        return {}
+    results = [one for one in connections.each(targets, read).values if one.ok]
+    first = {one.stdout: one.host for one in reversed(results)}
+    return {one.host: first[one.stdout] for one in results if first[one.stdout] != one.host}
 
 
 def this_machine() -> Target:
