@@ -22,7 +22,13 @@ from typing import TypedDict
 
 import paramiko
 
-from clusterctl.domain.errors import LOGIN_FILES, CommandNotRun, CommandTimeout, ConnectionLost
+from clusterctl.domain.errors import (
+    LOGIN_FILES,
+    CommandNotRun,
+    CommandTimeout,
+    ConnectionLost,
+    Interrupted,
+)
 from clusterctl.domain.results import CommandResult
 from clusterctl.node.framed import FramedCommand
 from clusterctl.transport.stdin import Stdin
@@ -194,7 +200,7 @@ def interruption(left: Mapping[str, str]) -> KeyboardInterrupt:
     if not left:
         return KeyboardInterrupt()
     named = "".join(f"\n{host}: {text}" for host, text in left.items())
-    return KeyboardInterrupt(f"interrupted; not every command has ended:{named}")
+    return Interrupted(f"interrupted; not every command has ended:{named}")
 
 
 # Called with the stream's name ("stdout" or "stderr") and a chunk of output.
