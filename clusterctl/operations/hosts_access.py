@@ -157,7 +157,7 @@ def hosts_of_slurm(job_id: str) -> str:
     if done.returncode:
         raise ClusterctlError(f"squeue failed: {done.stderr.strip()[:200]}")
     lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
-    hosts = ",".join(words[1] for words in lines if len(words) > 1)
+    hosts = ",".join(words[1] for words in lines if words[1:] not in ([], ["(null)"]))
     if not hosts:
         state = lines[0][0].lower() if lines else "not known to squeue"
         raise UsageError(f"job {job_id} of Slurm has no hosts: it is {state}", "squeue lists jobs")

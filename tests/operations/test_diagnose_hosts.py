@@ -124,9 +124,10 @@ def squeue(tmp_path, monkeypatch):
 def test_the_hosts_of_a_job_of_slurm(squeue):
     squeue("RUNNING node[1-2,7]")
     assert hosts_in(hosts_of_slurm("17")) == ["node1", "node2", "node7"]
-    squeue("PENDING ")
-    with pytest.raises(UsageError, match="job 17 of Slurm has no hosts: it is pending"):
-        hosts_of_slurm("17")
+    for none in ("", "(null)"):
+        squeue(f"PENDING {none}")
+        with pytest.raises(UsageError, match="job 17 of Slurm has no hosts: it is pending"):
+            hosts_of_slurm("17")
     squeue("", 1)
     with pytest.raises(ClusterctlError, match="squeue failed"):
         hosts_of_slurm("17")
