@@ -21,6 +21,7 @@ from clusterctl.cli.params import (
     AccountOption,
     Indices,
     LocalPath,
+    SelectionOption,
     clusters_here,
     clusters_launched,
     completions,
@@ -418,7 +419,12 @@ def cluster_command(
 
 
 nodes_option = click.option(
-    "--nodes", "indices", type=Indices(), help="Only these nodes: 0-3,5 or NAME-1."
+    "--nodes",
+    "indices",
+    type=Indices(),
+    cls=SelectionOption,
+    joins=True,
+    help="Only these nodes: 0-3,5 or NAME-1.",
 )
 
 

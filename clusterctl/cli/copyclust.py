@@ -12,7 +12,7 @@ import click
 from clusterctl.cli.copy.options import CopyOptions, CopyWords, copy_options, request_of, url_access
 from clusterctl.cli.host_options import HostsCommand, hosts_argument
 from clusterctl.cli.main import run_program
-from clusterctl.cli.params import OutputFile, complete_file
+from clusterctl.cli.params import OutputFile, SelectionOption, complete_file
 from clusterctl.domain.errors import MissingTool, UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +36,13 @@ class CopyCommand(CopyWords, HostsCommand):
 @hosts_argument
 @click.argument("src", nargs=-1, required=True, shell_complete=complete_file)
 @click.argument("dst")
-@click.option("--from", "from_host", metavar="HOST", help="SRC is there; or its place, from 0.")
+@click.option(
+    "--from",
+    "from_host",
+    metavar="HOST",
+    cls=SelectionOption,
+    help="SRC is there; or its place, from 0.",
+)
 @click.option(
     "--state-file",
     type=OutputFile(),

@@ -11,7 +11,13 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, account_options
-from clusterctl.cli.params import Duration, all_regions_option, json_option, yes_option
+from clusterctl.cli.params import (
+    Duration,
+    SelectionOption,
+    all_regions_option,
+    json_option,
+    yes_option,
+)
 from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.domain.ranges import grouped
 from clusterctl.domain.units import count, format_duration
@@ -26,9 +32,20 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--regions", metavar="R,R", help="These regions instead of the one in use.")
+@click.option(
+    "--regions",
+    metavar="R,R",
+    cls=SelectionOption,
+    joins=True,
+    help="These regions instead of the one in use.",
+)
 @all_regions_option
-@click.option("--cluster", metavar="NAME", help="Everything of this cluster, and nothing else.")
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    cls=SelectionOption,
+    help="Everything of this cluster, and nothing else.",
+)
 @click.option(
     "--older-than",
     "older_than_s",

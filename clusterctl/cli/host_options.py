@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from clusterctl.cli.params import LocalPath, refuse_blank_texts, together
+from clusterctl.cli import output
+from clusterctl.cli.params import LocalPath, SelectionOption, refuse_blank_texts, together
 from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 # The parameters of the options that name hosts.
 SOURCES = ("hosts", "nodes", "slurm", "is_local")
 _nodes_option = click.option(
-    "-w", "nodes", metavar="NODES", help="Hosts as ClusterShell has them: node[1-9], @GROUP."
+    "-w",
+    "nodes",
+    metavar="NODES",
+    cls=SelectionOption,
+    joins=True,
+    help="Hosts as ClusterShell has them: node[1-9], @GROUP.",
 )
 
 
@@ -46,7 +52,7 @@ class HostsCommand(click.Command):
         nodes = None
         with contextlib.suppress(click.UsageError):  # which the next line raises again
             nodes = parser.parse_args([*args])[0].get("nodes")
-        return super().parse_args(ctx, args if nodes is None else [nodes, *args])
+        return super().parse_args(ctx, [",".join(nodes), *args] if nodes else args)
 
 
 def hosts_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,10 +72,13 @@ _options = {
         "--hosts",
         type=LocalPath(),
         metavar="FILE",
+        cls=SelectionOption,
         help="The hosts of a hosts file, as ssh reaches them.",
     ),
     "nodes": _nodes_option,
-    "slurm": click.option("--slurm", metavar="JOBID", help="The hosts of a job of Slurm."),
+    "slurm": click.option(
+        "--slurm", metavar="JOBID", cls=SelectionOption, help="The hosts of a job of Slurm."
+    ),
     "is_local": click.option("--local", "is_local", is_flag=True, help="This machine only."),
     "as_root": click.option(
         "--sudo", "as_root", is_flag=True, help="On these hosts: jobs of all users."
@@ -104,6 +113,7 @@ def host_options(*left_out: str) -> Callable[[Callable[..., Any]], Callable[...,
 launcher_option = click.option(
     "--launcher",
     metavar="PID|JOB",
+    cls=SelectionOption,
     help="On these hosts: only the job that this mpirun, srun or torchrun has started.",
 )
 
@@ -156,6 +166,7 @@ def host_source(options: HostOptions) -> HostSource | None:
         hosts_in,
         hosts_of_slurm,
         open_hosts,
+        same_machines,
         this_machine,
     )
     from clusterctl.transport.call import HostConnections
@@ -170,7 +181,11 @@ def host_source(options: HostOptions) -> HostSource | None:
             LoginOptions(user, key, CONNECT_WITHIN_S),
             home=home_folder(),
         )
-        connections, targets = access.connections, access.targets
+        connections = access.connections
+        twice = same_machines(connections, access.targets)
+        for host, other in twice.items():
+            output.note(f"{host} is the same machine as {other}: it counts once")
+        targets = tuple(one for one in access.targets if one.host not in twice)
     words = [*given, *["--sudo"] * bool(as_root), *([f"-u {shlex.quote(user)}"] if user else [])]
     words += [f"-i {shlex.quote(str(key))}"] if key else []
     return HostSource(

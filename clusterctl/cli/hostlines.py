@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,8 +12,8 @@ from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.units import format_bytes
 
-# Bytes. A line that does not end is printed in pieces of this size.
-LONGEST_LINE = 1 << 16
+# Bytes. A longer line is printed in pieces, after a warning.
+LONGEST_LINE = 16 << 20
 
 
 class HostLines:
@@ -20,37 +21,38 @@ class HostLines:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._rest: dict[tuple[str, str], bytes] = {}
+        self._rest: defaultdict[tuple[str, str], bytearray] = defaultdict(bytearray)
 
     def take(self, host: str, stream: str, chunk: bytes) -> None:
         """Print the whole lines of what `host` wrote to `stream`, stdout or stderr."""
         with self._lock:
-            text = self._rest.pop((host, stream), b"") + chunk
-            *lines, rest = text.split(b"\n")
-            while len(rest) > LONGEST_LINE:
-                lines.append(rest[:LONGEST_LINE])
-                rest = rest[LONGEST_LINE:]
-            if rest:
-                self._rest[(host, stream)] = rest
-            _write(host, stream, lines)
+            *lines, last = chunk.split(b"\n")
+            rest = self._rest[(host, stream)]
+            if lines:
+                _write(host, stream, [rest + lines[0], *lines[1:]])
+                rest.clear()
+            rest += last
+            if len(rest) > LONGEST_LINE:
+                output.note(f"{host}: a line of more than {format_bytes(LONGEST_LINE)} is cut here")
+                _write(host, stream, [rest])
+                rest.clear()
 
     def finish(self, host: str) -> None:
         """Print the last line of a host that lacks a newline."""
         with self._lock:
             for stream in ("stdout", "stderr"):
-                rest = self._rest.pop((host, stream), b"")
-                if rest:
+                if rest := self._rest.pop((host, stream), None):
                     _write(host, stream, [rest])
 
 
-def _write(host: str, stream: str, lines: Iterable[bytes]) -> None:
+def _write(host: str, stream: str, lines: Iterable[bytes | bytearray]) -> None:
     prefix = f"{host}: ".encode()
     output.raw(b"".join(prefix + line + b"\n" for line in lines), stream)
 
 
 def show_grouped(result: FanoutResult[CommandResult]) -> None:
     """Print hosts with identical output together, their names folded into ranges."""
-    for hosts, (stdout, stderr) in result.grouped(lambda value: (value.stdout, value.stderr)):
+    for hosts, (stdout, stderr) in result.grouped(lambda value: value.as_bytes):
         if not stdout and not stderr:
             continue
         rule = "-" * 15
@@ -60,8 +62,8 @@ def show_grouped(result: FanoutResult[CommandResult]) -> None:
         output.raw(_with_newline(stderr), "stderr")
 
 
-def _with_newline(text: str) -> bytes:
-    return (text if not text or text.endswith("\n") else text + "\n").encode()
+def _with_newline(text: bytes) -> bytes:
+    return text if not text or text.endswith(b"\n") else text + b"\n"
 
 
 def show_verbose(outcome: HostOutcome[CommandResult]) -> None:

@@ -10,7 +10,15 @@ from typing import Any
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.params import BitRate, Duration, Group, Indices, Size, json_option
+from clusterctl.cli.params import (
+    BitRate,
+    Duration,
+    Group,
+    Indices,
+    SelectionOption,
+    Size,
+    json_option,
+)
 from clusterctl.config import load_settings
 from clusterctl.domain.errors import LabError, UsageError
 from clusterctl.lab.record import LabRecord, read_record
@@ -321,7 +329,12 @@ COMMANDS = (
             _option("--slow slow_s", "Stay pending that long.", Duration(none=True)),
             _option("--silent", "Run, but never start sshd nor print host keys."),
             _option("--dies", "Be terminated instead, with this StateReason.", str, metavar="CODE"),
-            _option("--node nodes", "Only these nodes: 3 or 0-2,5.", Indices(named=False)),
+            SelectionOption(
+                ["--node", "nodes"],
+                type=Indices(named=False),
+                joins=True,
+                help="Only these nodes: 3 or 0-2,5.",
+            ),
             TIMES,
         ),
         _of_boot,

@@ -16,7 +16,7 @@ import click
 import clusterctl
 from clusterctl.cli import output
 from clusterctl.cli.params import Group
-from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.domain.errors import ClusterctlError, Interrupted, UsageError
 from clusterctl.domain.findings import NOT_KNOWN
 from clusterctl.domain.timeouts import Clock
 from clusterctl.operations.interrupts import Interrupts
@@ -201,7 +201,8 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
         # Click raises Abort from Ctrl-C, and without a cause at a question that was not agreed to.
         # Questions come before any work.
         cause = ended.__cause__ if isinstance(ended, click.Abort) else ended
-        message = "nothing was done" if cause is None else str(cause)
+        message = "nothing was done" if cause is None else ""
+        message = str(cause) if isinstance(cause, Interrupted) else message
         status = _interrupted([program, *words], message)
     except Exception as bug:
         if str(bug) == NO_HOME:

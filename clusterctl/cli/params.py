@@ -43,6 +43,27 @@ def together(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda command: functools.reduce(lambda one, add: add(one), reversed(options), command)
 
 
+class SelectionOption(click.Option):
+    """An option that names what the command is about: nodes, hosts, regions. Given twice it names
+    both, if `joins`; else it is refused. The last one alone would leave out the others silently."""
+
+    def __init__(self, *args: Any, joins: bool = False, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.joins = joins
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        parser.add_option(obj=self, opts=self.opts, dest=self.name, action="append", nargs=1)
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
+        given = opts.get(self.name or "")
+        if isinstance(given, list):
+            if len(given) > 1 and not self.joins:
+                named = ", ".join(given)
+                raise UsageError(f"{self.opts[0]} is given twice: {named}", "give it once")
+            opts = {**opts, self.name or "": ",".join(given)}
+        return super().consume_value(ctx, opts)
+
+
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 

@@ -21,7 +21,7 @@ from clusterctl.domain.results import CommandResult, HostOutcome, exit_status_of
 if TYPE_CHECKING:
     from clusterctl.transport.connections import Connections
     from clusterctl.transport.dial import Target
-    from clusterctl.transport.stdin import StdinSource
+    from clusterctl.transport.stdin import Stdin
 
 
 # Hosts at once: the largest --fanout, and its default.
@@ -65,27 +65,24 @@ def fanout_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return _options(wrapped)
 
 
-def piped_stdin(closed: bool) -> StdinSource | bytes:
-    """Return the standard input for every host: what is piped or redirected into this program.
+def piped_stdin(closed: bool, hosts: int) -> Stdin | bytes:
+    """Return the standard input for this many hosts: what is piped or redirected into this program.
 
-    It is empty with `closed` (--no-stdin), and if stdin is a terminal.
+    It is empty with `closed` (--no-stdin), and if stdin is no pipe, file or socket.
     """
-    if closed or not _stdin_is_piped():
+    if closed or sys.stdin is None or sys.stdin.closed:
         return b""
-    from clusterctl.transport.stdin import StdinSource
+    from clusterctl.transport.stdin import StdinFile, StdinSource, StdinStream
 
-    return StdinSource(0)
-
-
-def _stdin_is_piped() -> bool:
-    """Return whether the standard input is a pipe, a file or a socket."""
-    if sys.stdin is None or sys.stdin.closed:
-        return False
     try:
         mode = os.fstat(0).st_mode
+        if stat.S_ISREG(mode):
+            return StdinFile(0)
     except OSError:
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+        return b""
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+        return b""
+    return StdinStream(0) if hosts == 1 else StdinSource(0)
 
 
 class QuotedCommand(click.Command):
@@ -149,7 +146,8 @@ def run_on(
     Return the highest exit status of the hosts, 255 if one gave none.
     """
     lines = hostlines.HostLines()
-    live, stdin = not (options.gather or options.as_json), piped_stdin(options.no_stdin)
+    live = not (options.gather or options.as_json)
+    stdin = piped_stdin(options.no_stdin, len(targets))
 
     def ended(outcome: HostOutcome[CommandResult]) -> None:
         lines.finish(outcome.host)

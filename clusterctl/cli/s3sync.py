@@ -68,6 +68,8 @@ def s3sync(
         job_id, places = check_job_id(places[0]), ()
     if places and (show_status or end):
         raise UsageError("SRC and DST start a sync", "leave out --status and --cancel")
+    if end and (head or indices is not None):
+        raise UsageError("--cancel ends the sync on all its nodes", "leave out --head and --nodes")
     if not (places or show_status or follow or end):
         raise UsageError("there is nothing to do", "give SRC and DST, or --status")
     request = _request(places) if places else None
@@ -85,7 +87,7 @@ def s3sync(
         else:
             job = find_sync(access, job_id)
         if end:
-            return _cancel(access, job, hosts, as_json)
+            return _cancel(access, job, as_json)
         if follow:
             return max(status, _follow(access, job, hosts, as_json))
         return _show(_nodes(access, job, hosts), as_json)
@@ -166,7 +168,7 @@ def _show(nodes: list[SyncNode], as_json: bool) -> int:
     return status_of_sync(nodes)
 
 
-def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: bool) -> int:
+def _cancel(access: Access, job: JobRecord, as_json: bool) -> int:
     """End the job, and print how the sync ended on each node; return 1 if it still runs, 255 if a
     node did not answer: it may go on there."""
     from clusterctl.cli.kill import show_left
@@ -175,9 +177,9 @@ def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
     from clusterctl.node.jobs.spec import JobState
     from clusterctl.operations.kill import kill
 
-    before = {node.host: node.state for node in _nodes(access, job, hosts)}
+    before = {node.host: node.state for node in _nodes(access, job, None)}
     ended = not job.is_active or end_job(access.connections, access.head, job.job_id)
-    nodes = _nodes(access, find_job(access.connections, access.head, job.job_id), hosts)
+    nodes = _nodes(access, find_job(access.connections, access.head, job.job_id), None)
     over = (JobState.SUCCEEDED, JobState.FAILED)
     names = {node.host for node in nodes if node.state not in over}
     targets = [target for target in access.all_targets if target.host in names]

@@ -14,7 +14,7 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.params import Index, NodePath, credentials_option, json_option
+from clusterctl.cli.params import Index, NodePath, SelectionOption, credentials_option, json_option
 from clusterctl.cli.ssh import run_in_foreground
 from clusterctl.domain.errors import ClusterctlError, HostError, NotFound, UsageError
 from clusterctl.domain.results import HostOutcome, status_of
@@ -37,7 +37,13 @@ model_option = click.option(
 @cluster_command()
 @click.argument("model_dir", type=NodePath(), required=False, metavar="[MODEL_DIR]")
 @model_option
-@click.option("--node", type=Index(), default=0, help="This node; left out: the head node.")
+@click.option(
+    "--node",
+    type=Index(),
+    default=0,
+    cls=SelectionOption,
+    help="This node; left out: the head node.",
+)
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),

@@ -120,14 +120,16 @@ def is_silent(node: WatchedNode, now: float, interval_s: float) -> bool:
 
 
 def silent_lines(nodes: Sequence[WatchedNode], now: float, interval_s: float) -> list[str]:
-    """Return a line on the silent nodes for each state of theirs in EC2 that is known."""
-    names: dict[str, list[str]] = {}
+    """Return a line on the silent nodes for each state of theirs in EC2 that is known, and for each
+    reason why the program does not run on a node that was reached."""
+    names: dict[tuple[str, str], list[str]] = {}
     for node in nodes:
         if is_silent(node, now, interval_s):
-            names.setdefault(in_ec2(node), []).append(node.host)
+            why = ("cannot be read", node.error) if node.is_reached else ("no answer", in_ec2(node))
+            names.setdefault(why, []).append(node.host)
     return [
-        f"no answer: {fold_hosts(hosts)}" + (f" ({state})" if state else "")
-        for state, hosts in names.items()
+        f"{what}: {fold_hosts(hosts)}" + (f" ({why})" if why else "")
+        for (what, why), hosts in names.items()
     ]
 
 
@@ -214,7 +216,7 @@ def what_job(view: LiveView) -> str:
         if not read:
             if not all(is_silent(node, now, within_s) for node in watch.nodes):
                 return "whether a job runs is not known yet: the hosts are being read"
-            return "whether a job runs is not known: no host answers"
+            return "whether a job runs is not known: no host can be read"
         ranks = sum(len(node.facts.get("ranks", ())) for node in read)
         found = f"{count(ranks, 'rank')}, and no mpirun" if ranks else "no job found"
         return found if len(read) == len(watch.nodes) else f"{found} on the hosts that answer"

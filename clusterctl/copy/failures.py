@@ -16,7 +16,7 @@ from clusterctl.domain.errors import (
     UsageError,
     unquoted_home,
 )
-from clusterctl.domain.results import last_line
+from clusterctl.domain.results import last_line, python_lacking
 from clusterctl.node.relay.messages import Failed, printable
 
 AGAIN = "run the same copy again: it goes on where it stopped"
@@ -139,17 +139,9 @@ def ended_early(host: str, exit_status: int, stderr: str, spoke: bool) -> Cluste
     `spoke`: it had sent an event.
     """
     complaint = printable(last_line(stderr))
-    if exit_status == 127 and not spoke:
-        return _missing(
-            host, "python3 is not installed there", "install it: apt-get install python3"
-        )
-    # The message of the version check in node/packer.py.
-    if not spoke and "is needed" in complaint and "python3 is" in complaint:
-        return _missing(host, f"too old: {complaint}", "install Python 3.8 or newer as python3")
+    lacking = None if spoke else python_lacking(exit_status, complaint)
+    if lacking:
+        return MissingTool(*lacking) if host == SOURCE else CommandFailed(host, *lacking)
     if exit_status in (137, 139, 134):  # 128 plus SIGKILL, SIGSEGV and SIGABRT
         return CommandFailed(host, f"the relay on it was killed (exit status {exit_status})", AGAIN)
     return CommandFailed(host, f"the relay on it ended with exit status {exit_status}: {complaint}")
-
-
-def _missing(host: str, why: str, hint: str) -> ClusterctlError:
-    return MissingTool(why, hint) if host == SOURCE else CommandFailed(host, why, hint)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-import posixpath
 import re
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,20 +51,6 @@ class CopyRequest:
     @property
     def has_urls(self) -> bool:
         return any(map(is_url, self.sources))
-
-    @property
-    def place(self) -> str:
-        """DST as a normalized path that begins with `/` or `~`, without a slash at its end."""
-        given = self.destination
-        if given.startswith("/"):
-            return posixpath.normpath(given)
-        return posixpath.normpath(posixpath.join("~", given[2:] if given[:1] == "~" else given))
-
-    @property
-    def place_word(self) -> str:
-        """`place` quoted as one word for the shell of a node."""
-        home, _, below = self.place.partition("/")
-        return '"$HOME"' + shlex.quote(f"/{below}") if home else shlex.quote(self.place)
 
 
 def check_endpoint(text: str | None) -> str | None:

@@ -63,4 +63,5 @@ class Hints:
         if self.evidence.source.startswith("--local"):
             return command
         login = f"{self.evidence.user}@" if self.evidence.user else ""
-        return f"ssh {shlex.quote(login + host.host)} {shlex.quote(command)}"
+        key = re.search(r" -i .*", self.evidence.source)  # the last of the options
+        return f"ssh{key[0] if key else ''} {shlex.quote(login + host.host)} {shlex.quote(command)}"

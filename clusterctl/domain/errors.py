@@ -26,6 +26,11 @@ class ClusterctlError(Exception):
         self.hint = hint
 
 
+class Interrupted(KeyboardInterrupt):
+    """A Ctrl-C with a text for the user: what may go on. The text of any other KeyboardInterrupt is
+    not ours; some codecs of Python give it one."""
+
+
 class UsageError(ClusterctlError):
     """The request makes no sense, and nothing was done."""
 
@@ -96,13 +101,19 @@ LOGIN_FILES = (
 )
 
 
+# What nologin and restricted shells print.
+_NO_COMMANDS = re.compile("account is (currently )?not available|restricted")
+
+
 class CommandNotRun(CommandFailed):
-    """The user's login files keep commands from running, or disturb their output."""
+    """The user's login shell or files keep commands from running, or disturb their output."""
 
     exit_status = 255
 
     def __init__(self, host: str, message: str) -> None:
-        super().__init__(host, message, LOGIN_FILES)
+        is_limited = _NO_COMMANDS.search(message)
+        other = "this account takes no commands: log in as another user"
+        super().__init__(host, message, other if is_limited else LOGIN_FILES)
 
 
 class AwsError(ClusterctlError):

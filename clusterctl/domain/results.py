@@ -9,7 +9,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Optional, TypeVar
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed
@@ -24,7 +24,8 @@ class CommandResult:
     """The result of one command on one host.
 
     A command that a signal killed has the exit status that a shell gives it, 128 + signal.
-    `truncated` is set if only the first part of the output was kept.
+    `truncated` is set if only the first part of the output was kept. `raw` has stdout and stderr if
+    they are not UTF-8: then the texts have U+FFFD in place of some bytes.
     """
 
     host: str
@@ -34,11 +35,17 @@ class CommandResult:
     stderr: str
     duration_s: float
     truncated: bool = False
+    raw: Optional[tuple[bytes, bytes]] = field(default=None, repr=False)
     json_names = ("host", "exit_status", "stdout", "stderr", "duration_s", "truncated")
 
     @property
     def ok(self) -> bool:
         return self.exit_status == 0
+
+    @property
+    def as_bytes(self) -> tuple[bytes, bytes]:
+        """stdout and stderr as the command wrote them."""
+        return self.raw or (self.stdout.encode(), self.stderr.encode())
 
 
 @dataclass(frozen=True)
@@ -173,13 +180,24 @@ _LIMITED = re.compile(
 def program_failure(result: CommandResult, doing: str) -> CommandFailed:
     """Return the error for a program that exited with an error on its node. `doing` names the
     operation in the message: "reading the disks"."""
-    hint = ""
+    lacking = python_lacking(result.exit_status, result.stderr)
+    reason = last_line(result.stderr) if result.stderr.strip() else f"exit {result.exit_status}"
+    reason, hint = lacking or (reason, "")
     if _LIMITED.search(result.stderr):
         hint = "a limit of the login there may be too low: see `ulimit -a`, and its ~/.bashrc"
-    elif result.exit_status == 127:
-        hint = "the nodes need python3"
-    reason = last_line(result.stderr) if result.stderr.strip() else f"exit {result.exit_status}"
     return CommandFailed(result.host, f"{doing} failed: {reason}", hint)
+
+
+def python_lacking(exit_status: int, stderr: str) -> tuple[str, str] | None:
+    """Return why a host has no python3 for a program of ours, and what to do, by how the program
+    ended before it wrote anything. None if that was not the reason."""
+    if exit_status == 127 and ("python" in stderr or not stderr.strip()):
+        return "python3 is not installed there", "install it: apt-get install python3"
+    complaint = last_line(stderr)
+    # The message of the version check in node/packer.py.
+    if re.fullmatch(r"python3 is \S+, \S+ is needed", complaint):
+        return f"too old: {complaint}", "install Python 3.8 or newer as python3"
+    return None
 
 
 def parse_outputs(result: FanoutResult[K], parse: Callable[[K], T]) -> FanoutResult[T]:

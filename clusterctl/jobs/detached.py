@@ -18,6 +18,7 @@ from clusterctl.domain.errors import (
     ConnectionLost,
     HostError,
     HostUnreachable,
+    Interrupted,
     NotFound,
 )
 from clusterctl.domain.results import make_room
@@ -104,7 +105,7 @@ def start_job(
             f"see whether it does: clusterctl jobs {cluster}",
         ) from lost
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
+        raise Interrupted(
             f"interrupted; job {spec.job_id} may run all the same: see `clusterctl jobs {cluster}`"
         ) from None
     except CommandFailed as failed:

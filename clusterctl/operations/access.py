@@ -187,9 +187,12 @@ def open_access(
     described at Connections. Raises MissingTool as cluster_key does, ClusterctlError if no
     node runs.
     """
-    if all(node.state is not NodeState.RUNNING for node in cluster.nodes):
+    states = {node.state for node in cluster.nodes}
+    if NodeState.RUNNING not in states:
+        start = f"start it: clusterctl start {cluster.name}"
         raise ClusterctlError(
-            f"no node of {cluster.name} is running", f"see `clusterctl status {cluster.name}`"
+            f"no node of {cluster.name} is running",
+            start if states == {NodeState.STOPPED} else f"see `clusterctl status {cluster.name}`",
         )
     # The head node runs operations/watchdog.py, which imports this module, without clusterctl.ec2.
     # known_hosts imports that package, so it is imported only here.

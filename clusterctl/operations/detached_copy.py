@@ -16,7 +16,7 @@ from clusterctl.copy.fetch import UrlAccess, send_tools, url_sources
 from clusterctl.copy.report import new_state
 from clusterctl.copy.request import CopyRequest, is_s3
 from clusterctl.copy.s3 import KEYS_VARIABLE, AccessKeys
-from clusterctl.domain.errors import CommandFailed, UsageError
+from clusterctl.domain.errors import UsageError
 from clusterctl.domain.results import HostOutcome
 from clusterctl.jobs.deploy import HOSTS_PATH
 from clusterctl.jobs.detached import job_running_error, start_job
@@ -25,11 +25,13 @@ from clusterctl.node.jobs.folder import COPIED
 from clusterctl.node.jobs.jobs import Submission
 from clusterctl.node.jobs.spec import COPY, JobSpec, JobStep
 from clusterctl.node.record import to_json
+from clusterctl.node.relay.compare import FoundDestination, find_destination
 from clusterctl.node.relay.manifest import FOLDER as A_FOLDER
 from clusterctl.node.relay.scan import SourceError, scan
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import sender
 from clusterctl.operations.logs import running_jobs
+from clusterctl.transport.call import call
 from clusterctl.transport.dial import Target
 
 PROBE_TIMEOUT_S = 60.0
@@ -100,10 +102,18 @@ def plan_detached_copy(
                     "name it in --nodes, too",
                 )
         copy = DetachedCopy(request, tuple(targets), origin, request.names or ())
-    for job in running_jobs(access):
-        if job.spec.destination == copy.request.place:
-            raise job_running_error(job.job_id, access.cluster.name, job.spec.destination)
+    copies = [job for job in running_jobs(access) if job.spec.preset == COPY]
+    place = _on_head(access, request).real if copies else ""
+    for job in copies:
+        if job.spec.destination == place:
+            raise job_running_error(job.job_id, access.cluster.name, place)
     return copy
+
+
+def _on_head(access: Access, request: CopyRequest) -> FoundDestination:
+    """Return where DST is on the head node. Raises HostError."""
+    where = (access.connections, access.head, find_destination, request.destination)
+    return call(*where, doing="finding DST", timeout_s=PROBE_TIMEOUT_S)
 
 
 def _found_here(request: CopyRequest) -> tuple[tuple[bytes, ...], bool]:
@@ -153,12 +163,12 @@ def start_copy_job(
             raise failures[0].error
     # The head node may have an older copyclust, if an older clusterctl launched it.
     put_programs(access.connections, access.head, HOSTS_PATH, access.folder.home, offline)
-    home, is_folder = _home_of_head(access, copy.request.place_word)
-    job_id = new_job_id()
+    there = _on_head(access, copy.request)
+    home, job_id = there.home, new_job_id()
     folder = f"{home}/.clusterctl/jobs/{job_id}"
     hosts = [target.host for target in copy.targets]
     files = {"hosts": "".join(f"{host}\n" for host in hosts), COPIED: new_state(hosts)}
-    if copy.names and (is_folder or not copy.single) and not mirror:
+    if copy.names and (there.is_folder or not copy.single) and not mirror:
         names = b"".join(name + b"\0" for name in copy.names)
         files["names"] = names.decode("utf-8", "surrogateescape")
     words = [*options, *copyclust_options(copy, urls, mirror), "--state-file", f"{folder}/{COPIED}"]
@@ -166,8 +176,9 @@ def start_copy_job(
         words += ["-0", "--files-from", f"{folder}/names"]
     sources, destination = copy.request.sources, copy.request.destination
     if copy.needs_this_machine:
-        destination = copy.request.place + ("/" if is_folder else "")
-        sources = (destination,)
+        slash = "/" if there.is_folder else ""
+        destination = destination.rstrip("/") + slash
+        sources = (there.path.rstrip("/") + slash,)
     private = temporary_keys(urls)
     program = f"{home}/{FOLDER}/bin/copyclust"
     spec = JobSpec(
@@ -175,8 +186,8 @@ def start_copy_job(
         preset=COPY,
         steps=(JobStep((program, *words, "--", f"{folder}/hosts", *sources, destination)),),
         workdir=home,
-        claims=(f"{COPY}:{copy.request.place}",),
-        destination=copy.request.place,
+        claims=(f"{COPY}:{there.real}",),
+        destination=there.real,
         sources=copy.request.sources,
         variables=dict.fromkeys(private),
     )
@@ -211,16 +222,3 @@ def copyclust_options(copy: DetachedCopy, urls: UrlAccess, mirror: bool) -> list
     if request.link_rate:
         words += ["--link-rate", f"{request.link_rate * 8 / 1e6:f}mbit"]
     return words
-
-
-def _home_of_head(access: Access, word: str) -> tuple[str, bool]:
-    """Return the head node's home folder, and whether `word`, a path for its shell, is a folder.
-
-    Raise CommandFailed.
-    """
-    command = f'echo "$HOME"; if [ -d {word} ]; then echo folder; fi'
-    result = access.connections.run(access.head, command, timeout_s=PROBE_TIMEOUT_S)
-    home, _, is_folder = result.stdout.partition("\n")
-    if not home.startswith("/"):
-        raise CommandFailed(access.head.host, f"it has no home folder: {result.stderr.strip()}")
-    return home, bool(is_folder)

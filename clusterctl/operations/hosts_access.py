@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SLURM_WITHIN_S = 20.0
+# Two hosts with one boot and one table of processes are one machine, or one container.
+IDENTITY = "cat /proc/sys/kernel/random/boot_id && readlink /proc/self/ns/pid"
+IDENTIFIED_WITHIN_S = 4.0
 # No cluster has more hosts. It is a slip, and the list of a million takes seconds to make.
 MOST_HOSTS = 10_000
 
@@ -107,6 +110,20 @@ class HostSource:
         return isinstance(self.connections, AsRoot)
 
 
+def same_machines(connections: HostConnections, targets: Sequence[Target]) -> dict[str, str]:
+    """Return the hosts that are the machine of a host before them, each with that host: a machine
+    may be named by its name and its address. A host that does not answer is in none of them."""
+
+    def read(target: Target) -> CommandResult:
+        return connections.run(target, IDENTITY, timeout_s=IDENTIFIED_WITHIN_S, stdin=b"")
+
+    if len(targets) < 2:
+        return {}
+    results = [one for one in connections.each(targets, read).values if one.ok]
+    first = {one.stdout: one.host for one in reversed(results)}
+    return {one.host: first[one.stdout] for one in results if first[one.stdout] != one.host}
+
+
 def this_machine() -> Target:
     """Return this machine as a host."""
     return Target(os.uname().nodename, "", "")
@@ -135,7 +152,7 @@ def hosts_of_slurm(job_id: str) -> str:
     if done.returncode:
         raise ClusterctlError(f"squeue failed: {done.stderr.strip()[:200]}")
     lines = [line.split() for line in done.stdout.splitlines() if line.strip()]
-    hosts = ",".join(words[1] for words in lines if len(words) > 1)
+    hosts = ",".join(words[1] for words in lines if words[1:] not in ([], ["(null)"]))
     if not hosts:
         state = lines[0][0].lower() if lines else "not known to squeue"
         raise UsageError(f"job {job_id} of Slurm has no hosts: it is {state}", "squeue lists jobs")
@@ -205,14 +222,17 @@ def open_hosts(
     dial.start_connecting(targets[:at_once])
 
     from clusterctl.transport.connections import Connections
-    from clusterctl.transport.keys import HostKeysByHost, KeyRing, load_key
+    from clusterctl.transport.keys import HostKeysByHost, KeyRing
     from clusterctl.transport.session import Identity
 
     hops = with_jumps(targets)
-    given = dict.fromkeys(targets, [load_key(login.key)]) if login.key else {}
-    of_files = {hop: config.key_sources(hop) for hop in hops if hop not in given}
+    of_files = {hop: config.key_sources(hop) for hop in hops}
     ring = KeyRing(config.folder)
-    identity = Identity((), {**{hop: ring.keys(of) for hop, of in of_files.items()}, **given})
+    keys = {
+        hop: [ring.named(login.key, of.agent)] if login.key and hop in targets else ring.keys(of)
+        for hop, of in of_files.items()
+    }
+    identity = Identity((), keys)
     host_keys = HostKeysByHost({hop: config.known_hosts_files(hop) for hop in hops})
     old = None
     if home and path and not config.names_any(names):
@@ -301,10 +321,13 @@ def open_nodes(
 
     from clusterctl.operations.access import cluster_key
     from clusterctl.transport.connections import Connections
-    from clusterctl.transport.keys import KnownHostKeys, load_key
+    from clusterctl.transport.keys import KeyRing, KnownHostKeys
     from clusterctl.transport.session import Identity
 
-    given = dict.fromkeys(targets, [load_key(login.key)]) if login.key else {}
+    given = {}
+    if login.key:
+        key = KeyRing(folder.path).named(login.key, os.environ.get("SSH_AUTH_SOCK", ""))
+        given = dict.fromkeys(targets, [key])
     others = [hop for hop in with_jumps(targets) if hop not in given]
     identity = Identity((cluster_key(folder),) if others else (), given)
     host_keys = KnownHostKeys(

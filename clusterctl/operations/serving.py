@@ -36,6 +36,7 @@ from clusterctl.domain.errors import (
     ClusterctlError,
     CommandFailed,
     HostError,
+    Interrupted,
     MissingTool,
     NotFound,
     UsageError,
@@ -238,7 +239,7 @@ def start_serving(
                 end_job(access.connections, access.head, job_id)
                 _remove(access, target, own)
         elif isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt(
+            raise Interrupted(
                 f"interrupted; model {name} may be served all the same: see "
                 f"`clusterctl serve {cluster} --status`"
             ) from None

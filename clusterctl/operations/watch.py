@@ -11,6 +11,7 @@ from typing import Any
 
 from clusterctl.diagnosis.evidence import JobEvidence
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.results import python_lacking
 from clusterctl.node.diagnosis.job import JobOnHead
 from clusterctl.node.packer import program_of
 from clusterctl.node.record import from_json, salvage
@@ -31,8 +32,8 @@ ENDS_WITHIN_S = 1.0
 class WatchedNode:
     """A node's last report (`node/diagnosis/watch.py`), and when it came, by `time.monotonic`.
 
-    `error` is the reason if there is no connection. A frozen node has no error, only an old report.
-    `since` is when the watch began.
+    `error` is the reason if there is no connection, or with `is_reached` if the program cannot run
+    there. A frozen node has no error, only an old report. `since` is when the watch began.
     """
 
     host: str
@@ -40,6 +41,7 @@ class WatchedNode:
     at: float | None = None
     error: str = ""
     since: float = 0.0
+    is_reached: bool = False
 
 
 class Watch:
@@ -118,13 +120,16 @@ class Watch:
             hear = _Lines(
                 lambda facts: self._set(WatchedNode(target.host, facts, time.monotonic()))
             )
-            why = "its program ended"
+            is_reached = False
             try:
                 result = self._connections.run(target, command, stdin=self, sink=hear)
+                is_reached = True
+                lacking = python_lacking(result.exit_status, hear.complaint)
                 why = hear.complaint or f"its program ended with {result.exit_status}"
+                why = f"{lacking[0]}; {lacking[1]}" if lacking else why
             except ClusterctlError as error:
                 why = error.message
-            self._set(replace(self._nodes[target.host], error=why))
+            self._set(replace(self._nodes[target.host], error=why, is_reached=is_reached))
             self._ended.wait(AGAIN_S)
 
     def _set(self, node: WatchedNode) -> None:

@@ -22,7 +22,13 @@ from typing import TypedDict
 
 import paramiko
 
-from clusterctl.domain.errors import LOGIN_FILES, CommandNotRun, CommandTimeout, ConnectionLost
+from clusterctl.domain.errors import (
+    LOGIN_FILES,
+    CommandNotRun,
+    CommandTimeout,
+    ConnectionLost,
+    Interrupted,
+)
 from clusterctl.domain.results import CommandResult
 from clusterctl.node.framed import FramedCommand
 from clusterctl.transport.stdin import Stdin
@@ -194,7 +200,7 @@ def interruption(left: Mapping[str, str]) -> KeyboardInterrupt:
     if not left:
         return KeyboardInterrupt()
     named = "".join(f"\n{host}: {text}" for host, text in left.items())
-    return KeyboardInterrupt(f"interrupted; not every command has ended:{named}")
+    return Interrupted(f"interrupted; not every command has ended:{named}")
 
 
 # Called with the stream's name ("stdout" or "stderr") and a chunk of output.
@@ -235,8 +241,11 @@ class _OutputBuffer:
             self.chunks.append(chunk[:room])
             self.size += len(chunk[:room])
 
+    def content(self) -> bytes:
+        return b"".join(self.chunks)
+
     def text(self) -> str:
-        return b"".join(self.chunks).decode(errors="replace")
+        return self.content().decode(errors="replace")
 
 
 @dataclass
@@ -404,14 +413,16 @@ def execute(exchange: Exchange, timeout_s: float | None, stdin: Stdin | bytes) -
     trouble = frame.trouble(status)
     if trouble:
         raise CommandNotRun(exchange.host, trouble)
+    stdout, stderr = exchange.stdout, exchange.stderr
+    texts = stdout.text(), stderr.text()
     return CommandResult(
-        host=exchange.host,
-        command=exchange.command,
-        exit_status=status,
-        stdout=exchange.stdout.text(),
-        stderr=exchange.stderr.text(),
+        exchange.host,
+        exchange.command,
+        status,
+        *texts,
         duration_s=time.monotonic() - began,
-        truncated=exchange.stdout.truncated or exchange.stderr.truncated,
+        truncated=stdout.truncated or stderr.truncated,
+        raw=(stdout.content(), stderr.content()) if any("\ufffd" in one for one in texts) else None,
     )
 
 

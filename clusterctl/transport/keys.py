@@ -11,6 +11,7 @@ import base64
 import contextlib
 import hashlib
 import hmac
+import os
 import shlex
 import socket
 import threading
@@ -85,6 +86,18 @@ class KeyRing:
         for key in found:
             keys.setdefault(key.asbytes(), key)
         return list(keys.values())
+
+    def named(self, path: Path, agent: str) -> paramiko.PKey:
+        """Return the key of a file that the user named: if it cannot be used, the agent's with the
+        same public key. Raises UsageError if there is none."""
+        try:
+            return load_key(path)
+        except UsageError:
+            blob = public_blob(path)
+            held = [key for key in self._agent(agent) if key.asbytes() == blob]
+            if not held:
+                raise
+            return held[0]
 
     def _of_files(
         self, paths: Iterable[Path], agent: str, unusable: list[UsageError]
@@ -309,19 +322,28 @@ class KnownHostKeys:
 
     def _changed(self, target: Target, shown: HostKey, known: HostKey) -> HostError:
         """Return the error about another key than the known one; a cluster knows more about it."""
-        files = [option for path in self.paths[:1] for option in ("-f", str(path))]
-        drop = shlex.join(["ssh-keygen", "-R", target.known_hosts_name, *files])
+        name = self._name_of(target)
+        removals = [
+            ("" if os.access(path.parent, os.W_OK) else "sudo ")
+            + shlex.join(["ssh-keygen", "-R", name, "-f", str(path)])
+            for path in self.paths
+            if KnownHostKeys([path])._keys.lookup(name)
+        ]
         return HostKeyChanged(
             target.host,
             f"its host key is not the one in {self._files}: it shows {shown}, known is {known}",
             "either its address now belongs to another machine, or someone is in between; "
-            + (self._renew or f"if you know why, drop the old key: {drop}"),
+            + (self._renew or f"if you know why, drop the old key: {' && '.join(removals)}"),
         )
 
     def _known(self, target: Target) -> list[HostKey]:
-        # As in OpenSSH, a host on another port may be known by its bare name.
-        found = (self._keys.lookup(name) for name in _names_of(target))
-        return next(filter(None, found), [])
+        name = self._name_of(target)
+        return self._keys.lookup(name) if name else []
+
+    def _name_of(self, target: Target) -> str:
+        """Return the name by which the host is known; empty if it is not. As in OpenSSH, a host on
+        another port may be known by its bare name."""
+        return next(filter(self._keys.lookup, _names_of(target)), "")
 
     @property
     def _files(self) -> str:

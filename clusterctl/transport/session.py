@@ -341,4 +341,12 @@ def _login_error(target: Target, error: Exception) -> ClusterctlError:
     causes = [getattr(attempt, "result", None) for attempt in attempts]
     if causes and not any(isinstance(cause, paramiko.AuthenticationException) for cause in causes):
         error = next((cause for cause in causes if isinstance(cause, Exception)), error)
+    # paramiko's words for a connection that closed during a try. sshd closes it after a few tries.
+    tried = [n for n, cause in enumerate(causes, start=1) if "transport shut down" in str(cause)]
+    if tried and tried[0] < len(causes):
+        return KeyRefused(
+            target.host,
+            f"closed the connection after {tried[0]} of {len(causes)} keys for user {target.user}",
+            "sshd may allow few tries (MaxAuthTries): name the key that the host knows",
+        )
     return as_host_error(target, error)

@@ -1,4 +1,8 @@
-"""One standard input for commands on many hosts: read once, and kept on disk when it is large."""
+"""One standard input for commands on many hosts: a file is read where it is, a pipe only once.
+
+What comes from a pipe is kept for the hosts that have not had it, on disk when it is large. It is
+read as fast as the fastest host takes it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,11 @@ import tempfile
 import threading
 from typing import BinaryIO, Protocol
 
+from clusterctl.domain.errors import ClusterctlError
+
 # Bytes of one read.
 CHUNK = 1 << 16
-# Bytes of input up to which it is kept in memory.
+# Bytes of input up to which it is kept in memory, and is read before a host takes it.
 IN_MEMORY = 8 << 20
 
 
@@ -36,6 +42,21 @@ class StdinStream:
             return b""
 
 
+class StdinFile:
+    """The input from the descriptor of a regular file, for any number of readers. It keeps nothing.
+
+    The file counts as read, as after any program.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._start = os.lseek(descriptor, 0, os.SEEK_CUR)
+        os.lseek(descriptor, 0, os.SEEK_END)
+
+    def read_at(self, offset: int, wait_s: float) -> bytes | None:
+        return os.pread(self._descriptor, CHUNK, self._start + offset)
+
+
 class StdinSource:
     """The input from a file descriptor, for any number of readers, each at its own pace."""
 
@@ -43,14 +64,16 @@ class StdinSource:
         self._spool: BinaryIO = tempfile.SpooledTemporaryFile(  # type: ignore[assignment]  # noqa: SIM115
             IN_MEMORY
         )
-        self._size = 0
+        self._size = self._wanted = 0
         self._ended = False
-        self._error: OSError | None = None
+        self._error: ClusterctlError | None = None
         self._grown = threading.Condition()
         threading.Thread(target=self._copy, args=(descriptor,), daemon=True).start()
 
     def _copy(self, descriptor: int) -> None:
         while not self._ended:
+            with self._grown:
+                self._grown.wait_for(lambda: self._size < self._wanted + IN_MEMORY)
             try:
                 chunk = os.read(descriptor, CHUNK)
             except OSError:
@@ -60,7 +83,12 @@ class StdinSource:
                     self._spool.seek(self._size)
                     self._spool.write(chunk)
                 except OSError as error:  # the disk is full
-                    self._error = error
+                    self._error = ClusterctlError(
+                        f"cannot keep the standard input in {tempfile.gettempdir()}, here: "
+                        f"{error.strerror}; the commands have got a part of it",
+                        "redirect it from a file (< FILE), which needs no room; or name a folder "
+                        "with room for all of it: TMPDIR=FOLDER",
+                    )
                 self._size += len(chunk)
                 self._ended = not chunk or self._error is not None
                 self._grown.notify_all()
@@ -68,9 +96,12 @@ class StdinSource:
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
         """Return bytes from `offset` on: b"" at the end, None if none arrive within `wait_s`.
 
-        Raises OSError if the input could not be kept.
+        Raises ClusterctlError if the input could not be kept.
         """
         with self._grown:
+            if offset > self._wanted:
+                self._wanted = offset
+                self._grown.notify_all()
             self._grown.wait_for(lambda: self._size > offset or self._ended, wait_s)
             if self._error:
                 raise self._error

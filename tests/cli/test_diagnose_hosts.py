@@ -86,6 +86,12 @@ def test_a_host_that_knows_no_key_is_reached_with_the_option_of_the_hint(home, s
     assert "ssh-add FILE" in done.stderr and "--key FILE" not in done.stderr
 
 
+def test_a_machine_with_two_names_counts_once(stuck, home):
+    done = call("clusterctl", "kill", "-w", "127.0.0.[1-2]", "--launcher", str(stuck), "--dry-run")
+    assert "127.0.0.2 is the same machine as 127.0.0.1: it counts once\n" in done.stderr
+    assert (done.returncode, "would end 3 processes" in done.stdout) == (0, True), done
+
+
 def test_explain_reads_the_log_of_a_running_job(home, tmp_path):
     program, log, errors = (tmp_path / name for name in ("mpirun", "train.log", "train.err"))
     line = "echo starts; echo 'MemoryError: batch 7' >&2; while :; do sleep 600; done"

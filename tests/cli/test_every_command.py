@@ -12,7 +12,7 @@ import pytest
 from clusterctl.cli.copyclust import copyclust
 from clusterctl.cli.jobs import job_and_folder
 from clusterctl.cli.main import cli, run_command
-from clusterctl.cli.params import NodePath
+from clusterctl.cli.params import Indices, NodePath, SelectionOption
 from clusterctl.cli.runclust import runclust
 from clusterctl.cli.verify import copyclust_verify
 from clusterctl.domain.errors import UsageError
@@ -208,6 +208,14 @@ def test_no_text_of_an_option_may_be_empty():
                 with pytest.raises(click.BadParameter, match="is a variable of your shell unset"):
                     one.type_cast_value(typed, [""] if one.multiple else "")
     assert texts > 50
+
+
+def test_no_option_that_selects_nodes_forgets_what_was_given_before():
+    every = [*(command for _, command in commands()), runclust, copyclust]
+    options = [one for command in every for one in command.params if one.opts[0].startswith("-")]
+    of_nodes = [one for one in options if isinstance(one.type, Indices) or "-w" in one.opts]
+    assert len(of_nodes) > 10
+    assert [one.opts for one in of_nodes if not isinstance(one, SelectionOption)] == []
 
 
 def test_a_word_that_begins_as_a_job_id_and_is_none_is_no_folder():

@@ -9,7 +9,10 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
+from clusterctl.cli.copyclust import copyclust
 from clusterctl.cli.main import cli, run_command
+from clusterctl.cli.runclust import runclust
+from clusterctl.domain.errors import UsageError
 from clusterctl.domain.timeouts import Timeouts
 
 LAB = "us-east-1 at a local EC2, account 123456789012\n"
@@ -56,6 +59,33 @@ def parsed(line):
     arguments = [one.name for one in command.params if isinstance(one, click.Argument)]
     given = {key: context.params[key] for key in arguments}
     return {key: value for key, value in given.items() if value not in (None, ())}
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("run demo --nodes 0 --nodes 2-3 true", (0, 2, 3)),
+        ("run demo --nodes demo-0 --nodes demo-1 true", (0, 1)),
+        ("doctor -w n0 -w n[1-2]", "n0,n[1-2]"),
+        ("runclust -w n0 -w n1 true", "n0,n1"),
+        ("copyclust -w n0 -w n1 a ~/", "n0,n1"),
+        ("gc --regions us-east-1 --regions us-west-2", "us-east-1,us-west-2"),
+        ("kill --hosts a --hosts b", None),
+        ("kill -w n0 --launcher 1 --launcher 2", None),
+        ("copy demo --from 0 --from 1 a ~/", None),
+        ("copyclust hosts --from 0 --from 1 a ~/", None),
+    ],
+)
+def test_a_selection_that_is_given_twice_is_joined_or_refused(words, value):
+    """The last one alone would leave out hosts, with exit status 0."""
+    name, *words = words.split()
+    programs = {"runclust": runclust, "copyclust": copyclust}
+    command = programs.get(name) or cli.get_command(click.Context(cli), name)
+    if value is None:
+        with pytest.raises(UsageError, match="is given twice"):
+            command.make_context(name, words)
+        return
+    assert value in command.make_context(name, words).params.values()
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,8 @@ def test_piped_input_goes_to_every_host(home, hosts):
     data = b"line\n" * 100_000
     done = call("runclust", hosts, "wc -l", stdin=data)
     assert sorted(done.stdout.splitlines()) == lines(1, 2, 3, 4, text="100000")
+    hosts.write_text("127.0.0.1\n")
+    assert call("runclust", hosts, "wc -l", stdin=data).stdout == "127.0.0.1: 100000\n"
 
 
 def test_no_input_when_asked(home, hosts):

@@ -106,6 +106,12 @@ def test_destinations_that_are_none(destination, told):
         s3sync._request(("s3://bucket/x", destination))
 
 
+@pytest.mark.parametrize("which", [("--nodes", "1"), ("--head",)])
+def test_a_sync_is_not_cancelled_on_a_part_of_its_nodes(clusterctl, which):
+    """Its job ends everywhere."""
+    clusterctl.ends(2, "ends the sync on all its nodes", "s3sync", "demo", "--cancel", *which)
+
+
 def test_what_is_not_in_s3_is_copied_by_copy():
     with pytest.raises(UsageError, match="s3sync reads S3: https://host/file"):
         s3sync._request(("https://host/file", "~/x"))

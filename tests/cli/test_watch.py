@@ -273,6 +273,10 @@ def test_before_the_first_look_nobody_is_silent_and_a_silent_head_has_jobs(head,
             WatchedNode("n2", error="cut off"),
             "no job found on the hosts that answer; no answer: n2",
         ),
+        (
+            WatchedNode("n2", error="too old: python3 is 3.6.9", is_reached=True),
+            "on the hosts that answer; cannot be read: n2 (too old: python3 is 3.6.9)",
+        ),
     ],
 )
 def test_hosts_have_no_job_only_when_all_have_been_read(second, job):
@@ -286,7 +290,7 @@ def test_hosts_that_are_read_first_are_not_silent():
     silent, asked = WatchedNode("n1", error="cut off"), WatchedNode("n2", since=math.inf)
     for nodes, why in (
         ([silent, asked], "is not known yet: the hosts are being read"),
-        ([silent], "is not known: no host answers"),
+        ([silent], "is not known: no host can be read"),
     ):
         view = LiveView("--hosts hosts", SimpleNamespace(job=None, nodes=nodes, head=None), 2.0)
         assert why in line_of(view)

@@ -143,8 +143,9 @@ def test_a_stopped_node_says_so_by_itself(tmp_path):
 
 
 def test_no_node_runs(tmp_path):
-    with pytest.raises(ClusterctlError, match="no node of demo is running"):
+    with pytest.raises(ClusterctlError, match="no node of demo is running") as refused:
         open_access(cluster(STOPPED, STOPPED), ClusterFolder(tmp_path))
+    assert refused.value.hint == "start it: clusterctl start demo"
 
 
 def test_the_key_is_elsewhere(tmp_path):

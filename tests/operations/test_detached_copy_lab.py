@@ -68,7 +68,7 @@ def test_the_others_get_what_was_brought_and_nothing_else(pair, place, source):
     finished(pair, "--delete", f"{source}/", f"~/{place}/")
     assert pair.on(0, f"ls {place}") == "empty\nlarge\nwith space\n"
     assert pair.on(0, SUMS.format(place)) == pair.on(1, SUMS.format(place)) != ""
-    finished(pair, f"{source}/empty", f"~/{place}/another name")
+    finished(pair, f"{source}/empty", f"~//{place}/../{place}/another name")
     for node in (0, 1):
         assert pair.on(node, f"cd {place} && ls 'another name'") == "another name\n"
 
@@ -83,7 +83,9 @@ def test_a_reboot_of_the_head_node_and_the_same_again(pair, place):
         first = detached(pair, *again)
         parts = f"du -sm {place}/.clusterctl-copy 2>/dev/null | cut -f1"
         eventually(lambda: int(pair.on(1, parts) or 0) > 4, "some of it on the other node")
-        pair.ends(1, f"job {first} copies to ~/{place} on pair already", "copy", "--detach", *again)
+        for dst in (place, f"~//{place}/"):
+            says = f"job {first} copies to ~/{place} on pair already"
+            pair.ends(1, says, "copy", "--detach", *again[:-1], dst)
         assert pair.ctl("reboot", "--nodes", "0", "--force")[0] == 0
     assert job(pair, first)["state"] == "lost"
     second = detached(pair, *again)

@@ -124,9 +124,10 @@ def squeue(tmp_path, monkeypatch):
 def test_the_hosts_of_a_job_of_slurm(squeue):
     squeue("RUNNING node[1-2,7]")
     assert hosts_in(hosts_of_slurm("17")) == ["node1", "node2", "node7"]
-    squeue("PENDING ")
-    with pytest.raises(UsageError, match="job 17 of Slurm has no hosts: it is pending"):
-        hosts_of_slurm("17")
+    for none in ("", "(null)"):
+        squeue(f"PENDING {none}")
+        with pytest.raises(UsageError, match="job 17 of Slurm has no hosts: it is pending"):
+            hosts_of_slurm("17")
     squeue("", 1)
     with pytest.raises(ClusterctlError, match="squeue failed"):
         hosts_of_slurm("17")
@@ -482,6 +483,8 @@ def test_the_hint_for_a_host_that_was_not_seen_fits_it():
 
 
 def test_hints_for_nodes_as_those_for_hosts():
+    by_key = Hints(Evidence(source="-w n1 -u eve -i 'a key'", user="eve"))
+    assert by_key.on(HostEvidence(host="n1"), "dmesg") == "ssh -i 'a key' eve@n1 dmesg"
     hints = Hints(Evidence(source="-w n1 -u eve", user="eve"))
     of_node = "set it: clusterctl run NAME --nodes 1 'sudo chronyc makestep'"
     assert hints.without_cluster("n1", f"{of_node}; see `dmesg` there") == (
@@ -497,6 +500,19 @@ def test_a_host_that_cannot_run_the_program_says_what_to_look_at():
     host = silent(program_failure(result, "looking at it"))
     assert host.error.startswith("looking at it failed: MemoryError (a limit of the login")
     assert "~/.bashrc" in host.error
+
+
+@pytest.mark.parametrize(
+    ("status", "stderr", "why"),
+    [
+        (127, "@77b01f78: 1: eval: python3: not found\n", "not installed there (install it: "),
+        (1, "python3 is 3.6.9, 3.8 is needed\n", "3.8 is needed (install Python 3.8 or newer"),
+    ],
+)
+def test_a_host_without_python_says_so(status, stderr, why):
+    error = program_failure(CommandResult("n1", "python3", status, "", stderr, 0.1), "looking")
+    assert why in silent(error).error
+    assert "@" not in error.message
 
 
 def logs_in(monkeypatch, *outcomes):

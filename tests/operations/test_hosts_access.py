@@ -134,6 +134,24 @@ def test_the_agent_signs_for_a_cluster_key_with_a_passphrase(home, tmp_path, mon
         assert key.asbytes() == public
 
 
+@pytest.mark.parametrize("host", ["demo-0", "other"])
+@pytest.mark.parametrize("suffix", ["", ".pub"])
+def test_the_agent_signs_for_a_key_that_is_given(home, tmp_path, monkeypatch, host, suffix):
+    mine = tmp_path / "mine"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", mine], check=True)
+    public = load_key(mine).asbytes()
+    with agent(tmp_path, mine) as sock:
+        subprocess.run(["ssh-keygen", "-q", "-p", "-N", "secret", "-f", mine], check=True)
+        hosts, key = (home, tmp_path / "hosts", f"{host}\n"), tmp_path / f"mine{suffix}"
+        monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+        with pytest.raises(UsageError, match="has a passphrase|is a public key"):
+            reached(*hosts, key=key)
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(sock))
+        access = reached(*hosts, key=key)
+        [offered] = access.connections.identity.keys_for(access.targets[0])
+        assert offered.asbytes() == public
+
+
 def test_the_user_that_is_given_wins(home, tmp_path):
     [target] = reached(home, tmp_path / "hosts", "10.0.0.5\n", user="root").targets
     assert target == Target("10.0.0.5", "10.0.0.5", "root", jump=HEAD)

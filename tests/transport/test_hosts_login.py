@@ -119,6 +119,13 @@ def test_the_keys_of_a_file_go_before_the_agents(ssh, strict, monkeypatch):
     assert found == {"h1": "in\n"}
 
 
+def test_a_host_that_closes_before_every_key_was_offered_has_not_refused_them(ssh, strict):
+    files = "\n ".join(f"IdentityFile {ssh}/k{number}" for number in (1, 2, 8))
+    error = outcomes(ssh, block(strict, 1, files), ["h1"])["h1"]
+    assert isinstance(error, KeyRefused)
+    assert error.message.startswith("closed the connection after 1 of 3 keys for user ")
+
+
 @pytest.mark.parametrize("kind", ["locked", "public"])
 def test_with_identities_only_the_agent_signs_for_the_file_alone(ssh, strict, monkeypatch, kind):
     with agent(ssh, ssh / "k1", ssh / "k2", ssh / "k8") as sock:

@@ -18,6 +18,7 @@ import paramiko
 import pytest
 
 from clusterctl.domain.errors import (
+    ClusterctlError,
     CommandFailed,
     CommandTimeout,
     ConnectionLost,
@@ -30,7 +31,7 @@ from clusterctl.domain.errors import (
 from clusterctl.transport.dial import most_hosts
 from clusterctl.transport.keys import KnownHostKeys, load_key
 from clusterctl.transport.session import Identity, connect
-from clusterctl.transport.stdin import StdinSource
+from clusterctl.transport.stdin import CHUNK, IN_MEMORY, StdinFile, StdinSource
 from tests.lab.running import wait_until
 from tests.ports import free_port
 from tests.transport.conftest import keygen, running_sshd
@@ -114,6 +115,16 @@ def test_an_error_of_the_input_is_that_of_the_call(ssh_server, stdin, error):
         assert connections.run(ssh_server.target(), "echo next").stdout == "next\n"
 
 
+def test_output_that_is_no_text_has_its_bytes_too(ssh_server):
+    with ssh_server.connections() as connections:
+        results = [
+            connections.run(ssh_server.target(), rf"printf '{one}\n' >&2")
+            for one in (r"\377", r"\376", "ü")
+        ]
+    assert [one.stderr for one in results] == ["\ufffd\n", "\ufffd\n", "ü\n"]
+    assert [one.as_bytes[1] for one in results] == [b"\xff\n", b"\xfe\n", "ü\n".encode()]
+
+
 def test_input_that_cannot_be_kept_is_an_error_and_no_short_input(monkeypatch):
     class Full(io.BytesIO):
         def write(self, _):
@@ -123,11 +134,45 @@ def test_input_that_cannot_be_kept_is_an_error_and_no_short_input(monkeypatch):
     read, write = os.pipe()
     os.write(write, b"some")
     source = StdinSource(read)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(ClusterctlError, match=f"in {tempfile.gettempdir()}, here: No space left"):
         while source.read_at(0, 5.0) is None:
             pass
     os.close(write)
     os.close(read)
+
+
+def test_a_pipe_is_read_as_fast_as_the_fastest_reader_takes_it():
+    """Else `tar c` into a slow link would fill this machine's disk."""
+    pieces, written = 3 * IN_MEMORY // CHUNK, 0
+    read, write = os.pipe()
+
+    def fill():
+        nonlocal written
+        for _ in range(pieces):
+            written += os.write(write, b"x" * CHUNK)
+        os.close(write)
+
+    thread = threading.Thread(target=fill, daemon=True)
+    thread.start()
+    source, offset, in_pipe = StdinSource(read), 0, 1 << 20
+    while chunk := source.read_at(offset, 10.0):
+        offset += len(chunk)
+        assert written <= offset + IN_MEMORY + in_pipe
+        assert source.read_at(0, 10.0)  # for one that is late
+    thread.join()
+    assert offset == written == pieces * CHUNK
+    os.close(read)
+
+
+def test_a_file_is_read_by_each_at_its_own_pace_from_where_it_stands(tmp_path):
+    (tmp_path / "file").write_bytes(b"first line\n" + b"x" * (CHUNK + 9))
+    with (tmp_path / "file").open("rb", buffering=0) as file:
+        file.read(11)
+        source = StdinFile(file.fileno())
+        assert file.read() == b""  # it counts as read
+        for _ in range(2):
+            sizes = [len(source.read_at(offset, 0)) for offset in (0, CHUNK, CHUNK + 9)]
+            assert sizes == [CHUNK, 9, 0]
 
 
 def test_the_deadline_keeps_what_came(ssh_server):
@@ -339,6 +384,22 @@ def test_a_changed_host_key_stops_with_the_reason(ssh_server, tmp_path):
         connect(ssh_server.target(), identity, KnownHostKeys([tmp_path / "known_hosts"]))
     assert "SHA256:" in caught.value.message
     assert "ssh-keygen -R" in caught.value.hint
+
+
+def test_the_hint_drops_the_old_key_where_it_is(ssh_server, tmp_path):
+    """That may be any of the files, or several: the first one often has other hosts only."""
+    keygen(tmp_path / "other")
+    public = (tmp_path / "other.pub").read_text()
+    name = ssh_server.target().known_hosts_name
+    files = [tmp_path / f"known_{number}" for number in range(3)]
+    for path, host in zip(files, ("else", name, name)):
+        path.write_text(f"{host} {public}")
+    identity = Identity((load_key(ssh_server.key),))
+    with pytest.raises(HostKeyChanged) as caught:
+        connect(ssh_server.target(), identity, KnownHostKeys(files))
+    drop = caught.value.hint.partition("drop the old key: ")[2]
+    subprocess.run(["sh", "-ec", drop], check=True)
+    assert [path.read_text() for path in files] == [f"else {public}", "", ""]
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])

@@ -20,7 +20,7 @@ from clusterctl.cli.app_context import (
 )
 from clusterctl.cli.copy.options import CopyOptions, CopyWords, copy_options, request_of, url_access
 from clusterctl.cli.copy.text import missing_line
-from clusterctl.cli.params import Index, complete_file
+from clusterctl.cli.params import Index, SelectionOption, complete_file
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import status_of
@@ -46,7 +46,13 @@ class _Copy(CopyWords, ClusterCommand):
 @click.argument("src", nargs=-1, required=True, shell_complete=complete_file)
 @click.argument("dst")
 @node_options
-@click.option("--from", "from_node", type=Index(), help="SRC is there, on the node 0 or NAME-0.")
+@click.option(
+    "--from",
+    "from_node",
+    type=Index(),
+    cls=SelectionOption,
+    help="SRC is there, on the node 0 or NAME-0.",
+)
 @click.option("-d", "--detach", is_flag=True, help="Go on without this machine, as a job.")
 @copy_options
 @account_options
@@ -95,7 +101,7 @@ def copy(
             urls = url_access(options, src, lambda: app.clients, app.settings.home)
             if job and not job.needs_this_machine:
                 return max(_start(app, access, job, urls, options), int(bool(missing)))
-            looking = _check_disk(app, access, targets, request.place, shown)
+            looking = _check_disk(app, access, targets, dst, shown)
             # A detached copy of files from here goes to the head node first; the job copies on.
             report = copy_to_cluster(
                 access,

@@ -100,7 +100,8 @@ class NodeProcess:
 class ProcessQuery:
     """A selection of processes: those of one job, or of all jobs for None.
 
-    `all_python` adds every Python process of the SSH user, as the tutorial's `pkill -9 python`.
+    `all_python` adds every Python process of the SSH user, as the tutorial's `pkill -9 python`, and
+    none of other users, not even as root.
     `sessions` are those of processes that were found before, each with its host. With
     `any_launcher` also jobs of launchers that no cluster of clusterctl has; as root, every user's.
     With a `group` only that job of theirs; its `launcher` may have no rank on its own host.
@@ -167,6 +168,7 @@ class Process:
     role: str = ""
     group: str = ""
     is_session_of_job: bool = False
+    is_of_login: bool = True  # not another user's, also where sudo runs this program
 
     def __post_init__(self) -> None:
         self.program = self.program or self.name
@@ -193,7 +195,8 @@ def read_process(pid: int, everyone: bool = False) -> Process:
     """Read one process from /proc. Raises OSError if it is gone or, unless `everyone` is true,
     another user's."""
     folder = Path(f"/proc/{pid}")
-    if not everyone and not _is_own(folder):
+    owner = _owner(folder)
+    if not everyone and owner != os.geteuid():
         raise PermissionError
     name, fields = read_stat(folder)
     if int(fields[17]) > 1:
@@ -213,15 +216,18 @@ def read_process(pid: int, everyone: bool = False) -> Process:
         state=fields[0],
         started_ticks=int(fields[19]),
         session=int(fields[3]),
+        is_of_login=owner == int(os.environ.get("SUDO_UID", os.geteuid())),
     )
 
 
-def _is_own(folder: Path) -> bool:
-    """Return whether a process is this user's. One that must not be dumped is shown as root's."""
-    owner, own = folder.stat().st_uid, os.geteuid()
-    if owner or not own:
-        return owner == own
-    return f"\nUid:\t{own}\t{own}\t" in (folder / "status").read_text(errors="replace")
+def _owner(folder: Path) -> int:
+    """Return whose process it is. One that must not be dumped is shown as root's, and is another
+    user's if both its real and its effective user ID are."""
+    if owner := folder.stat().st_uid:
+        return owner
+    status = (folder / "status").read_text(errors="replace")
+    real, effective = status.partition("\nUid:\t")[2].split("\t")[:2]
+    return int(real) if real == effective else 0
 
 
 def text(raw: bytes) -> str:
@@ -317,7 +323,7 @@ def job_processes(
     for pid in wanted:
         processes[pid].role = processes[pid].role or "child"
     if all_python:
-        wanted |= {pid for pid, process in processes.items() if is_python(process)}
+        wanted |= {pid for pid, one in processes.items() if one.is_of_login and is_python(one)}
     wanted -= ancestors(processes, own)
     if any_launcher:
         # torchrun and the like, which would start their ranks again. What has written a title over

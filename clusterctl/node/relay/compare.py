@@ -8,6 +8,7 @@ import stat
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from clusterctl.node.relay.activity import ACTIVITY, COMPARE
@@ -41,6 +42,27 @@ def destination(text: str, home: str) -> bytes:
     if text == "~" or text.startswith("~/"):
         text = home + text[1:]
     return os.path.join(os.fsencode(home), os.fsencode(text))
+
+
+@dataclass(frozen=True)
+class FoundDestination:
+    """DST on a node: the `home` folder, the absolute `path`, and whether that is a folder. Every
+    spelling of one place has the same `real` path, which begins with ~ below the home folder."""
+
+    home: str
+    path: str
+    real: str
+    is_folder: bool
+
+
+def find_destination(request: str) -> FoundDestination:
+    """Return where DST is on this node. Nothing needs to exist there."""
+    home = os.path.expanduser("~")
+    path = os.fsdecode(destination(request, home))
+    real, above = os.path.realpath(path), os.path.realpath(home)
+    if real == above or real.startswith(above + "/"):
+        real = "~" + real[len(above) :]
+    return FoundDestination(home, path, real, os.path.isdir(path))
 
 
 def place(dst: bytes, single: bool, entries: Entries) -> tuple[bytes, Entries]:

@@ -132,6 +132,23 @@ def test_which_are_of_one_job():
     ]
 
 
+def test_python_of_other_users_is_not_among_the_logins_own():
+    """sudo shows programs of all users: of those only jobs are wanted."""
+    listed = [
+        Process(1, 0, "python3", ["python3"], {}),
+        Process(2, 0, "python3", ["python3", "/usr/bin/salt"], {}, is_of_login=False),
+        Process(3, 0, "python3", ["python3"], {**RANK, **JOB}, is_of_login=False),
+    ]
+    by_pid = {process.pid: process for process in listed}
+    assert [one.pid for one in job_processes(by_pid, 9, all_python=True)] == [1, 3]
+
+
+@pytest.mark.parametrize(("login", "is_own"), [(os.getuid(), True), (os.getuid() + 1, False)])
+def test_by_sudo_the_login_is_who_called_it(monkeypatch, login, is_own):
+    monkeypatch.setenv("SUDO_UID", str(login))
+    assert processes.read_process(os.getpid(), everyone=True).is_of_login is is_own
+
+
 TITLE = {b"ray::train_epoch()": b"", b"": b""}  # what setproctitle leaves of an environment
 USERS = {b"HOME": b"/home/ubuntu"}
 OTHER = {**USERS, b"CLUSTERCTL_JOB": b"other"}

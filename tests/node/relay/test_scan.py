@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from clusterctl.node.relay.compare import compare, destination, place
+from clusterctl.node.relay.compare import compare, destination, find_destination, place
 from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.hashing import digests_of_files
 from clusterctl.node.relay.manifest import Entry
@@ -148,6 +148,30 @@ def test_a_source_that_delete_would_remove(tmp_path, data, sources, dst, path):
 )
 def test_where_dst_is(text, path):
     assert destination(text, "/home/u") == path
+
+
+@pytest.mark.parametrize(
+    ("text", "real"),
+    [
+        *((text, "~/d") for text in ("d", "~/d", "~//d/", "~/./d", "{home}/d", "link", "d/../d")),
+        *((text, "~") for text in ("~", ".", "~/", "{home}")),
+        ("~//data/set", "~/data/set"),
+        ("~/../shared/", "{above}/shared"),
+        ("link/../x", "~/x"),
+        ("/data", "/data"),
+    ],
+)
+def test_every_spelling_of_dst_is_one_place(tmp_path, monkeypatch, text, real):
+    home = tmp_path / "home"
+    (home / "d").mkdir(parents=True)
+    (home / "link").symlink_to("d")
+    monkeypatch.setenv("HOME", str(home))
+    given = text.format(home=home)
+    found = find_destination(given)
+    assert found.real == real.format(above=tmp_path)
+    assert found.home == str(home)
+    assert os.fsencode(found.path) == destination(given, str(home))
+    assert found.is_folder is os.path.isdir(os.path.join(home, given.replace("~", str(home))))
 
 
 def test_a_file_gets_the_name_of_dst_unless_that_is_a_folder(tmp_path):
