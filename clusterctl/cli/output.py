@@ -288,7 +288,7 @@ def _with_hints(value: Any) -> Any:
 
 def error(failure: ClusterctlError) -> None:
     """Print an error: its findings, what happened, the next step."""
-    findings(getattr(failure, "findings", ()))
+    findings(failure.findings)
     host = f"{failure.host}: " if isinstance(failure, HostError) else ""
     note(f"error: {host}{failure.message}", failure.hint)
 
@@ -296,12 +296,11 @@ def error(failure: ClusterctlError) -> None:
 def error_data(failure: ClusterctlError) -> dict[str, Any]:
     """Return an error for `--json`."""
     reason = {"error": type(failure).__name__, "message": failure.message, "hint": failure.hint}
-    found = getattr(failure, "findings", ())
     return {
         **({"host": failure.host} if isinstance(failure, HostError) else {}),
         **reason,
         "exit_status": _outputs.failed or failure.exit_status,
-        **({"findings": found} if found else {}),
+        **({"findings": failure.findings} if failure.findings else {}),
     }
 
 
