@@ -166,8 +166,9 @@ def note(text: str, hint: str = "") -> None:
 
 
 def note_resume_command() -> None:
-    """Print once that the same command line continues what an interrupt has cut off."""
-    if _outputs.has_resume_command:
+    """Print once that the same command line continues what an interrupt has cut off, unless its
+    standard input is used up."""
+    if _outputs.has_resume_command or "-" in _outputs.typed:
         return
     _outputs.has_resume_command = True
     name = program if _outputs.program == "clusterctl" else _outputs.program
