@@ -188,13 +188,14 @@ class Estimator:
         if inputs is not None:
             arguments["inputs"] = inputs if isinstance(inputs, str) else dict(inputs)
         arguments = _plain(arguments)
-        parse_job(
-            arguments, Path()
-        )  # raises UsageError here, not TrainingFailed from the command below
+        # Raises UsageError here, not TrainingFailed from the command below.
+        mode = parse_job(arguments, Path()).mode
         cluster = self._cluster or _cluster_of(self._environ)
         # From standard input, since a file here may be shipped to the nodes with the program.
         words = ("train", cluster, "--job-file", "-", "--json", "--detach")
-        argv = _argv(*words, "--credentials", self._credentials)
+        from_s3 = any(one.source.startswith("s3://") for one in mode.channels)
+        credentials = ("--credentials", self._credentials) if from_s3 else ()
+        argv = _argv(*words, *credentials)
         job = _run(argv, self._environ, logs, given=yaml_tree.dump(arguments).encode())
         self.latest_training_job = TrainingJob(job["job_id"], cluster, self._environ)
         if wait:
