@@ -62,7 +62,7 @@ _GPUS = re.compile(r"--?(gpus?|np|n|num[-_]gpus|num[-_]proc(esses)?)")
 
 
 # What is not for a job file: the trainer's options (empty), and what the file has a key for.
-_NOT_BESIDE_JOB_FILE = {
+_NOT_WITH_JOB_FILE = {
     **dict.fromkeys(("synthetic", "data_dir", "epochs", "more_aug", "no_eval", "clear"), ""),
     **dict.fromkeys(("resume", "recipe", "trace_steps"), ""),
     "gpus": "instance_count",
@@ -446,11 +446,11 @@ def _check_options(given: _TrainOptions) -> None:
     if given.queue and given.force:
         raise UsageError("--queue waits for other jobs, --force does not", "leave one out")
     typed = _typed()
-    named = [one for one in typed if given.job_file and one in _NOT_BESIDE_JOB_FILE]
+    named = [one for one in typed if given.job_file and one in _NOT_WITH_JOB_FILE]
     if named:
         because = "it runs your program, not the trainer"
         instead = "an argument of the program is one of the file's hyperparameters"
-        if key := _NOT_BESIDE_JOB_FILE[named[0]]:
+        if key := _NOT_WITH_JOB_FILE[named[0]]:
             because, instead = "the file has it", f"in {given.job_file} it is {key}"
         raise UsageError(
             f"{typed[named[0]]} cannot be combined with --job-file: {because}",
