@@ -2,8 +2,8 @@
 
     from clusterctl.sagemaker import Session, TensorFlow, get_execution_role
 
-`TensorFlow(...).fit(...)` writes the estimator's arguments to a job.yaml and runs
-`clusterctl train CLUSTER --job-file` (docs/script-mode.md). The cluster is the estimator's
+`TensorFlow(...).fit(...)` runs `clusterctl train CLUSTER --job-file -` with the estimator's
+arguments as its job.yaml (docs/script-mode.md). The cluster is the estimator's
 `cluster=`, else CLUSTERCTL_CLUSTER, else the only one that runs. Nothing is launched: launch a
 cluster with `clusterctl up`. With instance_type 'local' the cluster is one of the local EC2.
 """
@@ -20,7 +20,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from clusterctl.cli.app_context import AppContext
 from clusterctl.cli.params import CREDENTIALS
@@ -126,7 +126,8 @@ class TrainingJob:
             check=False,
         )
         if done.returncode:
-            raise TrainingFailed(f"job {self.name} failed: {done.stderr.strip()}")
+            # It names the job that failed.
+            raise TrainingFailed(done.stderr.strip() or f"job {self.name} failed")
 
 
 class Estimator:
@@ -187,16 +188,15 @@ class Estimator:
         if inputs is not None:
             arguments["inputs"] = inputs if isinstance(inputs, str) else dict(inputs)
         arguments = _plain(arguments)
-        parse_job(
-            arguments, Path()
-        )  # raises UsageError here, not TrainingFailed from the command below
+        # Raises UsageError here, not TrainingFailed from the command below.
+        mode = parse_job(arguments, Path()).mode
         cluster = self._cluster or _cluster_of(self._environ)
-        with tempfile.NamedTemporaryFile("w", suffix=".yaml", dir=Path.cwd()) as file:
-            file.write(yaml_tree.dump(arguments))
-            file.flush()
-            words = ("train", cluster, "--job-file", file.name, "--json", "--detach")
-            credentials = ("--credentials", self._credentials)
-            job = _run(_argv(*words, *credentials), self._environ, logs)
+        # From standard input, since a file here may be shipped to the nodes with the program.
+        words = ("train", cluster, "--job-file", "-", "--json", "--detach")
+        from_s3 = any(one.source.startswith("s3://") for one in mode.channels)
+        credentials = ("--credentials", self._credentials) if from_s3 else ()
+        argv = _argv(*words, *credentials)
+        job = _run(argv, self._environ, logs, given=yaml_tree.dump(arguments).encode())
         self.latest_training_job = TrainingJob(job["job_id"], cluster, self._environ)
         if wait:
             following = _argv("logs", cluster, job["job_id"], "-f")
@@ -315,8 +315,15 @@ def _plain(value: Any, name: str = "") -> Any:
         raise UsageError(f"{name or 'it'}: JSON cannot hold this: {wrong}") from None
 
 
-def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool, as_json: bool = True) -> Any:
-    """Run a command, and return the JSON that it prints; None without `as_json`.
+def _run(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    logs: bool,
+    as_json: bool = True,
+    given: bytes = b"",
+) -> Any:
+    """Run a command with `given` as its standard input, and return the JSON that it prints; None
+    without `as_json`.
 
     With `logs` its messages are printed as they arrive, and without `as_json` its output too. An
     interrupt is passed on to the command once, and its last output is printed. Raises
@@ -325,10 +332,12 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool, as_json: b
     last: list[str] = []
     with (
         tempfile.TemporaryFile() as printed,
+        contextlib.ExitStack() as closed,
         _interrupts_held() as release,
         subprocess.Popen(
             argv,
             env=environ,
+            stdin=closed.enter_context(_file_of(given)) if given else None,
             stdout=printed if as_json else subprocess.PIPE,
             stderr=subprocess.PIPE if as_json else subprocess.STDOUT,
             text=True,
@@ -352,6 +361,14 @@ def _run(argv: Sequence[str], environ: Mapping[str, str], logs: bool, as_json: b
             raise TrainingFailed("\n".join(last) or f"exit status {process.returncode}")
         printed.seek(0)
         return json.load(printed) if as_json else None
+
+
+def _file_of(content: bytes) -> IO[bytes]:
+    """Return a file without a name that has this content, to be read from its beginning."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    file.write(content)
+    file.seek(0)
+    return file
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 from array import array
 from datetime import date
+from pathlib import Path
 from types import SimpleNamespace
 
 import boto3
@@ -119,7 +121,8 @@ def test_an_estimator_takes_credentials_as_train_does(tmp_path, monkeypatch, sai
     """The command that `fit` runs is told where the nodes' keys come from."""
     ran = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sagemaker, "_run", lambda argv, *_: ran.append(argv) or {"job_id": "1"})
+    answer = {"job_id": "1"}
+    monkeypatch.setattr(sagemaker, "_run", lambda argv, *_, given: ran.append(argv) or answer)
     (tmp_path / "a.py").touch()
     TensorFlow("a.py", cluster="demo", **said).fit("s3://data/x", wait=False)
     [argv] = ran
@@ -129,6 +132,29 @@ def test_an_estimator_takes_credentials_as_train_does(tmp_path, monkeypatch, sai
     with pytest.raises(UsageError, match="not credentials: 'yours'") as caught:
         TensorFlow("a.py", credentials="yours")
     assert "profile, mine, none" in caught.value.hint
+
+
+def test_no_file_of_the_estimators_own_is_in_the_folder_that_is_shipped(tmp_path, monkeypatch):
+    """Such a file would come to the nodes with the program, and its variables with it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").touch()
+    (tmp_path / "data").mkdir()
+    code = """
+import json, os, sys
+from pathlib import Path
+from clusterctl.jobs.job_file import read_job_file
+job = read_job_file(Path("-"))
+[channel] = job.mode.channels
+there = [os.path.join(job.source_dir, job.script), channel.path, *sorted(os.listdir())]
+print(json.dumps({"job_id": json.dumps([job.variables, there])}))
+"""
+    monkeypatch.setattr(sagemaker, "_argv", lambda *_: python(code))
+    estimator = TensorFlow("a.py", cluster="demo", environment={"KEY": "secret"})
+    estimator.fit({"train": "data"}, wait=False)
+    variables, there = json.loads(estimator.latest_training_job.name)
+    assert variables == ["KEY=secret"]
+    assert there[1:] == [str(tmp_path / "data"), "a.py", "data"]
+    assert Path(there[0]).resolve() == tmp_path / "a.py"
 
 
 def test_a_folder_that_is_not_there_is_not_uploaded(tmp_path):

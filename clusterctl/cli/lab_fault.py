@@ -140,19 +140,29 @@ def clear(which: str | None) -> None:
       clusterctl lab fault clear f3
       clusterctl lab fault clear demo-1
     """
-    queries = [""]
+    ids: list[str] | None = None
     if which and re.fullmatch(r"f\d+", which, re.ASCII):
-        queries = [f"?id={which}"]
+        ids = [which]
     elif which is not None:
-        instance = InstanceName().convert(which, None, None)
-        ids = [one["id"] for one in ask("GET")["faults"] if one.get("instance_id") == instance]
-        queries = [f"?id={id}" for id in ids]
+        ids = _faults_of(InstanceName().convert(which, None, None))
+    _clear(ids, f" for {which}" if which else "")
+
+
+def _faults_of(instance_id: str, kind: str = "") -> list[str]:
+    """Return the ids of an instance's faults, of all kinds or of one."""
+    listed = (one for one in ask("GET")["faults"] if one.get("instance_id") == instance_id)
+    return [one["id"] for one in listed if not kind or one["kind"] == kind]
+
+
+def _clear(ids: Sequence[str] | None, of: str) -> None:
+    """Clear these faults, or all of them for None, and print them."""
+    queries = [""] if ids is None else [f"?id={id}" for id in ids]
     cleared = [one for query in queries for one in ask("DELETE", query)["cleared"]]
     for one in cleared:
         output.line(f"{one['id']}: cleared ({one['text']})")
         note_problem(one)
     if not cleared:
-        output.note(f"no fault was set{f' for {which}' if which else ''}")
+        output.note(f"no fault was set{of}")
 
 
 @fault.command()
@@ -408,5 +418,30 @@ COMMANDS = (
 )
 
 
+# Each clears one kind of fault of an instance: its name, the kind, and its help.
+UNDOES = (
+    ("thaw", "freeze", "Let a frozen host go on."),
+    ("mend", "cut", "Reconnect a host that was cut off."),
+    ("unshape", "shape", "Let a host's link be as fast as it can."),
+    ("drain", "fill", "Give a host's /data its room back."),
+    ("writable", "readonly", "Have a host's /data be written to again."),
+    ("heal", "gpu", "Make the GPUs of a host whole again. The kernel's line stays."),
+)
+
+
+def _undo(name: str, kind: str, does: str) -> click.Command:
+    def undo(instance_id: str) -> None:
+        ids = _faults_of(instance_id, kind)
+        if not ids:
+            text = f"{instance_id!r:.80} has no fault of the kind {kind}"
+            raise UsageError(text, "see `clusterctl lab fault list`")
+        _clear(ids, "")
+
+    help = f"{does}\n\n\b\nExample:\n  clusterctl lab fault {name} demo-1"
+    return click.Command(name, callback=undo, params=[_instance()], help=help)
+
+
 for _each in COMMANDS:
     fault.add_command(_each.command())
+for _words in UNDOES:
+    fault.add_command(_undo(*_words))

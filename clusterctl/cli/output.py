@@ -166,8 +166,9 @@ def note(text: str, hint: str = "") -> None:
 
 
 def note_resume_command() -> None:
-    """Print once that the same command line continues what an interrupt has cut off."""
-    if _outputs.has_resume_command:
+    """Print once that the same command line continues what an interrupt has cut off, unless its
+    standard input is used up."""
+    if _outputs.has_resume_command or "-" in _outputs.typed:
         return
     _outputs.has_resume_command = True
     name = program if _outputs.program == "clusterctl" else _outputs.program
@@ -288,7 +289,7 @@ def _with_hints(value: Any) -> Any:
 
 def error(failure: ClusterctlError) -> None:
     """Print an error: its findings, what happened, the next step."""
-    findings(getattr(failure, "findings", ()))
+    findings(failure.findings)
     host = f"{failure.host}: " if isinstance(failure, HostError) else ""
     note(f"error: {host}{failure.message}", failure.hint)
 
@@ -296,12 +297,11 @@ def error(failure: ClusterctlError) -> None:
 def error_data(failure: ClusterctlError) -> dict[str, Any]:
     """Return an error for `--json`."""
     reason = {"error": type(failure).__name__, "message": failure.message, "hint": failure.hint}
-    found = getattr(failure, "findings", ())
     return {
         **({"host": failure.host} if isinstance(failure, HostError) else {}),
         **reason,
         "exit_status": _outputs.failed or failure.exit_status,
-        **({"findings": found} if found else {}),
+        **({"findings": failure.findings} if failure.findings else {}),
     }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
@@ -60,6 +61,19 @@ recipe_option = click.option(
 _GPUS = re.compile(r"--?(gpus?|np|n|num[-_]gpus|num[-_]proc(esses)?)")
 
 
+# What is not for a job file: the trainer's options (empty), and what the file has a key for.
+_NOT_WITH_JOB_FILE = {
+    **dict.fromkeys(("synthetic", "data_dir", "epochs", "more_aug", "no_eval", "clear"), ""),
+    **dict.fromkeys(("resume", "recipe", "trace_steps"), ""),
+    "gpus": "instance_count",
+    "arguments": "hyperparameters",
+    "script": "entry_point",
+    "per_host": "processes_per_host of distribution's mpi",
+    "channels": "channels",
+    "input_mode": "input_mode",
+    "hyperparameters": "hyperparameters",
+}
+
 _TYPED = "clusterctl.typed"  # key in the context's meta: the command line's parts
 
 
@@ -71,6 +85,8 @@ class Gpus(click.ParamType):
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         if str(value).endswith(".py"):
             self.fail(f"{value} is no number of GPUs; did you mean GPUS --script {value}?")
+        if str(value).startswith("-") and ctx.params.get("job_file"):
+            self.fail(f"{value}: the program's arguments are hyperparameters, in the job file")
         if str(value).startswith("-"):
             self.fail(f"GPUS is missing, which comes before the program's arguments: 2 -- {value}")
         return int(click.INT.convert(value, param, ctx))
@@ -356,6 +372,9 @@ def train(app: AppContext, name: str, **given: Any) -> int:
         if job.ignored:
             output.note(f"left to the cluster: {', '.join(job.ignored)}")
     mode = _script_mode(options, job)
+    sources = [one.source for one in mode.channels] if mode else []
+    if "credentials" in _typed() and not any(one.startswith("s3://") for one in sources):
+        raise UsageError("--credentials is for channels from s3://: there is none", "leave it out")
     return _train(app, name, options, job, mode, _request(options, job, mode is not None))
 
 
@@ -426,13 +445,19 @@ def _check_options(given: _TrainOptions) -> None:
 
     if given.queue and given.force:
         raise UsageError("--queue waits for other jobs, --force does not", "leave one out")
-    if given.job_file:
-        named = given.script or given.channels or given.hyperparameters or given.arguments
-        if given.gpus or named or given.per_host:
-            raise UsageError(
-                f"{given.job_file} names the program, and the number of GPUs",
-                "leave out GPUS, --script, its channels, hyperparameters and arguments",
-            )
+    typed = _typed()
+    named = [one for one in typed if given.job_file and one in _NOT_WITH_JOB_FILE]
+    if named:
+        because = "it runs your program, not the trainer"
+        instead = "an argument of the program is one of the file's hyperparameters"
+        if key := _NOT_WITH_JOB_FILE[named[0]]:
+            because, instead = "the file has it", f"in {given.job_file} it is {key}"
+        raise UsageError(
+            f"{typed[named[0]]} cannot be combined with --job-file: {because}",
+            f"leave it out; {instead}",
+        )
+    if "input_mode" in typed and not given.channels:
+        raise UsageError("--input-mode is for channels", "leave it out, or --channel NAME=SOURCE")
     # Without GPUS, all are taken, whose number is not known yet.
     gpus = given.min_gpus if given.gpus is None else given.gpus
     given.again.check(gpus or 0)
@@ -440,6 +465,16 @@ def _check_options(given: _TrainOptions) -> None:
         raise UsageError("--watchdog-cancel needs a time", "say how long: --watchdog 5m")
     if given.model_folder:
         check_place(given.model_folder)
+
+
+def _typed() -> dict[str, str]:
+    """Return what is on the command line: names of parameters, and as they are written there."""
+    context = click.get_current_context()
+    return {
+        str(one.name): one.opts[0] if isinstance(one, click.Option) else one.human_readable_name
+        for one in context.command.params
+        if context.get_parameter_source(str(one.name)) is ParameterSource.COMMANDLINE
+    }
 
 
 def _script_mode(given: _TrainOptions, job: JobFile | None) -> ScriptMode | None:

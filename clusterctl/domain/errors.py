@@ -9,21 +9,30 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class ClusterctlError(Exception):
     """Base class of all errors that are shown to users.
 
-    `hint` is the next step in the imperative, or empty.
+    `hint` is the next step in the imperative, or empty. `findings` are those of the checks that
+    refuse the request; commands print them before the message.
     """
 
     exit_status = 1
+    findings: Sequence[Any] = ()
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+    def __str__(self) -> str:
+        """The message and the first error among the findings: what Python's traceback shows."""
+        wrong = (one for one in self.findings if one.severity.value == "error")
+        first = [f"{one.host}: {one.message}" if one.host else one.message for one in wrong][:1]
+        return "; ".join([self.message, *first])
 
 
 class Interrupted(KeyboardInterrupt):

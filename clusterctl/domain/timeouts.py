@@ -86,6 +86,7 @@ class Timeouts:
     # Hosts over SSH
     silence_s: float = 30.0  # until a host counts as lost that vanished while a command ran
     restored_s: float = 60.0  # after a reboot, from SSH until mounts and drivers are back
+    second_reading_s: float = 2.0  # until processes without a job are read again
     # Before each further attempt to follow a job, after lost connections in a row.
     reconnect_after_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
 

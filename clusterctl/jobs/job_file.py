@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,10 +101,10 @@ class JobFile:
 
 
 def read_job_file(path: Path) -> JobFile:
-    """Read a job file. Raises UsageError if it cannot be read, is no YAML, or makes no sense: with
-    all that is wrong in it, each with its line."""
+    """Read a job file, `-` from standard input. Raises UsageError if it cannot be read, is no YAML,
+    or makes no sense: with all that is wrong in it, each with its line."""
     try:
-        data = path.read_bytes()
+        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
         found = yaml_tree.load(data)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from None

@@ -502,6 +502,8 @@ def _check_contradictions(request: JobRequest) -> None:
             )
     if request.script is not None:
         own = "leave one of them out; an option of your program goes after --: -- {}"
+        if request.script_mode:
+            own = "leave it out; an option of your program is a --hyperparameter NAME=VALUE"
         _refuse("--script", "it runs your program, not the trainer", for_the_trainer, own)
         if request.script_mode:
             _check_script_mode(request)

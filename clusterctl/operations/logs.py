@@ -79,6 +79,13 @@ class RunningWork:
         return tuple(process for process in self.processes if process.role == "launcher")
 
     @property
+    def unlisted(self) -> tuple[NodeProcess, ...]:
+        """The processes, without mpirun's daemons, that are of none of the head node's jobs."""
+        ids = {job.job_id for job in self.jobs}
+        own = (one for one in self.processes if one.role != "daemon")
+        return tuple(one for one in own if one.job_id not in ids)
+
+    @property
     def trainings(self) -> RunningWork:
         """This value without the jobs that copy data or serve a model: a training may run at the
         same time. `served_on` stays."""
@@ -105,9 +112,7 @@ class RunningWork:
 
     @property
     def _without_a_run(self) -> tuple[NodeProcess, ...]:
-        if self.jobs or self.launchers:
-            return ()
-        return tuple(process for process in self.processes if process.role != "daemon")
+        return () if self.jobs or self.launchers else self.unlisted
 
 
 def work_facts(access: Access, target: Target) -> list[Fact]:
@@ -122,7 +127,29 @@ def running_work(
 ) -> RunningWork:
     """List the jobs, and the processes of all nodes in service and of `more`. A node that does not
     answer is in `silent`. `known` are the nodes' reports, if these facts of all were read a moment
-    ago."""
+    ago.
+
+    The nodes are read at slightly different moments, so that what a job has just started, or is
+    just ending, may look as if it had no job. That is only reported if a second reading shows it,
+    too.
+    """
+    first = _read_work(access, more, known)
+    has_launcher = any(one.role == "launcher" for one in first.unlisted)
+    if not first.are_jobs_known or not (has_launcher or first.trainings.leftovers):
+        return first
+    access.timeouts.clock.sleep(access.timeouts.second_reading_s)
+    found = _read_work(access, more)
+    before = {(one.host, one.pid, one.job_id) for one in first.unlisted}
+    late = (one for one in found.unlisted if (one.host, one.pid, one.job_id) not in before)
+    # An mpirun that somebody has started meanwhile stays.
+    passing = [one for one in late if one.job_id or one.role != "launcher"]
+    return replace(found, processes=tuple(one for one in found.processes if one not in passing))
+
+
+def _read_work(
+    access: Access, more: Sequence[Target], known: FanoutResult[FactReport] | None = None
+) -> RunningWork:
+    """Read once what running_work returns."""
     silent: dict[str, HostOutcome[Any]] = {}
     jobs: tuple[JobRecord, ...] = ()
     targets = {target.host: target for target in (*access.targets, *more)}
@@ -190,7 +217,8 @@ def refuse_while_running(
         raise JobRunning(
             f"{process.short_command} (process {process.pid}) is running on {process.host}, "
             f"and {because}",
-            f"end it first (clusterctl cancel {name}), or go on all the same: --force",
+            f"wait for its end, or end it and all jobs (clusterctl cancel {name}), or go on all "
+            "the same: --force",
         )
     disturbed = {target.host for target in (access.targets if targets is None else targets)}
     served, models = [], []

@@ -508,23 +508,25 @@ def leftovers(cluster: str, running: RunningWork) -> list[Finding]:
     """Return an error for each node with leftover processes of an earlier job, which would share
     the GPUs with a new one. No hint ends a served model unasked."""
     by_host = grouped((process.host, process) for process in running.leftovers)
+    jobs = {host: {one.job_id for one in processes} for host, processes in by_host.items()}
     end = f"clusterctl kill {cluster}"
-    if running.served_on:
-        # Without a model on the node, `kill --nodes` ends the leftovers only.
-        apart = [host for host in by_host if host not in running.served_on]
-        end += f" --nodes {format_indices(int(host.rpartition('-')[2]) for host in apart)}"
+    # Processes without a job's id are ended together with all others of their node.
+    unnamed = [host for host in by_host if None in jobs[host] and host not in running.served_on]
+    indices = format_indices(int(host.rpartition("-")[2]) for host in unnamed)
     found = []
     for host, (first, *more) in by_host.items():
         message = f"process {first.pid} of an earlier job is still there"
         message += f", and {count(len(more), 'other')}" if more else ""
         message += f": {first.short_command}"
-        hint = f"end it first: {end}"
-        if host in running.served_on:
-            index, stop = host.rpartition("-")[2], stop_commands(cluster, running.served_on[host])
-            hint = (
-                f"end the model there first: {stop}; then: "
-                f"clusterctl kill {cluster} --nodes {index}"
-            )
+        kills = [f"{end} {job}" for job in sorted(filter(None, jobs[host]))]
+        hint = ""
+        if None in jobs[host]:
+            kills = [f"{end} --nodes {indices}"]
+            if host in running.served_on:
+                stop = stop_commands(cluster, running.served_on[host])
+                hint = f"end the model there first: {stop}; then "
+                kills = [f"{end} --nodes {host.rpartition('-')[2]}"]
+        hint += f"see what it ends: {kills[0]} --dry-run; end it: {'; '.join(kills)}"
         found.append(Finding.error("job.leftovers", message, hint, host))
     return folded(found)
 

@@ -58,6 +58,47 @@ def test_the_programs_arguments_go_after_two_dashes(clusterctl, typed, meant):
     assert (ran.status, ran.err.splitlines()[-1].endswith(f" {meant}")) == (2, True), ran.err
 
 
+@pytest.mark.parametrize(
+    ("typed", "message", "hint"),
+    [
+        ("--epochs 3", "--epochs cannot be combined with --job-file", "the file's hyperparameters"),
+        ("--synthetic", "--synthetic cannot be combined", "leave it out"),
+        ("--trace-steps 1:2", "--trace-steps cannot be combined", "leave it out"),
+        ("--input-mode File", "--input-mode cannot be combined", "in job.yaml it is input_mode"),
+        ("2", "GPUS cannot be combined with --job-file: the file has it", "instance_count"),
+        ("--script a.py", "--script cannot be combined with --job-file", "it is entry_point"),
+        ("--processes-per-host 2", "--processes-per-host cannot", "it is processes_per_host"),
+        ("--credentials mine", "--credentials is for channels from s3://", "leave it out"),
+        ("-- --epochs 3", "--epochs: the program's arguments are hyperparameters", ""),
+    ],
+)
+def test_what_a_job_file_does_not_use_is_refused(
+    clusterctl, tmp_path, monkeypatch, typed, message, hint
+):
+    """Also an option with its default, which would look as if it had an effect."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").touch()
+    (tmp_path / "job.yaml").write_text("entry_point: a.py\nchannels: {train: data}\n")
+    ran = clusterctl("train", "demo", "--job-file", "job.yaml", *shlex.split(typed))
+    assert (ran.status, message in ran.err, hint in ran.err) == (2, True, True), ran.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "option"),
+    [
+        ("--synthetic", "--input-mode Pipe"),
+        ("--script a.py", "--input-mode File"),
+        ("--synthetic", "--credentials mine"),
+        ("--script a.py --hyperparameter a=1", "--credentials profile"),
+        ("--script a.py --channel a=data", "--credentials none"),
+    ],
+)
+def test_what_is_for_channels_is_refused_without_one(clusterctl, typed, option):
+    ran = clusterctl("train", "demo", "2", *shlex.split(f"{typed} {option}"))
+    message = f"{option.partition(' ')[0]} is for channels"
+    assert (ran.status, message in ran.err) == (2, True), ran.err
+
+
 def test_an_option_is_misspelt_or_the_programs(clusterctl):
     clusterctl = clusterctl.anywhere()
     ran = clusterctl("train", "demo", "2", "--epoch", "3")

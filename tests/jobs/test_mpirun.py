@@ -722,6 +722,7 @@ BARE = Environment(FOUR.mpirun, "/usr/bin/python3", False)
             "--data-dir cannot be combined with --synthetic: it reads",
         ),
         (1, {"script": "x", "epochs": 3}, "--epochs cannot be combined with --script"),
+        (1, {"script": "x", "epochs": 3, "script_mode": True}, "--epochs cannot be combined"),
         (1, {"script": "x", "clears": True}, "--clear cannot be combined with --script"),
         (1, {"script": "x", "clears": False}, "--resume cannot be combined with --script"),
         (1, {"clears": False, "arguments": ("--clear_log",)}, "--clear_log does the opposite"),

@@ -763,7 +763,11 @@ def test_all_at_once_errors_first_each_with_what_to_do():
         "data.uneven_shards",
     ]
     assert all(one.hint for one in everything)
-    assert NotReady(everything).message == "training was not started: fix 5 errors first"
+    refused = NotReady(everything)
+    assert refused.message == "training was not started: fix 5 errors first"
+    # In a program's traceback nothing is printed before it.
+    first = f"{everything[0].host}: {everything[0].message}"
+    assert str(refused) == f"{refused.message}; {first}"
     forced = preflight(job, nodes, ["demo-0", "demo-1"], force=True)
     assert [one.check for one in errors(forced)] == ["log.unfinished"]
     assert {one.severity for one in forced} == {Severity.ERROR, Severity.WARNING}

@@ -70,6 +70,8 @@ def test_a_fault_is_set_listed_and_cleared(said, line, words):
         ("lag", "nothing lags"),
         ("quota L-1 5", "not a quota code"),
         ("freeze i-0123456789abcdef0", "no instance i-0123456789abcdef0"),
+        ("thaw i-0123456789abcdef0", "no fault of the kind freeze"),
+        ("mend demo-99", "no instance 'demo-99'"),
         ("clear demo-99", "no instance 'demo-99'"),
         ("freeze i-1", "no instance 'i-1'"),  # a node of a cluster i
         ("shape all", "no rate is given"),
@@ -103,7 +105,9 @@ def test_the_faults_of_a_host_are_set_and_undone(said, instances):
     assert f"{id}: /data is full but for 10.0 MiB" in said(f"fill {id} --left 10MiB")[1]
     assert f"{id}: /data is read-only" in said(f"readonly {id}")[1]
     said("capacity p3.2xlarge us-east-1a 9")
-    assert said(f"clear {id}")[1].count("cleared") == 5
+    for undo in ("unshape", "thaw"):
+        assert said(f"{undo} {id}")[1].count("cleared") == 1
+    assert said(f"clear {id}")[1].count("cleared") == 3
     assert said("clear i-1") == (0, "", "no fault was set for i-1\n")
     said("shape all --rate 1gbit")
     assert said("clear all")[1].count("cleared") == 1

@@ -14,6 +14,7 @@ from clusterctl.cli.main import cli, run_command
 from clusterctl.cli.serve import _status
 from clusterctl.domain.errors import HostError, HostUnreachable
 from clusterctl.domain.results import FanoutResult, HostOutcome
+from clusterctl.domain.timeouts import Timeouts
 from clusterctl.jobs.detached import JobRunning
 from clusterctl.node.facts.processes import active_jobs, job_processes
 from clusterctl.node.facts.report import FactReading, FactReport
@@ -26,6 +27,7 @@ from clusterctl.operations.doctor import _end_leftovers, _of_unknown_jobs
 from clusterctl.operations.logs import refuse_while_training, running_work
 from clusterctl.operations.serving import Served, ServerAnswer, served, server_argv, serving_spec
 from clusterctl.operations.train import leftovers
+from tests.clock import FakeClock
 
 NODES = tuple(SimpleNamespace(host=f"d-{index}") for index in range(4))
 SERVE = ("/opt/python", "/home/u/.clusterctl/jobs/20261120-154501-3f2a/serve.py", "--port")
@@ -58,16 +60,20 @@ def job(preset="serve", node=0, model="m"):
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """Return a function that makes the access to a cluster on which these run. Node 3 is in
-    quarantine, and is not asked unless it is named."""
+    """Return a function that makes the access to a cluster on which these run, and `then`, a
+    further pair of jobs and processes, when it is asked again. Node 3 is in quarantine, and is not
+    asked unless it is named."""
 
-    def make(jobs=(), processes=(), head_error=None):
+    def make(jobs=(), processes=(), head_error=None, then=None):
+        clock = FakeClock()
+
         def read_reports(connections, targets, *_):
             hosts = [target.host for target in targets]
             assert len(set(hosts)) == len(hosts)
-            return FanoutResult(tuple(map(outcome_of, hosts)))
+            now = then if then and clock.waits else (jobs, processes)
+            return FanoutResult(tuple(outcome_of(host, *now) for host in hosts))
 
-        def outcome_of(host):
+        def outcome_of(host, jobs, processes):
             is_head = host == NODES[0].host
             if is_head and head_error:
                 return HostOutcome(host, error=head_error)
@@ -84,6 +90,7 @@ def cluster(monkeypatch):
             head=NODES[0],
             head_name=NODES[0].host,
             targets=NODES[:3],
+            timeouts=Timeouts(clock=clock),
         )
 
     return make
@@ -151,9 +158,16 @@ def test_a_head_node_that_does_not_answer_refuses_all(cluster):
 @pytest.mark.parametrize(
     ("node", "hints"),
     [
-        (None, ["first: clusterctl kill d", "first: clusterctl kill d"]),
-        (0, ["first: clusterctl kill d --nodes 1-2", "first: clusterctl kill d --nodes 1-2"]),
-        (1, [f"{STOP}; then: clusterctl kill d --nodes 1", "clusterctl kill d --nodes 2"]),
+        (None, ["end it: clusterctl kill d --nodes 1-2"] * 2),
+        (0, ["end it: clusterctl kill d --nodes 1-2"] * 2),
+        (
+            1,
+            [
+                f"end the model there first: clusterctl {STOP}; then see what it ends: "
+                "clusterctl kill d --nodes 1 --dry-run; end it: clusterctl kill d --nodes 1",
+                "clusterctl kill d --nodes 2",
+            ],
+        ),
     ],
 )
 def test_no_hint_for_leftovers_ends_a_model_unasked(cluster, node, hints):
@@ -172,9 +186,51 @@ def test_of_leftovers_on_the_head_node_the_model_is_ended_first(cluster):
     assert f"end the model there first: clusterctl {STOP}; then" in finding.hint
 
 
+def test_leftovers_of_named_jobs_are_ended_alone(cluster):
+    """A job that runs by then, or a served model, does not end with them."""
+    ids = ("20261120-154501-0002", "20261120-154501-0003")
+    access = cluster([job(node=1)], [left(1, ids[1]), left(1, ids[0]), serving(1)])
+    [finding] = leftovers("d", running_work(access).trainings)
+    assert finding.hint == (
+        f"see what it ends: clusterctl kill d {ids[0]} --dry-run; "
+        f"end it: clusterctl kill d {ids[0]}; clusterctl kill d {ids[1]}"
+    )
+
+
+MPIRUN = replace(left(0, "20261120-154502-0001"), role="launcher", argv=("mpirun", "python"))
+BY_HAND = replace(MPIRUN, job_id=None)
+
+
+@pytest.mark.parametrize("begun", [left(1, "20261120-154502-0001"), MPIRUN])
+@pytest.mark.parametrize("model", [[], [job()]])
+@pytest.mark.parametrize(
+    "then", [([job("mpi")], None), ([], ()), ([], (left(1, "20261120-154502-0009"),))]
+)
+def test_a_job_that_just_begins_or_ends_has_left_nothing(cluster, begun, model, then):
+    """The head node was asked before it began, or after it had ended, and the node then."""
+    jobs, processes = then
+    then = ([*model, *jobs], (begun,) if processes is None else processes)
+    running = running_work(cluster(model, [begun], then=then)).trainings
+    assert not leftovers("d", running)
+    assert running.jobs or not running.launchers
+
+
+@pytest.mark.parametrize("process", [left(1), left(1, "20261120-154502-0009")])
+def test_what_two_readings_show_without_a_job_is_left(cluster, process):
+    other = left(2, "20261120-154502-0008")
+    running = running_work(cluster([], [process], then=([], [other, process])))
+    assert running.leftovers == (process,)
+
+
+def test_an_mpirun_that_somebody_has_just_started_is_seen(cluster):
+    running = running_work(cluster([], [left(1)], then=([], [BY_HAND, left(1)])))
+    assert running.launchers == (BY_HAND,)
+
+
 def test_a_server_whose_job_is_gone_is_a_leftover(cluster):
     [finding] = leftovers("d", running_work(cluster([], [serving(1)])).trainings)
-    assert (finding.host, finding.hint) == ("d-1", "end it first: clusterctl kill d")
+    assert finding.host == "d-1"
+    assert finding.hint.endswith(f"end it: clusterctl kill d {serving(1).job_id}")
 
 
 def test_ranks_of_a_job_that_the_silent_head_has_are_no_leftovers(cluster):

@@ -21,7 +21,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Iterable, Mapping, NamedTuple, Optional
+from typing import Iterable, Mapping, NamedTuple, Optional, Sequence
 
 from clusterctl.node.jobs import launchers
 from clusterctl.node.jobs.folder import JOBS, JobFolder
@@ -42,6 +42,8 @@ DAEMONS = ("orted", "prted", "ompi_prted", "hydra_pmi_proxy")
 # On nodes of a cluster, only `diagnose` inspects those: `kill` ends nothing because of them.
 OTHER_LAUNCHERS = ("srun", "mpirun.mpich", "mpiexec.mpich", "mpirun.openmpi", "mpiexec.openmpi")
 OTHER_DAEMONS = ("hydra_bstrap_proxy",)
+# Options with which any of them starts no rank.
+QUESTIONS = ("--version", "-version", "-V", "--help", "-help", "-h")
 # A script of theirs may start a rank, as its parent or by exec.
 SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "mksh", "tcsh", "csh", "busybox")
 # The modules by which Python starts ranks, and the programs of the same names.
@@ -267,13 +269,22 @@ def role_of(process: Process, any_launcher: bool = False) -> str:
         return "rank"
     if any(name in process.environ for name in RANKS):
         return "rank"
-    if named & {*LAUNCHERS, *(OTHER_LAUNCHERS if any_launcher else ())} or is_train_sh(process):
+    is_named = named & {*LAUNCHERS, *(OTHER_LAUNCHERS if any_launcher else ())}
+    if is_train_sh(process) or (is_named and not is_question(process.argv)):
         return "launcher"
     if named & {*DAEMONS, *(OTHER_DAEMONS if any_launcher else ())}:
         return "daemon"
     if place and (place.launcher == launchers.SLURM or is_python(process)):
         return "rank"
     return "job" if JOB in process.environ else ""
+
+
+def is_question(argv: Sequence[str]) -> bool:
+    """Return whether a launcher is only asked for its version or help, as clusterctl asks each
+    mpirun for its version. Before that it may have options, but no program."""
+    words = [one for one in argv[1:] if not one.endswith(LAUNCHERS)]  # a script's own path
+    first = next((one for one in words if one in QUESTIONS or one[:1] != "-"), "")
+    return first in QUESTIONS
 
 
 def is_starter(process: Process) -> bool:

@@ -27,7 +27,6 @@ from clusterctl.node.scripts.pipe import feed
 
 GET_ADDRESS = 0x8915  # SIOCGIFADDR, netdevice(7)
 REQUIREMENTS = "requirements.txt"
-LAB = Path("/usr/lib/clusterctl-lab")  # exists on every host of the local EC2
 
 
 def main() -> None:
@@ -137,9 +136,18 @@ def with_requirements(base: Path, python: str) -> str:
     done = subprocess.run(
         [inner, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         + ["-r", str(base / "code" / REQUIREMENTS)],
+        stderr=subprocess.PIPE,
+        errors="replace",
         check=False,
     )
+    sys.stderr.write(done.stderr)
     if done.returncode:
-        why = ": hosts of the local EC2 reach no package index" if LAB.exists() else ""
-        sys.exit(f"{socket.gethostname()}: pip could not install what {REQUIREMENTS} names{why}")
+        why = pip_error(done.stderr) or f"exit status {done.returncode}"
+        sys.exit(f"{socket.gethostname()}: pip could not install what {REQUIREMENTS} names: {why}")
     return inner
+
+
+def pip_error(printed: str) -> str:
+    """Return the first error in what pip has printed, which names the cause; empty without one."""
+    lines = (line.partition("ERROR: ")[2].strip() for line in printed.splitlines())
+    return next(filter(None, lines), "")

@@ -78,11 +78,16 @@ TRAIN_SH = f"/home/ubuntu/{LAUNCHER_PATH}"
         ("rank", "a.out", ["./a.out"], {**RANK, **JOB}),
         ("launcher", "prterun", ["mpirun", "-np", "2"], {}),
         ("launcher", "mpirun", ["mpirun", "-np", "2"], JOB),
+        ("launcher", "mpirun", ["mpirun", "--tag-output", "train.py", "--help"], {}),
         ("launcher", "python3", ["python3", TRAIN_SH, "synthetic", "2"], {}),
         ("daemon", "prted", ["prted", "--daemonize"], {}),
         ("daemon", "orted", ["orted"], {}),
         ("job", "sh", ["python3", "-ISu", "runner.py", "j", "4"], JOB),
         ("job", "ssh", ["ssh", "-x", "10.0.0.5", "prted"], JOB),
+        # What clusterctl asks each mpirun, and users do:
+        ("", "prterun", ["/opt/mine/bin/prterun", "--version"], {}),
+        ("", "mpirun", ["/bin/sh", "/opt/mine/bin/mpirun", "--version"], {}),
+        ("", "mpirun", ["mpirun", "--allow-run-as-root", "--help", "bind-to"], {}),
         # Processes of the user, but not of a job:
         ("", "python3", ["python3", "train.py"], {}),
         ("", "python3", ["python3", "-m", "http.server"], {b"MPI_RANK": b"0"}),
