@@ -305,7 +305,7 @@ def _model(
     if model is None:
         unknown = [(gpus, *_UNKNOWN) for gpus in predicted]
         table = [ReportTable(_MODEL_HEADER, unknown)] if unknown else []
-        return [title, Text(_why_no_model(benchmark, kind)), *table]
+        return [title, Text(why_no_model(benchmark, kind)), *table]
     batch = _batch_per_gpu(benchmark)
     with_reading = kind == REAL and benchmark.settings.synthetic
     found = {gpus: _model_row(model, gpus, batch) for gpus in predicted_sizes(model, predicted)}
@@ -356,7 +356,8 @@ def _ms(seconds: float) -> str:
     return f"{1000 * seconds:,.1f} ms"
 
 
-def _why_no_model(benchmark: Benchmark, kind: str) -> str:
+def why_no_model(benchmark: Benchmark, kind: str) -> str:
+    """Return why the runs on that kind of data have no model."""
     if benchmark.on_cpus:
         return "CPUs computed, and share their machine's memory: nothing follows for GPUs."
     if len({run.gpus for run in benchmark.runs if run.data == kind}) < 2:

@@ -819,5 +819,9 @@ def test_a_kept_benchmark_predicts_further_sizes(tmp_path, capsys):
     (tmp_path / "runs.jsonl").write_text("".join(lines))
     assert run_command(cli, ["bench", "--compare", str(tmp_path), "--predict", "77"]) == 0
     assert "\n77  " in capsys.readouterr().out
+    lines = [json.dumps(asdict(replace(r, job={"preset": "cpu"}))) + "\n" for r in found.runs]
+    (tmp_path / "runs.jsonl").write_text("".join(lines))
+    assert run_command(cli, ["bench", "--compare", str(tmp_path), "--predict", "77"]) == 0
+    assert "no prediction for synthetic data: CPUs computed" in capsys.readouterr().err
     two = ["bench", "--compare", str(tmp_path), str(tmp_path), "--predict", "77"]
     assert run_command(cli, two) == 2
