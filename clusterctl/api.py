@@ -47,12 +47,7 @@ from clusterctl.operations.fetch import Fetched, Scope
 from clusterctl.operations.fetch import fetch as fetch_job
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.site import NotLaunchedHere
-from clusterctl.operations.train import (
-    Retries,
-    machines_of,
-    plan_training,
-    start_training,
-)
+from clusterctl.operations.train import Retries, machines_of, plan_training, start_training
 from clusterctl.operations.up import UpReport
 from clusterctl.operations.up import up as launch
 from clusterctl.transport.fabric import VerifiedConnection
@@ -297,11 +292,7 @@ def train(
         priced = (app.clients, status.instances)
         machines = machines_of(status.instances, find_prices(*priced), list_prices(*priced))
         started = start_training(
-            access,
-            plan,
-            "queue" if queue else "refuse",
-            machines=machines,
-            retries=again,
+            access, plan, "queue" if queue else "refuse", machines=machines, retries=again
         )
         return job_logs.find(access, started.job.job_id)
 

@@ -37,6 +37,7 @@ from clusterctl.jobs.nccl import NcclNetwork, parse_transport, transport_finding
 from clusterctl.jobs.preflight import crowding_findings, preflight
 from clusterctl.jobs.trainer import JobRecipe
 from clusterctl.node.facts.disks import mount
+from clusterctl.node.facts.gpus import GpusOfNode, ProcessOnGpu
 from clusterctl.node.facts.parts import copy_parts
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.software import data, scripts
@@ -47,6 +48,7 @@ from clusterctl.operations import doctor, guards, known_hosts, readiness
 from clusterctl.operations.bench_network import no_answer
 from clusterctl.operations.costs import with_gone
 from clusterctl.operations.disk import SlowDisk, findings_of
+from clusterctl.operations.kill import memory_of_none
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.losses import Losses, Written
 from clusterctl.operations.results import Results
@@ -276,6 +278,9 @@ def of_nodes() -> Iterator[Finding]:
     yield SlowDisk("demo-0", 125 << 20, 900 << 30).finding(150 << 30)
     silent = HostOutcome("demo-1", error=HostUnreachable("demo-1", "did not answer in time"))
     yield from doctor._unreachable([silent])
+    used = replace(drift.CARD, memory_used_mib=14000.0)
+    own = replace(used, processes=(ProcessOnGpu(None, None),))
+    yield from memory_of_none("demo-1", GpusOfNode("580.95.05", "13.0", (drift.CARD, own, used)))
     left = NodeProcess("demo-1", 812, 0, "rank", None, 9, ("python", "train.py"))
     access = SimpleNamespace(head_name="demo-0", cluster=SimpleNamespace(name="demo"))
     yield from doctor._of_unknown_jobs(access, [left])
@@ -301,6 +306,8 @@ def of_jobs(folder: Path) -> Iterator[Finding]:
         ([replace(head, versions=jobs.GPU_NEWEST, capabilities=(100,))], plan(preset="gpu")),
         ([replace(head, versions=jobs.GPU_NEWEST, capabilities=(52,))], plan(preset="gpu")),
         ([replace(head, versions=jobs.GPU_NEWEST, capabilities=(52, 100))], plan(preset="gpu")),
+        ([head, replace(second, notices=jobs.NOTICES[:1])], plan()),
+        ([head, replace(second, notices=jobs.NOTICES)], plan()),
         ([head], plan(refused="unknown flag --lr")),
         ([replace(head, script_error=jobs.NONE)], plan(**jobs.OWN, script_path="/data/x.py")),
         ([replace(head, output_error="x is no folder")], plan(output="x")),

@@ -142,19 +142,20 @@ class LabCluster:
             self.on(node, "rm -f cut.sh")
 
     @contextlib.contextmanager
-    def fault(self, node: int, fault: str, undo: str, *options: str) -> Iterator[None]:
-        """Set a lab fault for the duration of the block: fill and drain, freeze and thaw, …"""
+    def fault(self, node: int, fault: str, *options: str) -> Iterator[None]:
+        """Set a lab fault of a host for the duration of the block."""
         with self.access() as access:
             instance = access.cluster.nodes[node].instance_id
-        self.lab_fault(fault, instance, *options)
+        id = self.lab_fault(fault, instance, *options).partition(":")[0]
         try:
             yield
         finally:
-            self.lab_fault(undo, instance)
+            self.lab_fault("clear", id)
 
-    def lab_fault(self, *arguments: str) -> None:
-        status, _, err = run_one(["lab", "fault", *arguments], self.environ)
+    def lab_fault(self, *arguments: str) -> str:
+        status, out, err = run_one(["lab", "fault", *arguments], self.environ)
         assert status == 0, err
+        return out
 
     @contextlib.contextmanager
     def instance_profile(self) -> Iterator[None]:

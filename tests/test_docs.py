@@ -39,6 +39,10 @@ times = (("B", 1, {"name": "ALLREDUCE"}), ("E", 2, {"args": {"dtype": "float32",
 events = [{"pid": 1, "ph": kind, "ts": at, **more} for kind, at, more in times]
 json.dump(events, open(os.environ["HOROVOD_TIMELINE"], "w"))' > two/two.py
 clusterctl train demo 1 --timeline --fusion-threshold 32MiB --cycle-time 5ms --script two/two.py"""
+FORWARDED = (
+    "ssh -t -F ~/.clusterctl/demo/ssh_config -L 6006:localhost:6006 demo-0 "
+    "/opt/clusterctl/training/bin/tensorboard"
+)
 INSTEAD = {
     "clusterctl train demo 32 --detach --watchdog 5m --watchdog-cancel": "clusterctl train demo 2 "
     "--synthetic --dry-run --watchdog 5m --watchdog-cancel",
@@ -49,6 +53,10 @@ INSTEAD = {
     "--ssh-from 203.0.113.0/24 --dry-run",
     # Of a job of clusterctl that has ended, hosts without a cluster have no trace: 3.
     "clusterctl diagnose --hosts hosts": "clusterctl diagnose --hosts hosts || test $? = 3",
+    # It runs until Ctrl-C.
+    f"{FORWARDED} --logdir examples/horovod/tensorflow/imagenet_resnet": FORWARDED.replace(
+        "demo-0", "demo-0 test -x"
+    ),
     "clusterctl fetch demo": "clusterctl fetch --help",  # tests/operations/test_losses.py fetches
     # tests/operations runs all these trainings; here, any job is enough.
     "clusterctl train demo 2 --synthetic -- --model resnet18 --num_batches 3": JOB.format(""),
@@ -291,15 +299,18 @@ def test_a_row_of_the_map_names_what_there_is(row):
 def test_every_command_has_help_an_example_and_a_place_in_the_docs(name):
     import click
 
-    command = cli.get_command(click.Context(cli), name)
-    assert command is not None
-    assert command.help, name
-    if not isinstance(command, click.Group):
-        assert f"clusterctl {name} " in command.help, "show an example"
     assert any(f"clusterctl {name}" in page.read_text() for page in PAGES), name
-    for parameter in command.params:
-        if isinstance(parameter, click.Option):
-            assert parameter.help, f"{name} {parameter.name}"
+    found = {name: cli.get_command(click.Context(cli), name)}
+    while found:
+        name, command = found.popitem()
+        assert command is not None and command.help, name
+        if isinstance(command, click.Group):
+            found |= {f"{name} {word}": one for word, one in command.commands.items()}
+        else:
+            assert re.search(rf"clusterctl {name}\b", command.help), "show an example"
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, f"{name} {parameter.name}"
 
 
 def test_the_list_of_modules_is_as_they_are():

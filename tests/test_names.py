@@ -48,7 +48,6 @@ ALLOWED_WORDS = {
     "activity.py": {"alone"},  # "rank 5 is alone computing": no other word is as short
     "page.py": {"away"},  # a class of CSS
     "failing.py": {"anew"},  # a word of programs' logs
-    "lab_fault.py": {"mend"},  # the command `lab mend`
     "orphans.py": {"orphan"},  # what AWS's documents call what no instance uses
     "json_types.py": {"seen"},  # a key of `diagnose --json`
 }

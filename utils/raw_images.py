@@ -177,10 +177,7 @@ def images_of_nested_tar(path: Path) -> Iterator[RawImage]:
 
 
 def images_of_tar(
-    path: Path,
-    synset: str = "",
-    part: object | None = None,
-    inner: tarfile.TarInfo | None = None,
+    path: Path, synset: str = "", part: object | None = None, inner: tarfile.TarInfo | None = None
 ) -> Iterator[RawImage]:
     """Yield the images of a tar file, or of `part`, the tar file that is the member `inner`."""
     called = f"{inner.name} in {path}" if inner else str(path)

@@ -61,11 +61,7 @@ def choose_threads(processes: int, inter: int, intra: int, shards: int, cpus: in
 
 
 def plan(
-    sources: Sequence[Path],
-    output: Path,
-    subset: str,
-    settings: Settings,
-    threads: Threads,
+    sources: Sequence[Path], output: Path, subset: str, settings: Settings, threads: Threads
 ) -> list[Job]:
     """Return a job for each source. The results are numbered from 0.
 

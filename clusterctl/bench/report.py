@@ -87,17 +87,17 @@ def published() -> tuple[PublishedRun, ...]:
 
 def published_for(benchmark: Benchmark) -> list[PublishedRun]:
     """Return the published runs of the same work, GPU and kind of data; none for runs on CPUs."""
-    gpu, kinds = benchmark.about.get("gpu"), benchmark.settings.kinds
+    gpu, kinds = benchmark.about.gpu, benchmark.settings.kinds
     works = {
         (run.model, run.image_size, run.precision == "float16")
         for run in benchmark.runs
-        if run.model and run.job.get("preset") in ("gpu", "efa")
+        if run.model and run.facts.preset in ("gpu", "efa")
     }
     return [each for work in works for each in published_like(gpu, *work) if each.data in kinds]
 
 
 def published_like(
-    gpu: str | None, model: str, image_size: int | None, fp16: bool
+    gpu: str, model: str, image_size: int | None, fp16: bool
 ) -> list[PublishedRun]:
     """Return the published runs of this work on the GPU of that name, as AWS gives it.
 
@@ -113,7 +113,7 @@ def blocks(benchmark: Benchmark, predicted: Sequence[int] = ()) -> list[Block]:
     """Return the whole report. `predicted` are sizes for the model besides the powers of two."""
     results = by_size(benchmark)
     models = {kind: model_of(benchmark, kind) for kind in benchmark.settings.kinds}
-    cluster = benchmark.about.get("cluster", benchmark.name)
+    cluster = benchmark.about.cluster or benchmark.name
     return [
         Text(f"How ResNet training scales on {cluster}{_simulated(benchmark)}", 1),
         Text(_summary(results)),
@@ -147,7 +147,7 @@ def blocks(benchmark: Benchmark, predicted: Sequence[int] = ()) -> list[Block]:
 
 def _simulated(benchmark: Benchmark) -> str:
     """Return words for titles, if no GPU was measured."""
-    if benchmark.about.get("local"):
+    if benchmark.about.local:
         return " (local EC2: CPUs of one machine, no GPUs)"
     return " (CPUs, no GPUs)" if benchmark.on_cpus else ""
 
@@ -252,8 +252,8 @@ def choice_table(benchmarks: Sequence[Benchmark]) -> ReportTable:
 
 def machines_in_words(benchmark: Benchmark) -> str:
     """Return instance types and market, such as `p3.16xlarge` or `p3.16xlarge spot`."""
-    markets = [one for one in benchmark.about.get("market", ()) if one != Market.ON_DEMAND.value]
-    return " ".join([", ".join(benchmark.about.get("types", ())) or NONE, *markets])
+    markets = [one for one in benchmark.about.market if one != Market.ON_DEMAND.value]
+    return " ".join([", ".join(benchmark.about.types) or NONE, *markets])
 
 
 def _half(value: Estimate) -> str:
@@ -278,11 +278,11 @@ def _usd(value: float | None) -> str:
 
 
 def _shares_and_prices(benchmark: Benchmark) -> str:
-    prices = "; ".join(benchmark.about.get("price", ())) or "the price of a node is unknown"
-    market = ", ".join(benchmark.about.get("market", ()))
+    prices = "; ".join(benchmark.about.price) or "the price of a node is unknown"
+    market = ", ".join(benchmark.about.market)
     dollars = (
         "There are no dollars: hosts of the local EC2 have the speed of the machine it runs on."
-        if benchmark.about.get("local")
+        if benchmark.about.local
         else "Dollars are of the nodes that have ranks, whole nodes, "
         f"{market or 'at the prices'} ({prices}). images/s per $/h is the speed by AWS's price of "
         "these nodes on demand."
@@ -519,23 +519,22 @@ def _method(benchmark: Benchmark) -> str:
 def facts(benchmark: Benchmark) -> list[tuple[str, str]]:
     """Return what is needed to reproduce the benchmark: machines, and versions from job records."""
     about, runs = benchmark.about, benchmark.runs
-    gbps = about.get("network_gbps")
-    efas = about.get("efa_interfaces")
+    gbps, efas = about.network_gbps, about.efa_interfaces
     network = f"{gbps:g} Gbit/s always, by EC2" if gbps else "EC2 does not say"
-    starts = sorted(str(run.job.get("started_at")) for run in runs)
+    starts = sorted(run.facts.started_at for run in runs)
     rows: list[tuple[str, object]] = [
-        ("instance types", about.get("types")),
-        ("machines", "simulated: hosts of the local EC2" if about.get("local") else ""),
-        ("nodes, GPUs or ranks of each", [about.get("nodes"), about.get("per_node")]),
-        ("GPU of the type", "" if benchmark.on_cpus else about.get("gpu")),
+        ("instance types", about.types),
+        ("machines", "simulated: hosts of the local EC2" if about.local else ""),
+        ("nodes, GPUs or ranks of each", [about.nodes, about.per_node]),
+        ("GPU of the type", "" if benchmark.on_cpus else about.gpu),
         ("GPU and precision", sorted({f"{run.gpu}, {run.precision}" for run in runs if run.gpu})),
-        ("region, zones", [about.get("region"), *about.get("zones", ())]),
-        ("market", about.get("market")),
-        ("placement group", about.get("placement_group") or "none"),
-        ("network", "" if about.get("local") else network),
+        ("region, zones", [about.region, *about.zones]),
+        ("market", about.market),
+        ("placement group", about.placement_group or "none"),
+        ("network", "" if about.local else network),
         ("EFA", count(efas, "interface") if efas else "none"),
-        ("image", about.get("images")),
-        ("preset", sorted({str(run.job.get("preset")) for run in runs})),
+        ("image", about.images),
+        ("preset", sorted({run.facts.preset for run in runs})),
         ("recipe", benchmark.settings.recipe),
         ("batch of a GPU", f"{_batch_per_gpu(benchmark):g}" if runs else ""),
         ("an epoch", sorted({f"{run.images:,} images" for run in runs})),
@@ -552,7 +551,7 @@ def _listed(value: object) -> str:
 def _commands(benchmark: Benchmark) -> list[str]:
     first: dict[tuple[int, str], str] = {}
     for run in benchmark.runs:
-        first.setdefault((run.gpus, run.data), str(run.job.get("line", "")))
+        first.setdefault((run.gpus, run.data), run.facts.line)
     return [first[key] for key in sorted(first)]
 
 
@@ -561,7 +560,7 @@ def _runs(benchmark: Benchmark) -> ReportTable:
         ("job", "GPUs", "data", "repeat", "images/s", "slowest row", "fastest row", "whole run"),
         [
             (
-                run.job.get("job_id", NONE),
+                run.facts.job_id or NONE,
                 run.gpus,
                 run.data,
                 run.repeat,
@@ -662,8 +661,8 @@ def as_data(benchmark: Benchmark, predicted: Sequence[int] = ()) -> dict[str, An
         "settings": to_data(benchmark.settings),
         "seed": benchmark.seed,
         "on_cpus": benchmark.on_cpus,
-        "local_ec2": bool(benchmark.about.get("local")),
-        "about": dict(benchmark.about),
+        "local_ec2": benchmark.about.local,
+        "about": to_data(benchmark.about),
         "sizes": [each.as_data() for each in by_size(benchmark)],
         "models": {
             kind: model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -35,22 +36,34 @@ class _JobFacts:
     """What reports read of a job's record."""
 
     nodes: tuple[_NodeFacts, ...] = ()
+    job_id: str = ""
+    preset: str = ""
     line: str = ""
+    started_at: str = ""
     list_hourly_usd: Optional[float] = None
 
 
 @dataclass(frozen=True)
-class MachineFacts:
-    """What reports read of the facts about cluster and machines."""
+class AboutCluster:
+    """The cluster whose speed was measured. `per_node` are GPUs, or ranks without GPUs.
+    `hourly_usd` has the price of each node; None if it is unknown. `local`: the nodes are hosts of
+    the local EC2, which all have this machine's speed."""
 
-    types: tuple[str, ...] = ()
+    cluster: str = ""
+    region: str = ""
     zones: tuple[str, ...] = ()
-    market: tuple[str, ...] = ()
-    price: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    nodes: int = 0
     per_node: int = 1
+    gpu: str = ""
+    market: tuple[str, ...] = ()
+    placement_group: tuple[str, ...] = ()
     network_gbps: float = 0.0
     efa_interfaces: int = 0
+    images: tuple[str, ...] = ()
     hourly_usd: tuple[Optional[float], ...] = ()
+    local: bool = False
+    price: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError for a node of no GPU or rank."""
@@ -97,9 +110,13 @@ class MeasuredRun:
         if not self.rows or not all(0 <= speed < math.inf for _, speed in self.rows):
             raise ValueError("rows: expected rows with speeds")
         try:
-            from_data(_JobFacts, self.job)
+            _ = self.facts
         except RecordError as error:
             raise RecordError(error.problem, "job", *error.keys) from None
+
+    @functools.cached_property
+    def facts(self) -> _JobFacts:
+        return from_data(_JobFacts, self.job)
 
     @property
     def key(self) -> RunKey:
@@ -112,7 +129,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The content of a benchmark's folder. `about` has the facts about cluster and machines.
+    """The content of a benchmark's folder.
 
     `network` has figures of the network benchmark; None if it was not made. `damaged` has a message
     for each run that is in the folder and cannot be read.
@@ -121,21 +138,16 @@ class Benchmark:
     name: str
     settings: BenchSettings
     seed: int
-    about: Mapping[str, Any]
+    about: AboutCluster
     runs: tuple[MeasuredRun, ...] = ()
     network: NetworkFigures | None = None
     damaged: tuple[str, ...] = ()
 
     @property
-    def per_node(self) -> int:
-        """GPUs of a node, or ranks on a node without GPUs."""
-        return int(self.about.get("per_node") or 1)
-
-    @property
     def on_cpus(self) -> bool:
         """Whether CPUs computed: on machines without GPUs, and always in the local EC2."""
-        ran_on_cpus = any(run.job.get("preset") == "cpu" for run in self.runs)
-        return ran_on_cpus or bool(self.about.get("local"))
+        ran_on_cpus = any(run.facts.preset == "cpu" for run in self.runs)
+        return ran_on_cpus or self.about.local
 
 
 def measured(rows: Iterable[TrainingRow], warmup: int) -> tuple[tuple[TrainingRow, ...], float]:
@@ -255,6 +267,7 @@ def _size_result(
 
     epoch_s = first.images / speed.value
     used = utilization(speed.value / gpus, first)
+    per_node = benchmark.about.per_node
     return SizeResult(
         gpus=gpus,
         data=data,
@@ -263,12 +276,12 @@ def _size_result(
         images_per_s=speed,
         per_gpu=speed.value / gpus,
         efficiency=against(1),
-        efficiency_vs_node=against(benchmark.per_node) if gpus >= benchmark.per_node else None,
+        efficiency_vs_node=against(per_node) if gpus >= per_node else None,
         shares=_shares(steps, gpus, data),
         epoch_s=epoch_s,
         nodes=first.nodes,
         hourly_usd=first.hourly_usd,
-        list_hourly_usd=first.job.get("list_hourly_usd"),
+        list_hourly_usd=first.facts.list_hourly_usd,
         tflops_per_gpu=used.tflops,
         mfu=used.mfu,
     )
@@ -302,7 +315,7 @@ def model_of(benchmark: Benchmark, data: str) -> Model | None:
     """
     if benchmark.on_cpus:
         return None
-    steps, per_node = _steps(benchmark.runs), benchmark.per_node
+    steps, per_node = _steps(benchmark.runs), benchmark.about.per_node
     table = {gpus: mean(v).value for (gpus, kind), v in steps.items() if kind == data}
     if len(table) < 2:
         return None
@@ -342,12 +355,12 @@ def measured_network(benchmark: Benchmark) -> MeasuredNetwork | None:
 
     The gradients are those of the trainer's model, in single precision unless --fp16_allreduce.
     """
-    types = benchmark.about.get("types")
-    if not benchmark.network or list(benchmark.network.instance_types) != types:
+    types = benchmark.about.types
+    if not benchmark.network or tuple(benchmark.network.instance_types) != types:
         return None
     words = [word.rpartition("=")[2] for word in benchmark.settings.arguments]
     model = next((word for word in reversed(words) if word in PARAMETERS), "resnet50")
-    line = str(benchmark.runs[-1].job.get("line", "")) if benchmark.runs else ""
+    line = benchmark.runs[-1].facts.line if benchmark.runs else ""
     fusion = FUSION.search(line)
     each = 2 if "--fp16_allreduce" in line else 4
     message_bytes = int(fusion[1]) if fusion else FUSION_BYTES
@@ -413,7 +426,7 @@ Speeds = Mapping[tuple[int, str], Sequence[float]]
 
 def compare(base: Benchmark, other: Benchmark) -> list[Difference]:
     """Compare the sizes that both have, by images/s per GPU, since their batches may differ."""
-    same_types = base.about.get("types") == other.about.get("types")
+    same_types = base.about.types == other.about.types
     ours, theirs = (
         grouped(((run.gpus, run.data), run.gpus / run.images_per_s) for run in each.runs)
         for each in (base, other)
@@ -473,8 +486,8 @@ def versions(runs: Iterable[MeasuredRun]) -> dict[str, list[str]]:
     """
     found: dict[str, dict[str, None]] = {}
     for run in runs:
-        for node in run.job.get("nodes") or ():
-            for name, value in (node.get("versions") or {}).items():
+        for node in run.facts.nodes:
+            for name, value in (node.versions or {}).items():
                 found.setdefault(str(name), {})[str(value)] = None
     return {name: list(values) for name, values in sorted(found.items())}
 
@@ -489,8 +502,8 @@ def configuration_differences(base: Benchmark, other: Benchmark) -> list[str]:
     pairs = itertools.chain(
         ((f.name, getattr(base.settings, f.name), getattr(other.settings, f.name))
          for f in fields(BenchSettings) if f.name != "cluster"),
-        ((key, base.about.get(key), other.about.get(key))
-         for key in sorted({*base.about, *other.about})
+        ((key, getattr(base.about, key), getattr(other.about, key))
+         for key in sorted(one.name for one in fields(AboutCluster))
          if key != "cluster"),
         ((name, sorted(ours.get(name, ())), sorted(theirs.get(name, ())))
          for name in sorted({*ours, *theirs})),

@@ -261,10 +261,7 @@ def regression(
     squared = noise_counts * noise**2 + max(left, 0.0)
     likelihood = sum(map(math.log, precisions)) - log_determinant - freedom * math.log(squared)
     return Regression(
-        coefficients,
-        tuple(map(tuple, squares)),
-        math.sqrt(squared / freedom),
-        likelihood / 2,
+        coefficients, tuple(map(tuple, squares)), math.sqrt(squared / freedom), likelihood / 2
     )
 
 

@@ -450,14 +450,3 @@ def check_nodes(app: AppContext, name: str, indices: tuple[int, ...]) -> None:
     if there:
         # A node whose removal is not finished may be named again, to finish it.
         check_indices(name, there, set(indices).difference(unfinished_of(instances).remove))
-
-
-def refuse_while_job_runs(app: AppContext, name: str, because: str) -> None:
-    """Raise JobRunning while a job runs, or while a node serves a model.
-
-    Raise HostError if the head node does not answer.
-    """
-    from clusterctl.operations.logs import refuse_while_training
-
-    with app.open(name) as access:
-        refuse_while_training(access, because, access.all_targets)

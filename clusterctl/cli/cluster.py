@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -12,12 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import output
-from clusterctl.cli.app_context import (
-    AppContext,
-    check_nodes,
-    cluster_command,
-    refuse_while_job_runs,
-)
+from clusterctl.cli.app_context import AppContext, check_nodes, cluster_command
 from clusterctl.cli.launching import (
     WaitingOptions,
     launcher_of,
@@ -47,6 +43,7 @@ if TYPE_CHECKING:
 
 
 IDLE = "nothing to launch or change in EC2"
+ENDS_JOB = "stopping the nodes ends it"
 
 
 @dataclass(frozen=True)
@@ -110,6 +107,18 @@ def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
         f"train:    clusterctl train {name} {sum(report.gpus) or len(report.gpus)}\n"
         f"remove:   clusterctl down {name}"
     )
+
+
+@contextmanager
+def naming_ups_options(name: str) -> Iterator[None]:
+    """In the block, have a refused launch of a command without the options of `up` name `up`."""
+    from clusterctl.operations.launcher import LaunchRefused
+
+    try:
+        yield
+    except LaunchRefused as refused:
+        refused.hint = f"the options that are named above are those of: clusterctl up {name}"
+        raise
 
 
 def show_plan(plan: LaunchPlan, as_json: bool) -> None:
@@ -263,9 +272,12 @@ def add(
 
     if dry_run:
         launcher = Launcher(app.clients, app.folder(name))
-        show_plan(plan_add(launcher, number), as_json)
+        with naming_ups_options(name):
+            show_plan(plan_add(launcher, number), as_json)
         return
-    with launcher_of(app, name, waiting, price_consent(app, yes)) as launcher:
+    with naming_ups_options(name), launcher_of(
+        app, name, waiting, price_consent(app, yes)
+    ) as launcher:
         report = launch(launcher, number)
     show_report(app, report, as_json)
     _show_end(app, name)
@@ -345,7 +357,7 @@ def replace(
         with app.open(name) as access:
             # Raises UsageError if no node can supply the data, before any is terminated.
             nearest_peer(access.cluster, indices)
-    with launcher_of(app, name, waiting) as launcher:
+    with naming_ups_options(name), launcher_of(app, name, waiting) as launcher:
         report = replace_nodes(launcher, indices)
     show_report(app, report, as_json)
     return _copy_data(app, name, indices, data, as_json) if data else 0
@@ -441,12 +453,13 @@ def _check_nodes(app: AppContext, cluster: Cluster) -> None:
 
     Raises MissingTool without the cluster's key here, click.Abort.
     """
+    from clusterctl.operations.logs import refuse_while_training
     from clusterctl.operations.power import stored_bytes
 
     name = cluster.name
     running = [node for node in cluster.nodes if node.state is NodeState.RUNNING]
-    refuse_while_job_runs(app, name, "stopping the nodes ends it")
     with app.open(name) as access:
+        refuse_while_training(access, ENDS_JOB, access.all_targets)
         stored = stored_bytes(access, running)
     full = [one.host for one in stored.outcomes if one.value]
     silent = fold_hosts([one.host for one in stored.failures])
@@ -457,7 +470,8 @@ def _check_nodes(app: AppContext, cluster: Cluster) -> None:
         output.note(f"{silent}: not known whether an instance store holds data, which is lost")
     if full or silent:
         output.confirm(f"Stop the nodes of {name}?", False, instead="--force")
-        refuse_while_job_runs(app, name, "stopping the nodes ends it")  # the answer may take long
+        with app.open(name) as access:  # the answer may take long
+            refuse_while_training(access, ENDS_JOB, access.all_targets)
 
 
 def check_removal(app: AppContext, name: str, found: Removable, yes: bool) -> None:

@@ -113,7 +113,7 @@ def logs(app: AppContext, name: str, job_id: str | None, follow: bool, rank: int
 
 @cluster_command()
 @job_argument
-@json_option("Job")
+@json_option("JobReport")
 def wait(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int:
     """Wait until JOB of cluster NAME, or the latest, has ended; the exit status is the job's.
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Optional, TypedDict, Union
 
 from clusterctl.bench.plan import BenchSettings, RunKey
-from clusterctl.bench.results import Difference, MeasuredRun
+from clusterctl.bench.results import AboutCluster, Difference, MeasuredRun
 from clusterctl.cli.bench_network import CheckedNetwork
 from clusterctl.cli.cluster import ReadyCluster
 from clusterctl.cli.copy.view import NodeEvent, ProgressEvent
@@ -156,20 +156,18 @@ class JobEventData(TypedDict):
 CopyEvent = Union[CopyReport, NodeEvent, ProgressEvent, JobEventData]
 
 
-class _OnSyncNodes(TypedDict):
-    failures: Sequence[Union[SyncNode, HostFailure]]
-
-
-class SyncStarted(_OnSyncNodes):
+class SyncStarted(TypedDict):
     job_id: str
     how: str
     hosts: Sequence[str]
+    failures: Sequence[Union[SyncNode, HostFailure]]
 
 
-class SyncedNodes(_OnSyncNodes):
-    """With --status, --follow or --cancel."""
+class SyncedNodes(TypedDict):
+    """With --status or --follow."""
 
     nodes: Sequence[SyncNode]
+    failures: Sequence[SyncNode]
 
 
 class GrownDisks(_OnHosts):
@@ -200,10 +198,7 @@ class InstallationSteps(TypedDict):
 
 
 Installed = Union[EnvReport, InstallationSteps]
-
-
-Job = JobReport
-Jobs = list[Job]
+Jobs = list[JobReport]
 
 
 class LinesData(TypedDict):
@@ -232,7 +227,7 @@ class TrainingPlanData(_TrainingPlan, total=False):
     tf_config: Mapping[str, Any]
 
 
-Training = Union[Job, Started, TrainingPlanData]
+Training = Union[JobReport, Started, TrainingPlanData]
 
 
 class ProcessData(TypedDict):
@@ -254,7 +249,7 @@ class Killed(TypedDict):
 
 
 class CancelledData(Killed):
-    jobs: Sequence[Job]
+    jobs: Sequence[JobReport]
 
 
 # With --follow, one a line: `kind` is train, eval or metric, and the rest that of the row.
@@ -287,29 +282,6 @@ class TuningData(TypedDict):
     timeline: Optional[Timeline]
     autotune: Optional[Tuned]
     findings: Sequence[Finding]
-
-
-class _About(TypedDict):
-    cluster: str
-    region: str
-    zones: Sequence[str]
-    types: Sequence[str]
-    nodes: int
-    per_node: int
-    gpu: str
-    market: Sequence[str]
-    placement_group: Sequence[str]
-    network_gbps: float
-    efa_interfaces: int
-    images: Sequence[str]
-    hourly_usd: Sequence[Optional[float]]
-    price: Sequence[str]
-
-
-class AboutCluster(_About, total=False):
-    """The cluster whose speed was measured. `local`: its nodes are hosts of the local EC2."""
-
-    local: bool
 
 
 class PredictedStep(TypedDict):
@@ -529,8 +501,9 @@ class _WatchedHost(TypedDict):
 
 
 class WatchedNodeData(_WatchedHost, _NodeFacts, total=False):
-    """`seen_s` is the age of the report, null before the first; the rest is missing then. `cpu` is
-    a share; `net` and `disk` are bytes a second, in and out."""
+    """`seen_s` is the age of the report, null before the first; the rest is missing then. `error`
+    is why the node has no connection, else empty. `cpu` is a share; `net` and `disk` are bytes a
+    second, in and out."""
 
     cpu: float
     net: Sequence[float]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,18 +78,6 @@ def note_problem(fault: dict[str, Any]) -> None:
         output.note(f"{fault['id']}: not yet: {fault['problem']}")
 
 
-def clear_faults(id: str | None) -> None:
-    """Clear one fault or all, and print them. Raises UsageError for an unknown id."""
-    if id is not None and not (id.isascii() and id.isalnum()):
-        raise UsageError(f"no fault {id!r:.80}", "see `clusterctl lab fault list`")
-    cleared = ask("DELETE", f"?id={id}" if id is not None else "")["cleared"]
-    for one in cleared:
-        output.line(f"{one['id']}: cleared ({one['text']})")
-        note_problem(one)
-    if not cleared:
-        output.note("no fault was set")
-
-
 @click.group(cls=Group)
 def fault() -> None:
     """Make the lab refuse, lose, lag and break as AWS does on a bad day.
@@ -134,15 +123,28 @@ def list_(as_json: bool) -> None:
 
 
 @fault.command()
-@click.argument("id", required=False)
-def clear(id: str | None) -> None:
-    """Clear one fault by its id, or all of them.
+@click.argument("which", metavar="[FAULT | INSTANCE]", required=False)
+def clear(which: str | None) -> None:
+    """Clear one fault by its id, those of an instance, or without an argument all of them.
 
     \b
     Example:
       clusterctl lab fault clear f3
+      clusterctl lab fault clear demo-1
     """
-    clear_faults(id)
+    queries = [""]
+    if which and re.fullmatch(r"f\d+", which, re.ASCII):
+        queries = [f"?id={which}"]
+    elif which is not None:
+        instance = InstanceName().convert(which, None, None)
+        ids = [one["id"] for one in ask("GET")["faults"] if one.get("instance_id") == instance]
+        queries = [f"?id={id}" for id in ids]
+    cleared = [one for query in queries for one in ask("DELETE", query)["cleared"]]
+    for one in cleared:
+        output.line(f"{one['id']}: cleared ({one['text']})")
+        note_problem(one)
+    if not cleared:
+        output.note(f"no fault was set{f' for {which}' if which else ''}")
 
 
 @fault.command()
@@ -180,8 +182,8 @@ def _lag(name: str, text: str) -> click.Option:
     return _option(f"--{name} {name}_s", f"Until {text}.", Duration(none=True))
 
 
-def _instance(name: str = "instance") -> click.Argument:
-    return click.Argument([name], type=InstanceName(), metavar="INSTANCE")
+def _instance() -> click.Argument:
+    return click.Argument(["instance_id"], type=InstanceName(), metavar="INSTANCE")
 
 
 TIMES = _option(
@@ -211,11 +213,14 @@ class FaultCommand:
     fields: Callable[..., dict[str, Any]] = dict
 
     def command(self) -> click.Command:
-        return _command(
+        examples = "".join(
+            f"\n  clusterctl lab fault {self.kind} {words}".rstrip() for words in self.examples
+        )
+        return click.Command(
             self.kind,
-            lambda **options: set_fault(self.kind, **self.fields(**options)),
-            _help(self.does, *(f"{self.kind} {words}".rstrip() for words in self.examples)),
-            self.parameters,
+            callback=lambda **options: set_fault(self.kind, **self.fields(**options)),
+            params=[*self.parameters],
+            help=f"{self.does}\n\n\b\nExample:{examples}",
         )
 
 
@@ -225,7 +230,12 @@ def _of_boot(dies: str | None, slow_s: float | None, nodes: Any, **more: Any) ->
     return {"dies": dies or "", "slow_s": slow_s or 0, "nodes": nodes or (), **more}
 
 
-SINGLE = (
+def _rates(rate: int | None, down: int | None, up: int | None, **more: Any) -> dict[str, Any]:
+    """Return the rate of each direction: its own, else the common one, else 0 for none."""
+    return {"down": down or rate or 0, "up": up or rate or 0, **more}
+
+
+COMMANDS = (
     FaultCommand(
         "capacity",
         "N machines of a type are left in a zone, besides those that run now.\n\n"
@@ -321,7 +331,7 @@ SINGLE = (
         "Show an event such as instance-retirement as scheduled for an instance.",
         ["demo-1 instance-retirement --in 72h"],
         (
-            _instance("instance_id"),
+            _instance(),
             CODE,
             _option("--in in_s", "How long until it begins.", Duration(none=True), default="0"),
         ),
@@ -330,96 +340,50 @@ SINGLE = (
         "volumes",
         "Show that an instance does not reach its EBS volumes.",
         ["demo-1"],
-        (_instance("instance_id"),),
+        (_instance(),),
     ),
     FaultCommand("same-index", "Give all spot instances of a launch the AmiLaunchIndex 0.", [""]),
-)
-
-
-# The instance in examples.
-SOME_NODE = "demo-1"
-
-
-def _rates(rate: int | None, down: int | None, up: int | None) -> dict[str, int]:
-    """Return the rate of each direction: its own, else the common one, else 0 for none."""
-    return {"down": down or rate or 0, "up": up or rate or 0}
-
-
-@dataclass(frozen=True)
-class FaultCommands:
-    """Two commands: `kind` sets a fault of a running host, `undo` clears it.
-
-    `does` and `undoes` are their help. `otherwise` ends the error for a host without that fault.
-    `fields` makes the fault's fields from the options; `example` has the words of an example.
-    """
-
-    kind: str
-    does: str
-    undo: str
-    undoes: str
-    otherwise: str
-    options: Sequence[click.Option] = ()
-    fields: Callable[..., dict[str, Any]] = dict
-    example: str = SOME_NODE
-
-
-PAIRS = (
-    FaultCommands(
-        "freeze",
-        "Stop all processes of a running host where they are, until `thaw`.",
-        "thaw",
-        "Let a frozen host go on.",
-        "is not frozen",
+    # Faults of running hosts.
+    FaultCommand(
+        "freeze", "Stop all processes of a running host where they are.", ["demo-1"], (_instance(),)
     ),
-    FaultCommands(
-        "cut",
-        "Take a running host's network link down, until `mend`.",
-        "mend",
-        "Reconnect a host that was cut off.",
-        "is not cut off",
-    ),
-    FaultCommands(
+    FaultCommand("cut", "Take a running host's network link down.", ["demo-1"], (_instance(),)),
+    FaultCommand(
         "shape",
-        "Give a running host's link a rate, until `unshape`. The instance `all` is every host that "
-        "runs or will run, and has no rate of its own.",
-        "unshape",
-        "Let a host's link be as fast as it can.",
-        "is not shaped",
+        "Give a running host's link a rate. The instance `all` is every host that runs or will "
+        "run, and has no rate of its own.",
+        ["all --rate 160mbit"],
         (
+            _instance(),
             _option("--rate", "Both ways at once: 160mbit or 2.5gbit.", BitRate()),
             _option("--down", "To the host.", BitRate()),
             _option("--up", "From the host.", BitRate()),
         ),
         _rates,
-        "all --rate 160mbit",
     ),
-    FaultCommands(
+    FaultCommand(
         "fill",
-        "Have a running host's /data be full, until `drain`.",
-        "drain",
-        "Give a host's /data its room back.",
-        "is not filled",
+        "Have a running host's /data be full.",
+        ["demo-1 --left 10MiB"],
         (
+            _instance(),
             _option(
                 "--left", "So much is left: 10MiB; default: none.", Size(most=2**50), default="0"
             ),
         ),
-        example=f"{SOME_NODE} --left 10MiB",
     ),
-    FaultCommands(
+    FaultCommand(
         "readonly",
-        "Make a running host's /data read-only, as a volume that failed is, until `writable`.",
-        "writable",
-        "Have a host's /data be written to again.",
-        "is not read-only",
+        "Make a running host's /data read-only, as a volume that failed is.",
+        ["demo-1"],
+        (_instance(),),
     ),
-    FaultCommands(
+    FaultCommand(
         "gpu",
-        "Break a GPU of a running host, until `heal`: nvidia-smi and the kernel say so.",
-        "heal",
-        "Make the GPUs of a host whole again. The kernel's line stays.",
-        "has no broken GPU",
+        "Break a GPU of a running host: nvidia-smi and the kernel say so. The kernel's line stays.",
+        ["demo-1 --gpu 1 --xid 79 --lost"],
         (
+            _instance(),
             _option("--gpu", "Which one.", click.IntRange(0), default=0),
             _option("--lost", "nvidia-smi does not list it."),
             _option("--ecc", "Bad memory reads.", click.IntRange(0), default=0),
@@ -427,49 +391,9 @@ PAIRS = (
             _option("--memory", "MiB never freed.", click.IntRange(0), default=0),
             _option("--xid", "The driver's number.", click.IntRange(0), default=0),
         ),
-        example=f"{SOME_NODE} --gpu 1 --xid 79 --lost",
     ),
 )
 
 
-def _commands(pair: FaultCommands) -> tuple[click.Command, click.Command]:
-    def inflict(instance: str, **options: Any) -> None:
-        set_fault(pair.kind, instance_id=instance, **pair.fields(**options))
-
-    def undo(instance: str) -> None:
-        for one in ask("GET")["faults"]:
-            if one["kind"] == pair.kind and one["instance_id"] == instance:
-                clear_faults(one["id"])
-                return
-        raise UsageError(f"{instance!r:.80} {pair.otherwise}", "see `clusterctl lab fault list`")
-
-    undo_example = pair.example.partition(" ")[0]
-    return (
-        _command(
-            pair.kind,
-            inflict,
-            _help(pair.does, f"{pair.kind} {pair.example}"),
-            (_instance(), *pair.options),
-        ),
-        _command(
-            pair.undo, undo, _help(pair.undoes, f"{pair.undo} {undo_example}"), (_instance(),)
-        ),
-    )
-
-
-def _command(
-    name: str, run: Callable[..., None], help: str, parameters: Sequence[click.Parameter]
-) -> click.Command:
-    return click.Command(name, callback=run, params=[*parameters], help=help)
-
-
-def _help(does: str, *examples: str) -> str:
-    lines = "".join(f"\n  clusterctl lab fault {example}" for example in examples)
-    return f"{does}\n\n\b\nExample:{lines}"
-
-
-for _single in SINGLE:
-    fault.add_command(_single.command())
-for _pair in PAIRS:
-    for _made in _commands(_pair):
-        fault.add_command(_made)
+for _each in COMMANDS:
+    fault.add_command(_each.command())

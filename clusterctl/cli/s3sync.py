@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +13,7 @@ from clusterctl.cli.copy.options import CopyOptions, s3_options, url_access
 from clusterctl.cli.params import json_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts, grouped
-from clusterctl.domain.results import HostOutcome, status_of, worst
+from clusterctl.domain.results import status_of, worst
 from clusterctl.domain.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 @click.argument("places", nargs=-1, metavar="[SRC... DST | JOB]")
 @click.option("--status", "show_status", is_flag=True, help="How far the latest sync is.")
 @click.option("--follow", "-f", is_flag=True, help="Show its log until it ends.")
-@click.option("--cancel", "end", is_flag=True, help="End the latest sync.")
 @s3_options
 @node_options
 @json_option("Sync")
@@ -38,7 +37,6 @@ def s3sync(
     places: tuple[str, ...],
     show_status: bool,
     follow: bool,
-    end: bool,
     credentials: str,
     tool: str,
     s3_endpoint: str | None,
@@ -53,22 +51,21 @@ def s3sync(
     clusterctl s3sync demo s3://my-imagenet s3://my-validation '~/data/tf-imagenet'
     clusterctl s3sync demo --status
     clusterctl s3sync demo --follow
-    clusterctl s3sync demo --cancel
 
-    The same as `copy --detach`: a job, which goes on when this machine is switched off. Only what
-    is missing moves; several sources go into the one folder. --status, --follow and --cancel are
-    about the latest sync, or JOB. The exit status of --status and --follow is 1 if a node failed.
+    The same as `copy --detach`: a job, which goes on when this machine is switched off, and which
+    `clusterctl cancel` ends. Only what is missing moves; several sources go into the one folder.
+    --status and --follow are about the latest sync, or JOB; their status is 1 if a node failed.
     """
     from clusterctl.copy.request import is_url
     from clusterctl.jobs.plan import check_job_id
     from clusterctl.operations.s3sync import find_sync
 
     job_id = None
-    if len(places) == 1 and (show_status or follow or end) and not is_url(places[0]):
+    if len(places) == 1 and (show_status or follow) and not is_url(places[0]):
         job_id, places = check_job_id(places[0]), ()
-    if places and (show_status or end):
-        raise UsageError("SRC and DST start a sync", "leave out --status and --cancel")
-    if not (places or show_status or follow or end):
+    if places and show_status:
+        raise UsageError("SRC and DST start a sync", "leave out --status")
+    if not (places or show_status or follow):
         raise UsageError("there is nothing to do", "give SRC and DST, or --status")
     request = _request(places) if places else None
     options = CopyOptions(
@@ -84,8 +81,6 @@ def s3sync(
                 return status
         else:
             job = find_sync(access, job_id)
-        if end:
-            return _cancel(access, job, hosts, as_json)
         if follow:
             return max(status, _follow(access, job, hosts, as_json))
         return _show(_nodes(access, job, hosts), as_json)
@@ -143,7 +138,7 @@ def _start(
         output.note(f"sync {job.job_id} runs on {fold_hosts(hosts)}, by {started.tools}")
         output.note(f"  how far:   clusterctl s3sync {name} --status")
         output.note(f"  follow it: clusterctl s3sync {name} --follow")
-        output.note(f"  end it:    clusterctl s3sync {name} --cancel")
+        output.note(f"  end it:    clusterctl cancel {name} {job.job_id}")
     if as_json:
         failures = [*failed, *silent]
         data = {"job_id": job.job_id, "how": started.tools, "hosts": hosts, "failures": failures}
@@ -164,41 +159,6 @@ def _show(nodes: list[SyncNode], as_json: bool) -> int:
         output.table(columns, list(map(_row, nodes)))
         _show_reasons(nodes)
     return status_of_sync(nodes)
-
-
-def _cancel(access: Access, job: JobRecord, hosts: set[str] | None, as_json: bool) -> int:
-    """End the job, and print how the sync ended on each node; return 1 if it still runs, 255 if a
-    node did not answer: it may go on there."""
-    from clusterctl.cli.kill import show_left
-    from clusterctl.jobs.detached import end_job, find_job
-    from clusterctl.node.jobs.processes import ProcessQuery
-    from clusterctl.node.jobs.spec import JobState
-    from clusterctl.operations.kill import kill
-
-    before = {node.host: node.state for node in _nodes(access, job, hosts)}
-    ended = not job.is_active or end_job(access.connections, access.head, job.job_id)
-    nodes = _nodes(access, find_job(access.connections, access.head, job.job_id), hosts)
-    over = (JobState.SUCCEEDED, JobState.FAILED)
-    names = {node.host for node in nodes if node.state not in over}
-    targets = [target for target in access.all_targets if target.host in names]
-    # The runner on the head node cannot end what runs on a node that it does not reach.
-    again = kill(access.connections, targets, ProcessQuery(job.job_id))
-    unknown = {one.host for one in again.failures}
-
-    def end_of(node: SyncNode) -> str:
-        if node.host in unknown:
-            return "not known: the sync may go on there"
-        was_running = before.get(node.host) is JobState.RUNNING
-        return node.shown_state if was_running else "nothing runs there"
-
-    if as_json:
-        _print_data([node for node in nodes if node.host not in unknown], again.failures)
-    else:
-        for text, same in grouped((end_of(node), node) for node in nodes).items():
-            output.line(f"{fold_hosts([node.host for node in same])}: {text}")
-    show_left(again.left, access.cluster.name)
-    hostlines.show_failures(again.failures)
-    return status_of(again.failures, not ended or bool(again.left))
 
 
 def _follow(access: Access, job: JobRecord, hosts: set[str] | None, as_json: bool) -> int:
@@ -230,11 +190,9 @@ def _follow(access: Access, job: JobRecord, hosts: set[str] | None, as_json: boo
     return status_of_sync(nodes)
 
 
-def _print_data(nodes: Sequence[SyncNode], silent: Sequence[HostOutcome[Any]] = ()) -> None:
+def _print_data(nodes: Sequence[SyncNode]) -> None:
     failed = [node for node in nodes if node.is_failed]
-    output.data(
-        {"nodes": [one for one in nodes if one not in failed], "failures": [*failed, *silent]}
-    )
+    output.data({"nodes": [one for one in nodes if one not in failed], "failures": failed})
 
 
 def _show_reasons(nodes: Sequence[SyncNode]) -> None:

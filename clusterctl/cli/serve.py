@@ -128,11 +128,7 @@ def serve(
 
 
 def _start(
-    app: AppContext,
-    access: Access,
-    model: ServeRequest,
-    credentials: str,
-    as_json: bool,
+    app: AppContext, access: Access, model: ServeRequest, credentials: str, as_json: bool
 ) -> int:
     from clusterctl.cli.copy.options import CopyOptions, url_access
     from clusterctl.cli.copy.view import showing

@@ -33,14 +33,7 @@ def print_nodes(cluster: Cluster, reached: Reached | None = None) -> None:
     """Print a table of the nodes: state, type, GPUs, address, zone, and whether SSH reaches
     them."""
     rows = [
-        (
-            node.name,
-            node.shown_state,
-            node.instance_type,
-            node.gpus,
-            node.address or "-",
-            node.zone,
-        )
+        (node.name, node.shown_state, node.instance_type, node.gpus, node.address or "-", node.zone)
         for node in cluster.nodes
     ]
     if reached is None:

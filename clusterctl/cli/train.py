@@ -460,7 +460,7 @@ def _script_mode(given: _TrainOptions, job: JobFile | None) -> ScriptMode | None
         return None
     if given.min_gpus:
         raise UsageError(
-            "--min-gpus: a script-mode program gets its hosts once, before it starts",
+            "--min-gpus: a script-mode program needs as many hosts as it began with",
             "leave it out: --retries then waits until all nodes are there again",
         )
     return _streams(mode, given.credentials)

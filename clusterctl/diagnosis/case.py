@@ -15,6 +15,7 @@ from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.hostchecks import has_no_room
 from clusterctl.diagnosis.mapping import Placement, placed
 from clusterctl.diagnosis.progress import (
+    FEW_STEPS,
     LONGEST_ALONE_S,
     SILENT_STEPS,
     StepSigns,
@@ -29,13 +30,14 @@ from clusterctl.diagnosis.ranks import (
     Ends,
     Rank,
     format_ranks,
+    is_working,
     only,
     ranks_in_words,
     sees_nothing,
-    syscall_path,
     usual_size,
     works_alone,
 )
+from clusterctl.diagnosis.repeats import numbered_step
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count
@@ -51,6 +53,8 @@ ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 COMPUTES, POLLS = 0.1, 0.3
 # Bytes between ranks in a few seconds: more than processes without work send to say that they live.
 EXCHANGED_BYTES = 4 << 10
+# A thread that sends while the main one hangs runs more often than this between the looks.
+FEW_RUNS = 10
 # In the first seconds of a job, some ranks may not have been started yet.
 STARTED_AFTER_S = 5.0
 # The ranks of a job that is younger may not run yet.
@@ -119,6 +123,24 @@ class Scene(StepSigns):
         self.ranks = [one for one in ours if one not in self.gone]
         known = {(one.host.host, one.process.pid) for one in ours}
         self.left_over = [one for one in every if (one.host.host, one.process.pid) not in known]
+
+    @functools.cached_property
+    def doubt(self) -> str:
+        """Why nothing follows from the lines that show progress, as StepSigns tells it, or because
+        no rank in Python has run meanwhile, or one in C has not: then something else may count.
+        TensorFlow may print in a step, and in C who waits for a message runs."""
+        found = super().doubt
+        steps = {*map(numbered_step, self.job.log_added)} - {None}
+        if found or not self.advances or len(steps) < FEW_STEPS:
+            return found
+        still = [one for one in self.ranks if one.has_not_run]
+        still = [one for one in still if not any(map(is_working, one.children))]
+        apart = [one.number for one in still if not one.is_python and one.rests_apart]
+        is_each = len(still) == len(self.ranks) and {one.place for one in still} != {Activity.GRAPH}
+        if not (apart or is_each):
+            return ""
+        who = f"the main thread of {format_ranks(apart)} has not" if apart else "no main thread has"
+        return f"its log has new steps, and {who} run meanwhile"
 
     @functools.cached_property
     def launcher(self) -> tuple[HostEvidence, ProcessEvidence] | None:
@@ -369,20 +391,25 @@ class Scene(StepSigns):
         nothing.
 
         A thread beside the main one may send heartbeats, or read ahead, while the job hangs. So
-        `surely` asks for more: that no main thread rests apart and that more bytes changed in
-        memory than heartbeats change, or that the main thread itself was seen to read.
+        `surely` asks for more: that no main thread rests apart, and for more bytes than those of
+        heartbeats. In memory these have to be of a rank whose other threads hardly run. Over TCP
+        the main thread itself has to read or write as many, or to ask the kernel for them: in an
+        endless loop it does not.
         """
         least = TENSOR_BYTES if surely else LONGEST_CHATTER
-        if (rank.process.shared_bytes or 0) > least and not self._one_rests_apart:
+        alone = not surely or rank.grown("other_runs") <= FEW_RUNS
+        if (rank.process.shared_bytes or 0) > least and alone and not self._one_rests_apart:
             return True
         if rank.is_python:
             return rank.works_in_python
-        path = rank.reads_on
-        if path and (not surely or any(syscall_path(one.syscall) == path for one in rank.samples)):
+        if rank.reads_on:
             return True
-        if surely and self._one_rests_apart:
-            return False
-        return rank.exchanged_bytes(self._ends) > LONGEST_CHATTER
+        if not surely:
+            return rank.exchanged_bytes(self._ends) > LONGEST_CHATTER
+        itself = rank.grown("main_read_bytes") + rank.grown("main_written_bytes") >= TENSOR_BYTES
+        itself |= (rank.asking_share or 0.0) > COMPUTES
+        is_large = rank.tensor_bytes(self._ends) >= TENSOR_BYTES
+        return itself and is_large and not self._one_rests_apart
 
     @functools.cached_property
     def _one_rests_apart(self) -> bool:
@@ -393,12 +420,17 @@ class Scene(StepSigns):
         """Whether each rank exchanged data with another one.
 
         Horovod's threads send short messages while the ranks stand still. So only bytes of large
-        ones count, except in a job of torch, which has no such threads.
+        ones count, except in a job of torch, which has no such threads. Those of the program may
+        send some while a main thread does not run at all.
         """
         if not self.is_running or not self.size or len(self.ranks) < self.size:
             return False
+        still = [one for one in self.ranks if one.has_not_run]
+        if not all(one.waits for one in still):
+            return False
         if "-m torch.distributed.run" in self.job.line:
-            return all(one.exchanged_bytes(self._ends) >= EXCHANGED_BYTES for one in self.ranks)
+            least = TENSOR_BYTES if still else EXCHANGED_BYTES
+            return all(one.exchanged_bytes(self._ends) >= least for one in self.ranks)
         sends = [one for one in self.ranks if one.tensor_bytes(self._ends) >= TENSOR_BYTES]
         # Ranks of one host exchange theirs in shared memory.
         hosts = {one.host.host for one in sends}
@@ -416,7 +448,11 @@ class Scene(StepSigns):
         added = [line for line in self.job.log_added if line.strip()]
         if added and all(map(waits, added)):
             return ""
-        working = [one for one in self.ranks if self.exchanges or self.works(one, surely=True)]
+        working = [
+            one
+            for one in self.ranks
+            if self.works(one, surely=True) or (one.is_python and self.exchanges)
+        ]
         idle = [one for one in self.ranks if one not in working]
         # At a program's end, the others wait for the one that evaluates or saves.
         ends = any(map(works_alone, working))

@@ -87,9 +87,10 @@ class Sample:
     in. `syscall` is the system call of the main thread; if the first argument is a file descriptor,
     its path follows, as in `read /data/train-00017`. `cpu_s` and `run_wait_s` (ready to run, but
     without a processor) are totals of all threads since the process started, `main_cpu_s` is the
-    main thread's part, `main_system_s` what of that was spent in the kernel, `throttled_s` how long
-    its cgroup had used up its share of the processors
-    (None: unknown). `descriptors` is the number of open
+    main thread's part, `main_system_s` what of that was spent in the kernel, `main_runs` and
+    `other_runs` how often it and all others got a processor, `main_read_bytes` and
+    `main_written_bytes` its own part of these bytes, `throttled_s` how long its cgroup had used up
+    its share of the processors (None: unknown). `descriptors` is the number of open
     descriptors, `files` are the first of those on files. `stacks` are from `stack_source` (py-spy,
     faulthandler, gdb); if there are none, `stack_error` is the reason.
     """
@@ -101,6 +102,10 @@ class Sample:
     cpu_s: float = 0.0
     main_cpu_s: Optional[float] = None
     main_system_s: Optional[float] = None
+    main_runs: Optional[int] = None
+    other_runs: Optional[int] = None
+    main_read_bytes: Optional[int] = None
+    main_written_bytes: Optional[int] = None
     throttled_s: Optional[float] = None
     run_wait_s: float = 0.0
     virtual_bytes: int = 0

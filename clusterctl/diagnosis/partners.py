@@ -17,6 +17,10 @@ _VERBS = {
     "send": "writing",
     **dict.fromkeys(READS, "reading"),
 }
+_WHY = {
+    "wait_for_partner": " (a pipe: no process is at its other end)",
+    "__break_lease": " (another process has a lease on it)",
+}
 _TERMINAL = re.compile(r"/dev/(?:pts/|tty|console)")
 
 
@@ -66,8 +70,7 @@ def wait_in_words(call: str, channel: str) -> str:
     if asks_user(call):
         return "waiting for input on its terminal"
     verb = next((word for part, word in _VERBS.items() if part in name), f"in {name} of")
-    no_peer = " (a pipe: no process is at its other end)" * (channel == "wait_for_partner")
-    return f"blocked {verb} {path}{no_peer}"
+    return f"blocked {verb} {path}{_WHY.get(channel, '')}"
 
 
 def asks_user(call: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import statistics
+import textwrap
 from collections.abc import Sized
 from dataclasses import replace
 from typing import Any
@@ -22,8 +23,11 @@ STUCK_AFTER_STEPS = 4
 # job makes steps.
 ADVANCED_WITHIN_S = 2.0
 ADVANCED_WITHIN_STEPS = 1.5
+LONGEST_OF_MEAN_S = 60.0
 # So many lines about steps that the time of a job's start matters little in their mean.
 MOST_OF_A_LOG = 20
+# Python writes what is no terminal in blocks of this size, and C in smaller ones.
+BUFFER_BYTES = 8 << 10
 # So many times between lines about steps tell what is usual: nine of ten are not longer. Several
 # ranks may print each step at once, and a hang that has passed is one long time among many.
 FEW_TIMES, USUAL_PART = 5, 0.9
@@ -35,6 +39,8 @@ SILENT_STEPS = 10
 MOST = 1e12
 # A step is surely repeated if it was printed so many times as often as each of so many before.
 OFTEN, FEW_STEPS = 3, 3
+# So many lines may follow a step though fewer did before.
+MOST_AFTER = 4
 # Of so many lines at a log's end it is asked which of their kinds go on.
 MOST_LINES = 1000
 _STEP = re.compile(
@@ -48,8 +54,9 @@ _COMPLAINT = re.compile(
 )
 # The same for lines that say that a program waits. A line of a step may say how long it waited.
 _WAITS = re.compile(
-    r"(?i)\bwait|heartbeat|\bstill\b|alive|polling|\battempt|\bnot (?:ready|yet)|\bsleep|\bpending"
-    r"|\breconnect|\bback(?:ing)?[ -]?off\b|\bretr(?:y|ies)\b|\btrying again"
+    r"(?i)\bwait|heartbeat|\bmonitor\b|watchdog|\bstill\b|alive|polling|\battempt|\bsleep"
+    r"|\bnot (?:ready|yet)|\bpending|\breconnect"
+    r"|\bback(?:ing)?[ -]?off\b|\bretr(?:y|ies)\b|\btrying again"
 )
 # What announces the first epoch is no step.
 _BEGINS = re.compile(r"(?i)\bepoch\W*[01](?:\s*(?:/|of)\s*\d+)?[\s.:]*$")
@@ -159,12 +166,25 @@ class StepSigns:
         return stopped([*early, *late][-MOST_LINES:], found[-MOST_LINES:])
 
     @functools.cached_property
-    def is_unclear(self) -> bool:
-        """Whether only lines that may repeat a step, or be no steps of the job, show progress:
-        nothing follows from them."""
+    def comes_late(self) -> bool:
+        """Whether what the log got during the looks ends with far more other lines than ever came
+        between two steps. What keeps lines back, as a buffer does, brings steps of long ago."""
+        gaps = [b - a - 1 for a, b in zip(self.signs, [*self.signs][1:])]
+        after = len(self.job.log) - 1 - max(self.signs, default=0)
+        is_last = len(gaps) > 0 and after < len(self.job.log_added)
+        return is_last and after > 1.5 * max(gaps) + MOST_AFTER
+
+    @functools.cached_property
+    def doubt(self) -> str:
+        """Why nothing follows from the lines that show progress, in words; empty if it does."""
         if not self.advances or self._last_row:
-            return False
-        return self.repeats is Sign.UNCLEAR or bool(self.stopped)
+            return ""
+        if self.stopped:
+            line = textwrap.shorten(self.stopped, 60, placeholder=" …")
+            return f"lines such as `{line}` have stopped in its log, while others go on"
+        if self.comes_late:
+            return "what its log got may be of long ago: many other lines follow the last step"
+        return "its log may repeat one step" if self.repeats is Sign.UNCLEAR else ""
 
     @functools.cached_property
     def stall(self) -> Stall | None:
@@ -194,13 +214,28 @@ class StepSigns:
 
     @functools.cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of the last run in the trainer's metrics; none if this job has written none yet:
-        an earlier one may have left the file."""
+        """The rows of the last run in the trainer's metrics, the first of those that repeat a step;
+        none if this job has written none yet: an earlier one may have left the file."""
         if 0.0 < self.job.age_s < (self.job.metrics_silent_s or 0.0):
             return []
-        rows = [row for row in self.job.metrics if number_in(row, "time")]
+        rows = [row for row in self.job.metrics if number_in(row, "time") and "step" in row]
         run = rows[-1].get("run") if rows else None
-        return [row for row in rows if row.get("run") == run]
+        steps: dict[str, list[Any]] = {}
+        found = []
+        for row in rows:
+            of_kind = steps.setdefault(str(row.get("kind")), [])
+            if row.get("run") == run and of_kind[-1:] != [row["step"]]:
+                found.append(row)
+            of_kind.append(row["step"])
+        return found
+
+    @functools.cached_property
+    def since_row_s(self) -> float | None:
+        """Seconds since the last of these rows; None without one. A monitor may write more."""
+        if not self.rows or self.job.metrics_silent_s is None:
+            return None
+        later_s = number_in(self.job.metrics[-1], "time") - number_in(self.rows[-1], "time")
+        return self.job.metrics_silent_s + max(0.0, later_s)
 
     @functools.cached_property
     def gaps_s(self) -> list[float]:
@@ -255,7 +290,15 @@ class StepSigns:
             return 0.0
         # The evidence has the end of a long log.
         steps *= max(1.0, self.job.log_bytes / self.job.log_kept_bytes)
-        return max(0.0, self.job.age_s - (self.job.log_silent_s or 0.0)) / steps
+        mean_s = max(0.0, self.job.age_s - (self.job.log_silent_s or 0.0)) / steps
+        return mean_s * self._steps_at_once
+
+    @property
+    def _steps_at_once(self) -> float:
+        """How many lines about steps a buffer holds, if the log comes in such blocks; else 1."""
+        steps = sum(map(is_step, self.job.log))
+        held = BUFFER_BYTES * steps / max(1, self.job.log_kept_bytes)
+        return max(1.0, held) if self.job.log_is_cut else 1.0
 
     @functools.cached_property
     def quiet_s(self) -> float | None:
@@ -263,7 +306,7 @@ class StepSigns:
 
         A trainer that writes rows of metrics shows its steps there, whatever else its log says.
         """
-        silences = [self.job.metrics_silent_s] if self.rows else []
+        silences = [self.since_row_s]
         last = next((line for line in reversed(self.job.log) if line.strip()), "")
         counts = is_step(last) if self.rows else not _complains(last)
         repeats = self.repeats is Sign.REPEATED
@@ -290,7 +333,7 @@ class StepSigns:
         """Seconds since the last step that was shown, or since the job's start without one."""
         if not self.has_made_steps:
             return self.job.age_s
-        last = self.job.metrics_silent_s if self.rows else None
+        last = self.since_row_s
         if last is None and self.step_times:
             last = self.step_times[-1][0]
         return self.job.log_silent_s or 0.0 if last is None else last
@@ -315,7 +358,8 @@ class StepSigns:
 
     def _is_silent_for(self, steps: int) -> bool:
         shown = len(self.rows) or sum(map(is_step, self.job.log))
-        usual_s = self.rhythm_s or max(0.0, self.job.age_s - self.since_step_s) / shown
+        mean_s = max(0.0, self.job.age_s - self.since_step_s) / shown * self._steps_at_once
+        usual_s = self.rhythm_s or mean_s
         return self.since_step_s >= max(STUCK_AFTER_S, steps * usual_s)
 
     @property
@@ -347,17 +391,19 @@ class StepSigns:
 
     @property
     def _within_s(self) -> float:
-        # However slow its steps are, ten minutes without one are too long.
-        return max(ADVANCED_WITHIN_S, min(ADVANCED_WITHIN_STEPS * self.rhythm_s, 600.0))
+        # However slow its steps are, ten minutes without one are too long. A mean since the job's
+        # start may be far longer than a step, and steps in a block older than that was written.
+        is_mean = len(self.gaps_s) < 2 and not self._measured_s
+        most_s = LONGEST_OF_MEAN_S * (not self.job.log_is_cut) if is_mean else LONGEST_ALONE_S
+        return max(ADVANCED_WITHIN_S, min(ADVANCED_WITHIN_STEPS * self.rhythm_s, most_s))
 
     @property
     def _last_row(self) -> str:
         """The last row of metrics in words; empty if none came lately."""
-        silent_s = self.job.metrics_silent_s
-        if not self.rows or silent_s is None or silent_s > self._within_s:
+        silent_s = self.since_row_s
+        if silent_s is None or silent_s > self._within_s:
             return ""
-        last = self.rows[-1]
-        step = f"step {last['step']}" if "step" in last else "a row of metrics"
+        step = f"step {self.rows[-1]['step']}"
         return f"{step} was recorded {format_duration(silent_s)} ago{self._often('rows')}"
 
     def _often(self, what: str) -> str:
@@ -369,7 +415,7 @@ class StepSigns:
         if not self.is_running:
             return None
         if self.advances:
-            return None if self.is_unclear else False
+            return None if self.doubt else False
         is_silent = self.silent_for_steps >= SILENT_STEPS and self.is_quiet
         return True if self.stall or (self.has_made_steps and is_silent) else None
 
@@ -385,6 +431,6 @@ class StepSigns:
         """How long the job has made no step, such as ` for 214 s`; empty if unknown."""
         if self.stall:
             return f" for {format_duration(self.stalled_s)}"
-        if self.job.metrics_silent_s is not None and self.rows:
-            return f" for {format_duration(self.job.metrics_silent_s)}"
+        if self.since_row_s is not None:
+            return f" for {format_duration(self.since_row_s)}"
         return f" for {format_duration(self.quiet_s)}" if self.quiet_s and self.is_quiet else ""

@@ -37,6 +37,10 @@ READ_BYTES = 64 << 10
 # A main thread at work uses so much of the time a processor. One that tries again and again uses
 # less.
 WORKS_SHARE = 0.1
+# Who sleeps uses less of a processor.
+RESTS = 0.05
+# One that naps at more of the glances than this only asks whether it may go on.
+NAPS_SHARE = 0.1
 # On a busy host it is ready to run at more than this share of the glances.
 READY_SHARE = 0.8
 # System calls, if any is known, of a program that waits for messages by asking again and again.
@@ -143,12 +147,14 @@ class Rank:
     def works_in_python(self) -> bool:
         """Whether a rank of Python was seen to make progress: see `Scene.works`.
 
-        It was in other calls, and left a step, got on in a file, or used the processor: a loop that
-        only tries again is in other calls, too.
+        It left a step, got on in a file that it reads or saves, or was in other calls and used the
+        processor without naps: a loop that only tries again is in other calls, too, and may log it.
         """
         read = [place for place, one in zip(self.places, self.samples) if main_thread(one)]
         left = any(a in (*WAITING, *STARTING) and a != b for a, b in zip(read, read[1:]))
-        return len(read) > 1 and self.moved and (left or self.gets_on or self.uses_processor)
+        gets_on = self.gets_on and (self.own_read_bytes > READ_BYTES or is_saving(self))
+        uses = self.uses_processor and not self.naps and self.is_in_other_calls
+        return len(read) > 1 and (left or gets_on or uses)
 
     @property
     def works_in_thread(self) -> bool:
@@ -160,6 +166,25 @@ class Rank:
         """The processor time of its main thread between the looks, or of all threads if it works in
         another one."""
         return self.grown("cpu_s" if self.works_in_thread else "main_cpu_s")
+
+    @property
+    def own_read_bytes(self) -> float:
+        """What its main thread has read between the looks, or all threads if it works in another
+        one. Others may read ahead while it hangs."""
+        return self.grown("read_bytes" if self.works_in_thread else "main_read_bytes")
+
+    @property
+    def has_not_run(self) -> bool:
+        """Whether its main thread got no processor between the looks, and works in no other."""
+        runs = {one.main_runs for one in self.samples}
+        is_known = len(self.samples) > 1 and None not in runs and not self.works_in_thread
+        return is_known and len(runs) == 1
+
+    @property
+    def naps(self) -> bool:
+        """Whether its main thread naps, as one that asks from time to time whether it may go on."""
+        glances = self.process.glances
+        return glances.count("z") > NAPS_SHARE * len(glances)
 
     @property
     def uses_processor(self) -> bool:
@@ -210,17 +235,26 @@ class Rank:
 
     @functools.cached_property
     def moved(self) -> bool:
-        """Whether its stack changed between samples, or its position in a file."""
-        # A look at which the stack could not be read shows no other call.
-        read = [one for one in self.samples if main_thread(one)] or self.samples
-        if len({sample_path(sample) for sample in read}) > 1:
+        """Whether its stack changed between samples, or its position in a file that no other thread
+        alone reads or writes. A library may save in threads of its own."""
+        if self.is_in_other_calls:
             return True
+        own = self.grown("main_read_bytes") + self.grown("main_written_bytes")
+        if self.last.main_read_bytes is not None and not (own or is_saving(self)):
+            return False
         positions: dict[str, int] = {}
         for sample in self.samples:
             for file in sample.files:
                 if positions.setdefault(file.path, file.position) != file.position:
                     return True
         return False
+
+    @functools.cached_property
+    def is_in_other_calls(self) -> bool:
+        """Whether its stack changed between samples. A look at which it could not be read shows no
+        other call."""
+        read = [one for one in self.samples if main_thread(one)] or self.samples
+        return len({sample_path(sample) for sample in read}) > 1
 
     @property
     def gets_on(self) -> bool:
@@ -233,8 +267,8 @@ class Rank:
     @property
     def rests_apart(self) -> bool:
         """Whether its main thread slept at all looks in a call that no message ends, or in one that
-        is not known: what the rank sends then is another thread's."""
-        return bool(self.samples) and not any(
+        is not known, or naps: what the rank sends then is another thread's."""
+        return self.naps or not any(
             one.state == "R"
             or " tcp " in one.syscall
             or one.syscall.partition(" ")[0] in POLLING_CALLS - {""}
@@ -243,13 +277,13 @@ class Rank:
 
     @property
     def reads_on(self) -> str:
-        """The file in which it got further from each look to the next, and read not twice as much:
-        who reads a file again has read more than the whole of it."""
+        """The file in which it got further from each look to the next, and read not twice as much,
+        by its main thread: who reads a file again has read more than the whole of it."""
         looks = [{one.path: one.position for one in look.files} for look in self.samples]
         for path in set.intersection(*map(set, looks)) if len(looks) > 1 else ():
             at = [one[path] for one in looks]
             further = all(b - a > READ_BYTES for a, b in zip(at, at[1:]))
-            if further and 0.5 <= self.grown("read_bytes") / (at[-1] - at[0]) <= 2.0:
+            if further and 0.5 <= self.own_read_bytes / (at[-1] - at[0]) <= 2.0:
                 return path
         return ""
 
@@ -296,7 +330,8 @@ def _in_large_messages(first: Socket, last: Socket) -> int:
         return 0
     sent = last.acked_bytes - first.acked_bytes
     sent -= LONGEST_CHATTER * (last.sent_segments - first.sent_segments)
-    came = last.received_bytes - first.received_bytes
+    came = last.received_bytes - last.receive_queue_bytes
+    came -= first.received_bytes - first.receive_queue_bytes
     came -= LONGEST_CHATTER * (last.received_segments - first.received_segments)
     return max(sent, came)
 
@@ -312,6 +347,16 @@ def _place(sample: Sample, is_python: bool) -> Activity:
         return place
     sleeps = sample.state == "S" and sample.syscall.startswith(("futex", "epoll", "poll", "ppoll"))
     return Activity.GRAPH if place is Activity.UNKNOWN and sleeps else place
+
+
+def is_working(process: ProcessEvidence) -> bool:
+    """Return whether a process was seen to use a processor, to be ready to, or to move bytes."""
+    if not process.samples:
+        return False
+    first, last = process.samples[0], process.last
+    moved = last.read_bytes + last.written_bytes - first.read_bytes - first.written_bytes
+    uses = last.cpu_s - first.cpu_s >= RESTS * (last.at_s - first.at_s) > 0
+    return uses or moved > 0 or {one.state for one in process.samples} == {"R"}
 
 
 def called(host: HostEvidence) -> str:

@@ -86,6 +86,12 @@ def _form(text: str) -> str:
     return "".join(_WHOSE.findall(text)) + _NUMBER.sub("#", text)
 
 
+def numbered_step(line: str) -> int | None:
+    """Return the number of a step in a line; None without one."""
+    found = NUMBERED.search(_CLOCK.sub("", line))
+    return int(found[1]) if found else None
+
+
 def count_up(lines: Iterable[str]) -> bool:
     """Return whether lines about steps show a step though none before them is known: by a number,
     or a loss, that is not the same in all lines of one form. One line may be a monitor's."""

@@ -9,7 +9,6 @@ would tell them apart.
 from __future__ import annotations
 
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from clusterctl.diagnosis.case import ERROR, INFO, Cause, Scene, gdb_command
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence
 from clusterctl.diagnosis.frames import STARTING
 from clusterctl.diagnosis.progress import SILENT_STEPS
-from clusterctl.diagnosis.ranks import Rank, called, format_ranks, sees_nothing
+from clusterctl.diagnosis.ranks import Rank, called, format_ranks, is_saving, sees_nothing
 from clusterctl.diagnosis.rules.activity import (
     apart,
     at_rest,
@@ -172,7 +171,7 @@ def _diagnose(evidence: Evidence) -> Diagnosis:
         blockers = [one for one in found if one.severity is not INFO]
     lead = min(blockers, key=lambda one: -STATUSES[one.severity], default=None)
     holes = scene.evidence.holes
-    if lead and (holes or scene.is_unclear) and lead.severity is not ERROR:
+    if lead and (holes or scene.doubt) and lead.severity is not ERROR:
         lead = None  # a warning beside what was not seen does not say what the job does
     rest = [one for one in found if one is not lead]
     rest.sort(key=lambda one: -STATUSES[one.severity])
@@ -215,10 +214,18 @@ def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
         if into:
             at = kept.index(into[0])
             shown = tuple(dict.fromkeys((*into[0].evidence, *one.evidence)))
-            worse = max(one.severity, into[0].severity, key=STATUSES.__getitem__)
-            kept[at] = replace(into[0], severity=worse, evidence=shown)
+            severity = max(one.severity, into[0].severity, key=STATUSES.__getitem__)
+            if _is_of_saving(scene, into[0]):
+                severity = into[0].severity  # Horovod reports a stall of each longer evaluation
+            kept[at] = replace(into[0], severity=severity, evidence=shown)
             kept.remove(one)
     return kept
+
+
+def _is_of_saving(scene: Scene, found: Cause) -> bool:
+    """Return whether a finding is about ranks at work in a function that saves or evaluates."""
+    ranks = [scene.by_number[rank] for rank in found.ranks if rank in scene.by_number]
+    return found.check == "rank.busy" and bool(ranks) and all(map(is_saving, ranks))
 
 
 def _whole(scene: Scene, lead: Cause, rest: list[Cause]) -> Cause:
@@ -277,7 +284,7 @@ def _without_cause(scene: Scene, rest: list[Cause]) -> tuple[str, str]:
             return "ended", f"{name} was cancelled{age}{addition}"
         return UNKNOWN, f"{name} {job.state}{age}, and nothing observed explains it{addition}"
     whole = _seen(scene)
-    if scene.advances and not scene.is_unclear:
+    if scene.advances and not scene.doubt:
         return HEALTHY, f"{name} is healthy: {scene.advances}; {whole}{addition}"
     if scene.moves:
         check = "starting" if _is_starting(scene) else HEALTHY
@@ -314,11 +321,8 @@ def _seen(scene: Scene) -> str:
 def _open(scene: Scene) -> str:
     """Return what was seen of a job of which neither a step nor a cause was seen."""
     silence = "no step was observed"
-    if scene.is_unclear:
-        silence = "its log may repeat one step"
-        if scene.stopped:
-            line = textwrap.shorten(scene.stopped, 60, placeholder=" …")
-            silence = f"lines such as `{line}` have stopped in its log, while others go on"
+    if scene.doubt:
+        silence = scene.doubt
     elif scene.silent_for_steps >= SILENT_STEPS:
         silence = (
             f"it has shown no step{scene.since}, and one came every "

@@ -75,6 +75,11 @@ class Node:
         """The address to reach the node from the user's machine: the public one if there is one."""
         return self.public_ip or self.private_ip
 
+    def needs_jump(self, head: Node) -> bool:
+        """Return whether the node is reached through the head node: that has a public address, and
+        the node has none."""
+        return self.index != head.index and not self.public_ip and bool(head.public_ip)
+
 
 @dataclass(frozen=True)
 class Cluster:

@@ -134,7 +134,10 @@ def _statuses(client: EC2Client, instance_ids: Sequence[str]) -> list[Any]:
 
 NOT_KNOWN = "the reason is not known"
 # Of a missing node of which EC2 shows no instance.
-NOT_SHOWN = "no instance has its tags: not launched, ended over an hour ago, or it lost them"
+NOT_SHOWN = (
+    "no instance of this cluster has its tags: "
+    "not launched, ended over an hour ago, or it lost them"
+)
 SPOT = "a spot interruption"
 BLOCK = "the end of its Capacity Block"
 # The code of an instance that switched itself off.
@@ -161,11 +164,12 @@ BY_CODE = {
     "Client.InvalidSnapshot.NotFound": "an image whose snapshot does not exist",
     "Client.VolumeLimitExceeded": "the account's limit on volumes",
 }
+OF_ITS_OWN = "EC2 itself, without a reason"
 # The beginning of a StateTransitionReason without a code in the StateReason: "User initiated (2026-
 # 11-21 16:18:17 GMT)". The second was found on spot instances and means any decision of EC2's own.
 BY_TRANSITION = {
     "User initiated": BY_CODE[BY_USER],
-    "Service initiated": "EC2 itself, without a reason",
+    "Service initiated": OF_ITS_OWN,
 }
 GONE = (NodeState.SHUTTING_DOWN.value, NodeState.TERMINATED.value)
 
@@ -210,6 +214,8 @@ def why_gone(instance: Instance | None, notice: Mapping[str, object] | None = No
         return WhyGone(BY_CODE[code], at, code)
     start = instance.transition_reason.partition(" (")[0]
     by = "" if code else BY_TRANSITION.get(start, "")
+    if by == OF_ITS_OWN and instance.market is Market.CAPACITY_BLOCK:
+        by = "EC2 itself, perhaps because its Capacity Block ended"
     return WhyGone(by, at, instance.state_reason or ("" if by else start))
 
 

@@ -87,8 +87,9 @@ _FRAME = "-" * 74
 _OTHERS = re.compile(rf".*{re.escape(TRACEBACK)}|\s*{_FRAME}\s*$|[EWIF]\d{{4}} \d\d:")
 # A further line of an exception's message, as of cloud-init's: `Exit code: 1`.
 _FIELD = re.compile(r"[A-Z][a-z]+( [a-z]+)?: ")
-# Lines of such a message.
+# Lines of such a message, and a line of it with a value: `  Node:        demo-0`.
 _FRAME_LINES = 60
+_VALUE = re.compile(r"\s{2,}(?P<name>[#A-Z][\w #/-]{1,28}?):\s+(?P<value>\S.{0,80})$")
 # Lines at the end of a log in which a doubtful line is taken for the failure.
 _LAST = 20
 # Lines that are matched with the forms of failures, apart from the last ones: of those that may be
@@ -489,6 +490,8 @@ class _Reader:
         hosts = frozenset([values["host"]]) if "host" in values else frozenset()
         key = (self._part, one.id)
         before = self._findings.get(key)
+        if before is None and (fields := _fields(lines, number)):
+            values["fields"] = fields
         if one.generic and "error" in values and before is None:
             values["advised"] = _message(said[0][1], lines, number)[1]
         is_over = before is not None and not self._tried.get(key)
@@ -653,6 +656,17 @@ def _reason_in(below: Sequence[str]) -> str:
         elif text.strip() and not text[0].isspace():
             break
     return next((one for one in reversed(given) if by_words(one)), "")
+
+
+def _fields(lines: Sequence[bytes], number: int) -> str:
+    """Return the values in the rest of a help message of Open MPI, one in a line, or ""."""
+    found: list[str] = []
+    for _, text in following(lines, number, _FRAME_LINES)[1:] if number else ():
+        if text.strip() == _FRAME:
+            return "\n".join(found)
+        if value := _VALUE.match(text):
+            found.append(f"{value['name'].strip()}: {value['value'].strip()}")
+    return ""
 
 
 def _is_announced(text: str) -> bool:

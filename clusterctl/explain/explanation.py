@@ -14,9 +14,11 @@ from clusterctl.explain.failing import LineKind
 from clusterctl.explain.lines import NEAR
 from clusterctl.explain.message import (
     GUESSES,
+    is_bare,
     is_harmless,
     is_wrapper,
     lost_peer,
+    message_of,
     object_of,
     reports_other,
 )
@@ -59,8 +61,31 @@ class LogFinding:
         reason = self._reason
         facts = dict.fromkeys(one.cause for one in self.shown.values())
         own = self._filled(self.signature.cause)
-        own = f"{own.rstrip('.: ')}. That is: {reason.cause}" if reason else own
+        if left := self._left(own):
+            own = f"{own.rstrip('. ')} ({left})"
+        named = "By its words" if self.is_by_words else "That is"
+        own = f"{own.rstrip('.: ')}. {named}: {reason.cause}" if reason else own
         return f"{own}. In this log: {'; '.join(facts)}" if facts else own
+
+    def _left(self, cause: str) -> str:
+        """The values of the line that no text of the signature tells: `path: /data; port: 22`.
+
+        So are those of the rest of a help message of Open MPI.
+        """
+        one = self.signature
+        texts = "".join((one.cause, *(part for both in one.remedies for part in both)))
+        if one.hook or one.role not in (Role.ROOT, Role.SYMPTOM):  # a hook reads them
+            return ""
+        groups = {name.rstrip("23456789") for name in compiled(one.pattern).groupindex}
+        told = (
+            f"{name}: {value.strip(' .:,')}"
+            for name, value in self.values.items()
+            if name in groups - _VAGUE - one.meanings.keys() and f"{{{name}" not in texts
+            if value.strip() and value not in cause and len(value) <= _MOST_VALUE
+        )
+        fields = self.values.get("fields", "").splitlines()
+        new = (one for one in fields if one.partition(": ")[2] not in cause)
+        return "; ".join((*told, *new))
 
     @property
     def remedies(self) -> tuple[tuple[str, str], ...]:
@@ -102,6 +127,13 @@ class LogFinding:
         return known_of(reason, (Role.ROOT,)) or by_words(reason)
 
     @property
+    def is_by_words(self) -> bool:
+        """Whether its cause is no more than the words of a message, or what kind they name."""
+        reason = self._reason
+        is_repeated = "problem" in self.values  # hooks.framed_text
+        return is_repeated or (reason is not None and reason.signature.id.startswith("words."))
+
+    @property
     def gives_no_reason(self) -> bool:
         """Whether it quotes a message whose words say only that something failed."""
         return self.signature.generic and "error" in self.values and self._reason is None
@@ -120,11 +152,35 @@ class LogFinding:
         words = _Words({**self.signature.defaults, **self.values})
         if "rank" in self.values:
             words["rank"] = f"rank {self.values['rank']}"
+        if "object" not in words and "{object" in template:
+            words.update(object_of(message_of(self.text)))
         if "object" not in words:
             template = template.replace(" ({object})", "").replace(": {object}", "")
         return template.format_map(words)
 
 
+# Groups of patterns whose names say nothing by themselves, or that stand before the message.
+_VAGUE = frozenset(
+    (
+        *("host", "rank", "pid", "error", "first", "code", "number", "line", "n", "what", "why"),
+        *(
+            "text",
+            "rest",
+            "at",
+            "kind",
+            "part",
+            "by",
+            "to",
+            "from",
+            "who",
+            "where",
+            "second",
+            "mod",
+        ),
+    )
+)
+# Characters of such a value.
+_MOST_VALUE = 80
 # The daemon that wrote a line of the system's log: `dockerd[6317]: `.
 _PROGRAM = re.compile(r"(?:^|\s)([A-Za-z][\w.-]*?)(?:-current|\.service)?(?:\[\d+\])?: ")
 
@@ -235,11 +291,14 @@ def _innermost(message: str) -> str:
     belongs to it.
     """
     parts = message.split(": ")
-    for at in range(len(parts) - 1, 1, -1):
-        if " " in parts[at].strip():
-            is_short = bool(_OF_NAME.match(parts[at])) or len(parts[at].split()) < 4
-            return ": ".join(parts[at - is_short :])
-    return message
+    last = next((at for at in range(len(parts) - 1, 1, -1) if " " in parts[at].strip()), 0)
+    if not last:
+        return message
+    first = last
+    if _OF_NAME.match(parts[last]) or len(parts[last].split()) < 4:
+        # A part of one word is a call: `connect`.
+        first = max(at for at in range(last) if at == 0 or " " in parts[at].strip())
+    return ": ".join(parts[first:])
 
 
 # The name of an error, as in `CUBLAS_STATUS_NOT_SUPPORTED` and `ResourceLimitExceededException`.
@@ -315,22 +374,22 @@ class Explanation:
         nothing is known to be wrong. It is also None if there is no root that is an error, and the
         log has an exception that is not in the catalogue, or another unknown failing line before
         that finding: then the unknown line is the most likely cause. So it is before a root whose
-        words give no reason, if its own do.
+        words give no reason, if its own do, and beside an exception that says no more than a key.
         """
         first = self._first
         if first is None:
             return None
         if is_cause(first):
             before = (one for one in self.failing if one.fatal and _is_before(one, first))
-            is_told = first.gives_no_reason and any(
-                one.by_words and not is_wrapper(one.message) for one in before
-            )
+            chained = (one for one in self.failing if _is_next(one, first))
+            others = before if first.gives_no_reason else chained if is_bare(first.text) else ()
+            is_told = any(one.by_words and not is_wrapper(one.message) for one in others)
             return None if is_told else first
         hides = [LineKind.EXCEPTION, LineKind.FAILING]
         if first.signature.role is not Role.SYMPTOM:
             hides.append(LineKind.DOUBTFUL)
         hidden = any(
-            one.kind is LineKind.EXCEPTION
+            (one.kind is LineKind.EXCEPTION and not reports_other(one.message))
             or (one.kind in hides and one.fatal and _is_before(one, first))
             for one in self.failing
         )
@@ -431,9 +490,12 @@ class Explanation:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the lead is a cause by itself, and no other error may be the cause of it."""
+        """Whether the lead is a cause by itself, and no other error may be the cause of it.
+
+        What only the words of a message tell is never certain.
+        """
         lead = self.lead
-        is_root = lead is not None and lead.signature.role is Role.ROOT
+        is_root = lead is not None and lead.signature.role is Role.ROOT and not lead.is_by_words
         return is_root and not self.possible_causes and not self.other_errors
 
     @property
@@ -488,6 +550,13 @@ def _is_before(one: UnknownError, finding: LogFinding | UnknownError) -> bool:
     if log_of(one) == log_of(finding):
         return one.line < finding.line and finding.text.strip() not in one.message
     return "" < one.time < finding.time
+
+
+def _is_next(one: UnknownError, first: LogFinding) -> bool:
+    """Whether an exception stands shortly after a finding, and its rank is the same."""
+    is_near = log_of(one) == log_of(first) and 0 < one.line - first.line <= NEAR
+    is_same = one.rank == first.values.get("rank", "")
+    return one.kind is LineKind.EXCEPTION and is_near and is_same
 
 
 def log_of(one: LogFinding | UnknownError) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 # Lines after a line that may belong to it, as in tracebacks and stall reports.
 FOLLOWING = 400
@@ -12,9 +13,10 @@ LONGEST_LINE = 4000
 TRACEBACK = "Traceback (most recent call last)"
 # Python prints one of these between two tracebacks of a chain of exceptions.
 CHAINED = ("During handling of the above exception", "was the direct cause of the following")
-# Lines before the lead in which a doubtful line makes it uncertain, and on each side of a line in
-# which is read what else tells its cause.
+# Lines before the lead in which a doubtful line makes it uncertain.
 NEAR = 40
+# Lines of the same rank on each side of a line in which is read what else tells its cause.
+BESIDE = 20
 # `tail` and `head` print this before each of several files.
 FILE = re.compile(r"^==> (?P<name>.+) <==$")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
@@ -45,7 +47,7 @@ _PLACES = tuple(
         # [demo-1][[20817,1],5][btl_tcp_frag.c:242:mca_btl_tcp_frag_recv]
         r"\[(?P<host>[\w.-]+)\]\[\[\d+,\d+\],(?P<rank>\d+)\]\[",
         # demo-1:3063:3066 [0] misc/socket.cc:49 NCCL WARN
-        r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[-?\d+\].*NCCL",
+        r"(?<![\w.-])(?P<host>\w[\w.-]*):(?P<pid>\d+):\d+ \[-?\d+\].*NCCL",
         # [demo-1:03063] *** An error occurred in MPI_Init
         r"^\[(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+)\]",
         # Jun  1 12:00:00 demo-1 kernel: | 2026-11-22T10:07:44+00:00 demo-1 kernel:
@@ -53,6 +55,8 @@ _PLACES = tuple(
         r"^(?:\w{3} +\d+ [\d:]{8}|\d{4}-\d\d-\d\dT\S+) (?![A-Z]+ )(?P<host>[\w.-]+)"
         r" (?![A-Z]+:)[\w.-]+(?:\[\d+\])?:",
         r"^\d{4}-\d\d-\d\d \S+ (?![A-Z]+ )(?P<host>[\w.-]+) (?:[\w.-]+\[\d+\]|kernel):",
+        # 172.16.220.18: bash: line 0, as pdsh and a shell have it
+        r"^(?P<host>(?:\d+\.){3}\d+|(?!bash|sh|zsh)[a-zA-Z][\w.-]*): -?(?:ba|z|k|c|tc)?sh: ",
         # (Worker pid=1890, ip=10.41.0.8), as Ray has it
         r"^\((?:\S+ )?pid=(?P<pid>\d+), ip=(?P<host>[\d.]+)\)",
     )
@@ -156,8 +160,19 @@ def is_beside(lines: Sequence[bytes], number: int) -> bool:
 
 
 def is_near(pattern: str, lines: Sequence[bytes], number: int) -> bool:
-    """Return whether a pattern is found in a line, or in one of the NEAR lines on each side."""
-    around = b"\n".join(lines[max(0, number - NEAR) : number + NEAR + 1])
+    """Return whether a pattern is found in a line, or in one of the BESIDE lines on each side.
+
+    Lines with the tag of another rank do not count.
+    """
+    own = tag_of(lines[number][:LONGEST_LINE].decode(errors="replace"))
+
+    def side(some: Sequence[bytes]) -> list[bytes]:
+        tags = ((one, tag_of(one[:200].decode(errors="replace"))) for one in some)
+        mine = (one for one, tag in tags if not own or tag in ("", own))
+        return list(islice(mine, BESIDE))
+
+    before = side(lines[max(0, number - FOLLOWING) : number][::-1])[::-1]
+    around = b"\n".join([*before, lines[number], *side(lines[number + 1 : number + FOLLOWING])])
     return re.search(pattern, around.decode(errors="replace"), re.ASCII) is not None
 
 

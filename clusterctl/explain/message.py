@@ -24,7 +24,9 @@ def message_of(text: str) -> str:
 
 # What a message names: in quotes, an address, a path, a host with its port.
 _OBJECT = re.compile(
-    r"""(?<!\w)["'`‘“](?P<object>[^"'`’”\s\\][^"'`’”\n\\]{1,119})["'`’”](?! ?:)"""
+    r"""`(?P<object5>[\w.]+=["'][^`'"\n]+["'])`"""
+    r"""|(?<!\w)["'`‘“](?P<object>[^"'`’”\s\\][^"'`’”\n\\]{1,119})["'`’”](?! ?:)"""
+    r"|(?<![\w./-])(?P<object6>lib[\w.+-]+\.so(?:\.\d+)*)"
     r"|(?P<object2>[a-z]\w+://[^\s,;)]+)|(?P<object3>(?<![\w.)<])~?/[\w@.+=/-]{2,}\w)"
     r"|(?:(?<![\w:.])|(?<=host:))(?P<object4>(?:[a-zA-Z][\w-]*(?:\.[\w-]+)*(?<!\.cc|\.py|\.go|\.cu)(?<!\.cpp)"
     r"(?<!\.[chf])|\d+\.\d+\.\d+\.\d+|\[[\da-f:]+\]):\d{2,5}\b(?![:.\d]))"
@@ -38,26 +40,35 @@ _IDENTIFIER = re.compile(
 )
 # What a message is about if it names nothing so: the value after the kind that is invalid, and what
 # is not there, before or after the words for that.
+_VALUE = re.compile(
+    r"\b(?i:invalid|unknown|illegal|bad|wrong|unexpected|unsupported|missing) "
+    r"(?!error|exception|fault|failure)[\w -]{2,40}: ?"
+    r"(?P<value>[^\s:\"'][^,;:\"'\n]{0,60}?)\.?(?=[,;:\"'\n]|$)"
+)
 _SUBJECT = re.compile(
-    r"\b(?i:invalid|unknown|illegal|bad|wrong|unexpected|unsupported) [\w -]{2,40}: ?"
-    r"(?P<subject>[^\s:][^,;:\n]{0,60})"
-    r"|\b[Nn]o (?P<subject2>(?!such|more|longer)[\w.-]+(?: [\w.-]+){0,3}?) (?:found|available)\b"
+    r"\b[Nn]o (?P<subject2>(?!such|more|longer)[\w.-]+(?: [\w.-]+){0,3}?) (?:found|available)\b"
     r"|(?:^|[:;,(] ?|\b[Tt]he )(?P<subject3>"
     r"(?!(?i:it|this|that|which|file|command|can|could|did|do|does)\b)"
     r"[A-Za-z][\w.+-]*(?: [\w.+-]+){0,4}?) (?:is |was |are |were |has |have |does )?"
     r"(?:not (?:found|set|supported|available)|missing|unavailable|unsupported|not exist)\b"
+    r"|\b(?:connect|talk|listen|log ?in|communicate)(?:ing|ion)? (?:to|with|on|at) "
+    r"(?!the\b|a\b|this\b)(?P<subject4>[\w.:-]*\w)"
 )
+_KINDS = (_IDENTIFIER, _SUBJECT)
+# Words of what is a message, and no name any more.
+_SENTENCE = 5
 # A place in a source file, and an address to read: neither is what a message is about.
 _SOURCE = re.compile(
-    r"\.(?:cc|cpp|cuh?|c|h|hpp|py|go|rs|f90|java)(?:['\"`]?,? ?(?:line |:|\()\d|:\d)"
+    r"\.(?:cc|cpp|cuh?|c|h|hpp|py|go|rs|f90|java)(?:['\"`]?,? ?(?:line[ =]|:|\()\d|:\d)"
 )
-_TO_READ = re.compile(r"(?i:\b(?:see|at|visit|docs?|documentation|to|information)\W{0,3}$)")
+_TO_READ = re.compile(r"(?i:\b(?:see|check|at|visit|docs?|documentation|to|information)\W{0,3}$)")
 
 
 def object_of(message: str, at: int = 0) -> dict[str, str]:
     """Return `object`, of what a message names the one nearest to index `at`, if it names any."""
-    found = [one for one in _OBJECT.finditer(message) if not _is_aside(message, one)]
-    found = found or list(_IDENTIFIER.finditer(message)) or list(_SUBJECT.finditer(message))
+    named = (*_VALUE.finditer(message), *_OBJECT.finditer(message))
+    found = [one for one in named if not _is_aside(message, one)]
+    found = found or next(filter(None, (list(one.finditer(message)) for one in _KINDS)), [])
     nearest = min(found, key=lambda one: _distance(one, at), default=None)
     return {"object": nearest[nearest.lastindex or 0]} if nearest else {}
 
@@ -67,12 +78,14 @@ def _distance(one: re.Match[str], at: int) -> int:
 
 
 def _is_aside(message: str, one: re.Match[str]) -> bool:
-    """Return whether a name is a place in a source file, or an address to read."""
+    """Return whether a name is a place in a source file, a text to read, or a message quoted."""
     name = one[one.lastindex or 0]
     is_place = _SOURCE.search(message, one.start(), one.end() + 8)
     above = message[max(0, one.start() - 40) : one.start()]
-    is_page = name.startswith("http") and _TO_READ.search(above)
-    return bool(is_place or is_page)
+    to_read = _TO_READ.search(above)
+    is_page = to_read and (name.startswith("http") or "heck" in to_read[0])
+    is_message = ": " in name or len(name.split()) >= _SENTENCE
+    return bool(is_place or is_page or is_message)
 
 
 # Sentences in which a program says what to do about its failure.
@@ -159,7 +172,8 @@ _WRAPPER = re.compile(
     r"|\"(?:level|severity|levelname)\": ?\"\w+\",?$|could not be loaded|^FAILED(?: \(|: )"
     r"|Exception while |Error executing process|terminated with an error exit status"
     r"|(?:UNREACHABLE|FAILED)! => \{$|^(?:Status|Reason|State|Last State|Phase): +\w+$"
-    r"|\.\.\. error$|\b\d+ error\(s\) occurred:$"
+    r"|\.\.\. error$|\b\d+ error\(s\) occurred:$|terminated with the following error"
+    r"|worker\.status\.FAILED|error_handler: \{$"
 )
 
 

@@ -50,7 +50,7 @@ class Signature:
     `lines` is the number of lines that the pattern may extend over. With more than one line, `\\s`
     in the pattern matches a line end, and the pattern begins with plain text in its first line.
     `near` is a pattern of what else the log shows where this is the cause: the signature applies
-    only if it is found in one of the NEAR lines before or after.
+    only if it is found in one of the BESIDE lines of its rank before or after.
     `hook` gets these lines and returns more values, or None if the signature does not apply.
     `meanings` has, by the name of a group, the words for each of its values; a value that is not
     there and has no `else` is no match. `defaults` has words for values that the log does not have.

@@ -29,7 +29,7 @@ from clusterctl.node.jobs.spec import LOG_NAME, JobRecord, JobSpec, JobStep, Whe
 from clusterctl.node.packer import program_of
 from clusterctl.node.procfs import JOB_VARIABLE
 from clusterctl.node.record import pick
-from clusterctl.transport.call import call
+from clusterctl.transport.call import NodeCall, call
 from clusterctl.transport.connections import Connections, read_data
 from clusterctl.transport.dial import Target
 
@@ -93,12 +93,10 @@ def start_job(
     # Its lines are a file of their own, for a user.
     files = {"command": " &&\n".join(lines) + "\n", **request.files}
     try:
-        started = call(
-            *(connections, head, submit, replace(request, files=files)),
-            doing="starting the job",
-            timeout_s=START_WITHIN_S,
-            attachment=RUNNER.text.encode(),
-        )
+        shipped = replace(request, files=files)
+        runner = RUNNER.text.encode()
+        submission = NodeCall(submit, shipped, "starting the job", START_WITHIN_S, runner)
+        started = call(connections, head, submission)
     except (CommandTimeout, ConnectionLost) as lost:
         raise ConnectionLost(
             lost.host,
@@ -136,8 +134,7 @@ def job_running_error(job_id: str, cluster: str, destination: str = "") -> JobRu
 
 def list_jobs(connections: Connections, head: Target, job_id: str = "") -> list[JobRecord]:
     """Return the jobs of the head node, oldest first, or the one `job_id`. Raises HostError."""
-    where = (connections, head, find_jobs, job_id)
-    return [*call(*where, doing="reading the jobs", timeout_s=TIMEOUT_S)]
+    return [*call(connections, head, NodeCall(find_jobs, job_id, "reading the jobs", TIMEOUT_S))]
 
 
 def find_job(connections: Connections, head: Target, job_id: str) -> JobRecord:
@@ -150,8 +147,7 @@ def find_job(connections: Connections, head: Target, job_id: str) -> JobRecord:
 
 def end_job(connections: Connections, head: Target, job_id: str) -> bool:
     """Cancel a job, wait for its end, and return whether it has ended. Raises HostError."""
-    where = (connections, head, cancel, job_id)
-    return call(*where, doing="ending the job", timeout_s=CANCEL_WITHIN_S)
+    return call(connections, head, NodeCall(cancel, job_id, "ending the job", CANCEL_WITHIN_S))
 
 
 BETWEEN_POLLS_S = 0.2

@@ -23,7 +23,7 @@ from clusterctl.node.facts.gpus import capabilities
 from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.facts.results import output_error
 from clusterctl.node.facts.software import versions
-from clusterctl.node.facts.system import in_lab, system
+from clusterctl.node.facts.system import InterruptionNotice, in_lab, notices, system
 from clusterctl.node.facts.training import (
     COMPILED,
     TrainingFiles,
@@ -63,6 +63,7 @@ class PreflightFacts:
     cpus: int | None = None
     in_lab: bool = False
     capabilities: tuple[int, ...] = ()
+    notices: tuple[InterruptionNotice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def facts_to_read(plan: JobPlan, ships_script: bool = False) -> tuple[Fact, ...]
         partial(versions, python=plan.python, mpirun=plan.argv[0]),
         partial(script_error, path="" if ships_script else plan.script_path),
         *((partial(output_error, path=plan.output, job=plan.job_id),) if plan.output else ()),
-        *(system, in_lab, capabilities),
+        *(system, in_lab, capabilities, notices),
     )
 
 
@@ -129,6 +130,7 @@ def facts_of_node(host: str, report: FactReport) -> PreflightFacts:
         cpus=machine.cpus if machine else None,
         in_lab=bool(report.get(in_lab)),
         capabilities=report.get(capabilities) or (),
+        notices=report.get(notices) or (),
     )
 
 
@@ -182,6 +184,21 @@ def misled_python(versions: Mapping[str, str]) -> str:
     """Return that Python works only without variables of the login, or an empty text."""
     variables = versions.get("python_variables")
     return f"its Python does not work with {variables}" if variables else ""
+
+
+def notice_findings(host: str, found: Iterable[InterruptionNotice]) -> list[Finding]:
+    """Return a warning if EC2 has given notice that it takes this node's machine back."""
+    own = [one for one in found if one.host == host]
+    certain = [one for one in own if one.action != "rebalance"]
+    if not own:
+        return []
+    last = [*own, *certain][-1]
+    text = f"EC2 has given notice: {last.action} at {last.time}; a job on it ends then"
+    if not certain:
+        text = f"EC2 is likely to take it back soon (notice of {last.time}), and a job ends with it"
+    cluster, _, index = host.rpartition("-")
+    hint = f"start jobs without it: clusterctl quarantine {cluster} {index}"
+    return [Finding.warning("node.notice", text, "" if index == "0" else hint, host)]
 
 
 def environment_findings(context: JobContext) -> list[Finding]:
@@ -750,6 +767,7 @@ def preflight(
     context = JobContext(plan, tuple(nodes), with_ranks, callers_home)
     found = [
         *besides,
+        *(one for node in with_ranks for one in notice_findings(node.host, node.notices)),
         *flags_findings(plan),
         *environment_findings(context),
         *gpu_findings(context),

@@ -13,7 +13,14 @@ from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.node.facts.processes import hidden_users, job_processes
 from clusterctl.node.facts.report import FactReport
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery, stop_processes
-from clusterctl.transport.call import HostConnections, call_all, facts_of, read_fact, read_reports
+from clusterctl.transport.call import (
+    HostConnections,
+    NodeCall,
+    call_all,
+    facts_of,
+    read_fact,
+    read_reports,
+)
 from clusterctl.transport.dial import Target
 
 Processes = FanoutResult[tuple[NodeProcess, ...]]
@@ -44,16 +51,11 @@ def end_processes(
     connections: HostConnections, targets: Sequence[Target], query: ProcessQuery
 ) -> Processes:
     """End the selected processes on each node, with TERM and then KILL; return what was ended."""
-    return _with_hosts(
-        call_all(
-            connections,
-            targets,
-            stop_processes,
-            lambda target: query.on(target.host),
-            doing=DOING,
-            timeout_s=TIMEOUT_S,
-        )
-    )
+
+    def node_call(target: Target) -> NodeCall[tuple[NodeProcess, ...]]:
+        return NodeCall(stop_processes, query.on(target.host), DOING, TIMEOUT_S)
+
+    return _with_hosts(call_all(connections, targets, node_call))
 
 
 def _with_hosts(result: Processes) -> Processes:

@@ -99,14 +99,6 @@ class Access:
         return tuple(self.target(by_index[index]) for index in indices)
 
 
-def needs_jump(node: Node, head: Node) -> bool:
-    """Return whether a node is reached through the head node.
-
-    That is so if the head node has a public address and the node has none.
-    """
-    return node.index != head.index and not node.public_ip and bool(head.public_ip)
-
-
 def cluster_targets(
     cluster: Cluster,
     proxy_command: tuple[str, ...] = (),
@@ -122,7 +114,7 @@ def cluster_targets(
     def target_of(node: Node) -> Target:
         head = latest(cluster.head)
         jump = None
-        if needs_jump(node, head):
+        if node.needs_jump(head):
             jump = node_target(head, cluster.ssh_user, proxy_command)
         return node_target(node, cluster.ssh_user, proxy_command, jump)
 

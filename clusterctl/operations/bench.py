@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,8 +22,8 @@ from clusterctl.bench.network import NetworkFigures
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey, order
 from clusterctl.bench.report import as_csv, as_data, blocks, html, markdown, published_like
 from clusterctl.bench.results import (
+    AboutCluster,
     Benchmark,
-    MachineFacts,
     MeasuredRun,
     by_size,
     estimate_s,
@@ -41,9 +41,7 @@ from clusterctl.jobs.plan import JobPlan, JobRequest
 from clusterctl.jobs.trainer import IMAGENET_IMAGES
 from clusterctl.node.jobs.spec import JobRecord, JobState
 from clusterctl.node.record import (
-    RecordError,
     Rows,
-    from_data,
     from_json,
     pick,
     read_rows,
@@ -81,14 +79,7 @@ class _About:
 
     settings: BenchSettings
     seed: int
-    about: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        """Raise RecordError for facts that reports cannot read."""
-        try:
-            from_data(MachineFacts, self.about)
-        except RecordError as error:
-            raise RecordError(error.problem, "about", *error.keys) from None
+    about: AboutCluster
 
 
 def read_benchmark(folder: Path) -> Benchmark:
@@ -110,8 +101,7 @@ def read_benchmark(folder: Path) -> Benchmark:
     last = {run.key: run for run in runs.rows}
     damaged = tuple(f"{folder / RUNS}, {text}" for text in runs.damaged)
     return Benchmark(
-        *(name, found.settings, found.seed, found.about),
-        *(tuple(last.values()), network, damaged),
+        *(name, found.settings, found.seed, found.about), *(tuple(last.values()), network, damaged)
     )
 
 
@@ -131,7 +121,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def open_benchmark(
-    folder: Path, settings: BenchSettings, seed: int, about: Mapping[str, Any]
+    folder: Path, settings: BenchSettings, seed: int, about: AboutCluster
 ) -> Benchmark:
     """Return the benchmark in a folder with `about` replaced by the given one, or a new benchmark,
     which is not written to disk yet.
@@ -148,10 +138,10 @@ def open_benchmark(
         if one != (other := to_data(settings)[name])
     ]
     differing += [
-        f"{name.replace('_', ' ')} of the machines: {value_in_words(kept.about.get(name))}, "
-        f"now {value_in_words(about.get(name))}"
+        f"{name.replace('_', ' ')} of the machines: {value_in_words(one)}, "
+        f"now {value_in_words(other)}"
         for name in MACHINES
-        if kept.about.get(name) != about.get(name)
+        if (one := getattr(kept.about, name)) != (other := getattr(about, name))
     ]
     if differing:
         raise UsageError(
@@ -171,12 +161,10 @@ def write_benchmark(folder: Path, benchmark: Benchmark) -> None:
     _write(folder / ABOUT, to_json(about))
 
 
-def about_cluster(clients: Clients, status: ClusterStatus, access: Access, prices: Prices) -> Any:
-    """Describe the cluster's machines for the report, as JSON values.
-
-    `hourly_usd` has one price per node, None for a node whose price is unknown. `local`: the nodes
-    are hosts of the local EC2, which all have this machine's speed. Raise HostError, AwsError.
-    """
+def about_cluster(
+    clients: Clients, status: ClusterStatus, access: Access, prices: Prices
+) -> AboutCluster:
+    """Describe the cluster's machines. Raise HostError, AwsError."""
     nodes = access.cluster.in_service
     types = sorted({node.instance_type for node in nodes})
     machines = []
@@ -190,32 +178,36 @@ def about_cluster(clients: Clients, status: ClusterStatus, access: Access, price
     if local:
         # GPU, network and price are those of a type that was not measured here.
         machines, found = [], [None for _ in found]
-    return {
-        "cluster": access.cluster.name,
-        "region": access.cluster.region,
-        "zones": sorted({node.zone for node in nodes}),
-        "types": types,
-        "nodes": len(nodes),
-        "per_node": live_hosts(access).entries[0].slots,
-        "gpu": ", ".join(sorted({m.gpu_name for m in machines if m.gpu_name})),
-        "market": sorted({one.market.value for one in own}),
-        "placement_group": sorted({one.placement_group for one in own if one.placement_group}),
-        "network_gbps": sum(m.link_gbps * m.network_cards for m in machines[:1]),
-        "efa_interfaces": max((one.efa_interfaces for one in own), default=0),
-        "images": sorted({one.image_id for one in own}),
-        "hourly_usd": [price and price.hourly_usd for price in found],
-        **({"local": True} if local else {}),
-        "price": sorted({f"{price.source}, {price.as_of}" for price in found if price}),
-    }
+    return AboutCluster(
+        cluster=access.cluster.name,
+        region=access.cluster.region,
+        zones=_each(node.zone for node in nodes),
+        types=tuple(types),
+        nodes=len(nodes),
+        per_node=live_hosts(access).entries[0].slots,
+        gpu=", ".join(_each(m.gpu_name for m in machines)),
+        market=_each(one.market.value for one in own),
+        placement_group=_each(one.placement_group for one in own),
+        network_gbps=sum(m.link_gbps * m.network_cards for m in machines[:1]),
+        efa_interfaces=max((one.efa_interfaces for one in own), default=0),
+        images=_each(one.image_id for one in own),
+        hourly_usd=tuple(price.hourly_usd if price else None for price in found),
+        price=_each(f"{price.source}, {price.as_of}" for price in found if price),
+        local=local,
+    )
 
 
-def hourly_usd(about: Mapping[str, Any]) -> float | None:
+def _each(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(filter(None, texts))))
+
+
+def hourly_usd(about: AboutCluster) -> float | None:
     """Return US dollars per hour of all nodes together, or None if any price is unknown."""
-    prices = about["hourly_usd"]
-    return None if None in prices or not prices else float(sum(prices))
+    known = [one for one in about.hourly_usd if one is not None]
+    return sum(known) if known and len(known) == len(about.hourly_usd) else None
 
 
-def guess_step_s(about: Mapping[str, Any], job: JobPlan) -> float | None:
+def guess_step_s(about: AboutCluster, job: JobPlan) -> float | None:
     """Guess the seconds per training step before any run: from the slowest published run, per GPU,
     on the same GPU model in the same precision.
 
@@ -227,7 +219,7 @@ def guess_step_s(about: Mapping[str, Any], job: JobPlan) -> float | None:
         return None
     speeds = [
         speed / int(gpus)
-        for each in published_like(about.get("gpu"), run.model, run.image_size, run.fp16)
+        for each in published_like(about.gpu, run.model, run.image_size, run.fp16)
         for gpus, speed in each.images_per_s.items()
         if each.fp16 is not None
     ]
@@ -303,11 +295,7 @@ class BenchPlan:
 
 
 def plan_benchmark(
-    clients: Clients,
-    status: ClusterStatus,
-    access: Access,
-    request: BenchRequest,
-    folder: Path,
+    clients: Clients, status: ClusterStatus, access: Access, request: BenchRequest, folder: Path
 ) -> BenchPlan:
     """Plan the runs that `folder` lacks. The largest is planned as a job, so that problems show
     before any run starts.
@@ -427,9 +415,9 @@ def _start(
     training = plan_training(access, job, request.force)
     training.check()
     nodes = sum(ranks > 0 for ranks in training.hosts.fill(key.gpus))
-    prices = about.get("hourly_usd", [])[:nodes]
-    unknown = None in prices or len(prices) < nodes or about.get("local")
-    usd = None if unknown else sum(prices)
+    prices = about.hourly_usd[:nodes]
+    is_known = len(prices) == nodes and not about.local
+    usd = hourly_usd(replace(about, hourly_usd=prices)) if is_known else None
     batch = training.job.run.global_batch if training.job.run else 0
     going = _Going(training.job.job_id, **vars(key), batch=batch, nodes=nodes, hourly_usd=usd)
     # Write this before the start: if the connection is lost during the start, the job may run.

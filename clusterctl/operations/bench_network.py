@@ -148,11 +148,7 @@ class _Probes(RelayGroup[str]):
     """
 
     def __init__(
-        self,
-        access: Access,
-        streams: int,
-        seconds: float,
-        watch: Callable[[NetworkProgress], None],
+        self, access: Access, streams: int, seconds: float, watch: Callable[[NetworkProgress], None]
     ) -> None:
         config = {"role": "probe", "secret": secrets.token_hex(32)}
         super().__init__(access.connections, access.targets, config)

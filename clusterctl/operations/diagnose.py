@@ -47,7 +47,7 @@ from clusterctl.node.jobs.spec import JobState
 from clusterctl.node.record import salvage
 from clusterctl.operations.access import Access
 from clusterctl.operations.native_frames import with_closer_reads
-from clusterctl.transport.call import HostConnections, HostLogin, call
+from clusterctl.transport.call import HostConnections, HostLogin, NodeCall, call
 from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
 
@@ -277,15 +277,9 @@ def ask(
     request = replace(request, py_spy=spy.name if spy else "", py_spy_missing=why)
 
     def sampled(within_s: float) -> SamplerResponse:
-        return call(
-            connections,
-            target,
-            sample,
-            replace(request, within_s=within_s),
-            doing="looking at it",
-            timeout_s=within_s + ENDING_S + (SEND_WITHIN_S if send else 0),
-            attachment=send,
-        )
+        timeout_s = within_s + ENDING_S + (SEND_WITHIN_S if send else 0)
+        timed = replace(request, within_s=within_s)
+        return call(connections, target, NodeCall(sample, timed, "looking at it", timeout_s, send))
 
     response = sampled(request.within_s)
     host, problems = salvage(HostEvidence, response.host)

@@ -34,7 +34,7 @@ from clusterctl.node.jobs.spec import JobState
 from clusterctl.operations.diagnose import PySpies, ask, job_of, silent
 from clusterctl.operations.hosts_access import HostSource
 from clusterctl.operations.native_frames import with_closer_reads
-from clusterctl.transport.call import call_all
+from clusterctl.transport.call import NodeCall, call_all
 from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
 
@@ -95,15 +95,8 @@ def logs_of(source: HostSource, job: str) -> HostLogs:
 
     Raise ClusterctlError if there is none, and the error of a host that did not answer.
     """
-    request = LogRequest(job)
-    found = call_all(
-        source.connections,
-        source.targets,
-        job_logs,
-        lambda _: request,
-        doing="reading the job's log",
-        timeout_s=LOG_TIMEOUT_S,
-    )
+    node_call = NodeCall(job_logs, LogRequest(job), "reading the job's log", LOG_TIMEOUT_S)
+    found = call_all(source.connections, source.targets, node_call)
     texts: dict[str, str] = {}
     unread = {one.host: f"gave no log ({one.error.message})" for one in found.failures if one.error}
     for host, logs in found.by_host.items():
@@ -177,10 +170,7 @@ def named(hosts: Sequence[HostEvidence]) -> list[HostEvidence]:
 
 
 def _job(
-    read: list[HostEvidence],
-    records: dict[str, JobOnHead],
-    job_name: str | None,
-    options: str = "",
+    read: list[HostEvidence], records: dict[str, JobOnHead], job_name: str | None, options: str = ""
 ) -> JobEvidence | None:
     """Return the evidence on one job: the named one, or the one with most ranks."""
     hosts = named(read)

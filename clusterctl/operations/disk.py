@@ -23,13 +23,7 @@ from clusterctl.ec2.instances import find_instances, tag
 from clusterctl.ec2.volumes import enlarge, root_rate, root_volumes
 from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER
-from clusterctl.node.facts.disks import (
-    LargestFolders,
-    growth,
-    largest_folders,
-    mount,
-    mount_of,
-)
+from clusterctl.node.facts.disks import LargestFolders, growth, largest_folders, mount, mount_of
 from clusterctl.node.facts.parts import CopyParts, copy_parts, remove_parts
 from clusterctl.node.facts.report import FactReport
 from clusterctl.node.jobs.clean import Cleaning, NodeLogs, clean
@@ -38,7 +32,7 @@ from clusterctl.node.record import pick, to_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import job_running, jobs_of, refuse_while_running, running_work
 from clusterctl.operations.results import LOG_FOLDER
-from clusterctl.transport.call import call_all, read_report, read_reports
+from clusterctl.transport.call import NodeCall, call_all, read_report, read_reports
 from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
 
@@ -263,14 +257,8 @@ class PartsOnHost(CopyParts):
 def discard_copies(access: Access, dry_run: bool = False) -> FanoutResult[tuple[CopyParts, ...]]:
     """Remove the partial files of interrupted copies on the nodes in service, except those that a
     copy is using. Return what was removed, or with `dry_run` would be."""
-    return call_all(
-        access.connections,
-        access.targets,
-        remove_parts,
-        not dry_run,
-        doing="looking for parts of copies",
-        timeout_s=PARTS_TIMEOUT_S,
-    )
+    node_call = NodeCall(remove_parts, not dry_run, "looking for parts of copies", PARTS_TIMEOUT_S)
+    return call_all(access.connections, access.targets, node_call)
 
 
 @dataclass(frozen=True)
@@ -385,11 +373,5 @@ def clean_logs(access: Access, cleaning: Cleaning) -> FanoutResult[NodeLogs]:
 
 
 def _on(access: Access, targets: Sequence[Target], cleaning: Cleaning) -> FanoutResult[NodeLogs]:
-    return call_all(
-        access.connections,
-        targets,
-        clean,
-        cleaning,
-        doing="removing the logs",
-        timeout_s=TIMEOUT_S,
-    )
+    node_call = NodeCall(clean, cleaning, "removing the logs", TIMEOUT_S)
+    return call_all(access.connections, targets, node_call)

@@ -19,6 +19,7 @@ from clusterctl.domain.results import HostOutcome, last_line
 from clusterctl.domain.units import count
 from clusterctl.ec2.instances import Instance
 from clusterctl.jobs.head_facts import choose_environment
+from clusterctl.jobs.preflight import notice_findings
 from clusterctl.jobs.trainer import DATA_FOLDER
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.gpus import dcgm, fabric_manager, gpus, nvlink
@@ -26,11 +27,11 @@ from clusterctl.node.facts.network import efa, efa_cards, interfaces, unreached
 from clusterctl.node.facts.processes import active_jobs
 from clusterctl.node.facts.report import Fact
 from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versions
-from clusterctl.node.facts.system import kernel_log, limits, memory, system
+from clusterctl.node.facts.system import kernel_log, limits, memory, notices, system
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.operations.access import Access
 from clusterctl.operations.hosts_access import HostSource
-from clusterctl.operations.kill import kill
+from clusterctl.operations.kill import kill, memory_of_none
 from clusterctl.operations.logs import running_work, work_facts
 from clusterctl.operations.train import head_facts, leftovers
 from clusterctl.transport.call import read_reports
@@ -39,7 +40,7 @@ from clusterctl.transport.dial import Target
 LOGIN_WITHIN_S = 6.0
 FACTS: Sequence[Fact] = (
     *(system, memory, limits, interfaces, efa, kernel_log, gpus, nvlink, fabric_manager, mount),
-    *(efa_cards, mpirun_on_path, scripts, dcgm),
+    *(efa_cards, mpirun_on_path, scripts, dcgm, notices),
 )
 FIX_TIMEOUT_S = 30.0
 DOING = "looking at it"
@@ -112,6 +113,9 @@ def doctor(
         for one in result.values
     )
     found = [*health, *_unreachable(result.failures), *check(examined)]
+    for one in examined:
+        found += notice_findings(one.host, one.report.get(notices) or ())
+        found += memory_of_none(one.host, one.report.get(gpus))
     # Of a part of the nodes they would be older than those of the others: a run that has ended or
     # started meanwhile would look like leftovers.
     are_all = set(access.targets) <= set(targets)
@@ -130,7 +134,7 @@ def doctor_of_hosts(
     def facts(target: Target) -> Sequence[Fact]:
         peers = tuple(ip for host, ip in addresses.items() if all_to_all and host != target.host)
         return (
-            *(fact for fact in FACTS if fact is not scripts),
+            *(fact for fact in FACTS if fact not in (scripts, notices)),
             partial(versions, python="python3", mpirun="mpirun", keeps=False),
             *([partial(data, folder=data_dir)] if data_dir else []),
             partial(unreached, peers=peers, over_ssh=False),

@@ -10,12 +10,7 @@ from clusterctl.domain.errors import ClusterctlError, NoSuchCluster
 from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.domain.units import count
-from clusterctl.ec2.instances import (
-    Instance,
-    billing_reservations,
-    find_instances,
-    find_untagged,
-)
+from clusterctl.ec2.instances import Instance, billing_reservations, find_instances, find_untagged
 from clusterctl.ec2.node_role import delete_node_role, role_name
 from clusterctl.ec2.resources import (
     NOT_TERMINATED,

@@ -36,8 +36,8 @@ from clusterctl.node.record import RecordError, from_json, to_data
 from clusterctl.node.relay.scan import is_own
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import Watch, copy_here
-from clusterctl.operations.losses import LOOKING, FetchedCopy, note_copy
-from clusterctl.transport.call import call
+from clusterctl.operations.losses import LOOKING, FetchedCopy, note_copy, trees_on
+from clusterctl.transport.call import NodeCall, call
 from clusterctl.transport.connections import read_data
 from clusterctl.transport.dial import Target
 
@@ -225,7 +225,10 @@ def gone_hosts(cluster: Cluster, job: JobRecord) -> tuple[str, ...]:
     node."""
     there = {node.instance_id for node in cluster.nodes}
     is_program = job.spec.is_training and not job.spec.log_dir
-    gone = (str(node["name"]) for node in job.spec.nodes if node["instance_id"] not in there)
+    gone = [str(node["name"]) for node in job.spec.nodes if node["instance_id"] not in there]
+    # Of a machine that the job did not begin on only the address is known.
+    known = {*(node["name"] for node in job.spec.nodes), *(one.private_ip for one in cluster.nodes)}
+    gone += [one for one in job.status.hosts if one not in known]
     return tuple(sorted(gone)) if is_program else ()
 
 
@@ -297,7 +300,7 @@ def _outputs(access: Access, job: JobRecord, problems: list[ClusterctlError]) ->
         problems.append(error)
     outputs: list[Output] = []
     for target in access.all_targets:
-        here = tuple(one for one in trees if target == access.head or target.host in one.hosts)
+        here = trees if target == access.head else trees_on(access, target, trees)
         try:
             found = _call(access, target, find_output, Trees(here, named=True)) if here else ()
         except HostError as error:
@@ -314,9 +317,8 @@ def _outputs(access: Access, job: JobRecord, problems: list[ClusterctlError]) ->
 
 
 def _call(access: Access, target: Target, function: Callable[..., R], request: object) -> R:
-    return call(
-        *(access.connections, target, function, request), doing=LOOKING, timeout_s=LIST_TIMEOUT_S
-    )
+    node_call = NodeCall(function, request, LOOKING, LIST_TIMEOUT_S)
+    return call(access.connections, target, node_call)
 
 
 def plan_parts(

@@ -151,8 +151,7 @@ def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
             for one in _identities(regions, [folder])
         },
         unresolved=_identities(
-            regions,
-            [folder for folder in regions if _may_be_launching(folder, recent)],
+            regions, [folder for folder in regions if _may_be_launching(folder, recent)]
         ),
     )
 

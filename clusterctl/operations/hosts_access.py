@@ -29,12 +29,7 @@ from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.transport import dial
 from clusterctl.transport.dial import Target
-from clusterctl.transport.user_config import (
-    SYSTEM_CONFIG,
-    UserConfig,
-    read_user_config,
-    with_jumps,
-)
+from clusterctl.transport.user_config import SYSTEM_CONFIG, UserConfig, read_user_config, with_jumps
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

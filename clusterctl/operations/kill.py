@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from clusterctl.domain.errors import ClusterctlError, HostError
+from clusterctl.domain.findings import Finding
 from clusterctl.domain.results import FanoutResult, HostOutcome, status_of
 from clusterctl.jobs.detached import end_job, find_job
 from clusterctl.jobs.processes import (
@@ -63,6 +64,21 @@ def held_memory(host: str, found: GpusOfNode | None) -> list[HeldMemory]:
         )
         for index, gpu in enumerate(found.gpus if found else ())
         if gpu.memory_used_mib is None or gpu.memory_used_mib >= FREE_BELOW_MIB
+    ]
+
+
+def memory_of_none(host: str, found: GpusOfNode | None) -> list[Finding]:
+    """Return a warning for each GPU of a host that has memory in use, and no process on it."""
+    cluster, _, index = host.rpartition("-")
+    return [
+        Finding.warning(
+            "gpu.memory",
+            f"GPU {one.gpu} has {one.mib} MiB in use, by no process that nvidia-smi shows",
+            f"if that lasts, the driver has lost count: clusterctl reboot {cluster} {index}",
+            host,
+        )
+        for one in held_memory(host, found)
+        if found and one.mib is not None and not found.gpus[one.gpu].processes
     ]
 
 

@@ -26,7 +26,6 @@ from clusterctl.domain.hostsfile import HostsFile, HostSlots, format_hosts_file,
 from clusterctl.domain.timeouts import Clock
 from clusterctl.node.record import from_json, to_json
 from clusterctl.node.untrusted import text_in
-from clusterctl.operations.access import cluster_key, needs_jump
 
 if TYPE_CHECKING:
     from clusterctl.ec2.launch.attempt import SentLaunch
@@ -83,7 +82,7 @@ def ssh_config_text(
 
 def _way(node: Node, head: Node, folder: ClusterFolder, proxy_command: tuple[str, ...]) -> str:
     """Return the lines of a node's Host block that say how to connect; empty for a direct dial."""
-    if needs_jump(node, head):
+    if node.needs_jump(head):
         config = str(folder.ssh_config.absolute())
         if re.fullmatch(r"[\w/.+@=-]+", config):
             return f"    ProxyJump {head.name}\n"
@@ -151,6 +150,9 @@ def local_key(folder: ClusterFolder, name: str) -> LocalKey:
     """
     comment = f"clusterctl-{name}"
     if folder.key.exists():
+        # It loads paramiko, which takes most of the start of commands that log in nowhere.
+        from clusterctl.operations.access import cluster_key
+
         key = cluster_key(folder)
         return LocalKey(f"{key.get_name()} {key.get_base64()} {comment}")
     pair = new_key_pair(comment)

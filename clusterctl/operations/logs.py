@@ -275,10 +275,7 @@ def read_log(
 
 
 def follow(
-    access: Access,
-    job_id: str,
-    log: LogFollower,
-    last_read: JobRecord | None = None,
+    access: Access, job_id: str, log: LogFollower, last_read: JobRecord | None = None
 ) -> JobRecord:
     """Pass the job's log to the follower until the job ends; return its record.
 

@@ -19,12 +19,19 @@ from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.jobs.processes import all_of, list_processes
 from clusterctl.node.jobs.folder import has_content
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
-from clusterctl.node.jobs.written import OutputFiles, Overview, Trees, find_output, overview
+from clusterctl.node.jobs.written import (
+    OutputFiles,
+    OutputFolder,
+    Overview,
+    Trees,
+    find_output,
+    overview,
+)
 from clusterctl.node.record import RecordError, from_json, to_json
 from clusterctl.node.untrusted import text_in
 from clusterctl.operations.access import Access
 from clusterctl.operations.known_hosts import LearntHostKeys
-from clusterctl.transport.call import call
+from clusterctl.transport.call import NodeCall, call
 from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out, in_thread
 
@@ -215,8 +222,8 @@ class _Questions:
         head = self.access.head
 
         def both() -> tuple[Overview, list[NodeProcess]]:
-            requested = (self.access.connections, head, overview, None)
-            report = call(*requested, doing=LOOKING, timeout_s=self.within_s)
+            node_call = NodeCall(overview, None, LOOKING, self.within_s)
+            report = call(self.access.connections, head, node_call)
             return report, self._runs_on(head) if lists_runs else []
 
         return _within(head.host, self.within_s, both)
@@ -225,8 +232,8 @@ class _Questions:
         self, target: Target, trees: Trees
     ) -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
         def both() -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
-            requested = (self.access.connections, target, find_output, trees)
-            files = call(*requested, doing=LOOKING, timeout_s=self.within_s)
+            node_call = NodeCall(find_output, trees, LOOKING, self.within_s)
+            files = call(self.access.connections, target, node_call)
             return files, self._runs_on(target)
 
         return _within(target.host, self.within_s, both)
@@ -268,7 +275,7 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
     others = [one for one in _joined(access, report) if one.host in hosts and one != head]
 
     def ask_other(target: Target) -> tuple[tuple[OutputFiles, ...], list[NodeProcess]]:
-        here = tuple(tree for tree in trees if target.host in tree.hosts)
+        here = trees_on(access, target, trees)
         return questions.ask(target, Trees(here, recorded=tuple(report.fetched)))
 
     for outcome in fan_out(ask_other, others).outcomes:
@@ -291,6 +298,15 @@ def find_losses(access: Access, within_s: float, hosts: Collection[str] | None =
         unread=report.unknown,
         off=frozenset(off_hosts - reached),
     )
+
+
+def trees_on(
+    access: Access, target: Target, trees: Iterable[OutputFolder]
+) -> tuple[OutputFolder, ...]:
+    """Return those of the folders that jobs may have written on this node."""
+    nodes = zip(access.all_targets, access.cluster.nodes)
+    names = {target.host, *(node.private_ip for one, node in nodes if one == target)}
+    return tuple(tree for tree in trees if names & {*tree.hosts})
 
 
 def _joined(access: Access, report: Overview) -> list[Target]:

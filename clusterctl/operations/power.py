@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.bootstrap.inspection import STORE
 from clusterctl.domain.cluster import Cluster, Market, Node, NodeState
-from clusterctl.domain.errors import (
-    ClusterctlError,
-    CommandFailed,
-    NoSuchCluster,
-    UsageError,
-)
+from clusterctl.domain.errors import ClusterctlError, CommandFailed, NoSuchCluster, UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import CommandResult, FanoutResult, last_line, parse_outputs
 from clusterctl.domain.timeouts import Polling, Timeouts

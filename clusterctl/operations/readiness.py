@@ -46,11 +46,7 @@ from clusterctl.ec2.session import is_local
 from clusterctl.jobs.deploy import HOSTS_PATH, deploy_files, deployed_files
 from clusterctl.operations.access import cluster_key, cluster_targets
 from clusterctl.operations.guards import EndMessage, update_guards
-from clusterctl.operations.known_hosts import (
-    AgentHostKeys,
-    HostKeySources,
-    LearntHostKeys,
-)
+from clusterctl.operations.known_hosts import AgentHostKeys, HostKeySources, LearntHostKeys
 from clusterctl.operations.launcher import Launcher, Stage, StepProgress, check_all
 from clusterctl.operations.local_state import hosts_text, ssh_config_text
 from clusterctl.transport.connections import Connections
@@ -73,11 +69,7 @@ class InstanceWatch:
     """
 
     def __init__(
-        self,
-        client: EC2Client,
-        name: str,
-        known_states: Sequence[Instance],
-        clock: Clock = Clock(),
+        self, client: EC2Client, name: str, known_states: Sequence[Instance], clock: Clock = Clock()
     ) -> None:
         self._client = client
         self._clock = clock

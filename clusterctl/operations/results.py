@@ -354,11 +354,7 @@ def _is_folder(access: Access, path: str) -> bool:
 def _remote_file(access: Access, path: str) -> str | None:
     chunks: list[bytes] = []
     result = read_data(
-        access.connections,
-        access.head,
-        cat_command(path),
-        chunks.append,
-        timeout_s=READ_TIMEOUT_S,
+        access.connections, access.head, cat_command(path), chunks.append, timeout_s=READ_TIMEOUT_S
     )
     if result.exit_status == ABSENT:
         return None

@@ -226,12 +226,7 @@ def selftest_spec(spec: ClusterSpec, instance_type: str, max_cost_usd: float) ->
     """
     limits = Limits(max_hours=MAX_HOURS, budget_usd=BUDGET_PART * max_cost_usd)
     return replace(
-        spec,
-        nodes=NODES,
-        min_nodes=None,
-        instance_type=instance_type,
-        or_types=(),
-        limits=limits,
+        spec, nodes=NODES, min_nodes=None, instance_type=instance_type, or_types=(), limits=limits
     )
 
 

@@ -55,7 +55,7 @@ from clusterctl.node.procfs import JOB_VARIABLE
 from clusterctl.node.record import RecordError, from_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import DOWNLOAD_WITHIN_S
-from clusterctl.transport.call import call, read_report
+from clusterctl.transport.call import NodeCall, call, read_report
 from clusterctl.transport.dial import Target
 from clusterctl.transport.wire import TunnelTransport
 
@@ -183,9 +183,7 @@ class ServeRequest:
 
 
 def start_serving(
-    access: Access,
-    request: ServeRequest,
-    upload: Callable[[CopyRequest, Target], TransferReport],
+    access: Access, request: ServeRequest, upload: Callable[[CopyRequest, Target], TransferReport]
 ) -> tuple[Served, Ready]:
     """Serve a model, and wait until the server answers. Return the model, and which server and
     version answers.
@@ -337,9 +335,9 @@ def _wait_until_ready(access: Access, target: Target, job_id: str) -> Ready:
 
     Raise CommandFailed with the server's reason if it ended instead.
     """
-    request = AwaitedLine(job_id, READY)
-    where = (access.connections, access.head, wait_for_line, request)
-    ready, *last = call(*where, doing="loading the model", timeout_s=LOAD_WITHIN_S)
+    line = AwaitedLine(job_id, READY)
+    node_call = NodeCall(wait_for_line, line, "loading the model", LOAD_WITHIN_S)
+    ready, *last = call(access.connections, access.head, node_call)
     if ready:
         return from_json(Ready, ready[len(READY) :])
     lines = list(filter(None, map(str.strip, last)))

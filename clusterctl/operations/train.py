@@ -79,7 +79,7 @@ from clusterctl.operations.logs import (
     stop_commands,
     work_facts,
 )
-from clusterctl.transport.call import call, read_reports
+from clusterctl.transport.call import NodeCall, call, read_reports
 from clusterctl.transport.dial import Target
 
 if TYPE_CHECKING:
@@ -331,14 +331,8 @@ def _check_upload(access: Access, url: str) -> None:
     report = send_tools(connections, [access.head], request, urls, sender(connections))
     for error in filter(None, (node.error for node in report.nodes)):
         raise error
-    problem = call(
-        connections,
-        access.head,
-        no_upload_to,
-        url,
-        doing="listing the bucket",
-        timeout_s=LIST_TIMEOUT_S,
-    )
+    node_call = NodeCall(no_upload_to, url, "listing the bucket", LIST_TIMEOUT_S)
+    problem = call(connections, access.head, node_call)
     if problem:
         raise ClusterctlError(
             f"{access.head.host}: the model could not be uploaded to {url}: {problem}",
@@ -369,14 +363,9 @@ def list_streams(access: Access, mode: ScriptMode, job: JobPlan) -> dict[str, di
             requested[channel.name] = {"source": channel.source, **channel.options}
     if requested:
         environ = {one.name: one.value for one in job.variables if one.name.startswith("AWS_")}
-        there = call(
-            access.connections,
-            access.head,
-            list_channels,
-            Channels(requested, environ),
-            doing="listing the channels",
-            timeout_s=LIST_TIMEOUT_S,
-        )
+        channels = Channels(requested, environ)
+        node_call = NodeCall(list_channels, channels, "listing the channels", LIST_TIMEOUT_S)
+        there = call(access.connections, access.head, node_call)
         if there.error:
             raise ClusterctlError(f"{access.head.host}: {there.error}", "nothing was started")
         listed.update(there.listed)
@@ -551,9 +540,7 @@ def _first_reports(access: Access, environment: str | None) -> FanoutResult[Fact
 
 
 def head_facts(
-    access: Access,
-    environment: str | None = None,
-    known: FanoutResult[FactReport] | None = None,
+    access: Access, environment: str | None = None, known: FanoutResult[FactReport] | None = None
 ) -> HeadFacts:
     """Query the head node's facts. `environment` is a virtual environment to search first. `known`
     are reports that begin with the head node's, if it was requested a moment ago. Raise HostError,

@@ -23,12 +23,7 @@ from clusterctl.ec2.instances import (
     unfinished_of,
     untag,
 )
-from clusterctl.ec2.launch.execution import (
-    CapacityTimeout,
-    PlanCheck,
-    carry_out,
-    dry_run_findings,
-)
+from clusterctl.ec2.launch.execution import CapacityTimeout, PlanCheck, carry_out, dry_run_findings
 from clusterctl.ec2.launch.observe import Request, observe
 from clusterctl.ec2.launch.plan import LaunchPlan, plan_launch
 from clusterctl.ec2.launch.preflight import AWAITED

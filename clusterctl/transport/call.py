@@ -74,54 +74,43 @@ class TimedResponse(Generic[R]):
     received_s: float
 
 
-def call(
-    connections: RunsCommands,
-    target: Target,
-    function: Callable[..., R],
-    request: Any,
-    *,
-    doing: str,
-    timeout_s: float,
-    attachment: bytes = b"",
-) -> R:
-    """Return `function(request)`, run on a node. Raise HostError.
+@dataclass(frozen=True)
+class NodeCall(Generic[R]):
+    """A function of `clusterctl.node`, the record that it takes, and how it is called.
 
     `doing` names the operation in messages: "reading the disks". `attachment` is for a function
-    that has a parameter of this name.
+    that has a parameter of this name. `modules` are sent, too, for one that finds others by name.
     """
-    where = (connections, target, function, request)
-    return timed_call(*where, doing=doing, timeout_s=timeout_s, attachment=attachment).value
+
+    function: Callable[..., R]
+    request: Any
+    doing: str
+    timeout_s: float
+    attachment: bytes = b""
+    modules: Sequence[str] = ()
 
 
-def timed_call(
-    connections: RunsCommands,
-    target: Target,
-    function: Callable[..., R],
-    request: Any,
-    *,
-    doing: str,
-    timeout_s: float,
-    attachment: bytes = b"",
-    modules: Sequence[str] = (),
-) -> TimedResponse[R]:
-    """Do the same as `call`, and return the times as well: they show how far two clocks differ.
+def call(connections: RunsCommands, target: Target, this: NodeCall[R]) -> R:
+    """Return what the function returns on a node. Raise HostError."""
+    return timed_call(connections, target, this).value
 
-    `modules` are sent, too, for a function that finds others by name.
-    """
-    program = program_of(*modules, function.__module__, "clusterctl.node.agent")
-    command = program.command(name_of(function))
-    stdin = program.stdin(f"{to_json(request)}\n".encode() + attachment)
+
+def timed_call(connections: RunsCommands, target: Target, this: NodeCall[R]) -> TimedResponse[R]:
+    """Do the same as `call`, and return the times as well: they show how far two clocks differ."""
+    program = program_of(*this.modules, this.function.__module__, "clusterctl.node.agent")
+    command = program.command(name_of(this.function))
+    stdin = program.stdin(f"{to_json(this.request)}\n".encode() + this.attachment)
     try:
-        result = connections.run(target, command, stdin=stdin, timeout_s=timeout_s)
+        result = connections.run(target, command, stdin=stdin, timeout_s=this.timeout_s)
     except CommandTimeout as late:
         # A process that hangs in the kernel can keep the command from ending, though the function
         # has returned and its response is here.
         if not late.stdout.endswith("\n"):
-            late.message = late.message.replace(command, doing)
+            late.message = late.message.replace(command, this.doing)
             raise
-        result = CommandResult(target.host, command, 0, late.stdout, late.stderr, timeout_s)
+        result = CommandResult(target.host, command, 0, late.stdout, late.stderr, this.timeout_s)
     received_s = time.time()
-    value = record_in(hints_of(function)["return"], result, doing)
+    value = record_in(hints_of(this.function)["return"], result, this.doing)
     return TimedResponse(value, received_s - result.duration_s, received_s)
 
 
@@ -139,20 +128,15 @@ def record_in(kind: type[R], result: CommandResult, doing: str) -> R:
 def call_all(
     connections: HostConnections,
     targets: Sequence[Target],
-    function: Callable[..., R],
-    request: Any,
-    *,
-    doing: str,
-    timeout_s: float,
+    this: NodeCall[R] | Callable[[Target], NodeCall[R]],
 ) -> FanoutResult[R]:
     """Call the function on every node; return one outcome for each, in the order of `targets`.
 
-    `request` may be a function of the target. The other parameters are those of `call`.
+    `this` may be a function of the target.
     """
 
     def one(target: Target) -> R:
-        sent = request(target) if callable(request) else request
-        return call(connections, target, function, sent, doing=doing, timeout_s=timeout_s)
+        return call(connections, target, this(target) if callable(this) else this)
 
     return connections.each(targets, one)
 
@@ -199,16 +183,11 @@ def read_report(
         timeout_s = within_s + START_S
     else:
         within_s = max(timeout_s - START_S, timeout_s / 2)
-    response = timed_call(
-        connections,
-        target,
-        collect,
-        request_of(facts, within_s),
-        doing=doing,
-        timeout_s=timeout_s,
-        # Only the modules of these facts are sent: nodes compile them at every call.
-        modules=sorted({each.__module__ for each in functions}),
-    )
+    # Only the modules of these facts are sent: nodes compile them at every call.
+    modules = sorted({each.__module__ for each in functions})
+    request = request_of(facts, within_s)
+    node_call = NodeCall(collect, request, doing, timeout_s, modules=modules)
+    response = timed_call(connections, target, node_call)
     report = replace(response.value.converted(functions), host=target.host)
     return with_clock(report, response.sent_s, response.received_s)
 

@@ -130,12 +130,7 @@ class Connections:
             session.close()
 
     def run(
-        self,
-        target: Target,
-        command: str,
-        *,
-        as_user: bool = False,
-        **how: Unpack[CommandOptions],
+        self, target: Target, command: str, *, as_user: bool = False, **how: Unpack[CommandOptions]
     ) -> CommandResult:
         """Run one command on one host; see Session.run. Raise HostError.
 

@@ -26,7 +26,7 @@ _BY_ERRNO = {
 }
 
 _HINT_BY_ERRNO = {
-    errno.ECONNREFUSED: "the host is up but no SSH server listens there (still booting?)",
+    errno.ECONNREFUSED: "the host is up but no SSH server listens there (still booting?)"
 }
 
 

@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import paramiko
 from paramiko.auth_strategy import AuthStrategy, InMemoryPrivateKey
@@ -27,10 +27,12 @@ from clusterctl.node.framed import FramedCommand
 from clusterctl.transport import dial
 from clusterctl.transport.dial import KeepAliveSocket, Target
 from clusterctl.transport.errors import as_host_error, jump_failed, worth_retrying
-from clusterctl.transport.execute import Exchange, Sink, execute
+from clusterctl.transport.execute import CommandOptions, Exchange, execute
 from clusterctl.transport.keys import KnownHostKeys, VerifyKnown
-from clusterctl.transport.stdin import Stdin
 from clusterctl.transport.wire import TunedTransport, open_tunnel
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 LOGIN_ATTEMPTS = 4
 # Bytes of a command's line: Linux starts no shell with a longer argument (MAX_ARG_STRLEN, of 32
@@ -94,9 +96,7 @@ class Session:
         open_timeout_s: float = 30.0,
         *,
         as_user: bool = False,
-        timeout_s: float | None = None,
-        stdin: Stdin | bytes = b"",
-        sink: Sink | None = None,
+        **how: Unpack[CommandOptions],
     ) -> CommandResult:
         """Run `command` with /bin/sh on the host and wait for its end. With `as_user` it is run by
         the user's login shell. What the login files print is no part of the output.
@@ -119,10 +119,10 @@ class Session:
         exchange: Exchange | None = None
         try:
             channel = transport.open_session(timeout=open_timeout_s)
-            exchange = Exchange(self.target.host, command, channel, frame, sink)
+            exchange = Exchange(self.target.host, command, channel, frame, how.get("sink"))
             if started:
                 started(exchange)
-            return execute(exchange, timeout_s, stdin)
+            return execute(exchange, how.get("timeout_s"), how.get("stdin", b""))
         except (paramiko.SSHException, OSError, EOFError) as error:
             if exchange is not None and exchange.own_error is error:
                 raise

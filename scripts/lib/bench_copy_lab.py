@@ -112,7 +112,7 @@ def shaped(rate_mbit: int, instance: str = "all") -> Iterator[None]:
     try:
         yield
     finally:
-        quiet("clusterctl", "lab", "fault", "unshape", instance)
+        quiet("clusterctl", "lab", "fault", "clear", instance)
 
 
 def job_of(data: DataSet, nodes: Sequence[int]) -> Job:

@@ -59,7 +59,7 @@ class Fault:
     hosts: tuple[int, ...] = ()
     do: str = ""
     undo: str = ""
-    lab: tuple[str, ...] = ()
+    lab: str = ""
     kinds: tuple[str, ...] = KINDS
     level: tuple[int, ...] = (2,)
     again: tuple[int, ...] = ()
@@ -303,12 +303,8 @@ FAULTS = (
         ranks=(),
         hosts=(1, 2),
     ),
-    Fault(
-        "a host paused", "not answer|silent|frozen", lab=("freeze", "thaw"), ranks=(), hosts=(1,)
-    ),
-    Fault(
-        "a host's cable pulled", "not answer|silent|cut", lab=("cut", "mend"), ranks=(), hosts=(1,)
-    ),
+    Fault("a host paused", "not answer|silent|frozen", lab="freeze", ranks=(), hosts=(1,)),
+    Fault("a host's cable pulled", "not answer|silent|cut", lab="cut", ranks=(), hosts=(1,)),
     Fault(
         "mpirun stopped",
         "stopped",
@@ -426,7 +422,7 @@ class Job:
         for rank in range(3):
             self.on(rank, "test -p /data/fifo || mkfifo /data/fifo")
         if fault.lab:
-            self.lab(fault.lab[0], fault.rank)
+            self.lab(fault.lab, fault.rank)
         if fault.do:
             shell(fault.do)
         for rank in ranks:
@@ -436,7 +432,7 @@ class Job:
             yield
         finally:
             if fault.lab:
-                self.lab(fault.lab[1], fault.rank)
+                self.lab("clear", fault.rank)
             for rank in ranks:
                 if fault.order:
                     self.on(rank, f"rm -f /data/order.{rank}; kill -USR1 $(cat /data/pid.{rank})")

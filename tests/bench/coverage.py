@@ -16,7 +16,7 @@ from typing import Any
 
 from clusterctl.bench.model import Model, Prediction
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings
-from clusterctl.bench.results import Benchmark, MeasuredRun, model_of
+from clusterctl.bench.results import AboutCluster, Benchmark, MeasuredRun, model_of
 from tests.bench.machines import Machine
 
 # What is measured: sizes, and GPUs of a node. The size to predict is twice the largest one.
@@ -140,7 +140,7 @@ def benchmark_of(steps: dict[str, dict[int, list[float]]], per_node: int) -> Ben
     ]
     data_dir = "~/data" if REAL in steps else ""
     settings = BenchSettings("demo", synthetic=SYNTHETIC in steps, data_dir=data_dir)
-    return Benchmark("b", settings, 1, {"per_node": per_node, "types": []}, tuple(runs))
+    return Benchmark("b", settings, 1, AboutCluster(per_node=per_node), tuple(runs))
 
 
 def runs_of(

@@ -26,6 +26,7 @@ from clusterctl.bench.report import (
     published,
 )
 from clusterctl.bench.results import (
+    AboutCluster,
     Benchmark,
     MeasuredRun,
     by_size,
@@ -61,14 +62,14 @@ from tests.variants import usual
 
 MACHINE = Machine(8, 0.335, 51e6, 60e9, 1.6e9, 3e-4, 0.006, input_s=0.395)
 SETTINGS = BenchSettings("demo", data_dir="~/data/tf-imagenet")
-ABOUT = {
-    "cluster": "demo",
-    "types": ["p3.16xlarge"],
-    "per_node": 8,
-    "gpu": "V100",
-    "zones": ["us-east-1a"],
-    "price": ["AWS's price list, 2026-11-23"],
-}
+ABOUT = AboutCluster(
+    cluster="demo",
+    types=("p3.16xlarge",),
+    per_node=8,
+    gpu="V100",
+    zones=("us-east-1a",),
+    price=("AWS's price list, 2026-11-23",),
+)
 
 
 def run_of(key, step_s):
@@ -223,7 +224,7 @@ def test_the_use_of_the_gpus_and_the_speed_by_price():
     assert f"| {speed / 24.48:,.1f} |" in text
     assert "| GPU and precision | Tesla V100-SXM2-16GB, float16 |" in text
 
-    text = markdown(blocks(replace(new, about={**ABOUT, "local": True})))
+    text = markdown(blocks(replace(new, about=replace(ABOUT, local=True))))
     assert "There are no dollars: hosts of the local EC2" in text
     assert "AWS's price" not in text
 
@@ -235,7 +236,7 @@ def test_the_use_of_the_gpus_and_the_speed_by_price():
 def test_a_benchmark_of_cpus_says_so_and_predicts_no_gpus(local):
     found = benchmark()
     runs = tuple(replace(run, job={**run.job, "preset": "cpu"}) for run in found.runs)
-    about = {**ABOUT, "network_gbps": 25.0, **({"local": True} if local else {})}
+    about = replace(ABOUT, network_gbps=25.0, local=local)
     cpus = replace(found, runs=runs, about=about)
     where = "local EC2: CPUs of one machine, no GPUs" if local else "CPUs, no GPUs"
     report = blocks(cpus)
@@ -274,7 +275,7 @@ def kinds_of(synthetic, real, repeats=3, spread=0.01, per_node=8):
             for repeat in range(1, repeats + 1):
                 off = spread * (repeat - (repeats + 1) / 2)
                 found.append(run_of(RunKey(gpus, data, repeat), step_s * (1 + off)))
-    return Benchmark("b", SETTINGS, 1, {**ABOUT, "per_node": per_node}, tuple(found))
+    return Benchmark("b", SETTINGS, 1, replace(ABOUT, per_node=per_node), tuple(found))
 
 
 def model_rows(found, data, predicted=()):
@@ -352,7 +353,7 @@ def test_few_sizes_on_real_data_say_as_little_as_few_on_synthetic_data():
     # A measured network does not tell how several nodes read.
     rows = [{"bytes": size, "seconds": 1e-4 + size * 1e-9} for size in (2**20, 2**26)]
     network = {
-        "nodes": ["a", "b"], "streams": 8, "seconds": 1.0, "instance_types": ABOUT["types"],
+        "nodes": ["a", "b"], "streams": 8, "seconds": 1.0, "instance_types": ABOUT.types,
         "allreduce": [{"program": "MPI_Allreduce", "ranks": 2, "rows": rows, "error": None}],
     }  # fmt: skip
     one_node = dict.fromkeys((2, 4, 8), 1.0)
@@ -423,7 +424,7 @@ def hostile(rnd):
                 by = rnd.choice([1, 1, rnd.gauss(1, 0.01), 10 ** rnd.uniform(-1, 1)])
                 found.append(run_of(RunKey(gpus, kind, repeat + 1), step_s * by))
     rnd.shuffle(found)
-    about = {**ABOUT, "per_node": rnd.choice([1, 4, 8, 16])}
+    about = replace(ABOUT, per_node=rnd.choice([1, 4, 8, 16]))
     return Benchmark("b", settings, 1, about, tuple(found))
 
 
@@ -469,7 +470,7 @@ def test_whatever_else_is_measured_the_report_is_possible():
 def test_the_guess_before_the_first_run_is_of_the_same_gpu_and_precision():
     def guess(gpu, **run):
         job = SimpleNamespace(preset="gpu", run=TrainerRun(ranks=8, **run))
-        return guess_step_s({"gpu": gpu}, job)
+        return guess_step_s(AboutCluster(gpu=gpu), job)
 
     # Tutorial: 143,558 images/s on 256 GPUs in half precision; DLPerf: 9,515 on 32 in single.
     assert guess("V100", batch_size=256) == pytest.approx(256 * 256 / 143558)
@@ -499,7 +500,7 @@ def test_figures_of_the_network_are_kept_beside_the_runs_and_taken_into_the_mode
     took = measured_network(replace(kept, runs=tuple(runs)))
     assert (took.latency_s, took.transfer_s) == pytest.approx((4e-4, 2 * 25_557_032 * 1e-9))
     # Of other machines they tell nothing.
-    assert measured_network(replace(kept, about={**ABOUT, "types": ["p5.48xlarge"]})) is None
+    assert measured_network(replace(kept, about=replace(ABOUT, types=("p5.48xlarge",)))) is None
     assert measured_network(alone) is None
     (tmp_path / "new" / "network.json").write_text('{"nodes": 3}')
     with pytest.raises(ClusterctlError, match=r"cannot read .*/network.json: nodes: "):
@@ -524,7 +525,7 @@ def test_a_regression_beyond_the_noise_is_named_and_noise_is_not():
     assert names == {"REGRESSION"}
     assert {d.verdict for d in compare(base, benchmark(slower=1 / 1.03, seed=2))} == {"faster"}
     other = benchmark(slower=1.03, seed=2)
-    other = replace(other, about={**other.about, "types": ["p3.2xlarge"]})
+    other = replace(other, about=replace(other.about, types=("p3.2xlarge",)))
     compared = compare(base, other)
     assert [(d.verdict, d.is_regression) for d in compared] == [("slower", False)] * len(compared)
     called = sum(
@@ -541,13 +542,13 @@ def test_choices_are_by_time_with_what_a_whole_training_costs():
 
     def of(name, factor, usd, **about):
         found = benchmark(sizes=(8, 24), noise=0.0, slower=factor)
-        found = replace(found, about={**ABOUT, "types": [name], **about})
+        found = replace(found, about=replace(ABOUT, types=(name,), **about))
         runs = (replace(run, hourly_usd=usd and usd * run.nodes) for run in found.runs)
         return replace(found, runs=tuple(run for run in runs if run.data == SYNTHETIC))
 
     clusters = [
-        of("p3.16xlarge", 1.0, 24.48, market=["on-demand"]),
-        of("p3dn.24xlarge", 0.8, 9.0, market=["spot"]),
+        of("p3.16xlarge", 1.0, 24.48, market=("on-demand",)),
+        of("p3dn.24xlarge", 0.8, 9.0, market=("spot",)),
         of("p2.8xlarge", 4.0, None),
     ]
     table = choice_table(clusters)
@@ -670,16 +671,16 @@ def test_an_interval_without_an_end_is_json_that_other_programs_read(tmp_path):
 
 
 def test_a_folder_goes_on_with_the_machines_as_they_are_now(tmp_path):
-    about = {**ABOUT, "region": "us-east-1", "images": ["ami-1"], "efa_interfaces": 0}
-    one_node = {**about, "nodes": 1, "hourly_usd": [24.48]}
+    about = replace(ABOUT, region="us-east-1", images=("ami-1",))
+    one_node = replace(about, nodes=1, hourly_usd=(24.48,))
     write_benchmark(tmp_path, replace(benchmark(), about=one_node))
-    grown = {**about, "nodes": 4, "hourly_usd": [24.48] * 4}
+    grown = replace(about, nodes=4, hourly_usd=(24.48,) * 4)
     assert open_benchmark(tmp_path, SETTINGS, 7, grown).about == grown, "or 32 GPUs have no price"
-    for other in ({"images": ["ami-2"]}, {"efa_interfaces": 4}, {"per_node": 4}):
+    for other in ({"images": ("ami-2",)}, {"efa_interfaces": 4}, {"per_node": 4}):
         with pytest.raises(
             UsageError, match=f"{next(iter(other)).split('_')[0]}.* of the machines"
         ):
-            open_benchmark(tmp_path, SETTINGS, 7, {**grown, **other})
+            open_benchmark(tmp_path, SETTINGS, 7, replace(grown, **other))
 
 
 def test_a_report_of_a_folder_whose_only_run_was_cut_short(tmp_path):

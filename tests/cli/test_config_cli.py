@@ -247,8 +247,8 @@ def test_the_region_of_the_file_counts(folder, clusterctl, monkeypatch):
 def test_without_a_file_nothing_is_paid_for_one(folder):
     code = (
         "import sys; from clusterctl.config import load_settings; load_settings();"
-        "from clusterctl.cli import launching;"
-        "print([name for name in ('yaml', 'boto3', 'rich') if name in sys.modules])"
+        "from clusterctl.cli import cluster, launching, status;"
+        "print([name for name in ('yaml', 'boto3', 'rich', 'paramiko') if name in sys.modules])"
     )
     ran = completed([sys.executable, "-c", code], cwd=folder, check=True)
     assert ran.stdout == "[]\n"

@@ -69,7 +69,7 @@ def test_a_node_that_was_not_launched_or_was_removed_is_not_gone(clusterctl, cli
     [cluster] = clusterctl("costs", "other", "--json").data["clusters"]
     [found] = cluster["costs"]["findings"]
     assert "demo" not in found["message"]
-    assert ": no instance has its tags: not launched, ended over an hour ago" in found["message"]
+    assert ": no instance of this cluster has its tags: not launched, ended" in found["message"]
 
 
 def test_a_lost_node_that_ec2_forgot_is_said_before_another_takes_its_place(
@@ -81,7 +81,7 @@ def test_a_lost_node_that_ec2_forgot_is_said_before_another_takes_its_place(
     record = (clusterctl.home, clients_of(moto_url), "demo", [1, 2], there)
     record_lost_cost(*record, notes.append)
     [note] = notes
-    assert note.startswith("warning: demo-1: no instance has its tags: ")
+    assert note.startswith("warning: demo-1: no instance of this cluster has its tags: ")
 
 
 def test_a_retired_node_that_something_else_ended_is_recorded_once(clusterctl, client, moto_url):

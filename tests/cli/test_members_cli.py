@@ -47,6 +47,14 @@ def test_nodes_have_names_and_those_of_another_cluster_are_refused(running, clus
     assert len(find_instances(client, "demo")) == 2
 
 
+def test_what_only_up_can_change_is_told_with_up(clusterctl):
+    """`add` has no option for a limit or a type."""
+    launched(clusterctl, "--max-hourly", "100")
+    err = clusterctl.ends(1, "--max-hourly allows $100.00", "add", "demo", "9", "--dry-run")
+    assert re.search("hint: raise it: clusterctl up demo .*--max-hourly USD", err)
+    assert "hint: the options that are named above are those of: clusterctl up demo" in err
+
+
 @pytest.mark.parametrize("command", ["remove", "replace"])
 def test_the_key_of_another_machine_is_noticed_before_a_node_is_asked(
     running, clusterctl, client, command

@@ -223,7 +223,7 @@ def test_a_node_goes_by_its_name(pair, tmp_path):
     assert pair.ctl("ssh", "pair-1", "--", "hostname")[1].strip() == second
     assert pair.ctl("run", "--nodes", "pair-1", "hostname")[1] == f"pair-1: {second}\n"
     assert pair.ctl("run", "--nodes", "pair-[0-1]", "-b", "true")[0] == 0
-    for fault in ("shape pair-1 --rate 1gbit", "unshape pair-1"):
+    for fault in ("shape pair-1 --rate 1gbit", "clear pair-1"):
         assert LabHome(pair.lab.home).run("fault", *fault.split()) == 0
     assert pair.ctl("copy", "--from", "pair-1", "/etc/hostname", "named/")[0] == 0
     assert pair.on(0, "cat named/hostname").strip() == second

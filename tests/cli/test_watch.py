@@ -141,7 +141,7 @@ def test_a_frozen_node_is_a_row_and_q_quits(ranks, terminal):
     terminal.shows(r"an mpirun typed by hand, running .*, 2 ranks")
     terminal.shows(r"pair-0 +0 [SR] \d+% ")
     terminal.shows(r"pair-1 +1 R \d+% ")
-    with ranks.fault(1, "freeze", "thaw"):
+    with ranks.fault(1, "freeze"):
         terminal.shows(r"no answer: pair-1")
         # On a busy machine, clusterctl has connected again meanwhile, which changes the message.
         terminal.shows(r"pair-1 +(no answer|takes connections)")

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from clusterctl.copy.report import NodeStage
 from clusterctl.copy.request import CopyRequest
 from clusterctl.copy.s3 import AccessKeys, tool_to_send
 from clusterctl.domain.errors import CommandFailed, CommandTimeout, HostUnreachable, MissingTool
+from clusterctl.node.relay.s3files import explained
 from tests.copy.buckets import one_bucket, s3_server
 from tests.lab.running import wait_until
 from tests.local_node import HEAD, LocalNode
@@ -580,3 +582,9 @@ def test_a_file_of_a_web_server(node):
         report = copied(node, wish)
         assert (report.files, report.path) == (1, "~/web/a file")
         assert tree(node.home / "web") == {"a file": b"public" * 1000}
+
+
+def test_a_wrong_clock_is_not_called_wrong_credentials():
+    output = "An error occurred (RequestTimeTooSkewed) when calling the ListObjectsV2 operation"
+    found = explained(output, SimpleNamespace(config={}, name="aws"), "s3://bucket/x")
+    assert str(found).startswith("S3 refuses requests by this node's clock")

@@ -41,9 +41,11 @@ def in_program(taken):
     return tuple(
         replace(
             look,
-            sockets=(socket_to(9, received_bytes=came, receive_queue_bytes=0 if taken else came),),
+            sockets=(socket_to(9, received_bytes=came, received_segments=came >> 16, **left),),
+            main_read_bytes=came if taken else 0,
         )
         for look, came in zip(samples((), syscall="poll"), (0, 1 << 16, 1 << 17))
+        for left in ({} if taken else {"receive_queue_bytes": came},)
     )
 
 
@@ -77,23 +79,86 @@ def test_bytes_that_a_rank_has_not_taken_are_no_progress():
     assert diagnose(with_other_ends(evidence)).exit_status == 3
 
 
-@pytest.mark.parametrize("a_look, status", [(10, 3), (4096, 0)])
-def test_a_sign_of_life_to_another_rank_is_no_progress(a_look, status):
+@pytest.mark.parametrize(
+    "a_look, segments, itself, system_share, status",
+    [
+        (10, 1, True, 0.0, 3),
+        (1 << 16, 640, True, 0.5, 3),  # it agrees with others again and again whether to stop
+        (1 << 16, 8, True, 0.0, 0),
+        (1 << 16, 8, False, 0.0, 3),  # another thread sends, and the main one is in an endless loop
+        (1 << 16, 8, False, 0.3, 0),  # sendmsg(2) is not counted as written
+    ],
+)
+def test_what_a_program_in_c_sends_shows_progress_if_it_is_large_and_of_its_main_thread(
+    a_look, segments, itself, system_share, status
+):
+    """Heartbeats are short, and of a thread beside it."""
     evidence = job_of(stack=(), log=(), quiet_s=600.0)
     looks = tuple(
-        replace(one, sockets=(socket_to(1, acked_bytes=a_look * at),))
-        for at, one in enumerate(samples((), syscall="poll"))
+        replace(
+            one,
+            sockets=(socket_to(1, acked_bytes=a_look * at, sent_segments=segments * at),),
+            main_written_bytes=a_look * at * itself,
+            main_system_s=system_share * at,
+        )
+        for at, one in enumerate(used(samples((), state="R")))
     )
     evidence = with_other_ends(with_rank(evidence, *range(8), samples=looks))
     assert diagnose(evidence).exit_status == status
+    naps = with_rank(evidence, 5, glances="Rzw" * 10)
+    assert diagnose(naps).exit_status == 3, "what it sends then may be of another thread"
 
 
-@pytest.mark.parametrize("a_look, status", [(70, 3), (1 << 20, 0)])
-def test_a_rank_that_logs_that_it_tries_again_makes_no_progress(a_look, status):
-    """Its own log grows by a line at each look. Data that are read are more."""
-    calls = samples(own("wait", 3), own("exists", 4), own("sleep", 3))
+@pytest.mark.parametrize("runs, small, status", [(3, True, 0), (0, True, 3), (0, False, 0)])
+def test_what_ranks_of_torch_send_while_no_main_thread_runs_is_of_other_threads(
+    runs, small, status
+):
+    """They may send heartbeats while all main threads wait in a collective that never ends."""
+    evidence = job_of(8, 1, log=(), quiet_s=90.0, line="python -m torch.distributed.run train.py")
+    for rank in range(8):
+        to = socket_to((rank + 1) % 8, rank)
+        looks = tuple(
+            replace(
+                one,
+                main_runs=9 + runs * at,
+                sockets=(replace(to, acked_bytes=at * (4096 if small else 1 << 20)),),
+            )
+            for at, one in enumerate(samples(ALLREDUCE))
+        )
+        evidence = with_rank(evidence, rank, samples=looks)
+    assert diagnose(with_other_ends(evidence)).exit_status == status
+
+
+def test_who_waits_for_data_is_named_though_another_thread_of_it_logs():
     looks = tuple(
-        replace(one, files=(OpenFile(3, "/home/ubuntu/rank0.log", 100 + a_look * at),))
+        replace(one, files=(OpenFile(3, "/tmp/trace", at << 20),), main_read_bytes=7)
+        for at, one in enumerate(samples(own("get")))
+    )
+    for first in (looks, looks[:1] + tuple(replace(one, main_read_bytes=99) for one in looks[1:])):
+        found = diagnose(with_rank(job_of(), 5, samples=first))
+        assert (found.check == "rank.blocked") == (first is looks)
+        assert found.findings[0].ranks == (5,)
+    stacks = samples(ALLREDUCE)[0].stacks
+    waits = tuple(replace(one, stacks=stacks) for one in looks)
+    found = diagnose(with_rank(with_rank(job_of(), *range(8), samples=waits), 5, samples=looks))
+    assert (found.check, found.findings[0].ranks) == ("rank.blocked", (5,))
+
+
+@pytest.mark.parametrize(
+    "a_look, main_read, function, status",
+    [(70, 70, "read", 3), (1 << 20, 1 << 20, "read", 0), (1 << 20, 0, "read", 3)]
+    + [(1 << 20, 0, "save", 0)],
+)
+def test_a_file_shows_progress_of_who_reads_or_saves_it(a_look, main_read, function, status):
+    """Its own log grows by a line at each look, or another thread logs much. TensorFlow saves in
+    threads of its own."""
+    calls = samples(own(function, 3), own("exists", 4), own("sleep", 3))
+    looks = tuple(
+        replace(
+            one,
+            files=(OpenFile(3, "/home/ubuntu/rank0.log", 100 + a_look * at),),
+            main_read_bytes=main_read * at,
+        )
         for at, one in enumerate(used(calls, 0.01))
     )
     evidence = with_rank(job_of(log=(), quiet_s=600.0), *range(8), samples=looks)
@@ -129,7 +194,7 @@ def test_who_is_ready_to_run_at_nearly_all_glances_works_though_it_slept_at_one_
     looks = used(samples(own("augment"), own("augment", 31), own("augment", 30)), 0.05)
     looks = (looks[0], *(replace(one, state="R") for one in looks[1:]))
     evidence = with_rank(job_of(log=(), quiet_s=30.0, age_s=30.0), *range(8), samples=looks)
-    for glances, status in (("R" * 20, 0), ("RRzzw" * 4, 3)):
+    for glances, status in (("R" * 20, 0), ("RRzzw" * 4, 3), ("R" * 30 + "z" * 5, 3)):
         assert diagnose(with_rank(evidence, *range(8), glances=glances)).exit_status == status
 
 
@@ -183,6 +248,7 @@ def test_a_look_without_a_stack_shows_no_other_call():
         ("iteration 7: attempt 12 of 100", 3),
         ("epoch 2 pending, sleeping 5 s", 3),
         ("step 7: reconnecting to the store", 3),
+        ("[monitor] iteration 7: 3.1 GB", 3),
         ("step 8 loss 0.1, 0 writes pending", 0),
         ("step 8", 0),
     ],
@@ -295,6 +361,91 @@ def test_metrics_that_an_earlier_job_has_left_tell_nothing_of_this_one():
         assert found.exit_status == status and "no step for 28 min" not in found.verdict
     old = with_job(young, age_s=1900.0)
     assert diagnose(with_rank(old, 5, samples=working)).exit_status == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({"step": 9}, 1),
+        ({"step": 8}, 2),  # a monitor repeats the last step, or writes rows of its own
+        ({}, 2),
+        ({"step": 8, "kind": "eval"}, 1),
+    ],
+)
+def test_rows_of_metrics_show_progress_if_they_are_of_a_new_step(more, status):
+    rows = [{"step": n, "kind": "train", "time": 100.0 + n} for n in range(9)]
+    rows += [{"kind": "train", "time": 109.0 + n, **more} for n in range(60 if status == 2 else 1)]
+    evidence = job_of(log=("starts",), quiet_s=300.0, age_s=400.0, metrics=tuple(rows))
+    evidence = with_rank(with_job(evidence, metrics_silent_s=0.5), 5, samples=samples(own("nap")))
+    found = diagnose(evidence)
+    assert (found.exit_status, found.findings[0].ranks) == (status, (5,))
+
+
+def test_a_mean_since_the_start_calls_nobody_healthy_for_long():
+    """Reading took an hour, and each step then a second, of which the log has no times."""
+    for quiet_s, status in ((5.0, 0), (90.0, 3)):
+        evidence = job_of(log=STEPS[:30], quiet_s=quiet_s, age_s=3600.0)
+        assert diagnose(evidence).exit_status == status
+    ended = tuple((90.0 + 60.0 * n, 1) for n in reversed(range(30)))
+    evidence = job_of(log=STEPS[:30], quiet_s=90.0, age_s=3600.0, log_writes=ended)
+    assert diagnose(evidence).exit_status == 0, "within a step of a minute"
+
+
+@pytest.mark.parametrize(
+    ("after", "status"), [((), 0), (("memory 3.1 GB",) * 4, 0), (("memory 3.1 GB",) * 30, 3)]
+)
+def test_a_block_of_old_lines_that_a_buffer_kept_back_shows_no_step(after, status):
+    block = (*STEPS[50:80], *after)
+    for log, is_older in ((block, True), ((*STEPS[:50], *block), False)):
+        evidence = job_of(log=log, log_added=block, quiet_s=0.5, log_is_older=is_older)
+        found = diagnose(evidence)
+        assert found.exit_status == status
+        assert ("may be of long ago" in found.verdict) == (status == 3)
+
+
+@pytest.mark.parametrize(
+    ("stack", "runs", "children", "status"),
+    [
+        (ALLREDUCE, (5, 5, 5), (), 3),
+        (ALLREDUCE, (5, 6, 9), (), 0),
+        (ALLREDUCE, (None,) * 3, (), 0),
+        (STEP, (5, 5, 5), (), 0),  # TensorFlow may print in a compiled step
+        (own("join"), (5, 5, 5), used(samples(STEP)), 0),  # a process that it has started trains
+        (own("join"), (5, 5, 5), (), 3),
+    ],
+)
+def test_new_steps_in_the_log_while_no_rank_runs_are_of_something_else(
+    stack, runs, children, status
+):
+    """A monitor's, whose lines have numbers of their own."""
+    log = tuple(f"[stats] iteration {n}: 3.1 GB" for n in range(90))
+    looks = tuple(replace(one, main_runs=run) for one, run in zip(samples(stack), runs))
+    evidence = with_rank(job_of(log=log, log_added=log[-3:], quiet_s=0.5), *range(8), samples=looks)
+    if children:
+        evidence = replace(evidence, hosts=tuple(map(with_workers, evidence.hosts)))
+    assert diagnose(evidence).exit_status == status
+
+
+def test_new_steps_while_a_rank_in_c_sleeps_may_be_a_monitors():
+    log = tuple(f"[stats] iteration {n}: 3.1 GB" for n in range(90))
+    evidence = job_of(stack=(), log=log, log_added=log[-3:], quiet_s=0.5)
+    evidence = with_rank(evidence, *range(8), argv=("ring",), samples=samples((), state="R"))
+    for runs, status in ((0, 3), (1, 0)):
+        looks = samples((), syscall="pause")
+        looks = tuple(replace(one, main_runs=7 + runs * at) for at, one in enumerate(looks))
+        found = diagnose(with_rank(evidence, 5, samples=looks))
+        assert found.exit_status == status
+    assert "the main thread of rank 5 has not run meanwhile" in found.verdict or status == 0
+
+
+def with_workers(host):
+    """Return the host with a process that each rank has started, and that works."""
+    workers = (
+        replace(one, pid=5000 + one.pid, parent=one.pid, role="child", rank=None)
+        for one in host.ranks
+    )
+    busy = (replace(one, samples=used(samples(STEP, state="R"))) for one in workers)
+    return replace(host, processes=(*host.processes, *busy))
 
 
 def test_a_rank_that_works_is_an_error_once_a_step_is_overdue():
@@ -750,6 +901,15 @@ def test_who_hands_out_work_and_rests_between_is_no_fault_of_a_program_that_prin
     found = diagnose(with_rank(evidence, 0, samples=(looks[0], rests, looks[2])))
     assert any(one.check == "rank.apart" for one in found.findings) == named
     assert found.exit_status == (2 if named else 3)
+
+
+def test_who_keeps_its_lines_back_for_a_block_is_no_error_between_two_blocks():
+    """200 lines come at once, a step takes 0.5 s, and the last line is cut off by the block."""
+    lines = tuple(f"step {number:3} loss 0.{number % 9:018} of an epoch" for number in range(400))
+    works = used(samples(own("augment"), own("augment", 31), own("augment", 30), state="R"))
+    for is_cut, quiet_s, status in ((True, 60.0, 3), (False, 60.0, 2), (True, 900.0, 2)):
+        evidence = job_of(log=lines, log_is_cut=is_cut, quiet_s=quiet_s, age_s=quiet_s + 200.0)
+        assert diagnose(with_rank(evidence, 5, samples=works)).exit_status == status
 
 
 @pytest.mark.parametrize("text", ["step {} loss 0.5", "\x1b[32mINFO\x1b[0m step {} loss 0.5\x1b[K"])

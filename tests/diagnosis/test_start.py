@@ -199,6 +199,7 @@ def test_a_question_to_the_user_however_the_program_waits_for_the_answer(call):
         ("write /mnt/a", "percpu_rwsem_wait", "its file system is frozen (fsfreeze), as for a"),
         ("ioctl", "percpu_rwsem_wait", "(percpu_rwsem_wait)"),
         ("", "mem_cgroup_handle_over_high", "its cgroup has more memory than memory.high"),
+        ("", "mem_cgroup_oom_synchronize", "its cgroup has no memory left"),
         ("read /nfs/a", "rpc_wait_bit_killable", "a remote file system does not answer"),
         ("openat /a", "fanotify_get_response", "as a virus scanner, does not answer"),
     ],

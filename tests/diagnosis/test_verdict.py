@@ -373,16 +373,17 @@ def sends(evidence, links):
 
 
 def exchanging(evidence):
-    """Return the evidence of ranks in C that send bytes to the next host."""
+    """Return the evidence of ranks in C that send data to the next host."""
     for rank in range(8):
+        to = socket_to((rank // 2 + 1) % 4, rank // 2)
         looks = tuple(
             replace(
                 look,
-                sockets=(
-                    socket_to((rank // 2 + 1) % 4, rank // 2, acked_bytes=int(look.at_s) << 10),
-                ),
+                sockets=(replace(to, acked_bytes=sent, sent_segments=sent >> 16),),
+                main_written_bytes=sent,
             )
             for look in samples((), state="R")
+            for sent in (int(look.at_s) << 17,)
         )
         evidence = with_rank(evidence, rank, samples=looks, argv=("/home/ubuntu/ring",))
     return with_other_ends(evidence)
@@ -1278,6 +1279,19 @@ def test_a_report_of_horovod_is_told_with_the_rank_that_it_is_about():
     assert "Horovod: missing rank 5: grads/conv2" in found.findings[0].evidence
 
 
+def test_a_report_of_horovod_does_not_accuse_a_rank_that_is_seen_to_validate():
+    turns = used(samples(own("validate", 3), own("validate", 4), own("validate", 5)), 0.5)
+    one_line = used(samples(own("validate"), state="R"), 0.05)
+    for looks, status in ((turns, 0), (one_line, 3)):
+        found = diagnose(with_rank(stalled("5: [grads/conv2]"), 5, samples=looks))
+        assert [(one.check, one.severity.value) for one in found.findings] == [
+            ("rank.busy", "info")
+        ]
+        assert found.exit_status == status
+    asleep = rank_5(own("validate"), evidence=stalled("5: [grads/conv2]"))
+    assert (diagnose(asleep).check, diagnose(asleep).exit_status) == ("rank.blocked", 2)
+
+
 SLOW_LINK = sends(RUNS, {(0, 1): WELL, (0, 2): CRAWLING})
 
 WARNED = {
@@ -1479,6 +1493,7 @@ STEPPED = {"log_added": ("step 8 loss 0.1", "step 9 loss 0.1")}
     ("call", "channel", "said"),
     [
         ("openat /data/fifo", "wait_for_partner", "opening /data/fifo (a pipe: no process"),
+        ("openat /data/a", "__break_lease", "opening /data/a (another process has a lease"),
         ("flock /data/lock", "locks_lock_inode_wait", "the lock on /data/lock"),
         ("write /data/fifo", "pipe_write", "writing /data/fifo"),
     ],

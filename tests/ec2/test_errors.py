@@ -35,6 +35,9 @@ def raised(error: Exception) -> AwsError:
         (refused("InvalidAMIID.Malformed", "bad id"), "bad id", "--image"),
         (refused("UnauthorizedOperation", "Encoded: x"), "x", "decode"),
         (refused("AuthFailure", "nope"), "does not accept", "region is enabled"),
+        (refused("AuthFailure", "nope"), "does not accept", "clock"),
+        (refused("SignatureDoesNotMatch", "Signature expired: 2026"), "clock", "date -u"),
+        (refused("InvalidSignatureException", "Signature not yet current"), "clock", "date -u"),
         (
             refused("AuthFailure.ServiceLinkedRoleCreationNotPermitted", "The provided"),
             "no service-linked role for spot instances",

@@ -69,6 +69,11 @@ def ended(code, transition="", message="", market=Market.SPOT):
             NOTICE,
             f"{BLOCK} at 2026-11-26 14:02 UTC",
         ),
+        (
+            ended("", f"Service initiated {AT}", market=Market.CAPACITY_BLOCK),
+            {},
+            "EC2 itself, perhaps because its Capacity Block ended at 2026-11-26 14:02 UTC",
+        ),
         # A user was quicker than the interruption of which there was a notice.
         (
             ended("Client.UserInitiatedShutdown", f"User initiated {AT}"),

@@ -51,6 +51,9 @@ try:
     check_agreement(Detector(), Ranks())
 except SystemExit as end:
     said = end.code
+os.chdir(os.environ["PLACE"])
+sys.argv = ["detection.py", "--model_dir", ""]
+keep(Detector(), [], parse_args())
 print(json.dumps({
     "iou": intersection_over_union(boxes, others).tolist(),
     "back": intersection_over_union(others, boxes).tolist(),
@@ -70,16 +73,17 @@ def run(*argv, **environ):
     return completed([PYTHON, "-B", *argv], cwd=folder, env={**os.environ, **environ})
 
 
-def test_boxes_and_images_are_what_they_say():
-    done = run("-c", FACTS)
+def test_boxes_and_images_are_what_they_say(tmp_path):
+    done = run("-c", FACTS, PLACE=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    said = json.loads(done.stdout.splitlines()[-1])
     # Equal boxes; half of each in common; apart; one inside the other; boxes without an area.
     assert said["iou"] == pytest.approx([1, 1 / 3, 0, 0.25, 0], abs=1e-6)
     assert said["back"] == pytest.approx(said["iou"])
     assert (said["inside"], said["same"], said["other"]) == (True, True, False)
     assert said["classes"] == [0, 1, 2]
     assert said["said"] == "detection.py: other weights than rank 0's on rank 2"
+    assert [one.name for one in tmp_path.iterdir()] == ["detection.pt"], "--model_dir '' is here"
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,15 @@ def test_the_users_own_signatures_come_first(signatures, tmp_path, capsys):
     assert lead["remedies"][1] == {"if": "too little for all", "do": "ask for more"}
 
 
+def test_a_value_that_no_text_uses_is_told_after_the_cause(signatures, tmp_path, capsys):
+    own = OWN.replace("the quota of {path} is used up", "the store is full")
+    (signatures / "mine.toml").write_text(own.replace(" from {path}", ""))
+    log = tmp_path / "log"
+    log.write_text("mystore: cannot write block 17 to /data/ckpt: quota exceeded\n")
+    run_command(cli, ["explain", str(log), "--json"])
+    assert "(block: 17; path: /data/ckpt)" in json.loads(capsys.readouterr().out)["lead"]["cause"]
+
+
 def test_an_own_signature_replaces_the_shipped_one_with_its_id(signatures, tmp_path, capsys):
     (signatures / "mine.toml").write_text(OWN.replace("mystore.full", "system.no-space"))
     log = tmp_path / "log"

@@ -51,6 +51,15 @@ def test_a_line_nearby_decides_between_the_causes_of_an_error(error, other, with
     assert lead(other, *["step 1 of 2, all is well"] * 50, error).signature.id == without
 
 
+def test_what_is_near_is_counted_in_the_lines_of_one_rank():
+    others = [
+        f"[1,{rank}]<stderr>: loading part {part}" for part in range(9) for rank in range(1, 9)
+    ]
+    error = f"[1,0]<stderr>: {NO_TORCH}"
+    assert lead(f"[1,0]<stderr>: {PIP}", *others, error).signature.id == "pip.isolated-build"
+    assert lead(f"[1,3]<stderr>: {PIP}", error).signature.id == "python.no-torch"
+
+
 @pytest.mark.parametrize(
     ("offered", "says"),
     [

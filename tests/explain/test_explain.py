@@ -174,7 +174,7 @@ def test_every_alternative_fills_in_what_the_texts_name():
     assert len({one.id for one in catalogue()}) == len(catalogue())
     for one in catalogue():
         texts = [one.cause, *(part for pair in one.remedies for part in pair)]
-        named = set(re.findall(r"\{(\w+)\}", "".join(texts))) - {"rank", "host", "gpu"}
+        named = set(re.findall(r"\{(\w+)\}", "".join(texts))) - {"rank", "host", "gpu", "object"}
         named -= {*one.defaults, *(f"{group}_meaning" for group in one.meanings)}
         for branch in branches(one.pattern):
             re.compile(branch, re.ASCII)
@@ -195,9 +195,9 @@ def test_a_line_that_shows_which_alternative_is_true_puts_it_first():
     assert when == "NCCL_GRAPH_FILE is set (line 2 shows it)"
     assert do == alone[0][1] and len(found.lead.remedies) == len(alone)
     assert found.lead.cause.endswith("In this log: NCCL_GRAPH_FILE is /opt/graph.xml")
-    bridge = "n1:7:9 [0] NCCL INFO Bootstrap : Using [0]docker0:172.18.0.1<0>\n"
-    refused = "n1:7:9 [0] NCCL WARN Connect to 172.18.0.1<51577> failed : Connection refused\n"
-    assert "docker0 (172.18.0.1)" in explain([f"{bridge}{refused}"]).lead.cause
+    bridge = "n1:7:9 [0] NCCL INFO Bootstrap : Using [0]docker0:172.22.0.1<0>\n"
+    refused = "n1:7:9 [0] NCCL WARN Connect to 172.22.0.1<51577> failed : Connection refused\n"
+    assert "docker0 (172.22.0.1)" in explain([f"{bridge}{refused}"]).lead.cause
 
 
 def test_a_line_that_only_tells_alternatives_apart_is_no_failure_and_is_not_shown(tmp_path, capsys):

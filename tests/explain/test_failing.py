@@ -74,6 +74,10 @@ def test_each_kind_of_failure_is_named_by_the_words_of_its_samples():
         ("quux.cc:12: call to quux.example:8080 at 10:07:44", "quux.example:8080"),
         ("call of [::1]:29500", "[::1]:29500"),
         ('{"msg": 7} at 12:09:51 of 10.0.0.5', ""),
+        ("Missing key in quux: widget.0.step.", "widget.0.step"),
+        ("failed to connect to widgets. Please check `quux.out`", "widgets"),
+        ("cannot use `mode='auto'` with 'x'", "mode='auto'"),
+        ("FAIL file=/opt/quux/handle.cu line=66", ""),
     ],
 )
 def test_what_a_message_names(message, named):
@@ -175,13 +179,17 @@ def test_what_a_message_names_is_what_stands_next_to_its_words():
             "words.transfer",
             "/etc/pki/certificate.pem",
         ),
-        ("error: Missing key in widget: a.b", "words.missing", ""),
+        ("error: Missing key in widget: a.b", "words.missing", "a.b"),
         ('error: err="handle \\"w-7\\" not found"', "words.missing", ""),
         ("error: quux: 2.1 of the widget: version mismatch: 3.0 there", "words.versions", ""),
         ("error: quux: Aborted (core dumped)", "", ""),
         ("quux.InvalidParameterValueException: w-7", "words.invalid", ""),
         ("quux.ThrottlingException: w-7", "words.limit", ""),
         ("quux.ServiceUnavailableException: w-7", "words.connection", ""),
+        ("ValueError: w-7 is not a valid Widget, select one of a, b", "words.invalid", ""),
+        ("ValueError: `WIDGET_ADDR` env was not set", "words.variable", "WIDGET_ADDR"),
+        ("error: it does not have a widget group with handles", "words.missing", "widget group"),
+        ("error: quux: cannot open dynamic library libwidget.so.1", "words.missing-library", ""),
     ],
 )
 def test_what_the_name_of_an_error_and_the_words_beside_it_say(line, kind, about):
@@ -194,7 +202,7 @@ def test_a_message_of_a_known_form_is_explained_by_its_words_too():
     log = "docker: Error response from daemon: mount /data: the widget is already mounted.\n"
     lead = explain([log]).lead
     assert lead and lead.signature.id == "docker.error"
-    assert lead.cause.endswith("That is: /data is there already, or something else uses it")
+    assert lead.cause.endswith("By its words: /data is there already, or something else uses it")
     assert lead.remedies[0][1].startswith("what holds it")
 
 
@@ -212,10 +220,17 @@ def test_a_line_with_a_reason_goes_before_a_known_form_that_gives_none():
 
 
 def test_a_cause_of_a_general_kind_is_not_certain_beside_another_failure():
-    general = "slurmctld: fatal: cannot find the widget plugin quux\n"
+    general = "slurmctld: fatal: the widget is on fire\n"
     assert explain([general]).is_certain
     for after in ("mount: /data: permission denied\n", "quux: error: no space left on /data\n"):
         assert not explain([f"{general}{after}"]).is_certain, after
+
+
+def test_a_reason_that_only_its_words_tell_is_not_certain():
+    found = explain(["slurmctld: fatal: cannot find the widget plugin quux\n"])
+    assert found.lead and "By its words" in found.lead.cause and not found.is_certain
+    repeated = explain([f"{DASHES}\nAn MPI process has no handle.\n{DASHES}\n"])
+    assert repeated.lead and "has no handle" in repeated.lead.cause and not repeated.is_certain
 
 
 def test_advice_that_takes_something_away_is_not_the_first_step(tmp_path, capsys):
@@ -272,6 +287,29 @@ def test_the_exception_that_says_something_leads_its_chain():
     assert [one.line for one in explain([f"{said}{chained}{bare}"]).unknown] == [4]
 
 
+def test_an_exception_that_reports_only_another_failure_hides_no_symptom():
+    warns = "n1:7:9 [1] misc/socket.cc:49 NCCL WARN Connect to 10.0.1.7<51577> failed : Timed out\n"
+    spawned = "Exception:\n\n-- Process 1 terminated with the following error:\n"
+    lead = explain([f"{warns}Traceback (most recent call last):\n  File 'a'\n{spawned}"]).lead
+    assert lead and lead.signature.id == "nccl.connect" and "10.0.1.7<51577>" in lead.cause
+
+
+def test_a_key_that_is_not_there_gives_way_to_the_next_exception_of_its_rank():
+    begin = "[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File 'a', line 1, in b\n"
+    key = f"{begin.format(0)}[rank0]: KeyError: 'w-7'\n"
+    next_one = "[rank{0}]: QuuxError: cannot find the handle of w-7 in this widget\n"
+    assert explain([key]).lead
+    chained = "[rank0]: The above exception was the direct cause of the following exception:\n"
+    found = explain([f"{key}{chained}{begin.format(0)}{next_one.format(0)}"])
+    assert found.lead is None and found.unknown[0].text.startswith("QuuxError")
+    assert explain([f"{key}{begin.format(1)}{next_one.format(1)}"]).lead
+
+
+def test_the_host_before_the_shell_that_reports_is_named():
+    lead = explain(["10.0.1.7: bash: quuxd: command not found\n"]).lead
+    assert lead and lead.hosts == {"10.0.1.7"}
+
+
 def test_a_scheduler_that_found_a_node_later_has_no_error():
     late = "Warning  FailedScheduling  default-scheduler  0/4 nodes are available: 4 too small.\n"
     found = explain([late, "Normal  Scheduled  default-scheduler  Successfully assigned a/b\n"])
@@ -309,7 +347,7 @@ def test_a_reason_that_is_not_in_the_table_of_its_signature_is_explained_by_its_
     log = "[m7-31:723275:0] x.c:161  UCX  ERROR quux_create(QP) failed: Cannot allocate memory\n"
     lead = explain([log]).lead
     assert lead and lead.signature.id == "mpi.ucx"
-    assert "That is: memory could not be had" in lead.cause and "`ulimit -l`" in lead.remedy
+    assert "By its words: memory could not be had" in lead.cause and "`ulimit -l`" in lead.remedy
 
 
 def test_what_is_tried_again_in_the_next_line_is_a_warning_if_it_then_works():
@@ -469,6 +507,15 @@ def test_a_framed_message_of_open_mpi_explains_itself(tag, message, expected):
     if "Please" in message:
         assert found.lead.cause.endswith("An MPI process has no handle")
         assert found.lead.remedy == "Please give it one."
+
+
+def test_the_values_in_the_lines_of_a_known_message_of_open_mpi_are_told():
+    rule = "-" * 74
+    says = "A request was made to bind to that would result in binding more\nprocesses than cpus\n"
+    values = "\n   Node:        demo-1\n   #cpus:       1\n"
+    lead = explain([f"{rule}\n{says}{values}{rule}\n   Node:        demo-7\n"]).lead
+    assert lead and lead.cause.endswith("(Node: demo-1; #cpus: 1)")
+    assert "demo-7" not in (explain([f"{says}   Node:        demo-7\n"]).lead or lead).cause
 
 
 def test_a_message_that_is_a_cause_of_a_general_kind_is_not_certain_after_a_symptom(
@@ -723,7 +770,7 @@ def test_a_level_a_zone_or_a_logger_after_the_time_is_no_host(line, host):
 
 def test_a_bad_address_is_a_name_or_memory():
     name = explain(["ping: bad address 'demo-3'"]).lead
-    assert name and name.signature.id == "net.resolve" and name.values["host"] == "demo-3"
+    assert name and name.signature.id == "net.resolve" and name.values["name"] == "demo-3"
     kind = by_words("quux: error: bad address 'demo-3'")
     assert kind and kind.signature.id == "words.name"
     memory = by_words("error: quux_reg failed: Bad address")

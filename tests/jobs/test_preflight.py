@@ -22,7 +22,10 @@ from clusterctl.jobs.preflight import (
     preflight,
 )
 from clusterctl.jobs.trainer import IMAGENET_IMAGES, JobRecipe, TrainerRun
+from clusterctl.node.facts import system
+from clusterctl.node.facts.system import InterruptionNotice
 from clusterctl.node.facts.training import COMPILED
+from clusterctl.node.guard.clock import GuardFiles
 
 GIB = 1 << 30
 VERSIONS = {
@@ -49,6 +52,10 @@ NODE = PreflightFacts(
     versions=VERSIONS,
 )
 SECOND = replace(NODE, host="demo-1")
+NOTICES = (
+    InterruptionNotice("demo-1", "rebalance", "2026-11-28T20:00:00Z"),
+    InterruptionNotice("demo-1", "terminate", "2026-11-28T20:04:00Z"),
+)
 # 1550 records x 10 epochs // (8 x 4) = 484 steps.
 RUN = TrainerRun(8, "/data", batch_size=4, epochs=10, clears=True)
 
@@ -92,6 +99,24 @@ def test_nothing_speaks_against_it():
         "training_log": {"folder": LOG},
         "script_error": {"path": ""},
     }
+
+
+def test_a_node_that_ec2_takes_back_is_named_before_the_start(tmp_path, monkeypatch):
+    """Once, by its certain notice, and not for another node's, which the head node has as well."""
+    files = GuardFiles(str(tmp_path))
+    monkeypatch.setattr(system, "GuardFiles", lambda: files)
+    assert system.notices() == ()
+    files.spot.parent.mkdir(parents=True)
+    lines = "".join(
+        f'{{"action": "{one.action}", "time": "{one.time}", "node": "{one.host}"}}\n'
+        for one in NOTICES
+    )
+    files.spot.write_text(f"{lines}cut sho")
+    assert system.notices() == NOTICES
+    nodes = [replace(one, notices=system.notices()) for one in (NODE, SECOND)]
+    text = "EC2 has given notice: terminate at 2026-11-28T20:04:00Z; a job on it ends then"
+    assert found(nodes) == [("node.notice", "warning", "demo-1", text)]
+    assert found(nodes, readers=("demo-0",)) == []
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -25,15 +23,10 @@ def quad(lab):
     cluster = LabCluster(lab, "quad")
     cluster.ok("up", "--nodes", "4", "--instance-type", "p3.2xlarge")
     # A rate that this machine can carry under any load.
-    shape(cluster, "shape", "all", "--rate", "100mbit")
+    cluster.lab_fault("shape", "all", "--rate", "100mbit")
     yield cluster
-    shape(cluster, "unshape", "all")
+    cluster.lab_fault("clear", "all")
     cluster.ctl("down", "--yes", "--discard-results")
-
-
-def shape(cluster, *arguments):
-    argv = [sys.executable, "-m", "clusterctl", "lab", "fault", *arguments]
-    subprocess.run(argv, env=cluster.environ, check=True)
 
 
 def measured(cluster, watch=lambda step: None):
@@ -54,7 +47,7 @@ def blamed(report):
 @pytest.mark.all
 def test_a_slow_link_is_named(quad):
     """On an idle machine no other link is named: tests/bench/test_network.py shows that."""
-    with quad.fault(2, "shape", "unshape", "--rate", "10mbit"):
+    with quad.fault(2, "shape", "--rate", "10mbit"):
         report = measured(quad)
     assert ("bench.slow-node", "quad-2") in blamed(report)
     assert len(report.many) == len(report.one) == len(report.rtt) == 12
@@ -75,7 +68,7 @@ def test_a_node_that_freezes_in_the_middle_is_a_row(quad):
 
     def freeze(step):
         if step.done == 2 and not frozen:
-            frozen.append(quad.fault(3, "freeze", "thaw"))
+            frozen.append(quad.fault(3, "freeze"))
             frozen[0].__enter__()
 
     try:

@@ -86,7 +86,7 @@ def shaped(cluster):
         cluster.fault("shape", instance, "--rate", "60mbit")
     yield instances
     for instance in instances:
-        cluster.fault("unshape", instance)
+        cluster.fault("clear", instance)
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_machine_that_is_cut_off(cluster, shaped, large):
     try:
         report = cluster.copy(path, "~/cut/", watch)
     finally:
-        cluster.fault("mend", shaped[0])
+        cluster.fault("clear", shaped[0])
     assert [node.host for node in report.failed] == [f"{NAME}-0"]
     assert {cluster.digest(number, "cut/large") for number in (1, 2, 3)} == {digest}
 
@@ -159,7 +159,7 @@ def test_a_full_disk(cluster, large):
     try:
         report = cluster.copy(path, "/data/full/")
     finally:
-        cluster.fault("drain", full)
+        cluster.fault("clear", full)
     [failed] = report.failed
     assert failed.host == f"{NAME}-2"
     assert "room" in failed.error.hint
@@ -175,7 +175,7 @@ def test_a_disk_that_is_read_only(cluster, large):
     try:
         report = cluster.copy(path, "/data/readonly/")
     finally:
-        cluster.fault("writable", node)
+        cluster.fault("clear", node)
     [failed] = report.failed
     assert failed.host == f"{NAME}-2"
     assert "ead-only" in failed.error.message

@@ -226,7 +226,7 @@ def test_any_row_of_events_is_never_too_little_while_it_is_said_to_be_all_and_ne
     for seed in range(200):
         ec2 = world(seed)
         verbs = [
-            *(ec2.launch, ec2.stop, ec2.stop_in_the_console, ec2.start, ec2.remove, ec2.ask_guards),
+            *(ec2.launch, ec2.stop, ec2.stop_in_the_console, ec2.start, ec2.remove, ec2.ask_guards)
         ]
         if seed % 2:
             verbs += [ec2.switch_itself_off, ec2.start_in_the_console]

@@ -61,7 +61,7 @@ def test_the_others_get_what_was_brought_and_nothing_else(pair, place, source):
     out, ended = finished(pair, f"{source}/", f"~/{place}/")
     assert "pair-1: 3 files, 24.0 MiB in " in out
     assert pair.on(1, f"ls -A {place}; ls -A '{place}/with space'").split("\n")[:4] == [
-        *("empty", "large", "with space", "empty folder"),
+        *("empty", "large", "with space", "empty folder")
     ]
     assert (ended["state"], ended["exit_status"]) == ("succeeded", 0)
     assert (ended["preset"], ended["destination"]) == ("copy", f"~/{place}")
@@ -79,7 +79,7 @@ def test_a_reboot_of_the_head_node_and_the_same_again(pair, place):
     was cut off."""
     pair.on(0, f"mkdir {place}; head -c 96000000 /dev/urandom >{place}/large")
     again = ("--from", "0", f"~/{place}/", f"{place}")
-    with pair.fault(0, "shape", "unshape", "--rate", "8mbit"):
+    with pair.fault(0, "shape", "--rate", "8mbit"):
         first = detached(pair, *again)
         parts = f"du -sm {place}/.clusterctl-copy 2>/dev/null | cut -f1"
         eventually(lambda: int(pair.on(1, parts) or 0) > 4, "some of it on the other node")
@@ -102,7 +102,7 @@ def parts_of(pair, place, command, *words):
 @pytest.mark.all
 def test_cancel_keeps_what_came_until_it_is_discarded(pair, place, source):
     parts = f"du -sm {place}/.clusterctl-copy 2>/dev/null | cut -f1"
-    with pair.fault(0, "shape", "unshape", "--rate", "8mbit"):
+    with pair.fault(0, "shape", "--rate", "8mbit"):
         pair.on(0, f"mkdir {place}; head -c 96000000 /dev/urandom >{place}/large")
         job_id = detached(pair, "--from", "0", f"{place}/", place)
         eventually(lambda: int(pair.on(1, parts) or 0) > 2, "some of it on the other node")

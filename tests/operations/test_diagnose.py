@@ -115,7 +115,7 @@ def test_a_training_and_its_end(pair, trained):
     eventually(
         lambda: json.loads(pair.ctl("diagnose", "--json")[1])["check"] == "healthy", "health"
     )
-    with pair.fault(1, "freeze", "thaw"):
+    with pair.fault(1, "freeze"):
         status, out, _ = pair.ctl("diagnose", "--json")
     said = json.loads(out)
     # A warning if a step was made since the first sample.
@@ -210,15 +210,14 @@ def test_hosts_that_are_silent_are_evidence(by_hand):
     try:
         with by_hand.access() as access:
             access.connections.run(access.targets[1], "true")
-            with by_hand.fault(1, "freeze", "thaw"):
+            with by_hand.fault(1, "freeze"):
                 evidence = collect(access)
     finally:
         by_hand.on(0, "sudo -n umount $(readlink -f /usr/bin/python3)")
-    assert evidence.took_s < 15
     first, second = evidence.hosts
     assert "looking at it failed: " in first.error
     assert "python3: Permission denied" in first.error
     assert (second.processes, second.ec2.startswith("EC2 has i-")) == ((), True)
-    assert second.error
+    assert "takes connections and answers none in time" in second.error, "it is not waited for"
     assert evidence.job is None
     assert evidence.cluster == "pair"

@@ -344,8 +344,8 @@ def of_hosts(evidence):
 
 
 def test_a_host_that_is_too_busy_gets_twice_the_time(tmp_path, monkeypatch):
-    def sampled(connections, target, function, request, **_):
-        if request.within_s < 12.0:
+    def sampled(connections, target, node_call):
+        if node_call.request.within_s < 12.0:
             return SamplerResponse({"problems": ["processes: no answer within 6 s"]})
         return SamplerResponse({"processes": [{"pid": 7}]})
 

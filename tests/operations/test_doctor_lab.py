@@ -44,7 +44,7 @@ def test_the_same_hosts_without_a_cluster(pair):
 
 
 def test_a_volume_that_has_become_read_only(pair):
-    with pair.fault(1, "readonly", "writable"):
+    with pair.fault(1, "readonly"):
         assert ("disk.readonly", "pair-1") in look(pair, status=2)[1]
         status, out, err = pair.ctl("disk")
         assert (status, "/data is read-only" in out + err) == (1, True), out + err
@@ -64,13 +64,17 @@ done
 rank() {{ job=20261120-154501-$1; shift
     CLUSTERCTL_JOB=$job OMPI_COMM_WORLD_RANK=3 setsid "$@" </dev/null >/dev/null 2>&1 & }}
 rank 1ef7 sleep 1000
+sudo mkdir -p /run/clusterctl
+for node in pair-0 pair-1; do
+    echo '{{"action": "terminate", "time": "2026-11-28T20:04:00Z", "node": "'$node'"}}'
+done | sudo tee /run/clusterctl/spot-interruption
 """
 MEND = """
 sudo hostname {own}; sudo ip link set eth0 mtu 1500; sed -i 1d ~/.bashrc
 rm -f /dev/shm/left /data/left
 sudo mount -o remount,size=2g /dev/shm; sudo mount -o remount,size=1g /data
 sed -i '$d' ~/examples/horovod/tensorflow/train.sh; mv keys.before ~/.ssh/authorized_keys
-pkill -x sleep; :
+sudo rm /run/clusterctl/spot-interruption; pkill -x sleep; :
 """
 
 
@@ -80,13 +84,13 @@ def test_everything_that_is_wrong_with_a_node_is_named_and_what_is_safe_is_mende
         stack.enter_context(stand_in_server(stack.enter_context(pair.access())))
         pair.on(1, BREAK.format(twin=twin))
         stack.callback(pair.on, 1, MEND.format(own=own))
-        stack.enter_context(pair.fault(1, "gpu", "heal", "--lost", "--xid", "79"))
+        stack.enter_context(pair.fault(1, "gpu", "--lost", "--xid", "79"))
         stack.enter_context(skewed(pair, 1, 90))
         report, found = look(pair, status=2)
         assert found == {
             *((check, "pair-1") for check in (
                 "gpu.count", "gpu.xid", "clock.skew", "disk.full", "shm.full", "limits.nofile",
-                "drift.mtu", "drift.scripts", "job.leftovers",
+                "drift.mtu", "drift.scripts", "job.leftovers", "node.notice",
             )),
             ("hostname.duplicate", "pair-0"),
             ("hostname.duplicate", "pair-1"),
@@ -105,7 +109,7 @@ def test_everything_that_is_wrong_with_a_node_is_named_and_what_is_safe_is_mende
 
 @pytest.mark.all
 def test_a_node_that_is_frozen_is_a_finding_in_ec2s_words(pair):
-    with pair.fault(1, "freeze", "thaw"):
+    with pair.fault(1, "freeze"):
         report, found = look(pair, status=2)
     assert found == {("node.unreachable", "pair-1")}
     assert [node["host"] for node in report["nodes"]] == ["pair-0"]

@@ -20,16 +20,7 @@ from clusterctl.operations import power
 from clusterctl.operations import up as up_module
 from clusterctl.operations.status import cluster_status
 from tests.hostless import clear_faults
-from tests.operations.commands import (
-    COMMANDS,
-    NAME,
-    SPEC,
-    Command,
-    down,
-    nothing,
-    stop,
-    up,
-)
+from tests.operations.commands import COMMANDS, NAME, SPEC, Command, down, nothing, stop, up
 from tests.operations.fault_cases import LAUNCH
 from tests.operations.wire import Mode
 from tests.operations.world import World

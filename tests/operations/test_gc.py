@@ -202,11 +202,7 @@ def keep_folder(home, site, name="demo"):
 
 
 @pytest.mark.parametrize(
-    ("account", "verdict"),
-    [
-        ("123456789012", Verdict.IN_USE),
-        ("210987654321", Verdict.KEPT),
-    ],
+    ("account", "verdict"), [("123456789012", Verdict.IN_USE), ("210987654321", Verdict.KEPT)]
 )
 def test_what_is_kept_here_is_in_use_here_only(places, home, later, account, verdict):
     for clients in places.values():

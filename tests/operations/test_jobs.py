@@ -106,7 +106,7 @@ def test_what_a_full_disk_loses_of_a_log_is_said_and_a_reboot_loses_the_queue(qu
         first, _ = started(quiet, "1", "--script", "~/more.py")
         second, _ = started(quiet, "1", "--script", "~/stay.py", "--queue")
         eventually(lambda: "xxx" in quiet.ctl("logs")[1], "its output")
-        with quiet.fault(0, "fill", "drain"):
+        with quiet.fault(0, "fill"):
             eventually(lambda: quiet.ctl("logs") == quiet.ctl("logs"), "the disk to be full")
         said = "bytes of output are lost: the disk was full\nxxx"
         eventually(lambda: said in quiet.ctl("logs", "--rank", "0")[1], "what was lost")

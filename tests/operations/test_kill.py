@@ -63,9 +63,12 @@ def test_the_jobs_own_end_by_force_and_the_users_stay(deaf):
     assert alive(deaf, 1, own)
 
     assert deaf.ctl("kill", "20261120-154501-3f2a")[:2] == (0, "nothing to end\n")
-    with deaf.fault(1, "gpu", "heal", "--memory", "14000"):
+    with deaf.fault(1, "gpu", "--memory", "14000"):
         status, out, err = deaf.ctl("kill", "--json")
+        checked = json.loads(deaf.ctl("doctor", "--json")[1])
     assert status == 1, "what a GPU still holds is no success"
+    unowned = [one["host"] for one in checked["findings"] if one["check"] == "gpu.memory"]
+    assert unowned == ["pair-1"], "`doctor` finds it later, where `kill` ends nothing any more"
     report = json.loads(out)
     held = {"host": "pair-1", "gpu": 0, "mib": 14000, "pids": []}
     assert (report["left"], report["gpu_memory_held"], report["failures"]) == ([], [held], [])
@@ -117,7 +120,7 @@ def test_a_node_there_is_not(pair):
 
 @pytest.mark.parametrize(
     "command",
-    ["kill", "cancel", "logs", "wait", "diagnose", "watch", "tuning", "results", "s3sync --cancel"],
+    ["kill", "cancel", "logs", "wait", "diagnose", "watch", "tuning", "results", "s3sync --status"],
 )
 def test_an_empty_job_is_not_all_that_runs(pair, command):
     """`kill NAME "$JOB"` has an empty job if the variable is not set."""

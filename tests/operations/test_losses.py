@@ -38,6 +38,7 @@ from clusterctl.operations.losses import (
     is_by_hand,
     lost_copies,
     note_copy,
+    trees_on,
 )
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.dial import Target
@@ -226,7 +227,7 @@ def test_checkpoints_count_whoever_started_the_training(quiet):
 
 
 def test_a_head_node_that_does_not_answer_is_asked_for_no_longer_than_the_limit(quiet):
-    with quiet.fault(0, "freeze", "thaw"):
+    with quiet.fault(0, "freeze"):
         found = losses(quiet, 1.0)
         assert (list(found.unknown), found.off) == (["pair-0"], {"pair-0"})
 
@@ -300,7 +301,7 @@ def test_a_job_ends_with_the_whole_cluster_only(tmp_path, monkeypatch, hosts, jo
     """Where some nodes go, the check for running jobs names it."""
     going = Overview((Going("j1", serves=False),), (), (), {})
     answers = {"overview": going, "find_output": ()}
-    monkeypatch.setattr(module, "call", lambda c, t, function, r, **_: answers[function.__name__])
+    monkeypatch.setattr(module, "call", lambda c, t, it: answers[it.function.__name__])
     monkeypatch.setattr(module, "list_processes", lambda *_: FanoutResult(()))
     assert find_losses(made_up(tmp_path, 2), 10.0, hosts) == Losses(jobs=jobs)
 
@@ -319,13 +320,21 @@ def test_a_folder_of_two_jobs_is_searched_wherever_one_of_them_ran(monkeypatch):
     assert [(one.job, one.hosts) for one in earlier] == [("a", ("d-2", "d-3"))]
 
 
+def test_a_machine_that_took_over_a_lost_nodes_ranks_has_what_they_wrote(tmp_path):
+    """The job did not begin on it, and knows it by its address only."""
+    access = made_up(tmp_path, 3)
+    trees = [OutputFolder("a", "/code", "files", hosts=("demo-1", "10.0.0.6"))]
+    on = [one.host for one in access.all_targets if trees_on(access, one, trees)]
+    assert on == ["demo-1", "demo-2"]
+
+
 @pytest.mark.parametrize("is_reached", [True, False])
 def test_what_a_node_that_answers_does_not_say_in_time_is_at_risk(
     tmp_path, monkeypatch, is_reached
 ):
     late = (CommandTimeout if is_reached else HostUnreachable)("demo-1", "no answer")
 
-    def look(connections, target, function, request, **_):
+    def look(connections, target, node_call):
         if target.host == "demo-1":
             raise late
         return Overview((), (), (), {})
@@ -348,7 +357,7 @@ def test_a_machine_that_never_joined_the_cluster_holds_nothing(
     """As the new machine of a `replace` or an `add` that was interrupted while it started."""
     (tmp_path / "known_hosts").write_text(known)
 
-    def look(connections, target, function, request, **_):
+    def look(connections, target, node_call):
         if target.host == "demo-1":
             raise HostUnreachable("demo-1", "no answer")
         return Overview((), (), (), {}, joined=joined)
@@ -406,7 +415,7 @@ def test_two_machines_of_one_name_are_both_asked(tmp_path, monkeypatch):
     left = OutputFiles("j1", "/data/out", "files", 1, 10, "digest")
     says = {first: (left,), second: CommandTimeout("demo-1", "its host key is unknown")}
 
-    def look(connections, target, function, request, **_):
+    def look(connections, target, node_call):
         if target == access.head:
             return Overview((), (), (), {})
         if isinstance(says[target], CommandTimeout):
@@ -556,7 +565,7 @@ def test_a_fetch_of_a_model_goes_on_where_it_was_interrupted(quiet, tmp_path):
         needed.extend(node.needed_bytes for node in progress.nodes)
 
     with quiet.access() as access:
-        shaped = quiet.fault(0, "shape", "unshape", "--rate", "80mbit")
+        shaped = quiet.fault(0, "shape", "--rate", "80mbit")
         with shaped, pytest.raises(KeyboardInterrupt):
             fetch(access, job, place, interrupt)
         # The log comes first, and what says that all is there comes last.

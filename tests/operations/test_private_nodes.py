@@ -118,9 +118,7 @@ def test_a_node_that_vanishes_behind_the_head_is_noticed(pair, tmp_path):
         def run() -> None:
             try:
                 access.connections.run(
-                    access.targets[1],
-                    "echo begun; exec sleep 600",
-                    sink=lambda *_: began.set(),
+                    access.targets[1], "echo begun; exec sleep 600", sink=lambda *_: began.set()
                 )
             except Exception as error:
                 ended.append(error)

@@ -56,7 +56,7 @@ def test_quarantine_replacement_and_release(in_service):
     pair = in_service
     status, out, err = pair.ctl("quarantine", "1", "--reason", "GPU 0 lost")
     assert (status, out) == (0, "pair-1: in quarantine; 1 node in service, with 1 slot\n"), err
-    with pair.fault(1, "freeze", "thaw"):
+    with pair.fault(1, "freeze"):
         for command, arguments in DEFAULTS.items():
             if arguments is None:
                 continue
@@ -138,7 +138,7 @@ def test_a_node_in_quarantine_is_told_when_to_end(lab):
         )
         assert limited.ctl("release", "1")[0] == 0
         assert idle_judges() == (["limited-1"], 1)
-        with limited.fault(1, "freeze", "thaw"):
+        with limited.fault(1, "freeze"):
             status, _, err = limited.ctl("quarantine", "1")
         assert (status, "clusterctl remove limited 1" in err) == (0, True), err
         assert idle_judges() == ([], 1)
@@ -148,7 +148,7 @@ def test_a_node_in_quarantine_is_told_when_to_end(lab):
         assert "index" not in told[1] or told[1]["index"] is None, "it judges alone if it idles"
         # Each counts its own running time, up to five hours from now.
         assert all(one["lifetime_s"] > 0 for one in told)
-        with limited.fault(1, "freeze", "thaw"):
+        with limited.fault(1, "freeze"):
             status, _, err = limited.ctl("up", "--nodes", "2", "--max-hours", "6")
         assert (status, "warning: limited-1: in quarantine" in err) == (0, True), err
     finally:

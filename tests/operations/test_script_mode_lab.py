@@ -266,7 +266,7 @@ def test_a_disk_that_is_full_when_the_model_is_collected(pair, tmp_path):
         script = ("--script", os.path.relpath(tmp_path / "program.py"))
         pair.ok("train", "1", *script, "--hyperparameter", "k=1", "--detach")
         [job] = pair.jobs()
-        with pair.fault(0, "fill", "drain"):
+        with pair.fault(0, "fill"):
             pair.on(0, "touch may-end")
             assert pair.ctl("wait", job["job_id"])[0] == 1
         [job] = pair.jobs()

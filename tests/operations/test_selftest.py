@@ -220,8 +220,7 @@ def test_what_has_nothing_to_run_on_is_no_failure(test):
 
 
 @pytest.mark.parametrize(
-    "error",
-    [KeyboardInterrupt(), ClusterctlError("no network"), OSError(errno.ENOSPC, "full")],
+    "error", [KeyboardInterrupt(), ClusterctlError("no network"), OSError(errno.ENOSPC, "full")]
 )
 def test_a_removal_is_tried_again_until_the_third_time(launched, monkeypatch, error):
     calls = removing(monkeypatch, *[raising(error)] * 2)

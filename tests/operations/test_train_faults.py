@@ -89,7 +89,7 @@ def test_what_a_lost_rank_left_is_found_and_keeps_a_job_from_starting(quiet, sta
     assert "/stay.py" in err.partition(said)[2].partition("\n")[0]
     quiet.ends(0, f"warning: {said}", *run, "--force")
 
-    with quiet.fault(1, "cut", "mend"):
+    with quiet.fault(1, "cut"):
         for verb, said in (("cancel", "nothing is running"), ("kill", "nothing to end")):
             status, out, err = quiet.ctl(verb)
             assert (status, out) == (255, f"{said} on pair-0\n")
@@ -148,7 +148,7 @@ def test_whatever_is_killed_no_process_of_the_job_stays_on_any_node(quiet, victi
 @pytest.mark.all
 def test_ten_seconds_of_silence_do_not_end_a_job(quiet, stay):
     stay(2)
-    with quiet.fault(1, "freeze", "thaw"):
+    with quiet.fault(1, "freeze"):
         time.sleep(10)
     quiet.ctl("run", "touch /data/go")
     status, out, err = quiet.ctl("logs", "-f")
@@ -174,7 +174,7 @@ def test_a_full_disk_hides_no_job_and_no_end(jobs_on_data, stay):
         (True, [("cancelled", 1), ("cancelled", 143)]),
     ):
         stay(1, "--", "7")
-        with pair.fault(0, "fill", "drain"):
+        with pair.fault(0, "fill"):
             pair.ends(1, "its disk is full", *run, "--force")
             assert [job["state"] for job in pair.jobs()][-1] == "running"
             if cancelled:
@@ -192,6 +192,6 @@ def test_a_full_disk_hides_no_job_and_no_end(jobs_on_data, stay):
 def test_a_job_is_ended_where_nothing_can_be_written(jobs_on_data, stay):
     pair = jobs_on_data
     stay(1)
-    with pair.fault(0, "readonly", "writable"):
+    with pair.fault(0, "readonly"):
         status, _, err = pair.ctl("cancel")
         assert (status, pair.on(0, "pgrep -f 'stay[.]py' || echo none")) == (0, "none\n"), err

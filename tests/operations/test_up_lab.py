@@ -178,12 +178,7 @@ def test_one_node_without_gpus_other_credentials_a_stop_and_the_folder_lost(
     other = keys_of(lab, ACCOUNTS[1])["aws_access_key_id"]
     own = keys_of(lab, ACCOUNTS[0])["aws_access_key_id"]
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", other)
-    for command in (
-        ("down", name, "--yes"),
-        wanted,
-        ("run", name, "true"),
-        ("status", name),
-    ):
+    for command in (("down", name, "--yes"), wanted, ("run", name, "true"), ("status", name)):
         clusterctl.ends(2, f"account {ACCOUNTS[1]}", *command)
     assert json.loads(clusterctl("list", "--json").out) == []
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", own)

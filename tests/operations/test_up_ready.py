@@ -166,7 +166,7 @@ def test_two_healthy_nodes_become_ready(world):
     assert [fact.found.gpus for fact in facts] == [8, 8]
     assert facts[0].host_keys == (ED25519,)
     assert world.progress.seen["demo-1"] == [
-        *(Stage.PENDING, Stage.CONSOLE, Stage.LOGIN, Stage.CLOUD_INIT, Stage.GPUS, Stage.CHECKED),
+        *(Stage.PENDING, Stage.CONSOLE, Stage.LOGIN, Stage.CLOUD_INIT, Stage.GPUS, Stage.CHECKED)
     ]
     assert world.pins.text(world.nodes).splitlines()[1].endswith(f"{ED25519} i-1")
 

@@ -7,7 +7,7 @@ import pytest
 from clusterctl.domain.errors import CommandFailed, CommandNotRun, CommandTimeout, HostUnreachable
 from clusterctl.node.jobs.clean import Cleaning, NodeLogs, clean
 from clusterctl.operations.hosts_access import AsRoot
-from clusterctl.transport.call import call, call_all
+from clusterctl.transport.call import NodeCall, call, call_all
 from clusterctl.transport.dial import Target
 from tests.local_node import HEAD, LocalNode
 
@@ -20,7 +20,7 @@ def node(tmp_path):
 
 
 def cleaned(node, request=None):
-    return call(node, HEAD, clean, request or Cleaning(), doing="removing", timeout_s=60.0)
+    return call(node, HEAD, NodeCall(clean, request or Cleaning(), "removing", 60.0))
 
 
 def test_a_function_runs_there_whatever_its_login_prints(node):
@@ -75,11 +75,11 @@ def test_each_node_has_an_outcome_of_its_own(node):
     node.trouble = [HostUnreachable("demo-0", "no route")]
     asked = []
 
-    def request(target):
+    def removal(target):
         asked.append(target.host)
-        return Cleaning()
+        return NodeCall(clean, Cleaning(), "removing", 60.0)
 
-    result = call_all(node, [HEAD, OTHER], clean, request, doing="removing", timeout_s=60.0)
+    result = call_all(node, [HEAD, OTHER], removal)
     assert [one.host for one in result.failures] == ["demo-0"]
     assert result.by_host == {"demo-1": NodeLogs()}
     assert set(asked) == {"demo-0", "demo-1"}

@@ -19,17 +19,18 @@ from clusterctl.diagnosis.case import (
     full_filesystems,
     gdb_command,
 )
-from clusterctl.diagnosis.evidence import ProcessEvidence
 from clusterctl.diagnosis.frames import STARTING, WAITING, Activity, is_user
 from clusterctl.diagnosis.partners import asks_user, chain, wait_in_words, waits_for
 from clusterctl.diagnosis.progress import LONGEST_ALONE_S
 from clusterctl.diagnosis.ranks import (
     POLLING_CALLS,
+    RESTS,
     WORKS_SHARE,
     Rank,
     format_ranks,
     full_disk_of,
     is_saving,
+    is_working,
     only,
     rank_lines,
     ranks_in_words,
@@ -78,7 +79,7 @@ def _kept(scene: Scene) -> Iterator[Cause]:
     found = []
     for rank in scene.ranks:
         keeps = [one for one in others(rank.last) if any(map(is_user, one.frames))]
-        rests = not rank.moved and rank.grown("cpu_s") < _RESTS * rank.span_s
+        rests = not rank.moved and rank.grown("cpu_s") < RESTS * rank.span_s
         if not keeps or not rests:
             return
         at = [frame for frame in keeps[0].frames if is_user(frame)][-1]
@@ -138,7 +139,9 @@ def odd_ranks(scene: Scene) -> Iterator[Cause]:
                 f"see what its input reads, on {rank.host.host}: its files, mounts and downloads"
                 + scene.hints.cluster(" (clusterctl disk NAME; clusterctl doctor NAME)")
             )
-            works = rank.grown("cpu_s") >= _RESTS * rank.span_s or any(map(_works, rank.children))
+            works = rank.grown("cpu_s") >= RESTS * rank.span_s or any(
+                map(is_working, rank.children)
+            )
             severity = _severity(scene, works)
             found.append(RankFinding("rank.data", severity, rank, what, shown, hint))
         elif rests(rank):
@@ -186,20 +189,6 @@ def _severity(scene: Scene, works: bool) -> Severity:
     return WARNING if scene.is_late else INFO
 
 
-def _works(process: ProcessEvidence) -> bool:
-    """Return whether a process was seen to use a processor, to be ready to, or to move bytes."""
-    if not process.samples:
-        return False
-    first, last = process.samples[0], process.last
-    moved = last.read_bytes + last.written_bytes - first.read_bytes - first.written_bytes
-    uses = last.cpu_s - first.cpu_s >= _RESTS * (last.at_s - first.at_s) > 0
-    return uses or moved > 0 or {one.state for one in process.samples} == {"R"}
-
-
-# Who sleeps uses less of a processor.
-_RESTS = 0.05
-
-
 def _waits_outside(rank: Rank) -> bool:
     """Return whether a rank is in a call on a file, a lock, its input, its output or a pipe that it
     writes, and got no further in it. What it reads from a pipe may be its own workers' work."""
@@ -225,7 +214,7 @@ def rests(rank: Rank) -> bool:
     known = rank.last.syscall or rank.last.main_cpu_s is not None
     if saves_with_progress(rank):
         return False
-    return bool(known) and rank.was("S") and not rank.moved and rank.used_s < _RESTS * rank.span_s
+    return bool(known) and rank.was("S") and not rank.moved and rank.used_s < RESTS * rank.span_s
 
 
 def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankFinding:
@@ -246,7 +235,7 @@ def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> Ra
         hint = "the lines above show what its other threads and processes do"
     elif found and found.partners:
         hint = found.hint(scene)
-    severity = _severity(scene, call.startswith("wait") and any(map(_works, rank.children)))
+    severity = _severity(scene, call.startswith("wait") and any(map(is_working, rank.children)))
     return RankFinding("rank.blocked", severity, rank, f"{activity}{where}{deep}", shown, hint)
 
 
@@ -369,7 +358,7 @@ def different_calls(scene: Scene, groups: Mapping[str, list[Rank]]) -> Cause:
 def _may_go_on(rank: Rank) -> bool:
     """Return whether a rank that waits may only lack a processor, or a thread of its own."""
     starved = "R" in rank.states and rank.grown("main_cpu_s") < 0.5 * rank.span_s
-    return starved or (rank.place is Activity.INIT and rank.grown("cpu_s") >= _RESTS * rank.span_s)
+    return starved or (rank.place is Activity.INIT and rank.grown("cpu_s") >= RESTS * rank.span_s)
 
 
 def _by_another_way(scene: Scene) -> Iterator[Cause]:
@@ -425,9 +414,9 @@ def at_rest(scene: Scene) -> Iterator[Cause]:
         # Below a futex, a library may wait for other ranks.
         is_known = is_nap or (call in _WOKEN and (call != "futex" or rank.native.is_outside))
         # Also what a shell that it has started has started, or the thread whose end it waits for.
-        working = any(_works(one) for one in rank.host.processes if one.role == "child")
-        working |= joins and _works(rank.process)
-        uses = rank.grown("cpu_s") >= _RESTS * rank.span_s or working
+        working = any(is_working(one) for one in rank.host.processes if one.role == "child")
+        working |= joins and is_working(rank.process)
+        uses = rank.grown("cpu_s") >= RESTS * rank.span_s or working
         if not is_known or not rests(rank) or uses or rank.waits or rank in scene.left:
             return
         where = f" in {label(rank.user_call)}" if rank.user_call else ""

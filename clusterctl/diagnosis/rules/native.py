@@ -149,12 +149,13 @@ def collectives(scene: Scene) -> Iterator[Cause]:
     inside = [one for one in read if one.native.mpi]
     wait = "waits" if len(inside) == 1 else "wait"
     rest = f"{format_ranks([one.number for one in inside])} {wait} in {' and '.join(groups)}"
+    no_step = f"; no step was shown{scene.since}" * bool(scene.since and not starts)
     # By the mean since the start alone, who computes may evaluate.
     sleep = all(one.was("S") for one in outside) and (scene.is_overdue or not starts)
     yield Cause(
         "mpi.awaited",
         ERROR if (scene.is_stuck or sleep) and not busy else WARNING,
-        f"{ranks_in_words(outside)} {does}{'' if starts else scene.since}: {rest}",
+        f"{ranks_in_words(outside)} {does}: {rest}{no_step}",
         only({one.host.host for one in outside}),
         f"{scene.hints.look} --tree shows the calls",
         tuple(one.number for one in outside),

@@ -42,7 +42,7 @@ SLOWED_ROWS = 4.0
 
 def stragglers(scene: Scene) -> Iterator[Cause]:
     """Slow ranks in a job that makes steps: they are at their own work while the others wait."""
-    goes_on = scene.exchanges or (scene.advances and not scene.is_unclear)
+    goes_on = scene.exchanges or (scene.advances and not scene.doubt)
     if not goes_on or len(scene.ranks) < 2:
         return
     own = {one.number: _own_share(one) for one in scene.ranks if len(one.samples) > 1}

@@ -405,8 +405,7 @@ def carry_out(
     """
     client, timeouts, name = clients.ec2, creations.timeouts, plan.spec.name
     attempt = Attempt(
-        *(client, without_retries(client), name, launch_record, creations.notify),
-        timeouts=timeouts,
+        *(client, without_retries(client), name, launch_record, creations.notify), timeouts=timeouts
     )
     work = _Execution(
         *(clients, plan, creations, attempt, PlanCheck(client, plan, timeouts)),

@@ -45,13 +45,7 @@ from clusterctl.ec2.launch.capacity import (
     find_reservation,
 )
 from clusterctl.ec2.launch.request import interfaces_needed, lacks_public_address
-from clusterctl.ec2.machines import (
-    Image,
-    MachineType,
-    find_image,
-    find_machine_types,
-    is_image_id,
-)
+from clusterctl.ec2.machines import Image, MachineType, find_image, find_machine_types, is_image_id
 from clusterctl.ec2.money.costs import node_cost
 from clusterctl.ec2.money.prices import Price, find_price, find_prices, price_key
 from clusterctl.ec2.network.vpcs import (

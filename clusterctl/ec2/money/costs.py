@@ -131,14 +131,14 @@ def budget_findings(limits: Limits, estimate: CostEstimate, spent_usd: float) ->
             "cost.hourly",
             f"this costs {format_usd(hourly)} an hour; "
             f"--max-hourly allows {format_usd(limits.max_hourly_usd)}",
-            "ask for fewer nodes or a smaller type, or raise --max-hourly",
+            "raise it: clusterctl up NAME --max-hourly USD; or request fewer or smaller nodes",
         )
     if limits.budget_usd is not None:
         yield from _budget(limits, limits.budget_usd, hourly, spent_usd)
 
 
 def _budget(limits: Limits, budget: float, hourly: float, spent: float) -> Iterator[Finding]:
-    hint = "raise --budget, or ask for fewer nodes or a smaller type"
+    hint = "raise it: clusterctl up NAME --budget USD; or request fewer or smaller nodes"
     if spent >= budget:
         text = f"the budget of {format_usd(budget)} is spent: {format_usd(spent)} so far"
         yield Finding.error("cost.budget", text, hint)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import urllib.request
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -140,6 +139,8 @@ def caller_cidr(endpoint_url: str, vpc: Vpc) -> str:
     """
     if is_local(endpoint_url):
         return vpc.cidr
+    import urllib.request  # with http and email, for this alone
+
     try:
         with urllib.request.urlopen(CHECKIP_URL, timeout=CHECKIP_TIMEOUT_S) as answer:
             text = answer.read(64).decode("ascii", errors="replace").strip()

@@ -11,6 +11,7 @@ from typing import Any
 from moto.core import responses
 from moto.core.serialize import AttributePickerContext, XFormedAttributePicker
 from moto.core.utils import method_names_from_class
+from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, InstanceTypeOfferingBackend
 from moto.iam.models import IAMBackend, ManagedPolicy
 from moto.kms import models as kms
 from moto.kms.utils import KeySpec
@@ -27,6 +28,7 @@ def install() -> None:
     generate = kms.generate_private_key  # type: ignore[attr-defined]
     shared_pair = functools.lru_cache(maxsize=None)(generate)
     policies: list[ManagedPolicy] = []
+    describe_offerings = InstanceTypeOfferingBackend.describe_instance_type_offerings
 
     def get_possible_keys(self: Any, context: AttributePickerContext) -> tuple[str, ...]:
         """Return the names that an attribute may have, which the class and the shape decide."""
@@ -37,6 +39,28 @@ def install() -> None:
         if key not in known:
             known[key] = tuple(find_keys(self, context))
         return known[key]
+
+    def describe_instance_type_offerings(
+        self: Any, location_type: str | None = None, filters: dict[str, Any] | None = None
+    ) -> list[dict[str, str]]:
+        """Look at the offerings of the types that are asked for, of thousands in a region."""
+        rest = dict(filters or {})
+        types = rest.pop("instance-type", None)
+        where = location_type or "region"
+        if types is None:
+            found: list[dict[str, str]] = describe_offerings(self, location_type, filters)
+            return found
+        offered = offerings_by_type(where, self.region_name)
+        chosen = sorted(at for one in {*types} for at in offered.get(one, ()))
+        listed = INSTANCE_TYPE_OFFERINGS[where].get(self.region_name, [])
+        return [listed[at] for at in chosen if self.matches_filters(listed[at], rest, where)]
+
+    @functools.cache
+    def offerings_by_type(where: str, region: str) -> dict[str, list[int]]:
+        places: dict[str, list[int]] = {}
+        for at, one in enumerate(INSTANCE_TYPE_OFFERINGS[where].get(region, [])):
+            places.setdefault(one["InstanceType"], []).append(at)
+        return places
 
     def generate_private_key(key_spec: str) -> Any:
         """Have all symmetric KMS keys share one key pair.
@@ -59,6 +83,7 @@ def install() -> None:
         return [_own(policy, self.account_id) for policy in policies]
 
     override(XFormedAttributePicker, get_possible_keys)
+    override(InstanceTypeOfferingBackend, describe_instance_type_offerings)
     override(kms, generate_private_key)
     override(IAMBackend, _init_aws_policies)
 

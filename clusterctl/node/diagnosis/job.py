@@ -37,6 +37,7 @@ class JobOutput:
     `own_added` those of a log that a rank writes by itself. If `log_is_older`, the file was there
     before the job, which appends to it, or its lines come late: what was in it then tells nothing
     of the job, so `log` has no other lines.
+    `log_is_cut` if it ends within a line: then its writers keep lines back, and write blocks.
     `log_writes` are the last writes to the log: how many seconds ago each was, and how many lines
     it completed; the last of these is the last of `log`.
     `rank_logs` are the last lines of the ranks' own logs, by rank, of a job that has ended.
@@ -53,6 +54,7 @@ class JobOutput:
     log_added: tuple[str, ...] = ()
     own_added: tuple[str, ...] = ()
     log_is_older: bool = False
+    log_is_cut: bool = False
     log_writes: tuple[tuple[float, int], ...] = ()
     rank_logs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     metrics: tuple[dict[str, Any], ...] = ()
@@ -439,6 +441,10 @@ def _log(path: Path | None, lines: int) -> dict[str, Any]:
         "log_writes": _writes(path.with_name(TIMES), end, raw) if path.name == "log" else [],
         "log_bytes": state.st_size,
         "log_silent_s": _age_s(state.st_mtime, time.time()),
+        # A bar that is drawn again and again ends so, too, and begins after \r.
+        "log_is_cut": len(raw) > 1
+        and not raw[-1].endswith((b"\n", b"\r"))
+        and raw[-2][-1:] == b"\n",
         "log_first": [_line(line) for line in first],
         "log": [_line(line.rstrip(b"\r\n")) for line in raw],
     }

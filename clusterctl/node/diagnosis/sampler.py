@@ -478,7 +478,9 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
     telling = most_relevant_thread(one.pid, tasks, paths)
     user_s, system_s = main_cpu_s(one.pid, tasks[0] if tasks else one.pid)
     counts = [numbers(f"{folder}/task/{task}/schedstat") for task in tasks]
-    moved = dict(line.split(": ") for line in text_of(f"{folder}/io").splitlines() if ": " in line)
+    moved = io_of(folder)
+    runs = [count[2] for count in counts if len(count) > 2]
+    main_moved = io_of(f"{folder}/task/{tasks[0] if tasks else one.pid}")
     return {
         "at_s": at_s,
         "state": or_frozen(one.pid, fields[0], telling[1]),
@@ -487,13 +489,16 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
         "cpu_s": (int(fields[11]) + int(fields[12])) / TICKS,
         "main_cpu_s": None if user_s is None or system_s is None else user_s + system_s,
         "main_system_s": system_s,
+        "main_runs": runs[0] or None if runs else None,
+        "other_runs": sum(runs[1:]) if runs else None,
+        "main_read_bytes": main_moved.get("rchar"),
+        "main_written_bytes": main_moved.get("wchar"),
         "throttled_s": throttled_s(one.pid),
         "run_wait_s": round(sum(count[1] for count in counts if len(count) > 2) / 1e9, 4),
         "virtual_bytes": int(fields[20]),
         "rss_bytes": int(fields[21]) * PAGE,
-        # rchar counts reads from the page cache, too: progress, wherever the bytes come from.
-        "read_bytes": int(moved.get("rchar", 0)),
-        "written_bytes": int(moved.get("wchar", 0)),
+        "read_bytes": moved.get("rchar", 0),
+        "written_bytes": moved.get("wchar", 0),
         "threads": int(fields[17]),
         "descriptors": len(paths),
         "files": files(one.pid, paths),
@@ -506,6 +511,13 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
         "stack_source": "",
         "stack_error": "",
     }
+
+
+def io_of(folder: str) -> dict[str, int]:
+    """Return the bytes that a process or a thread has read and written; nothing if unknown. Reads
+    from the page cache count: progress, wherever the bytes come from."""
+    pairs = (line.split(": ") for line in text_of(f"{folder}/io").splitlines()[:2])
+    return {name: int(value) for name, value in pairs}
 
 
 LIMITS = {

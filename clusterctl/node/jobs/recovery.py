@@ -23,14 +23,17 @@ from clusterctl.node.guard.clock import GuardFiles
 from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import (
     CODE,
+    CONTRACT,
     JOBS,
     LIST_SHIPPED,
+    PREPARED,
     RUNNER_FILE,
     SCRIPT_FOLDERS,
     JobFolder,
     value_in,
 )
 from clusterctl.node.jobs.spec import JobSpec
+from clusterctl.node.record import to_json
 from clusterctl.node.untrusted import text_in
 
 TYPE_CHECKING = False
@@ -93,8 +96,7 @@ def recover(folder: Path, spec: JobSpec, attempt: FailedAttempt) -> dict[str, An
     """Stop what is left of the job. Return {"attempt": the description of the failure, "again":
     {"argv", "ranks", "hosts"} of the next attempt, or None, "cause": what is known of why there is
     none}."""
-    known = {node["name"]: node for node in spec.nodes}
-    nodes = [known.get(host, {"name": host, "address": host}) for host in attempt.hosts or known]
+    known, nodes = {node["name"]: node for node in spec.nodes}, nodes_of(spec, attempt.hosts)
     silent, rebooted, killed = sweep(spec.job_id, nodes, attempt.began_at)
     lost = bool(silent or rebooted) or attempt.has_lost
     described = {
@@ -176,6 +178,13 @@ def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, li
     return silent, rebooted, {name: count for name, count in killed.items() if count}
 
 
+def nodes_of(spec: JobSpec, hosts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the nodes of an attempt, all of the job's if there was none. That of a machine that
+    the job did not begin on has its address as its name."""
+    known = {node["name"]: node for node in spec.nodes}
+    return [known.get(host, {"name": host, "address": host}) for host in hosts or known]
+
+
 def other_nodes(spec: JobSpec, hosts: Sequence[str]) -> list[dict[str, Any]]:
     """Return the job's nodes but the head node, with the machines among `hosts`, those of its
     latest attempt, that it did not begin on."""
@@ -224,15 +233,20 @@ def ask(nodes: list[dict[str, Any]], argv: list[str], stdin: bytes) -> list[str 
         return list(pool.map(one, nodes))
 
 
-def first_attempt(spec: JobSpec) -> dict[str, Any]:
-    """Give a job whose turn in the queue has come what its nodes lack. Return {"hosts": their
-    names, "cause": why it cannot start there, empty if it can}."""
+def first_attempt(spec: JobSpec, folder: Path) -> dict[str, Any]:
+    """Give a job whose turn in the queue has come what its nodes lack. Return {"argv": its command
+    line, "hosts": the names of its nodes, "cause": why it cannot start there, empty if it can}."""
     slots = read_hosts(Path(spec.workdir, "hosts"))
     used = used_by(spec, places_on(spec, slots, {*slots}), spec.ranks)
-    nodes = named(spec, used)
-    others = [node for node in nodes if node["address"] != spec.nodes[0]["address"]]
-    cause = unknown_hosts(spec, slots) or provide(spec, others)
-    return {"hosts": [node["name"] for node in nodes] or [*spec.hosts], "cause": cause}
+    nodes = named(spec, used) or nodes_of(spec, ())
+    argv, cause = [*spec.argv], ""
+    if slots and not used and spec.model_dir is not None:
+        gone = [one["name"] for one in spec.nodes if one["address"] not in slots]
+        cause = f"{', '.join(gone)} left the hosts file, and no machine with as many slots took "
+        cause += "the place: submit the job again with `clusterctl train`"
+    elif used and not (cause := provide(spec, nodes)) and spec.model_dir is not None:
+        argv = retry_command(spec, spec.ranks, folder, used)
+    return {"argv": argv, "hosts": [node["name"] for node in nodes], "cause": cause}
 
 
 def wait_for_nodes(spec: JobSpec, folder: Path) -> tuple[dict[str, Any] | None, str]:
@@ -244,8 +258,6 @@ def wait_for_nodes(spec: JobSpec, folder: Path) -> tuple[dict[str, Any] | None, 
     enough_since = None
     while True:
         hosts = read_hosts(Path(spec.workdir, "hosts"))
-        if cause := unknown_hosts(spec, hosts):
-            return None, f"not started again: {cause}"
         others = named(spec, [host for host in hosts if host != head])
         # A node that was silent during the first sweep may still have ranks.
         responses = end_on(others, spec.job_id)
@@ -263,9 +275,10 @@ def wait_for_nodes(spec: JobSpec, folder: Path) -> tuple[dict[str, Any] | None, 
             )
         time.sleep(POLL_S)
     used = used_by(spec, places, ranks)
-    if cause := provide(spec, [node for node in others if node["address"] in used]):
+    nodes = named(spec, used)
+    if cause := provide(spec, nodes):
         return None, f"not started again: {cause}"
-    called = [node["name"] for node in named(spec, used)]
+    called = [node["name"] for node in nodes]
     again = {"argv": retry_command(spec, ranks, folder, used), "ranks": ranks, "hosts": called}
     plural = "" if ranks == 1 else "s"
     return again, f"starting again with {ranks} rank{plural} on {', '.join(called)}"
@@ -289,37 +302,45 @@ def used_by(spec: JobSpec, places: dict[str, int], ranks: int) -> dict[str, int]
     return used
 
 
-def unknown_hosts(spec: JobSpec, hosts: dict[str, int]) -> str:
-    """Return why a script-mode program cannot run on these hosts of the cluster: it gets the
-    addresses of its nodes only once. Empty if it can, and for any other job."""
-    if spec.model_dir is None or not hosts:
-        return ""
-    gone = [
-        f"{one['name']} ({one['address']})" for one in spec.nodes if one["address"] not in hosts
-    ]
-    if not gone:
-        return ""
-    return (
-        f"{', '.join(gone)} is no longer in the hosts file, and a script-mode program knows only "
-        "the addresses that it was submitted with: submit it again with `clusterctl train`"
-    )
-
-
 def provide(spec: JobSpec, nodes: list[dict[str, Any]]) -> str:
-    """Give the program that was shipped with the job, with the channels that were, to those nodes
-    that lack it: new machines. Return what a node lacks then, as a sentence; empty if none lacks
-    anything that it is known to need, or the node does not answer."""
-    lacking = lacked(spec, nodes)
-    new = [node for node in nodes if program_folder(spec) in lacking.get(node["name"], ())]
-    if not new:
-        return lacks(spec, lacking)
-    problem = give_program(spec, new)
-    lacking = lacked(spec, nodes)
-    whole = {name for name, folders in lacking.items() if program_folder(spec) not in folders}
-    given = [node["name"] for node in new if node["name"] in whole]
-    if given:
-        say(f"the job's program was copied to {', '.join(given)}, which lacked it")
-    return lacks(spec, lacking, problem)
+    """Give the program that was shipped with the job, with the channels that were, to those of its
+    nodes that lack it: new machines. Tell a script-mode program its nodes. Return why it cannot run
+    there, as a sentence; empty if nothing is known, also of a node that does not answer."""
+    head = [one["address"] for one in spec.nodes[:1]]
+    others = [node for node in nodes if node["address"] not in head]
+    lacking = lacked(spec, others)
+    new = [node for node in others if program_folder(spec) in lacking.get(node["name"], ())]
+    problem = give_program(spec, new) if new else ""
+    if new:
+        lacking = lacked(spec, others)
+        whole = {name for name, folders in lacking.items() if program_folder(spec) not in folders}
+        given = [node["name"] for node in new if node["name"] in whole]
+        if given:
+            say(f"the job's program was copied to {', '.join(given)}, which lacked it")
+    return lacks(spec, lacking, problem) or name_hosts(spec, nodes)
+
+
+def name_hosts(spec: JobSpec, nodes: list[dict[str, Any]]) -> str:
+    """Write the addresses of a script-mode program's nodes into its contract, which each of them
+    has, if others are there. Return why that failed, as a sentence; empty if it did not."""
+    contract = CODE / spec.job_id / CONTRACT
+    content = value_in(text_in(contract), {}) if spec.model_dir is not None else {}
+    hosts = content.get("hosts", [])
+    addresses = [node["address"] for node in nodes]
+    if len(hosts) != len(nodes) or [one["address"] for one in hosts] == addresses:
+        return ""
+    for one, address in zip(hosts, addresses):
+        one["address"] = address
+    text = to_json(content)
+    # Where PREPARED is missing, rank.py makes the files of input/config again.
+    script = f"cd .clusterctl/code/{spec.job_id} && rm -f {PREPARED} && cat >{CONTRACT}"
+    outputs = ask(nodes[1:], ["sh", "-c", script], text.encode())
+    missed = [node["name"] for node, output in zip(nodes[1:], outputs) if output is None]
+    if missed:
+        return f"{', '.join(missed)} did not get the addresses of the job's nodes"
+    (contract.parent / PREPARED).unlink(missing_ok=True)
+    contract.write_text(text)  # last: what is interrupted before is done again
+    return ""
 
 
 def program_folder(spec: JobSpec) -> str:
@@ -423,16 +444,28 @@ def places_on(spec: JobSpec, hosts: dict[str, int], up: set[str]) -> dict[str, i
     `hosts` are the slots of all hosts of the cluster. Hosts that take no rank are left out.
     """
     slots = {host: count for host, count in hosts.items() if host in up}
+    most = spec.per_host
     if spec.model_dir is not None:
-        # Script mode: these have the program and its data, and the program knows them all.
-        own = [node["address"] for node in spec.nodes]
-        return {host: slots[host] for host in own} if slots.keys() >= {*own} else {}
+        return script_places(spec, hosts, slots)
     if spec.maps_ranks and len(slots) < len(hosts):
         return {}  # only mpirun knows how many each takes
-    most = spec.per_host
     if spec.torchrun and most:
         return {host: most for host, count in slots.items() if count >= most}
     return {host: min(count, most or count) for host, count in slots.items()}
+
+
+def script_places(spec: JobSpec, hosts: dict[str, int], up: dict[str, int]) -> dict[str, int]:
+    """Return places_on for a script-mode program, which knows its nodes: each in its place, or for
+    one that is not among `hosts` any more another in `up` with as many slots."""
+    own, found = {node["address"] for node in spec.nodes}, {}
+    for node in spec.nodes:
+        free = (one for one in up if one not in own and one not in found)
+        same = (one for one in free if up[one] == node.get("slots"))
+        address = node["address"] if node["address"] in hosts else next(same, "")
+        if address not in up:
+            return {}
+        found[address] = min(up[address], spec.per_host or up[address])
+    return found
 
 
 def ranks_that_fit(spec: JobSpec, places: int) -> int:

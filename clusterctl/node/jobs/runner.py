@@ -191,9 +191,9 @@ class Runner:
         failures, cause = 0, ""
         if self.was_queued and spec.is_training and spec.nodes:
             # Since its submission nodes may have been replaced.
-            first = self.aside(lambda: recovery.first_attempt(spec)) or {"hosts": hosts}
+            first = self.aside(lambda: recovery.first_attempt(spec, self.folder.path)) or {}
             self.check_stop()
-            hosts = first["hosts"]
+            argv, hosts = first.get("argv", argv), first.get("hosts", hosts)
             if cause := first.get("cause", ""):
                 self.say(f"clusterctl: not started: {cause}")
                 return None, f"not started: {cause}"

@@ -57,7 +57,8 @@ class OutputFolder:
 
     Only files count that were written from `since` to `until`, seconds since 1970 by the node's
     clock (None is no limit), and that are not in the list `shipped` of each node (empty for none).
-    `hosts` are the other nodes with ranks, which may write there, too.
+    `hosts` are the other nodes with ranks, which may write there, too: names, and addresses of
+    machines that the job did not begin on.
     """
 
     job: str
@@ -138,7 +139,8 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
     if problem:
         raise OSError(f"where job {folder.name} wrote is not known: {problem}")
     code = CODE / folder.name
-    others = spec.hosts[1:]
+    status = JobFolder(folder).status()
+    others = (*dict.fromkeys((*spec.hosts, *status.hosts)),)[1:]
 
     def tree(path: Path, kind: str, hosts: tuple[str, ...] = (), shipped: str = "") -> OutputFolder:
         return OutputFolder(folder.name, str(path), kind, hosts=hosts, shipped=shipped)
@@ -153,8 +155,7 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
     if spec.model_dir is not None:
         working = code / "code"  # what the program wrote next to itself is collected nowhere
         own = [tree(working, FILES, hosts=others, shipped=str(code / SHIPPED))]
-        status = JobFolder(folder).status().exit_status
-        if spec.model_dir and status == 0 and not in_s3:
+        if spec.model_dir and status.exit_status == 0 and not in_s3:
             return own
         if (folder / MANIFEST).exists():
             return [tree(folder / name, KINDS.get(name, FILES)) for name in COLLECTED] + own
@@ -170,7 +171,7 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
     until = job.now if job.is_active else job.status.ended_at
     low, high = JobFolder(folder).clock_range()
     since, until = min(since, low - CLOCK_SLACK_S), until and max(until, high + CLOCK_SLACK_S)
-    return [replace(tree(Path(spec.workdir), FILES), since=since, until=until)]
+    return [replace(tree(Path(spec.workdir), FILES, others), since=since, until=until)]
 
 
 def all_trees() -> tuple[list[OutputFolder], list[OutputFolder], dict[str, str]]:

@@ -593,7 +593,12 @@ MEANINGS = (
     ),
     (r"NoSuchBucket", "there is no bucket {bucket}", "`aws s3 ls` shows the names"),
     (
-        r"(ExpiredToken|InvalidToken|InvalidAccessKeyId|SignatureDoesNotMatch|RequestTimeTooSkewed)",
+        r"RequestTimeTooSkewed",
+        "S3 refuses requests by this node's clock: it is wrong by more than 15 minutes",
+        "set it right: sudo chronyc makestep there; clusterctl doctor NAME compares the clocks",
+    ),
+    (
+        r"(ExpiredToken|InvalidToken|InvalidAccessKeyId|SignatureDoesNotMatch)",
         "S3 does not accept the credentials ({0})",
         "log in again on this machine; on nodes the profile's role has perhaps been removed",
     ),

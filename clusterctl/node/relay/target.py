@@ -32,12 +32,7 @@ class PulledDestination(Destination):
     def open_content(self, begin: Begin) -> None:
         self.layout = Layout(self.entries, begin.block_bytes)
         self.store = Store(
-            self.entries,
-            self.layout,
-            self.plan.missing,
-            self.publisher,
-            self._waits,
-            begin.streams,
+            self.entries, self.layout, self.plan.missing, self.publisher, self._waits, begin.streams
         )
         self.wanted = self.store.wanted
 

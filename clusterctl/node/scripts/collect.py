@@ -30,7 +30,7 @@ from pathlib import Path
 
 from clusterctl.node.framed import FramedCommand
 from clusterctl.node.jobs.folder import COLLECTED, MANIFEST, JobFolder
-from clusterctl.node.jobs.recovery import AT_ONCE, SSH
+from clusterctl.node.jobs.recovery import AT_ONCE, SSH, nodes_of
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.s3files import NO_KEYS, TOOLS, Tool, explained, tool_at
 
@@ -77,9 +77,10 @@ def main() -> None:
 
 
 def collect(folder: Path, gone: Sequence[str] = ()) -> str:
-    """Copy the files of all nodes but those whose machines are `gone`. Return a summary for the
-    log. Raises NotCollected, OSError."""
-    nodes = JobFolder(folder).spec().nodes
+    """Copy the files of all nodes of the latest attempt but those whose machines are `gone`. Return
+    a summary for the log. Raises NotCollected, OSError."""
+    job = JobFolder(folder)
+    nodes = nodes_of(job.spec(), job.status().hosts)
     for name in (*COLLECTED, "collecting"):
         shutil.rmtree(folder / name, ignore_errors=True)
     staging = folder / "collecting"

@@ -100,8 +100,8 @@ def interface_addresses() -> dict[str, str]:
 
 
 def prepare(base: Path, contract: dict[str, Any], host: dict[str, Any]) -> str:
-    """Write the files of input/config, once for all ranks of the node. Return the Python
-    interpreter of the program."""
+    """Write the files of input/config, once for all ranks of the node, and again when recovery.py
+    has named other hosts. Return the Python interpreter of the program."""
     with (base / ".prepared").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.seek(0)

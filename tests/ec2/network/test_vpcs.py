@@ -40,7 +40,7 @@ def test_an_endpoint_on_this_machine(url, local):
     [(b"203.0.113.7\n", "203.0.113.7/32"), (b"2001:db8::7\n", "2001:db8::7/128")],
 )
 def test_the_callers_own_address(monkeypatch, answer, cidr):
-    monkeypatch.setattr(network.urllib.request, "urlopen", lambda *_, **__: io.BytesIO(answer))
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO(answer))
     assert caller_cidr(AWS, VPC) == cidr
     # A local EC2 sees callers at addresses in its own VPC.
     assert caller_cidr("http://127.0.0.1:5000", VPC) == "172.31.0.0/16"
@@ -60,7 +60,7 @@ def test_an_address_that_is_not_to_be_found_out(monkeypatch, answer, said):
             raise answer
         return io.BytesIO(answer)
 
-    monkeypatch.setattr(network.urllib.request, "urlopen", urlopen)
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
     with pytest.raises(ClusterctlError) as caught:
         caller_cidr(AWS, VPC)
     assert said in caught.value.message

@@ -147,6 +147,20 @@ def test_a_log_is_found_behind_a_pipe_and_after_its_path_is_gone(tmp_path, launc
     assert (evidence["log_name"], evidence["log"]) == (str(behind), ["from tee"])
 
 
+@pytest.mark.parametrize(
+    ("text", "is_cut"),
+    [
+        ("step 1\nstep 2\n", False),
+        ("step 1\nstep 2\nste", True),
+        ("step 1", False),
+        ("starts\n\r1/9 [00:01]\r2/9 [00:02]", False),
+    ],
+)
+def test_a_log_that_ends_within_a_line_comes_in_blocks(tmp_path, text, is_cut):
+    (tmp_path / "log").write_text(text, newline="")
+    assert diagnosis._log(tmp_path / "log", 9)["log_is_cut"] == is_cut
+
+
 @pytest.mark.skipif(not shutil.which("script"), reason="script(1) is not installed")
 @pytest.mark.parametrize(("options", "is_late"), [("-qc", True), ("-qfc", False)])
 def test_a_log_is_found_behind_the_terminal_of_script(tmp_path, options, is_late):

@@ -248,6 +248,32 @@ def test_a_process_that_ends_while_it_is_looked_at():
         assert sampler.call_of(process.pid, "0 0x3 0x1", {3: "/a b"}) in ("read /a b", "call 0")
 
 
+def test_what_the_main_thread_has_done_itself():
+    """Another thread writes on, while the main one waits for its input."""
+    text = (
+        "import threading, os, sys\nprint('up', flush=True)\nsys.stdin.buffer.read(5)\n"
+        "def writes():\n    while os.write(file, bytes(1 << 20)): pass\n"
+        "file = os.open('/dev/null', os.O_WRONLY)\n"
+        "threading.Thread(target=writes, daemon=True).start()\nsys.stdin.buffer.read(5)\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", text], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout.readline() == b"up\n"
+        one = read_process(process.pid)
+        first = sampler.sample_of(one, 0.0, {})
+        process.stdin.write(b"begin")
+        process.stdin.flush()
+        written = 8 << 20 | first["written_bytes"]
+        wait_until(
+            lambda: sampler.sample_of(one, 1.0, {})["written_bytes"] > written, "the other's bytes"
+        )
+        last = sampler.sample_of(one, 1.0, {})
+        process.kill()
+    assert 0 < last["main_read_bytes"] - first["main_read_bytes"] < 1 << 20
+    assert last["main_written_bytes"] - first["main_written_bytes"] < 1 << 20
+    assert last["main_runs"] > first["main_runs"] > 0
+
+
 @pytest.mark.parametrize(
     ("top", "file", "freeze", "thaw"),
     [

@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.node.jobs.clean import Cleaning, NodeLogs
 from clusterctl.node.jobs.clean import clean as clean_node
-from clusterctl.transport.call import call
+from clusterctl.transport.call import NodeCall, call
 from tests.local_node import HEAD, LocalNode
 
 OURS = (
@@ -42,7 +42,7 @@ def node(tmp_path):
 def clean(node, *folders, **changes):
     logs = tuple((folder, "hvd_train.log") for folder in folders)
     cleaning = Cleaning(logs, dumps=str(node.home), **changes)
-    return call(node, HEAD, clean_node, cleaning, doing="removing", timeout_s=60.0)
+    return call(node, HEAD, NodeCall(clean_node, cleaning, "removing", 60.0))
 
 
 @pytest.mark.parametrize("name", ["rün ☃ a'b\"c\n", "-rf", "*", "."])

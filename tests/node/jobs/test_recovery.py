@@ -6,15 +6,18 @@ import os
 import shutil
 import subprocess
 import time
+from typing import Any
 
 import pytest
 
 from clusterctl.jobs.detached import RUNNER
 from clusterctl.node.jobs import recovery
-from clusterctl.node.jobs.folder import SHIPPED, JobFolder
+from clusterctl.node.jobs.folder import CONTRACT, PREPARED, SHIPPED, JobFolder
 from clusterctl.node.jobs.recovery import places_on, ranks_that_fit, retry_command
 from clusterctl.node.jobs.spec import JobSpec, JobState, JobStep
 from clusterctl.node.jobs.written import shipped_files
+from clusterctl.node.record import from_json, to_json
+from clusterctl.node.scripts import contract
 
 ARGV = ["mpirun", "-np", "8", "--hostfile", "hosts", "t.py", "-b", "96", "--clear_log"]
 
@@ -60,9 +63,10 @@ NODES = tuple({"name": name, "address": f"10.0.0.{name}"} for name in "45")
         # Only mpirun knows what --map-by numa makes of the hosts.
         ({"maps_ranks": True}, "46", []),
         ({"maps_ranks": True}, "456", [4, 4, 2]),
-        # A script-mode program: 6 has neither the program nor its data.
+        # A script-mode program knows its nodes: 5 may come back, so 6 does not take its place.
         ({"model_dir": "", "nodes": NODES}, "46", []),
         ({"model_dir": "", "nodes": NODES}, "456", [4, 4]),
+        ({"model_dir": "", "nodes": NODES, "per_host": 1}, "456", [1, 1]),
     ],
 )
 def test_what_the_nodes_that_answer_take_of_a_job(tmp_path, more, up, places):
@@ -84,10 +88,7 @@ def test_a_job_that_no_smaller_number_suits_waits_for_its_lost_node(tmp_path, mo
 
 @pytest.mark.parametrize(
     ("more", "processes", "images"),
-    [
-        ({}, "4", ["-b", "192"]),
-        ({"torchrun": True, "per_host": 4, "batch_size": None}, "1", []),
-    ],
+    [({}, "4", ["-b", "192"]), ({"torchrun": True, "per_host": 4, "batch_size": None}, "1", [])],
 )
 def test_fewer_nodes_run_the_job_on(tmp_path, monkeypatch, more, processes, images):
     """mpirun's processes are ranks, or with torchrun nodes; the trainer's step keeps its images,
@@ -229,7 +230,8 @@ def test_a_node_that_comes_back_has_no_rank_left_and_the_program_when_the_job_be
     assert (again, said) == (None, f"not started again: {full}")
     shutil.rmtree(code / "lib")
     gone = f"{lacks}cannot be copied from the head node, where {code}/lib/it's.py is missing"
-    assert recovery.first_attempt(job) == {"hosts": ["a", "b"], "cause": gone}
+    first = recovery.first_attempt(job, tmp_path)
+    assert first == {"argv": [*job.argv], "hosts": ["a", "b"], "cause": gone}
     assert capsys.readouterr().out == "", "what tar prints is no message"
 
 
@@ -243,7 +245,7 @@ def test_a_queued_script_mode_job_gets_its_program_and_channels_to_a_new_machine
     data = tmp_path / "data"
     (code / "input" / "data" / "own").symlink_to(data)
     job = spec(tmp_path, nodes=TWO, code={"files": ["train.py"]}, model_dir="", per_host=4)
-    first = recovery.first_attempt(job)
+    first = recovery.first_attempt(job, tmp_path)
     assert first["cause"] == (
         f"b lacks {data}: copy it there (`clusterctl copy`), then submit the job again"
     )
@@ -256,14 +258,48 @@ def test_a_queued_script_mode_job_gets_its_program_and_channels_to_a_new_machine
     assert (there / "model").is_dir()
     data.mkdir()
     put(there, code_ck="what a rank wrote")
-    assert recovery.first_attempt(job) == {"hosts": ["a", "b"], "cause": ""}
+    first = recovery.first_attempt(job, tmp_path)
+    assert (first["hosts"], first["cause"]) == (["a", "b"], "")
     assert (there / "code" / "ck").exists(), "what a node has is not written over"
     assert capsys.readouterr().out.count("was copied to b") == 1
-    # On EC2 the machine that replaces another has another address.
-    (tmp_path / "hosts").write_text("10.0.0.4 slots=4\n10.0.0.9 slots=4\n")
-    cause = recovery.first_attempt(job)["cause"]
-    assert cause.startswith("b (10.0.0.5) is no longer in the hosts file")
-    assert recovery.wait_for_nodes(job, tmp_path) == (None, f"not started again: {cause}")
+
+
+@pytest.mark.parametrize("is_queued", [True, False])
+def test_a_script_mode_job_goes_on_with_a_machine_of_another_address(
+    tmp_path, nodes_at, monkeypatch, is_queued
+):
+    """On EC2 the machine that replaces another has another address. What the program knows of its
+    nodes is written again on all of them, and made again where it is made once."""
+    assert (CONTRACT, PREPARED) == (contract.CONTRACT, ".prepared"), "as rank.py has them"
+    code, there = tmp_path / "code" / tmp_path.name, nodes_at / ".clusterctl/code" / tmp_path.name
+    three = [{**one, "slots": 4} for one in (*TWO, {"name": "c", "address": "10.0.0.6"})]
+    hosts = [{"address": one["address"], "instance_type": "p3.8xlarge", "gpus": 4} for one in three]
+    for place in (code, there):
+        put(place, code_train_py="pass", **{".prepared": "python"})
+        (place / CONTRACT).write_text(to_json({"job_id": "x", "hosts": hosts}))
+    job = spec(tmp_path, nodes=three, code={"files": []}, model_dir="", per_host=4, ranks=12)
+    (tmp_path / "hosts").write_text("10.0.0.4 slots=4\n10.0.0.6 slots=4\n")
+    monkeypatch.setattr(recovery, "WAIT_S", -1.0)
+    first, again = recovery.first_attempt(job, tmp_path), recovery.wait_for_nodes(job, tmp_path)
+    assert first["cause"].startswith("b left the hosts file, and no machine with as many slots")
+    assert again[0] is None
+    more = "10.0.0.7 slots=8\n10.0.0.9 slots=4\n"  # the first has more than `b` had
+    (tmp_path / "hosts").write_text(f"10.0.0.4 slots=4\n10.0.0.6 slots=4\n{more}")
+    if is_queued:
+        again = recovery.first_attempt(job, tmp_path)
+    else:
+        again, _ = recovery.wait_for_nodes(job, tmp_path)
+    assert again["hosts"] == ["a", "10.0.0.9", "c"]
+    assert again["argv"][:5] == ["mpirun", "-np", "8", "--hostfile", str(tmp_path / "hosts")]
+    assert (tmp_path / "hosts").read_text().split()[::2] == ["10.0.0.4", "10.0.0.9", "10.0.0.6"]
+    for place in (code, there):
+        assert not (place / PREPARED).exists()
+        told = from_json(Any, (place / CONTRACT).read_bytes())
+        assert [one["address"] for one in told["hosts"]] == ["10.0.0.4", "10.0.0.9", "10.0.0.6"]
+        assert (told["job_id"], told["hosts"][1]["gpus"]) == ("x", 4)
+    there.rename(nodes_at / "away")
+    missed = "b, c did not get the addresses of the job's nodes"
+    assert recovery.name_hosts(job, [*three]) == missed
 
 
 def test_a_folder_that_mpirun_misses_on_a_node_without_a_word_is_named(

@@ -202,10 +202,12 @@ def test_what_a_program_of_the_nodes_writes_counts_though_the_clock_was_set_mean
     (workdir / "result").write_text("r")
     at = (workdir / "result").stat().st_ctime
     job = JobFolder(tmp_path / "20261127-000000-abcd")
-    steps = (JobStep(("mpirun", "program.py")),)
-    job.create(JobSpec(job.job_id, steps=steps, workdir=str(workdir)), [])
+    steps, hosts = (JobStep(("mpirun", "program.py")),), ("demo-0", "demo-1")
+    job.create(JobSpec(job.job_id, steps=steps, workdir=str(workdir), hosts=hosts), [])
     events = [JobEvent("submitted", at + 5000, {"after": [], "boot_id": boot_id()})]
     events.append(JobEvent("running", at + 5000))  # then the clock is set back
+    again = {"argv": [], "ranks": 2, "hosts": ["demo-0", "10.0.0.9"], "hourly_usd": None}
+    events.append(JobEvent("attempt", at + 5000, again))
     if state == "ended":
         events.append(JobEvent("ended", at - 5000, {"state": "failed"}))
     (job.path / EVENTS).write_text("".join(f"{to_json(one)}\n" for one in events))
@@ -216,6 +218,7 @@ def test_what_a_program_of_the_nodes_writes_counts_though_the_clock_was_set_mean
     found = found_in(tree, named=True)
     assert found
     assert found.names == ("result",)
+    assert tree.hosts == ("demo-1", "10.0.0.9"), "ranks ran there, too"
 
 
 def test_by_a_damaged_record_nothing_was_fetched(tmp_path):

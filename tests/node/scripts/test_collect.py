@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from clusterctl.jobs.detached import COLLECT
-from clusterctl.node.jobs.spec import JobSpec
+from clusterctl.node.jobs.spec import JobEvent, JobSpec
 from clusterctl.node.record import to_json
 from clusterctl.node.scripts.collect import NotCollected, fetch_results, merge, upload
 from tests.pythons import python_or_skip
@@ -147,3 +147,14 @@ def test_a_node_that_does_not_answer_is_waited_for_unless_its_machine_is_gone(tm
         "fetch it with clusterctl fetch\n"
     )
     assert "collected 1 file of model" in head("fetch", "demo-1")
+
+
+def test_of_a_job_that_went_on_elsewhere_the_nodes_of_the_latest_attempt_are_asked(tmp_path, head):
+    (tmp_path / "n1").rename(tmp_path / "10.0.0.9")
+    (tmp_path / "10.0.0.9/.clusterctl/code/ID/model/more").write_text("of the new machine")
+    attempt = {"argv": [], "ranks": 2, "hosts": ["demo-0", "10.0.0.9"], "hourly_usd": None}
+    events = [JobEvent("submitted", 1.0, {"after": [], "boot_id": ""}), JobEvent("running", 2.0)]
+    events.append(JobEvent("attempt", 3.0, attempt))
+    text = "".join(f"{to_json(one)}\n" for one in events)
+    (tmp_path / ".clusterctl/jobs/ID/events.jsonl").write_text(text)
+    assert "collected 2 files of model" in head()
