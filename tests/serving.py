@@ -48,3 +48,6 @@ def stand_in_server(access: Access) -> Iterator[str]:
         yield job_id
     finally:
         end_job(access.connections, access.head, job_id)
+        # Otherwise a server that failed would be named by each `serve --status` that follows.
+        remove = f"rm -rf ~/.clusterctl/jobs/{job_id}"
+        access.connections.run(access.head, remove, timeout_s=10)

@@ -24,7 +24,8 @@ from clusterctl.bench.results import Benchmark, SizeResult, by_size, model_of, v
 from clusterctl.bench.statistics import LEVEL, Estimate
 from clusterctl.domain.cluster import Market
 from clusterctl.domain.units import count, format_duration
-from clusterctl.jobs.trainer import EPOCHS, IMAGENET_IMAGES, PARAMETERS
+from clusterctl.jobs.metrics.flops import IMAGE_SIZE
+from clusterctl.jobs.trainer import EPOCHS, IMAGENET_IMAGES
 from clusterctl.node.record import from_data, from_json, to_data
 
 NONE = "–"
@@ -85,20 +86,27 @@ def published() -> tuple[PublishedRun, ...]:
 
 
 def published_for(benchmark: Benchmark) -> list[PublishedRun]:
-    """Return the published runs on the same GPU and kind of data.
+    """Return the published runs of the same work, GPU and kind of data; none for runs on CPUs."""
+    gpu, kinds = benchmark.about.gpu, benchmark.settings.kinds
+    works = {
+        (run.model, run.image_size, run.precision == "float16")
+        for run in benchmark.runs
+        if run.model and run.facts.preset in ("gpu", "efa")
+    }
+    return [each for work in works for each in published_like(gpu, *work) if each.data in kinds]
 
-    They are all of ResNet-50, so there are none for another model, and none for runs on CPUs.
+
+def published_like(
+    gpu: str, model: str, image_size: int | None, fp16: bool
+) -> list[PublishedRun]:
+    """Return the published runs of this work on the GPU of that name, as AWS gives it.
+
+    They are all of ResNet-50 with images of 224 pixels. Those whose source does not give the
+    precision are among them.
     """
-    on_gpus = any(run.facts.preset in ("gpu", "efa") for run in benchmark.runs)
-    words = (word.rpartition("=")[2] for word in benchmark.settings.arguments)
-    other = [word for word in words if word in PARAMETERS and word != "resnet50"]
-    if not on_gpus or other:
+    if (model, image_size) != ("resnet50", IMAGE_SIZE):
         return []
-    return [
-        each
-        for each in published()
-        if each.gpu == benchmark.about.gpu and each.data in benchmark.settings.kinds
-    ]
+    return [each for each in published() if each.gpu == gpu and each.fp16 in (None, fp16)]
 
 
 def blocks(benchmark: Benchmark, predicted: Sequence[int] = ()) -> list[Block]:
@@ -297,7 +305,7 @@ def _model(
     if model is None:
         unknown = [(gpus, *_UNKNOWN) for gpus in predicted]
         table = [ReportTable(_MODEL_HEADER, unknown)] if unknown else []
-        return [title, Text(_why_no_model(benchmark, kind)), *table]
+        return [title, Text(why_no_model(benchmark, kind)), *table]
     batch = _batch_per_gpu(benchmark)
     with_reading = kind == REAL and benchmark.settings.synthetic
     found = {gpus: _model_row(model, gpus, batch) for gpus in predicted_sizes(model, predicted)}
@@ -348,7 +356,8 @@ def _ms(seconds: float) -> str:
     return f"{1000 * seconds:,.1f} ms"
 
 
-def _why_no_model(benchmark: Benchmark, kind: str) -> str:
+def why_no_model(benchmark: Benchmark, kind: str) -> str:
+    """Return why the runs on that kind of data have no model."""
     if benchmark.on_cpus:
         return "CPUs computed, and share their machine's memory: nothing follows for GPUs."
     if len({run.gpus for run in benchmark.runs if run.data == kind}) < 2:

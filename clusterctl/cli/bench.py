@@ -319,8 +319,8 @@ def _watch(runs: int) -> RunWatch:
 
 
 def _show(benchmark: Benchmark, predicted: tuple[int, ...], as_json: bool) -> None:
-    from clusterctl.bench.report import as_data, cost_table, model_tables, speed_table
-    from clusterctl.bench.results import by_size
+    from clusterctl.bench.report import as_data, cost_table, model_tables, speed_table, why_no_model
+    from clusterctl.bench.results import by_size, model_of
 
     if as_json:
         output.data(as_data(benchmark, predicted))
@@ -330,6 +330,9 @@ def _show(benchmark: Benchmark, predicted: tuple[int, ...], as_json: bool) -> No
     for table in [*tables, *(model_tables(benchmark, predicted) if predicted else ())]:
         output.table([name.upper() for name in table.header], table.rows)
         output.line()
+    for kind in benchmark.settings.kinds if predicted else ():
+        if model_of(benchmark, kind) is None:
+            output.note(f"no prediction for {kind} data: {why_no_model(benchmark, kind)}")
 
 
 def _compare(folders: list[Path], predicted: tuple[int, ...], as_json: bool) -> int:

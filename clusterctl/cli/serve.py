@@ -128,8 +128,8 @@ def serve(
                 output.data(one)
             output.note(f"model {one.model} on {one.target.host} has ended")
             return 0
-        output.note(f"http://127.0.0.1:{forward}/v1/models/{one.model} until Ctrl-C")
         argv = forward_argv(access, one, forward)
+        output.note(f"http://127.0.0.1:{forward}/v1/models/{one.model} until Ctrl-C")
     return run_in_foreground(argv)
 
 
@@ -171,12 +171,14 @@ def _start(
 def _status(access: Access, jobs: list[JobRecord], model: str | None, as_json: bool) -> int:
     """Print the served models, or only `model`, and the nodes that did not answer.
 
-    Return 255 if there are such nodes, 1 if one failed or a model is not available, else 0.
+    Return 255 if there are such nodes, 1 if one failed or a model is not available, else 0. Raise
+    NotFound if `model` is not served and did not fail.
     """
-    from clusterctl.operations.serving import gone_models, served
+    from clusterctl.operations.serving import gone_models, none_served, served
 
     rows, found = [], []
     silent: dict[str, HostOutcome[Served]] = {}
+    gone = [one for one in gone_models(jobs) if model in (None, one.model)]
     for one in served(access, jobs):
         if model not in (None, one.model):
             continue
@@ -189,17 +191,19 @@ def _status(access: Access, jobs: list[JobRecord], model: str | None, as_json: b
         lasted = format_duration(one.job.duration_s)
         where = f"{'*' if one.public else '127.0.0.1'}:{one.port}"
         rows.append((one.model, version, state, one.target.host, where, lasted, one.folder))
+    found += gone
+    if model and not found:
+        raise none_served(access, model)
     if as_json:
         output.data(found)
     elif rows:
         output.table(("MODEL", "VERSION", "STATE", "NODE", "LISTENS", "LASTED", "FOLDER"), rows)
     else:
-        output.note("no model is served")
-    for name, job in gone_models(jobs).items():
-        if model in (None, name):
-            ago = format_duration(job.now - job.ended_at.timestamp())
-            output.note(f"model {name} ended on {job.spec.hosts[0]} {ago} ago: its job failed")
-            output.note(f"  its log:  clusterctl logs {access.cluster.name} {job.job_id}")
+        output.note(f"no model {model} is served" if model else "no model is served")
+    for one in gone:
+        ago = format_duration(one.job.now - one.job.ended_at.timestamp())
+        output.note(f"model {one.model} ended on {one.host} {ago} ago: its job failed")
+        output.note(f"  its log:  clusterctl logs {access.cluster.name} {one.job_id}")
     hostlines.show_failures(tuple(silent.values()))
     return status_of(silent.values(), any(one.state != AVAILABLE for one in found))
 
@@ -240,8 +244,13 @@ def _state(access: Access, one: Served) -> tuple[str, str]:
 @cluster_command()
 @click.argument("file", metavar="FILE")
 @model_option
-@click.option("--version", metavar="N", help="This version, which has to be the one served.")
-def predict(app: AppContext, name: str, file: str, model: str | None, version: str | None) -> int:
+@click.option(
+    "--version",
+    type=click.IntRange(0),
+    metavar="N",
+    help="This version, which has to be the one served.",
+)
+def predict(app: AppContext, name: str, file: str, model: str | None, version: int | None) -> int:
     """Send FILE to the model that cluster NAME serves, and print its answer.
 
     \b
@@ -262,7 +271,7 @@ def predict(app: AppContext, name: str, file: str, model: str | None, version: s
     body = request_of(content, is_npy=file.endswith(".npy"))
     with app.open(name) as access:
         one = find_served(access, model)
-        answer = ask(access, one, ":predict", body, version or "")
+        answer = ask(access, one, ":predict", body, version)
     if answer.error:
         raise ClusterctlError(
             f"model {one.model} on {one.target.host} refuses it ({answer.status}): {answer.error}"

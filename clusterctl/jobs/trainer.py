@@ -335,7 +335,8 @@ class TrainerRun:
     `save_every` is in steps, 0 for once an epoch, None for by time. `local_ckpt`: each node keeps
     checkpoints. `clears`: the log folder is emptied first. `trace_steps`: the first step to trace,
     and the first one after those. `fp16`: in mixed precision. `eval_interval`: the evaluation takes
-    the first checkpoint and every one after so many; None for only the last one.
+    the first checkpoint and every one after so many; None for only the last one. `image_size` is in
+    pixels.
     """
 
     ranks: int
@@ -354,6 +355,7 @@ class TrainerRun:
     trace_steps: tuple[int, ...] | None = None
     fp16: bool = True
     eval_interval: int | None = None
+    image_size: int = 224
 
     @property
     def global_batch(self) -> int:

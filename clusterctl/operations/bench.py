@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Optional
 from clusterctl.bench.chart import Chart, svg
 from clusterctl.bench.network import NetworkFigures
 from clusterctl.bench.plan import REAL, SYNTHETIC, BenchSettings, RunKey, order
-from clusterctl.bench.report import as_csv, as_data, blocks, html, markdown, published
+from clusterctl.bench.report import as_csv, as_data, blocks, html, markdown, published_like
 from clusterctl.bench.results import (
     AboutCluster,
     Benchmark,
@@ -211,17 +211,17 @@ def guess_step_s(about: AboutCluster, job: JobPlan) -> float | None:
     """Guess the seconds per training step before any run: from the slowest published run, per GPU,
     on the same GPU model in the same precision.
 
-    Return None for a job on CPUs, for a model other than ResNet-50, and for a GPU model without a
-    published run in that precision.
+    Return None for a job on CPUs, for work other than ResNet-50 on 224 pixels, and for a GPU model
+    without a published run in that precision.
     """
     run = job.run
-    if run is None or run.model != "resnet50" or job.preset == "cpu":
+    if run is None or job.preset == "cpu":
         return None
     speeds = [
         speed / int(gpus)
-        for each in published()
+        for each in published_like(about.gpu, run.model, run.image_size, run.fp16)
         for gpus, speed in each.images_per_s.items()
-        if each.gpu == about.gpu and each.fp16 is run.fp16
+        if each.fp16 is not None
     ]
     return run.batch_size / min(speeds) if speeds else None
 

@@ -20,12 +20,13 @@ import posixpath
 import re
 import shlex
 import shutil
+import socket
 import struct
 import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ PACKAGES = (
     *("idna==3.11", "exceptiongroup==1.3.1", "typing_extensions==4.15.0"),
 )
 SERVER = (SHELL / "serve.py").read_text()
+NPY_MAGIC = b"\x93NUMPY"
 # NumPy's type strings -> format letters of `struct`, for the types that `memoryview.cast` supports.
 # Little-endian only, as all nodes are.
 NPY = {"<f4": "f", "<f8": "d", "|u1": "B", "|i1": "b", "<i2": "h", "<i4": "i", "<i8": "q"}
@@ -99,7 +101,7 @@ class NoAnswer(ClusterctlError):
 class Served:
     """A model that a job serves or loads. `folder` is the model's folder on the node. `public`
     means that the server listens on all of the node's addresses. `state` and `version` are as the
-    server reports them, where it was queried."""
+    server reports them, where it was queried; of a model that is gone, `state` is its job's."""
 
     model: str
     target: Target
@@ -362,11 +364,18 @@ def served(access: Access, jobs: Sequence[JobRecord] | None = None) -> list[Serv
     ]
 
 
-def gone_models(jobs: Sequence[JobRecord]) -> dict[str, JobRecord]:
-    """Return the last job of each model that is not served any more though no one ended it."""
+def gone_models(jobs: Sequence[JobRecord]) -> list[Served]:
+    """Return the models that are not served any more though no one ended them."""
     last = {_words_of(job)[1]["--model"]: job for job in jobs if job.spec.preset == SERVE}
-    ended = (JobState.FAILED, JobState.LOST)
-    return {model: job for model, job in last.items() if job.state in ended}
+    return [
+        replace(
+            _served(Target(job.spec.hosts[0], "", "", down="its job has ended"), job),
+            state=job.state.value.upper(),
+            version="-",
+        )
+        for job in last.values()
+        if job.state in (JobState.FAILED, JobState.LOST)
+    ]
 
 
 def _words_of(job: JobRecord) -> tuple[list[str], dict[str, str]]:
@@ -388,15 +397,18 @@ def find_served(access: Access, name: str | None) -> Served:
     there are several, HostError."""
     models = [one for one in served(access) if name in (None, one.model)]
     if not models:
-        what = f"model {name}" if name else "model"
-        raise NotFound(
-            f"no {what} is served on {access.cluster.name}",
-            f"clusterctl serve {access.cluster.name} MODEL_DIR",
-        )
+        raise none_served(access, name)
     if len(models) > 1:
         names = ", ".join(one.model for one in models)
         raise UsageError(f"several models are served: {names}", "say which: --model NAME")
     return models[0]
+
+
+def none_served(access: Access, name: str | None) -> NotFound:
+    """Return the error for a model of that name, with None for any, that is not served."""
+    what = f"model {name}" if name else "model"
+    cluster = access.cluster.name
+    return NotFound(f"no {what} is served on {cluster}", f"clusterctl serve {cluster} MODEL_DIR")
 
 
 def stop_serving(access: Access, model: Served) -> None:
@@ -419,14 +431,19 @@ def stop_serving(access: Access, model: Served) -> None:
 
 
 def ask(
-    access: Access, model: Served, verb: str = "", body: bytes | None = None, version: str = ""
+    access: Access,
+    model: Served,
+    verb: str = "",
+    body: bytes | None = None,
+    version: int | None = None,
 ) -> ServerAnswer:
     """Request `/v1/models/NAME[/versions/VERSION]` + `verb` from the server, through SSH: GET, or
     POST if there is a body. Raise NoAnswer if the server does not answer, HostError."""
     session = access.connections.session(model.target)
     transport = session.client.get_transport()
     assert isinstance(transport, TunnelTransport)
-    path = f"/v1/models/{model.model}" + (f"/versions/{version}" if version else "") + verb
+    of_version = "" if version is None else f"/versions/{version}"
+    path = f"/v1/models/{model.model}{of_version}{verb}"
     headers = {} if body is None else {"Content-Length": str(len(body))}
     try:
         channel = transport.open_tunnel("127.0.0.1", model.port, TIMEOUT_S)
@@ -462,10 +479,10 @@ def ask(
 def request_of(content: bytes, is_npy: bool = False) -> bytes:
     """Return the body of a predict request for a file's content.
 
-    An array (`is_npy`) or a bare JSON list, as SageMaker's clients send it, becomes the value of
-    `instances`. Anything else is sent unchanged. Raise UsageError.
+    An array (`is_npy`, or known by its first bytes) or a bare JSON list, as SageMaker's clients
+    send it, becomes the value of `instances`. Anything else is sent unchanged. Raise UsageError.
     """
-    if is_npy:
+    if is_npy or content.startswith(NPY_MAGIC):
         return json.dumps({"instances": list_of_npy(content)}).encode()
     if content.lstrip()[:1] == b"[":
         return b'{"instances": ' + content + b"}"
@@ -480,7 +497,7 @@ def list_of_npy(content: bytes) -> list[Any]:
     """
     file = io.BytesIO(content)
     try:
-        if file.read(6) != b"\x93NUMPY":
+        if file.read(len(NPY_MAGIC)) != NPY_MAGIC:
             raise ValueError("it is no .npy file")
         major, _ = file.read(2)
         header = ast.literal_eval(
@@ -511,7 +528,20 @@ def list_of_npy(content: bytes) -> list[Any]:
 
 
 def forward_argv(access: Access, model: Served, port: int) -> list[str]:
-    """Return the ssh command that forwards a port of this machine to the model until it ends."""
+    """Return the ssh command that forwards a port of this machine to the model until it ends.
+
+    Raise ClusterctlError if this machine does not give the port: of ssh's message and exit status
+    the latter would mean that the node cannot be reached.
+    """
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise ClusterctlError(
+                f"port {port} of this machine cannot be had: {error.strerror}",
+                "pass another port: --forward PORT",
+            ) from None
     return [
         *("ssh", "-F", str(access.folder.ssh_config), "-N", "-o", "ExitOnForwardFailure=yes"),
         *("-L", f"127.0.0.1:{port}:127.0.0.1:{model.port}", model.target.host),

@@ -478,6 +478,7 @@ def test_the_guess_before_the_first_run_is_of_the_same_gpu_and_precision():
     assert guess("A100", batch_size=128, fp16=False) is None, "no run in single precision is known"
     assert guess("H100") is None, "its source does not say the precision"
     assert guess("V100", model="resnet18") is None
+    assert guess("V100", image_size=448) is None, "its steps take about four times as long"
 
 
 def test_figures_of_the_network_are_kept_beside_the_runs_and_taken_into_the_model(tmp_path):
@@ -770,16 +771,23 @@ def test_two_benchmarks_do_not_share_a_folder(tmp_path):
 def test_published_runs_name_their_source_and_no_gpu_that_nobody_measured():
     assert {run.gpu for run in published()} == {"V100", "A100", "H100"}
     assert all(len(run.source) > 10 for run in published())
-    on_cpus = replace(
-        benchmark(),
-        runs=tuple(replace(r, job={**r.job, "preset": "cpu"}) for r in benchmark().runs),
-    )
-    assert "Published runs" not in markdown(blocks(on_cpus))
-    assert "Published runs" in markdown(blocks(benchmark()))
-    for words in (("--model", "resnet101"), ("--model=resnet101",)):
-        deeper = replace(benchmark(), settings=replace(SETTINGS, arguments=words))
-        assert "Published runs" not in markdown(blocks(deeper))
-    assert not math.isnan(by_size(on_cpus)[0].per_gpu)
+
+
+def test_published_runs_are_shown_for_the_same_work_only():
+    def report(preset="gpu", **other):
+        work = {"model": "resnet50", "image_size": 224, "precision": "float16", **other}
+        runs = [replace(r, job={**r.job, "preset": preset}, **work) for r in benchmark().runs]
+        return markdown(blocks(replace(benchmark(), runs=tuple(runs))))
+
+    in_half, in_single, unknown = "| DGX-1 V100-16, TF1", "InfiniBand EDR", "not stated |"
+    assert in_half in report() and unknown in report() and in_single not in report()
+    single = report(precision="float32")
+    assert in_single in single and unknown in single and in_half not in single
+    for others in (
+        *(report("cpu"), report(model="resnet101"), report(image_size=64)),
+        *(report(image_size=448), markdown(blocks(benchmark()))),  # the logs lack what was trained
+    ):
+        assert "Published runs" not in others
 
 
 @pytest.mark.parametrize("flag", ["--num_batches", "--num_epochs=3", "--log_dir=x", "--clear_log"])
@@ -812,5 +820,9 @@ def test_a_kept_benchmark_predicts_further_sizes(tmp_path, capsys):
     (tmp_path / "runs.jsonl").write_text("".join(lines))
     assert run_command(cli, ["bench", "--compare", str(tmp_path), "--predict", "77"]) == 0
     assert "\n77  " in capsys.readouterr().out
+    lines = [json.dumps(asdict(replace(r, job={"preset": "cpu"}))) + "\n" for r in found.runs]
+    (tmp_path / "runs.jsonl").write_text("".join(lines))
+    assert run_command(cli, ["bench", "--compare", str(tmp_path), "--predict", "77"]) == 0
+    assert "no prediction for synthetic data: CPUs computed" in capsys.readouterr().err
     two = ["bench", "--compare", str(tmp_path), str(tmp_path), "--predict", "77"]
     assert run_command(cli, two) == 2

@@ -330,7 +330,7 @@ def test_a_version_that_comes_and_one_that_does_not_load(tmp_path, libraries, ti
         server.stop()
 
 
-def test_a_version_that_is_being_copied_waits(tmp_path):
+def test_a_version_that_is_being_copied_waits_and_one_that_is_removed_is_not_served(tmp_path):
     """The part that has been copied so far would load."""
     program = runpy.run_path(str(SHELL / "serve.py"))
     poll = program["Versions"].poll
@@ -351,6 +351,13 @@ def test_a_version_that_is_being_copied_waits(tmp_path):
         versions.poll()
         looks.append(versions.current.version)
     assert looks == [1, 1, 1, 2]
+    shutil.rmtree(tmp_path / "2")
+    versions.poll()
+    assert versions.current.version == 1
+    assert versions.states == {1: ("AVAILABLE", ""), 2: ("END", "")}
+    shutil.rmtree(tmp_path / "1")
+    versions.poll()
+    assert versions.current.version == 1, "nothing is there to take its place"
 
 
 def wait_for(server, version, state):

@@ -135,7 +135,7 @@ def test_batches_have_the_shape_and_the_numbers_asked_for(facts):
 def test_damage_is_said_in_one_line(facts):
     damage = facts["damage"]
     for name in ("label", "label_1001"):
-        assert damage[name] == "OpError: assertion failed: [labels are not 1..1000]"
+        assert damage[name].startswith("OpError: assertion failed: [labels are not 1..1000: ")
     assert damage["cut"].startswith("OpError: Invalid JPEG data")
     assert damage["empty"].startswith("DataError: no records in empty")
     assert damage["flipped"] == "OpError: corrupted record at 12"

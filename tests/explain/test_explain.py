@@ -71,6 +71,16 @@ def test_a_log_of_a_public_tracker_is_explained():
             assert lead and lead.values[name] == wanted, where
 
 
+def test_what_the_examples_in_pytorch_report_of_themselves_is_the_cause():
+    """Each text of theirs that begins with the program's name, with a number for each value."""
+    for path in (SAMPLES.parent / "examples/horovod/pytorch").glob("*.py"):
+        for text in re.findall(rf'"({path.name}: [^"]+)"', path.read_text()):
+            line = re.sub(r"\{[^}]*\}", "7", text)
+            lead = explain([f"{line}\n"]).lead
+            assert lead and lead.signature.id == "clusterctl.example", line
+            assert lead.values["program"] == path.name
+
+
 @pytest.mark.parametrize(
     "consequence",
     [

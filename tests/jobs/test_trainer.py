@@ -45,7 +45,7 @@ def said(job, force=False):
         # would delete a folder without a question.
         (
             "--data_dir '~/d' --eval --local_ckpt --use_larc --save_checkpoints_steps 0 --nofp16"
-            " --log_dir '~/runs' --eval_interval 3",
+            " --image_size 64 --log_dir '~/runs' --eval_interval 3",
             TrainerRun(
                 *(8, "/home/ubuntu/d", "/home/ubuntu/runs"),
                 save_every=0,
@@ -54,6 +54,7 @@ def said(job, force=False):
                 uses_larc=True,
                 fp16=False,
                 eval_interval=3,
+                image_size=64,
             ),
             "/home/ubuntu/runs",
         ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import socket
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,7 +14,7 @@ import pytest
 from clusterctl import operations
 from clusterctl.cli.main import cli, run_command
 from clusterctl.cli.serve import _status
-from clusterctl.domain.errors import HostError, HostUnreachable
+from clusterctl.domain.errors import ClusterctlError, HostError, HostUnreachable, NotFound
 from clusterctl.domain.results import FanoutResult, HostOutcome
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.jobs.detached import JobRunning
@@ -25,7 +27,14 @@ from clusterctl.node.record import name_of
 from clusterctl.operations import disk, logs
 from clusterctl.operations.doctor import _end_leftovers, _of_unknown_jobs
 from clusterctl.operations.logs import refuse_while_training, running_work
-from clusterctl.operations.serving import Served, ServerAnswer, served, server_argv, serving_spec
+from clusterctl.operations.serving import (
+    Served,
+    ServerAnswer,
+    forward_argv,
+    served,
+    server_argv,
+    serving_spec,
+)
 from clusterctl.operations.train import leftovers
 from tests.clock import FakeClock
 
@@ -297,6 +306,53 @@ def test_a_node_that_does_not_answer_does_not_hide_its_model(monkeypatch, capsys
     assert states == [("m1", "AVAILABLE", "2"), ("m3", "SILENT", "-")]
     assert shown.err == "d-3: cut off\n"
     assert _status(access, [], "m1", as_json=True) == 0
+
+
+def test_a_model_whose_job_failed_is_no_success_and_one_that_no_job_served_is_named(
+    monkeypatch, capsys
+):
+    monkeypatch.setattr(
+        "clusterctl.operations.serving.ask",
+        lambda *_: ServerAnswer(
+            200, b'{"model_version_status": [{"state": "AVAILABLE", "version": "1"}]}'
+        ),
+    )
+    cluster = SimpleNamespace(name="d")
+    access = SimpleNamespace(all_targets=NODES, cluster=cluster)
+    jobs = []
+    for model, state in (("m", JobState.RUNNING), ("killed", JobState.FAILED)):
+        line = server_argv("/home/u", "/opt/python", model, "/home/u/m", 8501, False)
+        spec = replace(job(model=model).spec, steps=(JobStep(line),))
+        jobs.append(JobRecord(spec, JobStatus(state, ended_at=9.0), now=12.0))
+    assert _status(access, jobs, None, as_json=True) == 1
+    states = {one["model"]: one["state"] for one in json.loads(capsys.readouterr().out)}
+    assert states == {"m": "AVAILABLE", "killed": "FAILED"}
+    assert _status(access, jobs, "m", as_json=False) == 0
+    assert "killed" not in capsys.readouterr().err
+    assert _status(access, jobs, "killed", as_json=False) == 1
+    first, second, _ = capsys.readouterr().err.splitlines()
+    assert first == "no model killed is served"
+    assert re.fullmatch("model killed ended on d-0 .* ago: its job failed", second)
+    with pytest.raises(NotFound, match="no model other is served on d"):
+        _status(access, jobs, "other", as_json=True)
+
+
+def test_a_port_of_this_machine_that_is_taken_is_no_address_to_ask(tmp_path):
+    model = Served("m", NODES[1], job(), 8501, False, "m")
+    access = SimpleNamespace(folder=SimpleNamespace(ssh_config=tmp_path / "ssh_config"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ClusterctlError, match=f"port {port} of this machine cannot be had: "):
+            forward_argv(access, model, port)
+    assert f"127.0.0.1:{port}:127.0.0.1:8501" in forward_argv(access, model, port)
+
+
+@pytest.mark.parametrize("version", ["ü", "1 2", "1?x=y", "-1"])
+def test_a_version_is_a_number(version, tmp_path, capsys):
+    (tmp_path / "x.json").write_text("[1]")
+    words = ["predict", "d", str(tmp_path / "x.json"), "--version", version]
+    assert run_command(cli, words) == 2
+    assert "--version" in capsys.readouterr().err
 
 
 def test_a_server_on_another_node_runs_through_the_head_nodes_ssh(monkeypatch):

@@ -53,6 +53,7 @@ def test_arrays_and_bare_lists_are_instances():
     assert json.loads(request_of(floats, is_npy=True)) == {
         "instances": [[[1.0, 2.0]], [[3.0, 0.5]]]
     }
+    assert request_of(floats) == request_of(floats, is_npy=True), "as on standard input"
     assert json.loads(request_of(b" [[1, 2]]\n")) == {"instances": [[1, 2]]}
     assert request_of(b'{"inputs": 1}') == b'{"inputs": 1}'
 
@@ -159,7 +160,7 @@ def test_a_server_on_another_node_ends_with_its_job(pair, how):
             pair.on(0, f"read -r pid _ <~/.clusterctl/jobs/{job_id}/lock; kill -9 $pid")
             assert served(access) == []
             status, _, err = pair.ctl("serve", "--status")
-            assert (status, err.splitlines()[0]) == (0, "no model is served")
+            assert (status, err.splitlines()[0]) == (1, "no model is served")
             assert "model stand-in ended on pair-1 " in err, err
             assert f"clusterctl logs pair {job_id}" in err
         eventually(lambda: not pair.on(1, f"pgrep -f {STAND_IN} || true"), "its end")

@@ -356,12 +356,15 @@ class Versions:
 
     def __init__(self, folder):
         self._folder = folder
-        self._stamps, self._tried = {}, {}
+        self._stamps, self._failed = {}, {}
         self.states = {}
         self.current = None
 
     def poll(self):
-        """Load the highest version unless it is the one that is served."""
+        """Load the highest version unless it is the one that is served.
+
+        As in TensorFlow Serving, removing the served version is the way back to the one before it.
+        """
         found = self._found()
         for version in sorted(found, reverse=True):
             if self.current and self.current.version == version:
@@ -372,13 +375,13 @@ class Versions:
             # files have changed. At the start nothing is served, so there is no wait.
             stamp, before = stamp_of(path), self._stamps.get(version)
             self._stamps[version] = stamp
-            if (self.current and stamp != before) or self._tried.get(version) == stamp:
+            if (self.current and stamp != before) or self._failed.get(version) == stamp:
                 continue
-            self._tried[version] = stamp
             self.states[version] = ("LOADING", "")
             try:
                 loaded = LoadedModel(path, version)
             except Exception as error:  # TensorFlow raises errors of many types
+                self._failed[version] = stamp
                 self.states[version] = ("END", f"{type(error).__name__}: {error}".strip()[:2000])
                 print(f"version {version} did not load: {self.states[version][1]}", flush=True)
                 continue
@@ -514,7 +517,7 @@ def application(name, versions, memory):
         body = await read(request, share)
 
         def work():
-            packed = request.headers.get("content-encoding") == "gzip"
+            packed = request.headers.get("content-encoding", "").lower() == "gzip"
             content = unpacked(body, share) if packed else body
             share.reach(share.size * packed + memory_of(content))
             try:

@@ -105,8 +105,8 @@ class Run:
 
     @property
     def result(self) -> EvaluationRow | None:
-        """The evaluation of the latest checkpoint."""
-        return max(self.evaluations, key=lambda row: row.step, default=None)
+        """The last evaluation of the latest checkpoint."""
+        return max(reversed(self.evaluations), key=lambda row: row.step, default=None)
 
 
 def throughput(rows: Sequence[TrainingRow]) -> float | None:

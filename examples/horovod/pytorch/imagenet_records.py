@@ -48,7 +48,10 @@ def files_of(folder: str) -> list[str]:
     Raises DataError if there are none, if one is missing, or if files of two sets are there.
     """
     if Image is None:
-        raise DataError(f"images from files need Pillow: {sys.executable} -m pip install pillow")
+        raise DataError(
+            "images from files need Pillow: apt-get install python3-pil for the Python of Debian "
+            f"or Ubuntu, else {sys.executable} -m pip install pillow"
+        )
     path = Path(folder).expanduser()
     try:
         shards = [match for match in map(SHARD.fullmatch, os.listdir(path)) if match]  # noqa: PTH208

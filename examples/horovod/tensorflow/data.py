@@ -186,7 +186,8 @@ def finished(
 
     def finish(images: Any, labels: Any) -> tuple[Any, Any]:
         known = tf.reduce_all((labels >= 0) & (labels < CLASSES))
-        with tf.control_dependencies([tf.Assert(known, [f"labels are not 1..{CLASSES}"])]):
+        text = f"labels are not 1..{CLASSES}: preprocess_imagenet.py --verify names the records"
+        with tf.control_dependencies([tf.Assert(known, [text])]):
             labels = tf.identity(labels)
         if dtype != tf.uint8:
             images = augment.normalized(images, channels_first, dtype)

@@ -109,6 +109,8 @@ def test_evaluations_alone():
     assert run.rows == ()
     assert run.images_per_s is None
     assert run.result.top1 == 30.0
+    [run] = read_runs([FIRST + evaluation(5050, 50.0) + evaluation(5050, 75.0)])
+    assert run.result.top1 == 75.0, "the checkpoint was evaluated again, on other images"
 
 
 def test_the_runs_that_a_log_shows():
