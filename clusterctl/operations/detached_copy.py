@@ -31,7 +31,7 @@ from clusterctl.node.relay.scan import SourceError, scan
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import sender
 from clusterctl.operations.logs import running_jobs
-from clusterctl.transport.call import call
+from clusterctl.transport.call import NodeCall, call
 from clusterctl.transport.dial import Target
 
 PROBE_TIMEOUT_S = 60.0
@@ -112,8 +112,8 @@ def plan_detached_copy(
 
 def _on_head(access: Access, request: CopyRequest) -> FoundDestination:
     """Return where DST is on the head node. Raises HostError."""
-    where = (access.connections, access.head, find_destination, request.destination)
-    return call(*where, doing="finding DST", timeout_s=PROBE_TIMEOUT_S)
+    find = NodeCall(find_destination, request.destination, "finding DST", PROBE_TIMEOUT_S)
+    return call(access.connections, access.head, find)
 
 
 def _found_here(request: CopyRequest) -> tuple[tuple[bytes, ...], bool]:
