@@ -423,7 +423,13 @@ def test_new_steps_in_the_log_while_no_rank_runs_are_of_something_else(
     evidence = with_rank(job_of(log=log, log_added=log[-3:], quiet_s=0.5), *range(8), samples=looks)
     if children:
         evidence = replace(evidence, hosts=tuple(map(with_workers, evidence.hosts)))
-    assert diagnose(evidence).exit_status == status
+    found = diagnose(evidence)
+    assert found.exit_status == status
+    assert status == 0 or "no main thread has run meanwhile" in found.verdict
+    spins = with_rank(evidence, 0, samples=used(looks))
+    assert diagnose(spins).exit_status == 0, "who keeps its processor is not given it again"
+    unseen = with_processes(evidence, lambda one: None if one.role == "rank" else one)
+    assert "no main thread" not in diagnose(unseen).verdict
 
 
 def test_new_steps_while_a_rank_in_c_sleeps_may_be_a_monitors():
