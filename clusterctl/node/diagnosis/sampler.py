@@ -532,15 +532,15 @@ LIMITS = {
 
 
 def limits(pid: int) -> dict[str, int]:
-    """Return the soft limits of a process that it has; one may have lowered its own. That of its
-    cgroup is there if it is reached."""
+    """Return the soft limits of a process that it has; one may have lowered its own. The threads
+    that its cgroup may have are there if it has them."""
     found = {}
     for line in text_of(f"/proc/{pid}/limits").splitlines():
         words = line[26:].split()
         if line[:26].rstrip() in LIMITS and words and words[0].isdigit():
             found[LIMITS[line[:26].rstrip()]] = int(words[0])
     most = most_tasks(pid)
-    return found if most is None else {**found, "threads in its cgroup, all in use": most}
+    return found if most is None else {**found, "cgroup": most}
 
 
 def main_cpu_s(pid: int, thread: int) -> tuple[float | None, float | None]:
