@@ -390,7 +390,7 @@ def test_a_row_without_a_time_does_not_tell_how_old_the_row_of_a_step_is():
 
 @pytest.mark.parametrize(("rows", "status"), [(2, 2), (0, 3)])
 def test_rows_of_metrics_do_not_come_in_the_blocks_of_a_log(rows, status):
-    """A log of Keras always ends within a line."""
+    """How many lines a block has tells nothing of the rows."""
     metrics = tuple({"step": n, "time": 100.0 + n} for n in range(rows))
     evidence = job_of(log=STEPS[:15], log_is_cut=True, quiet_s=300.0, age_s=400.0)
     evidence = with_job(evidence, metrics=metrics, metrics_silent_s=300.0)
