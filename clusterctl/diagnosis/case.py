@@ -53,8 +53,6 @@ ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 COMPUTES, POLLS = 0.1, 0.3
 # Bytes between ranks in a few seconds: more than processes without work send to say that they live.
 EXCHANGED_BYTES = 4 << 10
-# A thread that sends while the main one hangs runs more often than this between the looks.
-FEW_RUNS = 10
 # In the first seconds of a job, some ranks may not have been started yet.
 STARTED_AFTER_S = 5.0
 # The ranks of a job that is younger may not run yet.
@@ -137,7 +135,7 @@ class Scene(StepSigns):
         still = [one for one in still if not any(map(is_working, one.children))]
         apart = [one.number for one in still if not one.is_python and one.rests_apart]
         is_each = len(still) == len(self.ranks) and {one.place for one in still} != {Activity.GRAPH}
-        if not (apart or is_each):
+        if not still or not (apart or is_each):
             return ""
         who = f"the main thread of {format_ranks(apart)} has not" if apart else "no main thread has"
         return f"its log has new steps, and {who} run meanwhile"
@@ -397,7 +395,7 @@ class Scene(StepSigns):
         endless loop it does not.
         """
         least = TENSOR_BYTES if surely else LONGEST_CHATTER
-        alone = not surely or rank.grown("other_runs") <= FEW_RUNS
+        alone = not surely or rank.runs_alone
         if (rank.process.shared_bytes or 0) > least and alone and not self._one_rests_apart:
             return True
         if rank.is_python:

@@ -167,7 +167,7 @@ class ProcessEvidence:
     it runs the older version.
 
     `limits` are its soft limits by name: of open files, threads (of its user), memory in bytes and
-    more, as far as it has one.
+    more, as far as it has one, and `cgroup` the threads that its cgroup may have, if it has them.
 
     `native` are its calls in C, if they were read: few ranks are stopped for that. `rendezvous` is
     what came of connecting from its host to where the job's ranks meet, if it waits for that.

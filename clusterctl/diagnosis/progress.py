@@ -231,7 +231,8 @@ class StepSigns:
 
     @functools.cached_property
     def since_row_s(self) -> float | None:
-        """Seconds since the last of these rows; None without one. A monitor may write more."""
+        """Seconds since the last of these rows; None without one. A monitor may write more: they
+        are the least, if its last row has no time."""
         if not self.rows or self.job.metrics_silent_s is None:
             return None
         later_s = number_in(self.job.metrics[-1], "time") - number_in(self.rows[-1], "time")
@@ -358,8 +359,8 @@ class StepSigns:
 
     def _is_silent_for(self, steps: int) -> bool:
         shown = len(self.rows) or sum(map(is_step, self.job.log))
-        mean_s = max(0.0, self.job.age_s - self.since_step_s) / shown * self._steps_at_once
-        usual_s = self.rhythm_s or mean_s
+        mean_s = max(0.0, self.job.age_s - self.since_step_s) / shown
+        usual_s = self.rhythm_s or mean_s * (1.0 if self.rows else self._steps_at_once)
         return self.since_step_s >= max(STUCK_AFTER_S, steps * usual_s)
 
     @property
@@ -401,7 +402,11 @@ class StepSigns:
     def _last_row(self) -> str:
         """The last row of metrics in words; empty if none came lately."""
         silent_s = self.since_row_s
-        if silent_s is None or silent_s > self._within_s:
+        if (
+            silent_s is None
+            or silent_s > self._within_s
+            or not number_in(self.job.metrics[-1], "time")
+        ):
             return ""
         step = f"step {self.rows[-1]['step']}"
         return f"{step} was recorded {format_duration(silent_s)} ago{self._often('rows')}"

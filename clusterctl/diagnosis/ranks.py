@@ -37,8 +37,8 @@ READ_BYTES = 64 << 10
 # A main thread at work uses so much of the time a processor. One that tries again and again uses
 # less.
 WORKS_SHARE = 0.1
-# Who sleeps uses less of a processor.
-RESTS = 0.05
+# Who sleeps uses less of a processor. A thread that sends runs more often between the looks.
+RESTS, FEW_RUNS = 0.05, 10
 # One that naps at more of the glances than this only asks whether it may go on.
 NAPS_SHARE = 0.1
 # On a busy host it is ready to run at more than this share of the glances.
@@ -175,10 +175,20 @@ class Rank:
 
     @property
     def has_not_run(self) -> bool:
-        """Whether its main thread got no processor between the looks, and works in no other."""
+        """Whether its main thread got no processor between the looks, and works in no other. One
+        that keeps its processor does not get it again, but uses it."""
         runs = {one.main_runs for one in self.samples}
         is_known = len(self.samples) > 1 and None not in runs and not self.works_in_thread
-        return is_known and len(runs) == 1
+        return is_known and len(runs) == 1 and not self.grown("main_cpu_s")
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether its other threads are known to rest: what it sends is the main thread's."""
+        runs = [one.other_runs for one in self.samples if one.other_runs is not None]
+        is_known = len(self.samples) > 1 and len(runs) == len(self.samples)
+        used_s = self.grown("cpu_s") - self.grown("main_cpu_s")
+        # Of a thread that has ended, the runs are lost.
+        return is_known and 0 <= runs[-1] - runs[0] <= FEW_RUNS and used_s < RESTS * self.span_s
 
     @property
     def naps(self) -> bool:
@@ -311,11 +321,11 @@ class Rank:
         return self.last.at_s - self.samples[0].at_s if self.samples else 0.0
 
     def grown(self, name: str) -> float:
-        """Return how much a counter in the samples grew from the first to the last."""
+        """Return how much a counter grew from the first sample to the last; 0 if unknown."""
         if not self.samples:
             return 0.0
-        grown: float = (getattr(self.last, name) or 0.0) - (getattr(self.samples[0], name) or 0.0)
-        return max(0.0, grown)
+        first, last = (getattr(one, name) for one in (self.samples[0], self.last))
+        return 0.0 if first is None or last is None else max(0.0, last - first)
 
 
 def _carried(first: Socket, last: Socket) -> int:

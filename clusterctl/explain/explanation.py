@@ -80,7 +80,8 @@ class LogFinding:
         told = (
             f"{name}: {value.strip(' .:,')}"
             for name, value in self.values.items()
-            if name in groups - _VAGUE - one.meanings.keys() and f"{{{name}" not in texts
+            if name in groups - one.meanings.keys() and f"{{{name}" not in texts
+            if not _VAGUE.fullmatch(name)
             if value.strip() and value not in cause and len(value) <= _MOST_VALUE
         )
         fields = self.values.get("fields", "").splitlines()
@@ -160,24 +161,9 @@ class LogFinding:
 
 
 # Groups of patterns whose names say nothing by themselves, or that stand before the message.
-_VAGUE = frozenset(
-    (
-        *("host", "rank", "pid", "error", "first", "code", "number", "line", "n", "what", "why"),
-        *(
-            "text",
-            "rest",
-            "at",
-            "kind",
-            "part",
-            "by",
-            "to",
-            "from",
-            "who",
-            "where",
-            "second",
-            "mod",
-        ),
-    )
+_VAGUE = re.compile(
+    "host|rank|pid|error|first|code|number|line|n|what|why|text|rest|at|kind|part|by|to|from|who"
+    "|where|second|mod"
 )
 # Characters of such a value.
 _MOST_VALUE = 80

@@ -55,8 +55,9 @@ _PLACES = tuple(
         r"^(?:\w{3} +\d+ [\d:]{8}|\d{4}-\d\d-\d\dT\S+) (?![A-Z]+ )(?P<host>[\w.-]+)"
         r" (?![A-Z]+:)[\w.-]+(?:\[\d+\])?:",
         r"^\d{4}-\d\d-\d\d \S+ (?![A-Z]+ )(?P<host>[\w.-]+) (?:[\w.-]+\[\d+\]|kernel):",
-        # 172.16.220.18: bash: line 0, as pdsh and a shell have it
-        r"^(?P<host>(?:\d+\.){3}\d+|(?!bash|sh|zsh)[a-zA-Z][\w.-]*): -?(?:ba|z|k|c|tc)?sh: ",
+        # 172.16.220.18: bash: line 0: cd: , as pdsh and a shell have it
+        r"^(?P<host>(?:\d+\.){3}\d+|(?!(?:ba|da|z|k|c|tc)?sh:|(?i:error|fatal|warning):)[a-zA-Z]"
+        r"[\w.-]*): -?(?:ba|da|z|k|c|tc)?sh: (?=[^:]+: )",
         # (Worker pid=1890, ip=10.41.0.8), as Ray has it
         r"^\((?:\S+ )?pid=(?P<pid>\d+), ip=(?P<host>[\d.]+)\)",
     )

@@ -43,7 +43,7 @@ _IDENTIFIER = re.compile(
 _VALUE = re.compile(
     r"\b(?i:invalid|unknown|illegal|bad|wrong|unexpected|unsupported|missing) "
     r"(?!error|exception|fault|failure)[\w -]{2,40}: ?"
-    r"(?P<value>[^\s:\"'][^,;:\"'\n]{0,60}?)\.?(?=[,;:\"'\n]|$)"
+    r"(?P<value>[^\s:\"'](?:[^,;:\"'\n]|:\b){0,60}?)\.?(?=[,;\"'\n]|:(?!\b)|$)"
 )
 _SUBJECT = re.compile(
     r"\b[Nn]o (?P<subject2>(?!such|more|longer)[\w.-]+(?: [\w.-]+){0,3}?) (?:found|available)\b"
@@ -52,16 +52,19 @@ _SUBJECT = re.compile(
     r"[A-Za-z][\w.+-]*(?: [\w.+-]+){0,4}?) (?:is |was |are |were |has |have |does )?"
     r"(?:not (?:found|set|supported|available)|missing|unavailable|unsupported|not exist)\b"
     r"|\b(?:connect|talk|listen|log ?in|communicate)(?:ing|ion)? (?:to|with|on|at) "
-    r"(?!the\b|a\b|this\b)(?P<subject4>[\w.:-]*\w)"
+    r"(?!(?:the|an?|this|any|all)\b)(?:(?:address|host|node|server) )?(?P<subject4>[\w.:-]*\w)"
 )
 _KINDS = (_IDENTIFIER, _SUBJECT)
 # Words of what is a message, and no name any more.
 _SENTENCE = 5
-# A place in a source file, and an address to read: neither is what a message is about.
+# A place in a source file, and a page or a log to read: neither is what a message is about.
 _SOURCE = re.compile(
     r"\.(?:cc|cpp|cuh?|c|h|hpp|py|go|rs|f90|java)(?:['\"`]?,? ?(?:line[ =]|:|\()\d|:\d)"
 )
-_TO_READ = re.compile(r"(?i:\b(?:see|check|at|visit|docs?|documentation|to|information)\W{0,3}$)")
+_TO_READ = re.compile(
+    r"(?i:\b(?:see|at|visit|docs?|documentation|to|information)\W{0,3}https?:"
+    r"|\b(?:see|check)\W{1,3}[\w./-]+\.(?:err|log|out|txt)\b)"
+)
 
 
 def object_of(message: str, at: int = 0) -> dict[str, str]:
@@ -81,11 +84,10 @@ def _is_aside(message: str, one: re.Match[str]) -> bool:
     """Return whether a name is a place in a source file, a text to read, or a message quoted."""
     name = one[one.lastindex or 0]
     is_place = _SOURCE.search(message, one.start(), one.end() + 8)
-    above = message[max(0, one.start() - 40) : one.start()]
-    to_read = _TO_READ.search(above)
-    is_page = to_read and (name.startswith("http") or "heck" in to_read[0])
+    near = _TO_READ.finditer(message, max(0, one.start() - 40), one.end())
+    to_read = any(other.end() > one.start() for other in near)
     is_message = ": " in name or len(name.split()) >= _SENTENCE
-    return bool(is_place or is_page or is_message)
+    return bool(is_place or to_read or is_message)
 
 
 # Sentences in which a program says what to do about its failure.

@@ -325,7 +325,8 @@ def test_a_rank_that_writes_a_file_and_naps_meanwhile_may_save(written, quiet_s,
 )
 def test_ranks_that_send_to_each_other_through_memory_make_progress(sent, check):
     """But not once a job that printed steps is silent for ten of them: it may wait in a loop."""
-    evidence = in_c(1, 2)
+    looks = [replace(one, other_runs=5) for one in used(samples((), state="R"))]
+    evidence = with_rank(in_c(1, 2), 0, 1, samples=tuple(looks))
     for rank, one in enumerate(sent):
         evidence = with_rank(evidence, rank, shared_bytes=one)
     found = diagnose(evidence)
@@ -336,9 +337,14 @@ def test_ranks_that_send_to_each_other_through_memory_make_progress(sent, check)
     assert diagnose(standing_still(evidence)).check == "unknown"
     asleep = with_rank(evidence, 0, samples=samples((), syscall="pause"))
     assert diagnose(asleep).exit_status != 0, "other threads send"
-    looks = samples((), state="R")
-    threads = tuple(replace(one, other_runs=100 * at) for at, one in enumerate(looks))
-    assert diagnose(with_rank(evidence, 0, samples=threads)).check == "unknown", "those may send"
+    for others in (
+        [replace(one, other_runs=100 * at) for at, one in enumerate(looks)],
+        [replace(one, cpu_s=2 * one.cpu_s) for one in looks],  # one that keeps its processor
+        [replace(one, other_runs=9 - at) for at, one in enumerate(looks)],  # one has ended
+        [replace(one, other_runs=None) for one in looks],
+    ):
+        found = diagnose(with_rank(evidence, 0, samples=tuple(others)))
+        assert found.check == "unknown", "other threads may send"
 
 
 def test_who_rests_is_named_though_threads_of_all_ranks_send_heartbeats():

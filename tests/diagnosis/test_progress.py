@@ -381,6 +381,23 @@ def test_rows_of_metrics_show_progress_if_they_are_of_a_new_step(more, status):
     assert (found.exit_status, found.findings[0].ranks) == (status, (5,))
 
 
+def test_a_row_without_a_time_does_not_tell_how_old_the_row_of_a_step_is():
+    rows = tuple({"step": n, "time": 100.0 + n} for n in range(9))
+    for more, status in ((), 0), (({"memory": 3.1},), 3):
+        evidence = job_of(log=("starts",), quiet_s=300.0, age_s=400.0, metrics=(*rows, *more))
+        assert diagnose(with_job(evidence, metrics_silent_s=0.5)).exit_status == status
+
+
+@pytest.mark.parametrize(("rows", "status"), [(2, 2), (0, 3)])
+def test_rows_of_metrics_do_not_come_in_the_blocks_of_a_log(rows, status):
+    """A log of Keras always ends within a line."""
+    metrics = tuple({"step": n, "time": 100.0 + n} for n in range(rows))
+    evidence = job_of(log=STEPS[:15], log_is_cut=True, quiet_s=300.0, age_s=400.0)
+    evidence = with_job(evidence, metrics=metrics, metrics_silent_s=300.0)
+    works = used(samples(own("augment"), own("augment", 31), own("augment", 30), state="R"))
+    assert diagnose(with_rank(evidence, 5, samples=works)).exit_status == status
+
+
 def test_a_mean_since_the_start_calls_nobody_healthy_for_long():
     """Reading took an hour, and each step then a second, of which the log has no times."""
     for quiet_s, status in ((5.0, 0), (90.0, 3)):
@@ -423,7 +440,13 @@ def test_new_steps_in_the_log_while_no_rank_runs_are_of_something_else(
     evidence = with_rank(job_of(log=log, log_added=log[-3:], quiet_s=0.5), *range(8), samples=looks)
     if children:
         evidence = replace(evidence, hosts=tuple(map(with_workers, evidence.hosts)))
-    assert diagnose(evidence).exit_status == status
+    found = diagnose(evidence)
+    assert found.exit_status == status
+    assert status == 0 or "no main thread has run meanwhile" in found.verdict
+    spins = with_rank(evidence, 0, samples=used(looks))
+    assert diagnose(spins).exit_status == 0, "who keeps its processor is not given it again"
+    unseen = with_processes(evidence, lambda one: None if one.role == "rank" else one)
+    assert "no main thread" not in diagnose(unseen).verdict
 
 
 def test_new_steps_while_a_rank_in_c_sleeps_may_be_a_monitors():

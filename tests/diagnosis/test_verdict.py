@@ -820,6 +820,7 @@ def test_of_many_in_a_lock_and_one_that_polls_it_is_not_known_who_waits():
         ({"files": 8}, {"descriptors": 22}, "has 22 files open of the 8"),
         ({"threads": 25}, {"threads": 30}, "has 30 threads, and its limit allows its user 25"),
         ({"memory": 4 << 30}, {"virtual_bytes": 4 << 30}, "4.0 GiB of address space"),
+        ({"cgroup": 64}, {}, "is in a cgroup that has all 64 threads that it may have"),
     ],
 )
 def test_a_limit_that_a_rank_has_reached_is_in_the_verdict(limits, held, words):
@@ -828,7 +829,16 @@ def test_a_limit_that_a_rank_has_reached_is_in_the_verdict(limits, held, words):
     found = diagnose(with_rank(STUCK, 5, samples=looks, limits=limits))
     assert (found.check, found.findings[0].ranks) == ("rank.busy", (5,))
     assert words in found.verdict
-    assert words not in diagnose(with_rank(STUCK, 5, samples=busy, limits=limits)).verdict
+    not_reached = {} if "cgroup" in limits else limits
+    assert words not in diagnose(with_rank(STUCK, 5, samples=busy, limits=not_reached)).verdict
+
+
+def test_a_cgroup_that_may_have_no_more_threads_is_told_of_all_its_ranks():
+    """Others may be in one that has room."""
+    found = diagnose(with_rank(STUCK, *range(8), limits={"cgroup": 64}))
+    [limit] = [one for one in found.findings if one.check == "rank.threads"]
+    assert "are in a cgroup that has all 64 threads" in limit.message
+    assert len(limit.ranks) == 8 and limit.severity.value == "warning"
 
 
 def test_a_limit_that_few_ranks_have_is_told_with_them_and_is_no_finding_of_its_own():

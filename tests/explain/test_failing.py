@@ -15,6 +15,7 @@ from clusterctl.domain.findings import Severity
 from clusterctl.explain.catalogue import catalogue, libraries, wordings
 from clusterctl.explain.engine import explain
 from clusterctl.explain.explanation import by_words
+from clusterctl.explain.lines import place_of
 from clusterctl.explain.message import object_of
 from clusterctl.explain.signature import Role
 
@@ -76,6 +77,10 @@ def test_each_kind_of_failure_is_named_by_the_words_of_its_samples():
         ('{"msg": 7} at 12:09:51 of 10.0.0.5', ""),
         ("Missing key in quux: widget.0.step.", "widget.0.step"),
         ("failed to connect to widgets. Please check `quux.out`", "widgets"),
+        ("cannot go on, check '/data/widget'", "/data/widget"),
+        ("unknown device type: quux:9, or none", "quux:9"),
+        ("connect to address 10.0.0.1 port 22: refused", "10.0.0.1"),
+        ("see https://quux.example/widget for /data/quux", "/data/quux"),
         ("cannot use `mode='auto'` with 'x'", "mode='auto'"),
         ("FAIL file=/opt/quux/handle.cu line=66", ""),
     ],
@@ -308,6 +313,19 @@ def test_a_key_that_is_not_there_gives_way_to_the_next_exception_of_its_rank():
 def test_the_host_before_the_shell_that_reports_is_named():
     lead = explain(["10.0.1.7: bash: quuxd: command not found\n"]).lead
     assert lead and lead.hosts == {"10.0.1.7"}
+
+
+@pytest.mark.parametrize(
+    ("line", "host"),
+    [
+        ("shard-1: bash: line 1: quuxd: no such command", "shard-1"),
+        ("env: bash: No such file or directory", None),
+        ("make: sh: Command not found", None),
+        ("ERROR: sh: 1: quuxd: not found", None),
+    ],
+)
+def test_a_program_before_a_shell_is_no_host(line, host):
+    assert place_of(line).get("host") == host
 
 
 def test_a_scheduler_that_found_a_node_later_has_no_error():

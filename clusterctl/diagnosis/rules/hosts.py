@@ -162,6 +162,12 @@ def limits(scene: Scene) -> Iterator[Cause]:
             what = f"{{has}} {last.threads} threads, and its limit allows its user {threads}"
             hint = "raise the limit: nproc in limits.conf, or what lowers it in the program"
             found.append(RankFinding("rank.threads", WARNING, rank, what, (), hint))
+        if "cgroup" in own:
+            what = f"{{is}} in a cgroup that has all {own['cgroup']} threads that it may have"
+            hint = (
+                "raise pids.max of its cgroup: of a container, a job, or a systemd unit (TasksMax)"
+            )
+            found.append(RankFinding("rank.threads", WARNING, rank, what, (), hint))
         if memory is not None and last.virtual_bytes > memory - NO_MEMORY:
             what = (
                 f"{{has}} {format_bytes(last.virtual_bytes)} of address space, and the limit is "
@@ -176,7 +182,7 @@ def _lower_limits(scene: Scene) -> Iterator[RankFinding]:
     """Find the few ranks with a lower limit than most, in a job that makes no step: of those that
     no counter shows to be reached."""
     names = {name for rank in scene.ranks for name in rank.process.limits}
-    for name in sorted(names - {"files", "threads", "memory"}):
+    for name in sorted(names - {"files", "threads", "memory", "cgroup"}):
         own = [rank.process.limits.get(name, math.inf) for rank in scene.ranks]
         usual = statistics.median_high(own)
         low = [rank for rank, limit in zip(scene.ranks, own) if limit < usual]

@@ -392,7 +392,7 @@ _CHANNELS = (
     (r"nvidia|nv_|os_acquire", "the GPU's driver does not answer"),
     (r" fanotify", "what has to permit it, as a virus scanner, does not answer"),
     (r"mem_cgroup_handle_over_high", "its cgroup has more memory than memory.high"),
-    (r"mem_cgroup_oom", "its cgroup has no memory left, and oom_kill_disable is set"),
+    (r"mem_cgroup_oom", "its cgroup has no memory left; oom_kill_disable may be set"),
     (
         r"^(?:p?write|open|mkdir|unlink|rename|ftruncate|fallocate)\w* (?:percpu_rwsem|__sb_start)",
         "its file system is frozen (fsfreeze), as for a snapshot",

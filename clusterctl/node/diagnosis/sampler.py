@@ -479,7 +479,7 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
     user_s, system_s = main_cpu_s(one.pid, tasks[0] if tasks else one.pid)
     counts = [numbers(f"{folder}/task/{task}/schedstat") for task in tasks]
     moved = io_of(folder)
-    runs = [count[2] for count in counts if len(count) > 2]
+    main_runs, *other_runs = [count[2] for count in counts if len(count) > 2] or [0]
     main_moved = io_of(f"{folder}/task/{tasks[0] if tasks else one.pid}")
     return {
         "at_s": at_s,
@@ -489,8 +489,9 @@ def sample_of(one: processes.Process, at_s: float, tables: dict[str, Any]) -> di
         "cpu_s": (int(fields[11]) + int(fields[12])) / TICKS,
         "main_cpu_s": None if user_s is None or system_s is None else user_s + system_s,
         "main_system_s": system_s,
-        "main_runs": runs[0] or None if runs else None,
-        "other_runs": sum(runs[1:]) if runs else None,
+        # A kernel that does not count has 0.
+        "main_runs": main_runs or None,
+        "other_runs": sum(other_runs) if main_runs else None,
         "main_read_bytes": main_moved.get("rchar"),
         "main_written_bytes": main_moved.get("wchar"),
         "throttled_s": throttled_s(one.pid),
@@ -531,15 +532,15 @@ LIMITS = {
 
 
 def limits(pid: int) -> dict[str, int]:
-    """Return the soft limits of a process that it has; one may have lowered its own. That of its
-    cgroup is there if it is reached."""
+    """Return the soft limits of a process that it has; one may have lowered its own. The threads
+    that its cgroup may have are there if it has them."""
     found = {}
     for line in text_of(f"/proc/{pid}/limits").splitlines():
         words = line[26:].split()
         if line[:26].rstrip() in LIMITS and words and words[0].isdigit():
             found[LIMITS[line[:26].rstrip()]] = int(words[0])
     most = most_tasks(pid)
-    return found if most is None else {**found, "threads in its cgroup, all in use": most}
+    return found if most is None else {**found, "cgroup": most}
 
 
 def main_cpu_s(pid: int, thread: int) -> tuple[float | None, float | None]:
