@@ -260,8 +260,8 @@ class Connections:
             return fan_out(one, targets, max_workers=at_once, on_outcome=on_outcome)
         except KeyboardInterrupt as interrupted:
             # With one host, `run` has ended its command already.
-            left, is_told = self.interrupt(), isinstance(interrupted, Interrupted)
-            raise interrupted if is_told else interruption(left) from None
+            left, is_ours = self.interrupt(), isinstance(interrupted, Interrupted)
+            raise interrupted if is_ours else interruption(left) from None
 
     def interrupt(self, for_good: bool = False) -> dict[str, str]:
         """End every command that is running. With `for_good`, commands that start later fail.
