@@ -206,6 +206,11 @@ def test_leftovers_of_named_jobs_are_ended_alone(cluster):
     )
 
 
+def test_leftovers_with_an_empty_name_of_a_job_have_none(cluster):
+    [finding] = leftovers("d", running_work(cluster([], [left(1, "")])).trainings)
+    assert finding.hint.endswith("end it: clusterctl kill d --nodes 1")
+
+
 MPIRUN = replace(left(0, "20261120-154502-0001"), role="launcher", argv=("mpirun", "python"))
 BY_HAND = replace(MPIRUN, job_id=None)
 
