@@ -347,7 +347,7 @@ def test_a_port_of_this_machine_that_is_taken_is_no_address_to_ask(tmp_path):
     access = SimpleNamespace(folder=SimpleNamespace(ssh_config=tmp_path / "ssh_config"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ClusterctlError, match=f"port {port} of this machine cannot be had: "):
+        with pytest.raises(ClusterctlError, match=f"port {port} of this machine cannot be used: "):
             forward_argv(access, model, port)
     assert f"127.0.0.1:{port}:127.0.0.1:8501" in forward_argv(access, model, port)
 
