@@ -262,7 +262,7 @@ def last_stall(job: JobEvidence | None) -> str:
     help="Between two polls.",
 )
 @json_option("Watched", "One JSON object a line and interval.")
-@host_options()
+@host_options(ask_again=True)
 def watch(
     app: AppContext,
     name: str | None,

@@ -464,7 +464,8 @@ def script_places(spec: JobSpec, hosts: dict[str, int], up: dict[str, int]) -> d
         address = node["address"] if node["address"] in hosts else next(same, "")
         if address not in up:
             return {}
-        found[address] = min(up[address], spec.per_host or up[address])
+        # More slots than at the submission take no rank from the nodes that follow.
+        found[address] = min(up[address], spec.per_host or node.get("slots") or up[address])
     return found
 
 

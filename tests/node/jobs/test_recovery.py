@@ -67,6 +67,7 @@ NODES = tuple({"name": name, "address": f"10.0.0.{name}"} for name in "45")
         ({"model_dir": "", "nodes": NODES}, "46", []),
         ({"model_dir": "", "nodes": NODES}, "456", [4, 4]),
         ({"model_dir": "", "nodes": NODES, "per_host": 1}, "456", [1, 1]),
+        ({"model_dir": "", "nodes": tuple({**n, "slots": 2} for n in NODES)}, "456", [2, 2]),
     ],
 )
 def test_what_the_nodes_that_answer_take_of_a_job(tmp_path, more, up, places):
