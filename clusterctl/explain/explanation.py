@@ -82,7 +82,8 @@ class LogFinding:
             for name, value in self.values.items()
             if name in groups - one.meanings.keys() and f"{{{name}" not in texts
             if not _VAGUE.fullmatch(name)
-            if value.strip() and value not in cause and len(value) <= _MOST_VALUE
+            if value.strip() not in ("", "(null)") and value not in cause
+            if len(value) <= _MOST_VALUE
         )
         fields = self.values.get("fields", "").splitlines()
         new = (one for one in fields if one.partition(": ")[2] not in cause)
@@ -163,7 +164,7 @@ class LogFinding:
 # Groups of patterns whose names say nothing by themselves, or that stand before the message.
 _VAGUE = re.compile(
     "host|rank|pid|error|first|code|number|line|n|what|why|text|rest|at|kind|part|by|to|from|who"
-    "|where|second|mod"
+    "|where|second|mod|program|class"
 )
 # Characters of such a value.
 _MOST_VALUE = 80

@@ -124,7 +124,7 @@ def faults(golden, node: str) -> None:
         f"cut {node}", f"mend {node}", f"freeze {node}", f"thaw {node}",
         f"fill {node} --left 1MiB", f"drain {node}", f"readonly {node}", f"writable {node}",
         f"gpu {node} --lost", f"heal {node}", f"shape {node} --rate 1gbit", f"unshape {node}",
-        f"cut {node}", f"clear {node}",
+        f"shape {node} --down 1gbit", f"clear {node}",
         "boot --slow 10s", "capacity p4d.24xlarge us-east-1a 0", "delay RunInstances 2s",
         "error RunInstances InsufficientInstanceCapacity", "lost RunInstances",
         "quota L-1216C47A 8", "throttle RunInstances --rate 1 --burst 1",

@@ -390,7 +390,7 @@ def test_a_row_without_a_time_does_not_tell_how_old_the_row_of_a_step_is():
 
 @pytest.mark.parametrize(("rows", "status"), [(2, 2), (0, 3)])
 def test_rows_of_metrics_do_not_come_in_the_blocks_of_a_log(rows, status):
-    """A log of Keras always ends within a line."""
+    """How many lines a block has tells nothing of the rows."""
     metrics = tuple({"step": n, "time": 100.0 + n} for n in range(rows))
     evidence = job_of(log=STEPS[:15], log_is_cut=True, quiet_s=300.0, age_s=400.0)
     evidence = with_job(evidence, metrics=metrics, metrics_silent_s=300.0)
@@ -445,8 +445,8 @@ def test_new_steps_in_the_log_while_no_rank_runs_are_of_something_else(
     assert status == 0 or "no main thread has run meanwhile" in found.verdict
     spins = with_rank(evidence, 0, samples=used(looks))
     assert diagnose(spins).exit_status == 0, "who keeps its processor is not given it again"
-    unseen = with_processes(evidence, lambda one: None if one.role == "rank" else one)
-    assert "no main thread" not in diagnose(unseen).verdict
+    unnumbered = with_processes(evidence, lambda one: replace(one, rank=None, samples=()))
+    assert "no main thread" not in diagnose(unnumbered).verdict
 
 
 def test_new_steps_while_a_rank_in_c_sleeps_may_be_a_monitors():

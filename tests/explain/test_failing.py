@@ -310,6 +310,13 @@ def test_a_key_that_is_not_there_gives_way_to_the_next_exception_of_its_rank():
     assert explain([f"{key}{begin.format(1)}{next_one.format(1)}"]).lead
 
 
+def test_a_value_that_a_program_does_not_have_is_not_told():
+    line = "fatal: This host not configured to run SlurmDBD (quux-1 != quux-2 | (backup) {})\n"
+    for value, is_told in (("(null)", False), ("quux-3", True)):
+        lead = explain([line.format(value)]).lead
+        assert lead and (f"(backup: {value})" in lead.cause) == is_told
+
+
 def test_the_host_before_the_shell_that_reports_is_named():
     lead = explain(["10.0.1.7: bash: quuxd: command not found\n"]).lead
     assert lead and lead.hosts == {"10.0.1.7"}
