@@ -127,7 +127,7 @@ def load_spec_file(config: Path | None, environ: Mapping[str, str]) -> SpecFile 
         return None
     file, problems = read_spec_file(path)
     if problems:
-        raise UsageError(problems_message(path, problems))
+        raise UsageError(problems_message(str(path), problems))
     return file
 
 
@@ -190,9 +190,9 @@ def _read(path: Path) -> bytes:
         ) from None
 
 
-def problems_message(path: Path, problems: tuple[Problem, ...]) -> str:
+def problems_message(path: str, problems: tuple[Problem, ...]) -> str:
     """Return all problems of a file as one message."""
-    lines = [problem.at(str(path)) for problem in problems[:PROBLEMS_SHOWN]]
+    lines = [problem.at(path) for problem in problems[:PROBLEMS_SHOWN]]
     if len(problems) == 1:
         return lines[0]
     if len(problems) > PROBLEMS_SHOWN:

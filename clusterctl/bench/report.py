@@ -88,21 +88,23 @@ def published() -> tuple[PublishedRun, ...]:
 def published_for(benchmark: Benchmark) -> list[PublishedRun]:
     """Return the published runs of the same work, GPU and kind of data; none for runs on CPUs."""
     gpu, kinds = benchmark.about.gpu, benchmark.settings.kinds
+    fp16 = {"float16": True, "float32": False}
     works = {
-        (run.model, run.image_size, run.precision == "float16")
+        (run.model, run.image_size, fp16.get(run.precision or ""))
         for run in benchmark.runs
         if run.model and run.facts.preset in ("gpu", "efa")
     }
-    return [each for work in works for each in published_like(gpu, *work) if each.data in kinds]
+    like = [one for work in works for one in published_like(gpu, *work)]
+    return [one for one in published() if one in like and one.data in kinds]
 
 
 def published_like(
-    gpu: str, model: str, image_size: int | None, fp16: bool
+    gpu: str, model: str, image_size: int | None, fp16: bool | None
 ) -> list[PublishedRun]:
     """Return the published runs of this work on the GPU of that name, as AWS gives it.
 
     They are all of ResNet-50 with images of 224 pixels. Those whose source does not give the
-    precision are among them.
+    precision are among them; with None for `fp16`, if it is unknown, only they.
     """
     if (model, image_size) != ("resnet50", IMAGE_SIZE):
         return []

@@ -117,7 +117,8 @@ def naming_ups_options(name: str) -> Iterator[None]:
     try:
         yield
     except LaunchRefused as refused:
-        refused.hint = f"the options that are named above are those of: clusterctl up {name}"
+        if any("--" in one.message + one.hint for one in refused.findings):
+            refused.hint = f"the options that are named above are those of: clusterctl up {name}"
         raise
 
 

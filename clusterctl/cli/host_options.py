@@ -90,15 +90,18 @@ _options = {
 }
 
 
-def host_options(*left_out: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def host_options(
+    *left_out: str, ask_again: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds the options that name hosts, and those about the login there,
     but for the parameters that are left out; pass `source`, a HostSource or None, and close its
-    connections at the end."""
+    connections at the end. With `ask_again` a host that was not reached is tried again."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def wired(*args: Any, **kwargs: Any) -> Any:
-            source = host_source(HostOptions(*(kwargs.pop(name, None) for name in _options)))
+            options = HostOptions(*(kwargs.pop(name, None) for name in _options))
+            source = host_source(options, ask_again)
             try:
                 return command(*args, source=source, **kwargs)
             finally:
@@ -140,7 +143,7 @@ class HostOptions(NamedTuple):
     key: Path | None
 
 
-def host_source(options: HostOptions) -> HostSource | None:
+def host_source(options: HostOptions, ask_again: bool = False) -> HostSource | None:
     """Return the hosts that the options name; None if they name none. Raise UsageError."""
     hosts, nodes, slurm, is_local, as_root, user, key = options
     texts = {"--hosts": str(hosts) if hosts else None, "-w": nodes, "--slurm": slurm}
@@ -181,6 +184,8 @@ def host_source(options: HostOptions) -> HostSource | None:
             LoginOptions(user, key, CONNECT_WITHIN_S),
             home=home_folder(),
         )
+        # What follows would wait once more for each host that does not answer here.
+        access.connections.ask_again = ask_again
         connections = access.connections
         twice = same_machines(connections, access.targets)
         for host, other in twice.items():

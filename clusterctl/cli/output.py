@@ -168,7 +168,7 @@ def note(text: str, hint: str = "") -> None:
 def note_resume_command() -> None:
     """Print once that the same command line continues what an interrupt has cut off, unless its
     standard input is used up."""
-    if _outputs.has_resume_command or "-" in _outputs.typed:
+    if _outputs.has_resume_command or any(re.fullmatch("(.*=)?-", one) for one in _outputs.typed):
         return
     _outputs.has_resume_command = True
     name = program if _outputs.program == "clusterctl" else _outputs.program

@@ -57,7 +57,7 @@ class SelectionOption(click.Option):
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
         given = opts.get(self.name or "")
         if isinstance(given, list):
-            if len(given) > 1 and not self.joins:
+            if len(given) > 1 and not (self.joins or ctx.resilient_parsing):
                 named = ", ".join(given)
                 raise UsageError(f"{self.opts[0]} is given twice: {named}", "give it once")
             opts = {**opts, self.name or "": ",".join(given)}

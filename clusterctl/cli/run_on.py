@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shlex
@@ -76,11 +77,12 @@ def piped_stdin(closed: bool, hosts: int) -> Stdin | bytes:
 
     try:
         mode = os.fstat(0).st_mode
-        if stat.S_ISREG(mode):
-            return StdinFile(0)
     except OSError:
         return b""
-    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+    if stat.S_ISREG(mode):
+        with contextlib.suppress(OSError):  # a file of /proc may have no end to go to
+            return StdinFile(0)
+    elif not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
         return b""
     return StdinStream(0) if hosts == 1 else StdinSource(0)
 

@@ -451,7 +451,7 @@ def _check_options(given: _TrainOptions) -> None:
         because = "it runs your program, not the trainer"
         instead = "an argument of the program is one of the file's hyperparameters"
         if key := _NOT_WITH_JOB_FILE[named[0]]:
-            because, instead = "the file has it", f"in {given.job_file} it is {key}"
+            because, instead = "the file has it", f"in the job file it is {key}"
         raise UsageError(
             f"{typed[named[0]]} cannot be combined with --job-file: {because}",
             f"leave it out; {instead}",

@@ -219,9 +219,10 @@ def what_job(view: LiveView) -> str:
             return "whether a job runs is not known: no host can be read"
         ranks = sum(len(node.facts.get("ranks", ())) for node in read)
         found = f"{count(ranks, 'rank')}, and no mpirun" if ranks else "no job found"
-        return found if len(read) == len(watch.nodes) else f"{found} on the hosts that answer"
+        return found if len(read) == len(watch.nodes) else f"{found} on the hosts that were read"
     if is_silent(head, time.monotonic(), view.interval_s):
-        return f"its job is not known: the head node {head.host} does not answer"
+        why = "cannot be read" if head.is_reached else "does not answer"
+        return f"its job is not known: the head node {head.host} {why}"
     if head.at is None:
         return f"its job is not known yet: the head node {head.host} is being read"
     return "no job has run"
@@ -261,7 +262,7 @@ def last_stall(job: JobEvidence | None) -> str:
     help="Between two polls.",
 )
 @json_option("Watched", "One JSON object a line and interval.")
-@host_options()
+@host_options(ask_again=True)
 def watch(
     app: AppContext,
     name: str | None,

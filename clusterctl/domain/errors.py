@@ -111,7 +111,7 @@ LOGIN_FILES = (
 
 
 # What nologin and restricted shells print.
-_NO_COMMANDS = re.compile("account is (currently )?not available|restricted")
+_NO_COMMANDS = re.compile("account is (currently )?not available|: restricted(:|$)")
 
 
 class CommandNotRun(CommandFailed):

@@ -191,7 +191,7 @@ def program_failure(result: CommandResult, doing: str) -> CommandFailed:
 def python_lacking(exit_status: int, stderr: str) -> tuple[str, str] | None:
     """Return why a host has no python3 for a program of ours, and what to do, by how the program
     ended before it wrote anything. None if that was not the reason."""
-    if exit_status == 127 and ("python" in stderr or not stderr.strip()):
+    if exit_status == 127 and "python3" in stderr:
         return "python3 is not installed there", "install it: apt-get install python3"
     complaint = last_line(stderr)
     # The message of the version check in node/packer.py.

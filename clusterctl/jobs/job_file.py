@@ -103,17 +103,18 @@ class JobFile:
 def read_job_file(path: Path) -> JobFile:
     """Read a job file, `-` from standard input. Raises UsageError if it cannot be read, is no YAML,
     or makes no sense: with all that is wrong in it, each with its line."""
+    called = "standard input" if str(path) == "-" else str(path)
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
         found = yaml_tree.load(data)
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        raise UsageError(f"cannot read {called}: {error.strerror}") from None
     except yaml_tree.Unreadable as error:
-        raise UsageError(error.problem.at(str(path))) from None
+        raise UsageError(error.problem.at(called)) from None
     try:
         return parse_job(found, path.parent)
     except UsageError as error:
-        message = problems_message(path, tuple(_problems(data, found, error, path.parent)))
+        message = problems_message(called, tuple(_problems(data, found, error, path.parent)))
         raise UsageError(message) from None
 
 

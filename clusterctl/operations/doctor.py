@@ -128,7 +128,8 @@ def doctor(
 def doctor_of_hosts(
     source: HostSource, data_dir: str = "", all_to_all: bool = False
 ) -> DoctorReport:
-    """Examine hosts of no cluster, without what needs EC2 or jobs of clusterctl."""
+    """Examine hosts of no cluster, without what needs EC2 or jobs of clusterctl. They may be
+    containers, in which nvidia-smi shows no process: none is missed on a GPU's memory."""
     addresses = {target.host: _address(target) for target in source.targets}
 
     def facts(target: Target) -> Sequence[Fact]:

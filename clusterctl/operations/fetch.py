@@ -228,7 +228,7 @@ def gone_hosts(cluster: Cluster, job: JobRecord) -> tuple[str, ...]:
     gone = [str(node["name"]) for node in job.spec.nodes if node["instance_id"] not in there]
     # Of a machine that the job did not begin on only the address is known.
     known = {*(node["name"] for node in job.spec.nodes), *(one.private_ip for one in cluster.nodes)}
-    gone += [one for one in job.status.hosts if one not in known]
+    gone += [one for one in job.status.ran_on if one not in known]
     return tuple(sorted(gone)) if is_program else ()
 
 

@@ -225,11 +225,11 @@ def open_hosts(
     from clusterctl.transport.keys import HostKeysByHost, KeyRing
     from clusterctl.transport.session import Identity
 
-    hops = with_jumps(targets)
+    hops, own = with_jumps(targets), set(targets)
     of_files = {hop: config.key_sources(hop) for hop in hops}
     ring = KeyRing(config.folder)
     keys = {
-        hop: [ring.named(login.key, of.agent)] if login.key and hop in targets else ring.keys(of)
+        hop: [ring.named(login.key, of.agent)] if login.key and hop in own else ring.keys(of)
         for hop, of in of_files.items()
     }
     identity = Identity((), keys)

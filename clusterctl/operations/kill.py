@@ -74,7 +74,7 @@ def memory_of_none(host: str, found: GpusOfNode | None) -> list[Finding]:
         Finding.warning(
             "gpu.memory",
             f"GPU {one.gpu} has {one.mib} MiB in use, by no process that nvidia-smi shows",
-            f"if that lasts, the driver has lost count: clusterctl reboot {cluster} {index}",
+            f"if that lasts, and no program uses it: clusterctl reboot {cluster} {index}",
             host,
         )
         for one in held_memory(host, found)

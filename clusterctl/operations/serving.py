@@ -530,8 +530,8 @@ def list_of_npy(content: bytes) -> list[Any]:
 def forward_argv(access: Access, model: Served, port: int) -> list[str]:
     """Return the ssh command that forwards a port of this machine to the model until it ends.
 
-    Raise ClusterctlError if this machine does not give the port: of ssh's message and exit status
-    the latter would mean that the node cannot be reached.
+    Raise ClusterctlError if the port of this machine cannot be used: ssh's exit status would then
+    mean that the node cannot be reached.
     """
     with socket.socket() as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -539,7 +539,7 @@ def forward_argv(access: Access, model: Served, port: int) -> list[str]:
             trial.bind(("127.0.0.1", port))
         except OSError as error:
             raise ClusterctlError(
-                f"port {port} of this machine cannot be had: {error.strerror}",
+                f"port {port} of this machine cannot be used: {error.strerror}",
                 "pass another port: --forward PORT",
             ) from None
     return [

@@ -508,7 +508,8 @@ def leftovers(cluster: str, running: RunningWork) -> list[Finding]:
     """Return an error for each node with leftover processes of an earlier job, which would share
     the GPUs with a new one. No hint ends a served model unasked."""
     by_host = grouped((process.host, process) for process in running.leftovers)
-    jobs = {host: {one.job_id for one in processes} for host, processes in by_host.items()}
+    # A user may have emptied the variable that has the job's id.
+    jobs = {host: {one.job_id or None for one in found} for host, found in by_host.items()}
     end = f"clusterctl kill {cluster}"
     # Processes without a job's id are ended together with all others of their node.
     unnamed = [host for host in by_host if None in jobs[host] and host not in running.served_on]

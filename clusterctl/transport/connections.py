@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import paramiko
 
-from clusterctl.domain.errors import ConnectionLost, HostError, HostUnreachable, KeyRefused
+from clusterctl.domain.errors import (
+    ConnectionLost,
+    HostError,
+    HostUnreachable,
+    Interrupted,
+    KeyRefused,
+)
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.transport.dial import Target, most_hosts
@@ -254,8 +260,8 @@ class Connections:
             return fan_out(one, targets, max_workers=at_once, on_outcome=on_outcome)
         except KeyboardInterrupt as interrupted:
             # With one host, `run` has ended its command already.
-            left = self.interrupt()
-            raise interrupted if str(interrupted) else interruption(left) from None
+            left, is_ours = self.interrupt(), isinstance(interrupted, Interrupted)
+            raise interrupted if is_ours else interruption(left) from None
 
     def interrupt(self, for_good: bool = False) -> dict[str, str]:
         """End every command that is running. With `for_good`, commands that start later fail.

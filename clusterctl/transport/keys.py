@@ -91,7 +91,7 @@ class KeyRing:
         """Return the key of a file that the user named: if it cannot be used, the agent's with the
         same public key. Raises UsageError if there is none."""
         try:
-            return load_key(path)
+            return self._file(path) or load_key(path)
         except UsageError:
             blob = public_blob(path)
             held = [key for key in self._agent(agent) if key.asbytes() == blob]

@@ -24,6 +24,7 @@ from clusterctl.bench.report import (
     html,
     markdown,
     published,
+    published_for,
 )
 from clusterctl.bench.results import (
     AboutCluster,
@@ -783,6 +784,12 @@ def test_published_runs_are_shown_for_the_same_work_only():
     assert in_half in report() and unknown in report() and in_single not in report()
     single = report(precision="float32")
     assert in_single in single and unknown in single and in_half not in single
+    of_unknown = report(precision=None)
+    assert unknown in of_unknown and in_half not in of_unknown and in_single not in of_unknown
+    both = [replace(r, model="resnet50", image_size=224, precision=precision)
+            for r in benchmark().runs for precision in ("float16", "float32")]  # fmt: skip
+    found = [run.title for run in published_for(replace(benchmark(), runs=tuple(both)))]
+    assert found and found == [run.title for run in published() if run.title in found], "each once"
     for others in (
         *(report("cpu"), report(model="resnet101"), report(image_size=64)),
         *(report(image_size=448), markdown(blocks(benchmark()))),  # the logs lack what was trained

@@ -35,6 +35,7 @@ class Golden:
         self._snapshot = snapshot(extension_class=AmberSnapshotExtension)
         self._folder = folder
         self._masks = masks
+        self._shown: dict[str, str] = {}
         inherited = {name: value for name, value in os.environ.items() if "CLUSTERCTL" not in name}
         self._environ = {**inherited, "HOME": str(folder), "COLUMNS": "100", **environ}
 
@@ -66,4 +67,6 @@ class Golden:
             for one in (line, f"$ {line}\n{out}--\n{err}exit {status}\n")
         )
         name = masked(line, self._masks).removeprefix("clusterctl ")
-        assert masked(text, (*self._masks, *masks)) == self._snapshot(name=name)
+        text = masked(text, (*self._masks, *masks))
+        assert self._shown.setdefault(name, text) == text, f"one record cannot be both: {name}"
+        assert text == self._snapshot(name=name)

@@ -62,6 +62,8 @@ def test_what_a_shell_proposes(shell, tmp_path):
     (tmp_path / "data.tar").touch()
     assert proposed(shell, tmp_path, "cctl", "status", "d") == ["demo", "diana"]
     assert proposed(shell, tmp_path, "clusterctl", "sta") == ["start", "status"]
+    twice = ("--slurm", "1", "--slurm", "2")  # an error later, and none at a Tab
+    assert "--help" in proposed(shell, tmp_path, "cctl", "doctor", *twice, "--h")
     assert "--help" in proposed(shell, tmp_path, "runclust", "--h")
     assert proposed(shell, tmp_path, "copyclust", "hosts", "da") == (
         ["data.tar"] if shell == "fish" else ["a file"]

@@ -9,6 +9,9 @@ import sys
 
 import pytest
 
+from clusterctl.cli.host_options import HostOptions, host_source
+from clusterctl.domain.errors import HostUnreachable
+from clusterctl.transport.connections import Connections
 from tests.cli.programs import call
 from tests.lab.running import wait_until
 
@@ -160,3 +163,20 @@ def test_a_job_that_does_not_run(home):
 def test_options_that_make_no_sense(home, options, message):
     done = call("clusterctl", "diagnose", *options)
     assert (done.returncode, message in done.stderr) == (3, True), done.stderr
+
+
+@pytest.mark.parametrize(("ask_again", "logins"), [(False, 2), (True, 4)])
+def test_a_host_that_does_not_answer_is_waited_for_once(monkeypatch, home, ask_again, logins):
+    """By its answer it would be known to be another machine; `watch` shows when it is back."""
+    tried = []
+
+    def open_another(self, target, *_):
+        tried.append(target.host)
+        raise HostUnreachable(target.host, "did not answer in time")
+
+    monkeypatch.setattr(Connections, "open_another", open_another)
+    source = host_source(HostOptions(None, "127.0.0.1,127.0.0.2", *[None] * 5), ask_again)
+    found = source.connections.each(source.targets, source.connections.session)
+    source.connections.close()
+    assert len(found.failures) == 2
+    assert len(tried) == logins

@@ -119,10 +119,12 @@ def spot_instance(record) -> str:
 
 
 def faults(golden, node: str) -> None:
-    """Record the faults."""
+    """Record the faults, each followed by its undoing."""
     for line in (
-        f"cut {node}", f"freeze {node}", f"fill {node} --left 1MiB", f"readonly {node}",
-        f"gpu {node} --lost", f"shape {node} --rate 1gbit", f"clear {node}",
+        f"cut {node}", f"mend {node}", f"freeze {node}", f"thaw {node}",
+        f"fill {node} --left 1MiB", f"drain {node}", f"readonly {node}", f"writable {node}",
+        f"gpu {node} --lost", f"heal {node}", f"shape {node} --rate 1gbit", f"unshape {node}",
+        f"shape {node} --down 1gbit", f"clear {node}",
         "boot --slow 10s", "capacity p4d.24xlarge us-east-1a 0", "delay RunInstances 2s",
         "error RunInstances InsufficientInstanceCapacity", "lost RunInstances",
         "quota L-1216C47A 8", "throttle RunInstances --rate 1 --burst 1",

@@ -64,7 +64,7 @@ def test_the_programs_arguments_go_after_two_dashes(clusterctl, typed, meant):
         ("--epochs 3", "--epochs cannot be combined with --job-file", "the file's hyperparameters"),
         ("--synthetic", "--synthetic cannot be combined", "leave it out"),
         ("--trace-steps 1:2", "--trace-steps cannot be combined", "leave it out"),
-        ("--input-mode File", "--input-mode cannot be combined", "in job.yaml it is input_mode"),
+        ("--input-mode File", "--input-mode cannot be combined", "the job file it is input_mode"),
         ("2", "GPUS cannot be combined with --job-file: the file has it", "instance_count"),
         ("--script a.py", "--script cannot be combined with --job-file", "it is entry_point"),
         ("--processes-per-host 2", "--processes-per-host cannot", "it is processes_per_host"),

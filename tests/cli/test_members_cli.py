@@ -8,12 +8,15 @@ import subprocess
 
 import pytest
 
+from clusterctl.cli.cluster import naming_ups_options
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.files import ClusterFolder
+from clusterctl.domain.findings import Finding
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.money import prices
+from clusterctl.operations.launcher import LaunchRefused
 from clusterctl.operations.local_state import keep_key, local_key
 from tests.cli.running import DEMO, launched
 from tests.lab.running import wait_until
@@ -53,6 +56,13 @@ def test_what_only_up_can_change_is_told_with_up(clusterctl):
     err = clusterctl.ends(1, "--max-hourly allows $100.00", "add", "demo", "9", "--dry-run")
     assert re.search("hint: raise it: clusterctl up demo .*--max-hourly USD", err)
     assert "hint: the options that are named above are those of: clusterctl up demo" in err
+
+
+def test_up_is_not_named_for_options_where_no_option_is():
+    full = LaunchRefused("demo", [Finding.error("quota", "too few vCPUs", "wait for a node's end")])
+    with pytest.raises(LaunchRefused) as refused, naming_ups_options("demo"):
+        raise full
+    assert refused.value.hint == ""
 
 
 @pytest.mark.parametrize("command", ["remove", "replace"])

@@ -80,12 +80,13 @@ def test_a_selection_that_is_given_twice_is_joined_or_refused(words, value):
     """The last one alone would leave out hosts, with exit status 0."""
     name, *words = words.split()
     programs = {"runclust": runclust, "copyclust": copyclust}
-    command = programs.get(name) or cli.get_command(click.Context(cli), name)
+    root = click.Context(cli, **cli.context_settings)
+    command = programs.get(name) or cli.get_command(root, name)
     if value is None:
         with pytest.raises(UsageError, match="is given twice"):
-            command.make_context(name, words)
+            command.make_context(name, words, root)
         return
-    assert value in command.make_context(name, words).params.values()
+    assert value in command.make_context(name, words, root).params.values()
 
 
 @pytest.mark.parametrize(

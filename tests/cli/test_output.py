@@ -269,6 +269,7 @@ def interrupted(as_json):
         ("clusterctl", ["down", "demo", "--yes"], "clusterctl down demo --yes"),
         ("clusterctl", ["run", "demo"], ""),
         ("clusterctl", ["copy", "-"], ""),  # its standard input is used up
+        ("copyclust", ["hosts", "--files-from=-"], ""),
     ],
 )
 def test_after_an_interrupt_the_command_that_continues_is_shown(program, words, continues, capsys):

@@ -125,6 +125,16 @@ def test_piped_input_goes_to_every_host(home, hosts):
     assert call("runclust", hosts, "wc -l", stdin=data).stdout == "127.0.0.1: 100000\n"
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_file_of_proc_is_input_though_it_has_no_size(home, hosts, count):
+    hosts.write_text("".join(f"127.0.0.{number}\n" for number in range(1, count + 1)))
+    with open("/proc/cpuinfo", "rb") as file:  # noqa: PTH123
+        program = [BIN / "runclust", hosts, "grep -c ^processor"]
+        done = subprocess.run(program, stdin=file, capture_output=True, timeout=60, check=True)
+    assert len(done.stdout.splitlines()) == count
+    assert b" 0\n" not in done.stdout
+
+
 def test_no_input_when_asked(home, hosts):
     done = call("runclust", "-n", hosts, "wc -c", stdin=b"not for you")
     assert sorted(done.stdout.splitlines()) == lines(1, 2, 3, 4, text="0")

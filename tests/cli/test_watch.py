@@ -246,6 +246,11 @@ SAID = {"cpu": 0.5, "net": [0, 0], "disk": [0, 0]}
         (WatchedNode("demo-0", since=math.inf), "is being read", False),
         (WatchedNode("demo-0"), "the head node demo-0 does not answer", True),
         (WatchedNode("demo-0", error="cut off"), "the head node demo-0 does not answer", True),
+        (
+            WatchedNode("demo-0", error="no python3", is_reached=True),
+            "the head node demo-0 cannot be read",
+            False,
+        ),
         (WatchedNode("demo-0", SAID, math.inf), "no job has run", False),
         (WatchedNode("demo-0", SAID, 0.0), "the head node demo-0 does not answer", True),
     ],
@@ -267,15 +272,15 @@ def test_before_the_first_look_nobody_is_silent_and_a_silent_head_has_jobs(head,
         (WatchedNode("n2", SAID, math.inf), "no job found;"),
         (
             WatchedNode("n2", since=math.inf),
-            "no job found on the hosts that answer; not read yet: n2",
+            "no job found on the hosts that were read; not read yet: n2",
         ),
         (
             WatchedNode("n2", error="cut off"),
-            "no job found on the hosts that answer; no answer: n2",
+            "no job found on the hosts that were read; no answer: n2",
         ),
         (
             WatchedNode("n2", error="too old: python3 is 3.6.9", is_reached=True),
-            "on the hosts that answer; cannot be read: n2 (too old: python3 is 3.6.9)",
+            "on the hosts that were read; cannot be read: n2 (too old: python3 is 3.6.9)",
         ),
     ],
 )

@@ -74,7 +74,7 @@ def test_only_paths_on_nodes_may_have_been_meant_with_a_tilde():
         (failures.out_of_time("demo-1", 60.0), True),
         (failures.ended_early("demo-1", 137, "", spoke=True), True),
         (failures.ended_early("demo-1", 1, "MemoryError", spoke=True), False),
-        (failures.ended_early("demo-1", 127, "", spoke=False), False),
+        (failures.ended_early("demo-1", 127, "sh: python3: not found", spoke=False), False),
         (failures.source_died("demo-1", failures.died(SOURCE)), True),
     ],
 )

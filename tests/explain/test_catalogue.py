@@ -194,7 +194,7 @@ HOST = "demo-1"
         failures.hung_error(HOST, "comparing", "/data/a", 120.0),
         *(failures.damaged_error(HOST, 3), failures.out_of_time(HOST, 60.0)),
         failures.ended_early(HOST, 1, "", spoke=True),
-        failures.ended_early(HOST, 127, "", spoke=False),
+        failures.ended_early(HOST, 127, "sh: python3: not found", spoke=False),
         failures.unreachable_error(HOST, {"the source": "timed out"}),
         failures.named_twice(HOST, Failed("it is busy"), "demo-0"),
         CommandFailed(HOST, _lack(b"/data", 30, 5), "no"),

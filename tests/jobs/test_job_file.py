@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -188,6 +189,12 @@ def test_all_that_is_wrong_is_told_at_once_with_its_line(tmp_path):
         read_job_file(path)
     assert f"{path}:1: entry_point is missing; entry_point: train.py" in refused.value.message
     assert len(refused.value.message.splitlines()) == 8
+
+
+def test_of_standard_input_the_problems_are_told_as_such(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"entry_pint: train.py\n")))
+    with pytest.raises(UsageError, match=r"standard input:1: a job has no key 'entry_pint'"):
+        read_job_file(Path("-"))
 
 
 def test_a_channel_is_checked_with_the_files_input_mode(tmp_path):

@@ -108,7 +108,7 @@ def test_another_machine_of_the_same_name_and_address_has_not_what_the_ranks_wro
     )
     there = cluster(node(0), node(1, instance_id="i-9", private_ip="10.0.0.1"))
     assert gone_hosts(there, JobRecord(JobSpec("j", nodes=ran, **more), JobStatus())) == gone
-    went_on = JobStatus(hosts=("demo-0", "10.0.0.5", "10.0.0.99"))  # the first is the cluster's
+    went_on = JobStatus(ran_on=("demo-0", "10.0.0.5", "10.0.0.99"))  # the first is the cluster's
     there = cluster(node(0), node(1, private_ip="10.0.0.5"))
     found = gone_hosts(there, JobRecord(JobSpec("j", nodes=ran[:2], **more), went_on))
     assert found == (("10.0.0.99",) if gone else ())

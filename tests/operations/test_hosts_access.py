@@ -134,6 +134,15 @@ def test_the_agent_signs_for_a_cluster_key_with_a_passphrase(home, tmp_path, mon
         assert key.asbytes() == public
 
 
+def test_a_key_that_is_given_is_read_once_for_all_hosts(home, tmp_path):
+    """An RSA key in PEM takes 30 ms."""
+    mine, names = tmp_path / "mine", [f"203.0.113.{number}" for number in range(3)]
+    write_file(mine, new_key_pair("mine").private)
+    access = reached(home, tmp_path / "hosts", "\n".join([*names, ""]), key=mine)
+    keys = {id(key) for one in access.targets for key in access.connections.identity.keys_for(one)}
+    assert len(keys) == 1
+
+
 @pytest.mark.parametrize("host", ["demo-0", "other"])
 @pytest.mark.parametrize("suffix", ["", ".pub"])
 def test_the_agent_signs_for_a_key_that_is_given(home, tmp_path, monkeypatch, host, suffix):

@@ -147,7 +147,7 @@ def test_a_lost_node_is_a_reason_to_start_again_and_an_exception_is_none(quiet):
 @pytest.mark.parametrize(
     ("line", "hint", "has_more"),
     [
-        ("OSError: [Errno 28] No space left on device", "`clusterctl disk NAME` (df -h", True),
+        ("OSError: [Errno 28] No space left on device", "a disk: `df -h PATH`", True),
         ("bash: line 1: orted: command not found", "call mpirun by its whole path (", True),
         ("FP8 reduction support begins with sm90 capable devices", "BF16 for what is", False),
     ],

@@ -206,6 +206,11 @@ def test_leftovers_of_named_jobs_are_ended_alone(cluster):
     )
 
 
+def test_leftovers_with_an_empty_name_of_a_job_have_none(cluster):
+    [finding] = leftovers("d", running_work(cluster([], [left(1, "")])).trainings)
+    assert finding.hint.endswith("end it: clusterctl kill d --nodes 1")
+
+
 MPIRUN = replace(left(0, "20261120-154502-0001"), role="launcher", argv=("mpirun", "python"))
 BY_HAND = replace(MPIRUN, job_id=None)
 
@@ -342,7 +347,7 @@ def test_a_port_of_this_machine_that_is_taken_is_no_address_to_ask(tmp_path):
     access = SimpleNamespace(folder=SimpleNamespace(ssh_config=tmp_path / "ssh_config"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ClusterctlError, match=f"port {port} of this machine cannot be had: "):
+        with pytest.raises(ClusterctlError, match=f"port {port} of this machine cannot be used: "):
             forward_argv(access, model, port)
     assert f"127.0.0.1:{port}:127.0.0.1:8501" in forward_argv(access, model, port)
 

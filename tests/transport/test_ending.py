@@ -13,8 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.domain.errors import CommandTimeout, ConnectionLost
+from clusterctl.domain.errors import CommandTimeout, ConnectionLost, Interrupted
 from clusterctl.transport import execute
+from clusterctl.transport.connections import Connections
+from clusterctl.transport.dial import Target
+from clusterctl.transport.keys import KnownHostKeys
+from clusterctl.transport.session import Identity
 from tests.lab.running import wait_until
 from tests.transport.conftest import running_sshd
 from tests.transport.sleepers import NUMBERS, sleepers
@@ -206,3 +210,16 @@ def test_a_host_without_proc_ends_the_process_group(stubborn):
     assert sleepers(number) == []
     reaper.join(240)
     group.stdout.close()
+
+
+@pytest.mark.parametrize("text", ["", "encoding with 'idna' codec failed (KeyboardInterrupt: )"])
+def test_what_is_left_is_named_whatever_text_the_interrupt_had(monkeypatch, text):
+    """A codec of Python gives one to a Ctrl-C within it."""
+
+    def interrupt(_):
+        raise KeyboardInterrupt(text)
+
+    connections = Connections(Identity(()), KnownHostKeys([]))
+    monkeypatch.setattr(connections, "interrupt", lambda: {"n0": "still running there: sleep"})
+    with pytest.raises(Interrupted, match="n0: still running there: sleep"):
+        connections.each([Target("n0", "", "")], lambda target: None, on_outcome=interrupt)

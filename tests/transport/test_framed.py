@@ -11,6 +11,7 @@ import subprocess
 
 import pytest
 
+from clusterctl.domain.errors import CommandNotRun
 from clusterctl.node.framed import FramedCommand
 
 SHELLS = [
@@ -95,3 +96,21 @@ def test_bytes_that_are_not_utf_8_and_long_commands():
     name = os.fsdecode(b"a\xff")
     frame = FramedCommand(f"printf %s {name}; : {'x' * 300_000}")
     assert run(frame, ["bash", "-c"])[0] == b"a\xff"
+
+
+@pytest.mark.parametrize(
+    ("printed", "other_account"),
+    [
+        ("This account is currently not available.", True),
+        ("bash: line 1: exec: restricted", True),
+        ("rbash: line 1: /bin/sh: restricted: cannot specify `/' in command names", True),
+        ("Access is restricted to members of the project.", False),
+        ("The compute nodes are restricted: see the wiki", False),
+    ],
+)
+def test_an_account_is_called_one_without_commands_for_its_shells_words_only(
+    printed, other_account
+):
+    """A banner of the login files may have such words, too."""
+    hint = CommandNotRun("h", f"its login shell ended before the command, with 1: {printed}").hint
+    assert hint.startswith("this account takes no commands") == other_account

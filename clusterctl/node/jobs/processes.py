@@ -218,7 +218,8 @@ def read_process(pid: int, everyone: bool = False) -> Process:
         state=fields[0],
         started_ticks=int(fields[19]),
         session=int(fields[3]),
-        is_of_login=owner == int(os.environ.get("SUDO_UID", os.geteuid())),
+        # The variable stays when root goes on to start a program as another user.
+        is_of_login=owner == (os.geteuid() or int(os.environ.get("SUDO_UID") or 0)),
     )
 
 
@@ -282,7 +283,8 @@ def role_of(process: Process, any_launcher: bool = False) -> str:
 def is_question(argv: Sequence[str]) -> bool:
     """Return whether a launcher is only asked for its version or help, as clusterctl asks each
     mpirun for its version. Before that it may have options, but no program."""
-    words = [one for one in argv[1:] if not one.endswith(LAUNCHERS)]  # a script's own path
+    scripts = (*LAUNCHERS, *OTHER_LAUNCHERS)  # as which a shell runs some
+    words = [one for one in argv[1:] if one.rpartition("/")[2] not in scripts]
     first = next((one for one in words if one in QUESTIONS or one[:1] != "-"), "")
     return first in QUESTIONS
 

@@ -336,11 +336,15 @@ def name_hosts(spec: JobSpec, nodes: list[dict[str, Any]]) -> str:
     script = f"cd .clusterctl/code/{spec.job_id} && rm -f {PREPARED} && cat >{CONTRACT}"
     outputs = ask(nodes[1:], ["sh", "-c", script], text.encode())
     missed = [node["name"] for node, output in zip(nodes[1:], outputs) if output is None]
-    if missed:
-        return f"{', '.join(missed)} did not get the addresses of the job's nodes"
-    (contract.parent / PREPARED).unlink(missing_ok=True)
-    contract.write_text(text)  # last: what is interrupted before is done again
-    return ""
+    try:
+        if not missed:  # last, and whole or not at all: what is interrupted before is done again
+            (contract.parent / PREPARED).unlink(missing_ok=True)
+            new = contract.with_suffix(".new")
+            new.write_text(text)
+            new.replace(contract)
+    except OSError:
+        missed = [nodes[0]["name"]]
+    return f"{', '.join(missed)} did not get the addresses of the job's nodes" if missed else ""
 
 
 def program_folder(spec: JobSpec) -> str:
@@ -464,7 +468,8 @@ def script_places(spec: JobSpec, hosts: dict[str, int], up: dict[str, int]) -> d
         address = node["address"] if node["address"] in hosts else next(same, "")
         if address not in up:
             return {}
-        found[address] = min(up[address], spec.per_host or up[address])
+        # More slots than at the submission take no rank from the nodes that follow.
+        found[address] = min(up[address], spec.per_host or node.get("slots") or up[address])
     return found
 
 

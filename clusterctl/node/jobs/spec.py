@@ -191,11 +191,11 @@ class JobStatus:
 
     `exit_status` is None for a job that has not ended, that never began, or that is lost.
     `waits_for` are the jobs before this one in the queue. `ranks` and `hosts` are those of the
-    latest attempt. `attempts` describes the failed ones. `rates` has the time and the hourly price
-    in US dollars of each attempt. `messages` are the watchdog's. `cancel` is the first request to
-    end the job. `rebooted`: the head node was, since the job was submitted. `before` are the files
-    of an earlier job that the log folder had at the start, with what shows that they were written
-    since.
+    latest attempt, `ran_on` the hosts of all. `attempts` describes the failed ones. `rates` has the
+    time and the hourly price in US dollars of each attempt. `messages` are the watchdog's. `cancel`
+    is the first request to end the job. `rebooted`: the head node was, since the job was submitted.
+    `before` are the files of an earlier job that the log folder had at the start, with what shows
+    that they were written since.
     """
 
     state: JobState = JobState.LOST
@@ -209,6 +209,7 @@ class JobStatus:
     waits_for: tuple[str, ...] = ()
     ranks: int = 0
     hosts: tuple[str, ...] = ()
+    ran_on: tuple[str, ...] = ()
     rebooted: bool = False
     attempts: tuple[dict[str, Any], ...] = ()
     rates: tuple[tuple[float, Optional[float]], ...] = ()
@@ -277,7 +278,8 @@ def _after(status: JobStatus, event: JobEvent) -> JobStatus:
         ranks, hosts = int(data["ranks"]), tuple(map(str, data["hosts"]))
         rates = ((at, data["hourly_usd"]),) if "hourly_usd" in data else ()
         rates = (*status.rates, *rates)
-        return replace(status, ranks=ranks, hosts=hosts, rates=rates)
+        ran_on = tuple(dict.fromkeys((*status.ran_on, *hosts)))
+        return replace(status, ranks=ranks, hosts=hosts, ran_on=ran_on, rates=rates)
     if kind == "failed":
         return replace(status, attempts=(*status.attempts, data))
     if kind == "cancel":

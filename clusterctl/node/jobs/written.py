@@ -140,7 +140,7 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
         raise OSError(f"where job {folder.name} wrote is not known: {problem}")
     code = CODE / folder.name
     status = JobFolder(folder).status()
-    others = (*dict.fromkeys((*spec.hosts, *status.hosts)),)[1:]
+    others = (*dict.fromkeys((*spec.hosts, *status.ran_on)),)[1:]
 
     def tree(path: Path, kind: str, hosts: tuple[str, ...] = (), shipped: str = "") -> OutputFolder:
         return OutputFolder(folder.name, str(path), kind, hosts=hosts, shipped=shipped)

@@ -73,7 +73,7 @@ def evaluate(args: argparse.Namespace) -> None:
     try:
         draw(matrix, NAMES, picture)
     except ImportError:
-        sys.exit(f"error: for a picture: {sys.executable} -m pip install matplotlib")
+        sys.exit(f"error: a picture needs matplotlib: {sys.executable} -m pip install matplotlib")
     print(f"Confusion matrix: {picture}")
 
 

@@ -79,6 +79,7 @@ TRAIN_SH = f"/home/ubuntu/{LAUNCHER_PATH}"
         ("launcher", "prterun", ["mpirun", "-np", "2"], {}),
         ("launcher", "mpirun", ["mpirun", "-np", "2"], JOB),
         ("launcher", "mpirun", ["mpirun", "--tag-output", "train.py", "--help"], {}),
+        ("launcher", "mpirun", ["mpirun", "./test_mpirun", "--help"], {}),
         ("launcher", "python3", ["python3", TRAIN_SH, "synthetic", "2"], {}),
         ("daemon", "prted", ["prted", "--daemonize"], {}),
         ("daemon", "orted", ["orted"], {}),
@@ -148,9 +149,17 @@ def test_python_of_other_users_is_not_among_the_logins_own():
     assert [one.pid for one in job_processes(by_pid, 9, all_python=True)] == [1, 3]
 
 
-@pytest.mark.parametrize(("login", "is_own"), [(os.getuid(), True), (os.getuid() + 1, False)])
-def test_by_sudo_the_login_is_who_called_it(monkeypatch, login, is_own):
-    monkeypatch.setenv("SUDO_UID", str(login))
+@pytest.mark.parametrize(
+    ("user", "caller", "owner", "is_own"),
+    [
+        *((0, "1000", 1000, True), (0, "1000", 1001, False), (0, "", 0, True)),
+        (1000, "0", 1000, True),  # root has started this user's shell with sudo
+    ],
+)
+def test_by_sudo_the_login_is_who_called_it(monkeypatch, user, caller, owner, is_own):
+    monkeypatch.setenv("SUDO_UID", caller)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(processes, "_owner", lambda folder: owner)
     assert processes.read_process(os.getpid(), everyone=True).is_of_login is is_own
 
 

@@ -67,6 +67,7 @@ NODES = tuple({"name": name, "address": f"10.0.0.{name}"} for name in "45")
         ({"model_dir": "", "nodes": NODES}, "46", []),
         ({"model_dir": "", "nodes": NODES}, "456", [4, 4]),
         ({"model_dir": "", "nodes": NODES, "per_host": 1}, "456", [1, 1]),
+        ({"model_dir": "", "nodes": tuple({**n, "slots": 2} for n in NODES)}, "456", [2, 2]),
     ],
 )
 def test_what_the_nodes_that_answer_take_of_a_job(tmp_path, more, up, places):
@@ -297,6 +298,9 @@ def test_a_script_mode_job_goes_on_with_a_machine_of_another_address(
         told = from_json(Any, (place / CONTRACT).read_bytes())
         assert [one["address"] for one in told["hosts"]] == ["10.0.0.4", "10.0.0.9", "10.0.0.6"]
         assert (told["job_id"], told["hosts"][1]["gpus"]) == ("x", 4)
+    (code / "contract.new").mkdir()  # as a full disk, it takes no file
+    assert recovery.name_hosts(job, three) == "a did not get the addresses of the job's nodes"
+    assert from_json(Any, (code / CONTRACT).read_bytes()) == told
     there.rename(nodes_at / "away")
     missed = "b, c did not get the addresses of the job's nodes"
     assert recovery.name_hosts(job, [*three]) == missed

@@ -206,8 +206,9 @@ def test_what_a_program_of_the_nodes_writes_counts_though_the_clock_was_set_mean
     job.create(JobSpec(job.job_id, steps=steps, workdir=str(workdir), hosts=hosts), [])
     events = [JobEvent("submitted", at + 5000, {"after": [], "boot_id": boot_id()})]
     events.append(JobEvent("running", at + 5000))  # then the clock is set back
-    again = {"argv": [], "ranks": 2, "hosts": ["demo-0", "10.0.0.9"], "hourly_usd": None}
-    events.append(JobEvent("attempt", at + 5000, again))
+    for host in ("demo-1", "10.0.0.9", "10.0.0.7"):
+        attempt = {"argv": [], "ranks": 2, "hosts": ["demo-0", host], "hourly_usd": None}
+        events.append(JobEvent("attempt", at + 5000, attempt))
     if state == "ended":
         events.append(JobEvent("ended", at - 5000, {"state": "failed"}))
     (job.path / EVENTS).write_text("".join(f"{to_json(one)}\n" for one in events))
@@ -218,7 +219,7 @@ def test_what_a_program_of_the_nodes_writes_counts_though_the_clock_was_set_mean
     found = found_in(tree, named=True)
     assert found
     assert found.names == ("result",)
-    assert tree.hosts == ("demo-1", "10.0.0.9"), "ranks ran there, too"
+    assert tree.hosts == ("demo-1", "10.0.0.9", "10.0.0.7"), "ranks ran there, too"
 
 
 def test_by_a_damaged_record_nothing_was_fetched(tmp_path):
