@@ -275,6 +275,11 @@ class Rank:
         )
 
     @property
+    def reads_ahead(self) -> bool:
+        """Whether another thread got further in a file and read: the main one may wait for that."""
+        return self.gets_on and self.grown("read_bytes") - self.own_read_bytes > READ_BYTES
+
+    @property
     def rests_apart(self) -> bool:
         """Whether its main thread slept at all looks in a call that no message ends, or in one that
         is not known, or naps: what the rank sends then is another thread's."""

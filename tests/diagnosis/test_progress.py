@@ -144,6 +144,23 @@ def test_who_waits_for_data_is_named_though_another_thread_of_it_logs():
     assert (found.check, found.findings[0].ranks) == ("rank.blocked", (5,))
 
 
+@pytest.mark.parametrize(("quiet_s", "status"), [(214.0, 3), (900.0, 2)])
+def test_who_waits_for_a_thread_that_reads_data_is_an_error_once_a_step_is_overdue(quiet_s, status):
+    looks = tuple(
+        replace(
+            one,
+            files=(OpenFile(3, "/data/train-00017", at << 20),),
+            read_bytes=at << 20,
+            main_read_bytes=7,
+            cpu_s=10.0,
+        )
+        for at, one in enumerate(samples(own("get")))
+    )
+    evidence = job_of(quiet_s=quiet_s, age_s=quiet_s + 60.0)
+    found = diagnose(with_rank(evidence, 5, samples=looks))
+    assert (found.exit_status, found.findings[0].ranks) == (status, (5,))
+
+
 @pytest.mark.parametrize(
     "a_look, main_read, function, status",
     [(70, 70, "read", 3), (1 << 20, 1 << 20, "read", 0), (1 << 20, 0, "read", 3)]

@@ -139,9 +139,8 @@ def odd_ranks(scene: Scene) -> Iterator[Cause]:
                 f"see what its input reads, on {rank.host.host}: its files, mounts and downloads"
                 + scene.hints.cluster(" (clusterctl disk NAME; clusterctl doctor NAME)")
             )
-            works = rank.grown("cpu_s") >= RESTS * rank.span_s or any(
-                map(is_working, rank.children)
-            )
+            uses = rank.grown("cpu_s") >= RESTS * rank.span_s
+            works = uses or rank.reads_ahead or any(map(is_working, rank.children))
             severity = _severity(scene, works)
             found.append(RankFinding("rank.data", severity, rank, what, shown, hint))
         elif rests(rank):
@@ -235,7 +234,8 @@ def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> Ra
         hint = "the lines above show what its other threads and processes do"
     elif found and found.partners:
         hint = found.hint(scene)
-    severity = _severity(scene, call.startswith("wait") and any(map(is_working, rank.children)))
+    works = rank.reads_ahead or (call.startswith("wait") and any(map(is_working, rank.children)))
+    severity = _severity(scene, works)
     return RankFinding("rank.blocked", severity, rank, f"{activity}{where}{deep}", shown, hint)
 
 
