@@ -191,7 +191,8 @@ def program_failure(result: CommandResult, doing: str) -> CommandFailed:
 def python_lacking(exit_status: int, stderr: str) -> tuple[str, str] | None:
     """Return why a host has no python3 for a program of ours, and what to do, by how the program
     ended before it wrote anything. None if that was not the reason."""
-    if exit_status == 127 and "python3" in stderr:
+    # dash ends with 127, too, where it may not execute a file.
+    if exit_status == 127 and "python3" in stderr and "ermission denied" not in stderr:
         return "python3 is not installed there", "install it: apt-get install python3"
     complaint = last_line(stderr)
     # The message of the version check in node/packer.py.

@@ -38,6 +38,8 @@ def test_a_function_runs_there_whatever_its_login_prints(node):
         ("echo 'MemoryError' >&2; exit 1", CommandFailed, "removing failed: MemoryError"),
         ("exit 3", CommandFailed, "removing failed: exit 3"),
         ("exit 127", CommandFailed, "removing failed: exit 127"),
+        ("echo python3: not found >&2; exit 127", CommandFailed, "python3 is not installed"),
+        ("echo 'python3: Permission denied' >&2; exit 127", CommandFailed, "Permission denied"),
         ("exit 0", CommandNotRun, "unexpected response: not JSON: it is empty"),
         ("echo '{\"folders\": 7}'", CommandNotRun, "folders: expected an array, got 7"),
         ("echo '{}' '{}'", CommandNotRun, "unexpected response: not JSON"),
