@@ -462,10 +462,12 @@ class Scene(StepSigns):
         elif len(working) < len(self.ranks):
             # Before the first step, one sample in an import is enough: what comes next is short.
             starts = {*STARTING} if not is_long else set()
+            # Without a step or a stall of Horovod it is not known for how long the others wait.
+            waits_long = is_long and bool(self.signs or self.stall)
             working = [
                 one
                 for one in working
-                if works_alone(one)
+                if (works_alone(one) and not waits_long)
                 or {*one.places} <= starts
                 or (not self.has_made_steps and {*one.places} & starts)
                 or not one.is_python

@@ -1298,6 +1298,9 @@ def test_a_report_of_horovod_does_not_accuse_a_rank_that_is_seen_to_validate():
             ("rank.busy", "info")
         ]
         assert found.exit_status == status
+    for log in (("step 7", *STALL, "5: [grads/conv2]"), (*STALL, "5: [grads/conv2]"), ("step 7",)):
+        hour = with_job(job_of(stack=STEP, quiet_s=3600.0, age_s=3800.0), log=log)
+        assert diagnose(with_rank(hour, 5, samples=turns)).exit_status == 3
     asleep = rank_5(own("validate"), evidence=stalled("5: [grads/conv2]"))
     assert (diagnose(asleep).check, diagnose(asleep).exit_status) == ("rank.blocked", 2)
 
