@@ -174,7 +174,8 @@ def finite_number(text):
     """Return a number of JSON. Raises HttpError if it is too large, as TensorFlow Serving does."""
     value = float(text)
     if value in (float("inf"), float("-inf")):
-        raise HttpError(400, f"JSON Parse error: Number too big to be stored in double: {text[:40]}")
+        problem = f"Number too big to be stored in double: {text[:40]}"
+        raise HttpError(400, f"JSON Parse error: {problem}")
     return value
 
 
