@@ -48,7 +48,7 @@ def test_without_a_record_no_lab_runs(mine):
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"pid": 1}', b"null", b"\xff"])
 def test_of_a_damaged_record_it_is_not_known_whether_the_lab_runs(mine, text):
     (mine.home / "lab/lab.json").write_bytes(text)
-    with pytest.raises(LabError, match=r"not known: cannot read .*/lab.json: it is damaged") as told:
+    with pytest.raises(LabError, match=r"not known: cannot read .*lab.json: it is damaged") as told:
         read_record(mine.home)
     assert f"rm {mine.home}/lab/lab.json" in told.value.hint
 
