@@ -275,9 +275,9 @@ def hosts_in(nodes: str) -> list[str]:
         if len(named) > MOST_HOSTS:
             raise too_many
         found = [*named]
-    except (NodeSetException, GroupResolverError, GroupSourceError) as error:
-        raise UsageError(
-            f"cannot read the hosts {nodes}: {error}",
+    except (NodeSetException, GroupResolverError, GroupSourceError, ValueError) as error:
+        raise UsageError(  # a ValueError: a number of thousands of digits
+            f"cannot read the hosts {nodes[:200]}: {f'{error}'[:200]}",
             "write them as node[1-9,12] or @GROUP; `nodeset --list` lists ClusterShell's groups",
         ) from None
     if not found:
