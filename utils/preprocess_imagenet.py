@@ -132,8 +132,8 @@ def make_all(args: argparse.Namespace) -> int:
     unknown = sorted({image.synset for image in images["validation"]} - set(labels))
     if unknown:
         raise DataError(
-            f"{len(unknown)} synsets of validation images are none of the training images': "
-            + ", ".join(unknown[:3])
+            f"{args.labels_file or raw}: {len(unknown)} synsets of validation images are none of "
+            f"the training images': {', '.join(unknown[:3])}"
         )
     other = unlike_imagenet(images, len(labels))
     if other:

@@ -24,6 +24,7 @@ from clusterctl.cli.following import note_lost
 from clusterctl.cli.params import (
     LocalPath,
     NodePath,
+    NumberRange,
     dry_run_option,
     force_option,
     json_option,
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0.1, 60),
+    type=NumberRange(0.1, 60),
     default=1.0,
     show_default=True,
     help="With --network: how long each of a pair's four rates is measured.",

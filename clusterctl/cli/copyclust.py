@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -115,7 +116,7 @@ def place_of(word: str, hosts: Sequence[str]) -> int:
     """
     if word in hosts:
         return list(hosts).index(word)
-    if word.isascii() and word.isdigit() and int(word) < len(hosts):
+    if re.fullmatch("[0-9]{1,9}", word) and int(word) < len(hosts):
         return int(word)
     raise UsageError(
         f"--from {word}: the hosts file has no such host",

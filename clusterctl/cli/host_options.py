@@ -178,7 +178,9 @@ def host_source(options: HostOptions, ask_again: bool = False) -> HostSource | N
     connections: HostConnections = LocalConnections()
     targets: tuple[Target, ...] = (this_machine(),)
     if not is_local:
-        named = nodes if slurm is None else hosts_of_slurm(slurm)
+        named, state = (nodes, "") if slurm is None else hosts_of_slurm(slurm)
+        if state:
+            output.note(f"job {slurm} of Slurm is {state}, as squeue reports it")
         access = open_hosts(
             hosts or hosts_in(named or ""),
             LoginOptions(user, key, CONNECT_WITHIN_S),

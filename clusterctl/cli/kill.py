@@ -148,6 +148,9 @@ def kill(
         output.data(_report_data(report))
     elif report.found or report.answered:
         output.line(how_they_ended(report, dry_run))
+        jobs = {} if job_id else {one.job_id: None for one in report.found if one.job_id}
+        if jobs:  # a queued one has a process, too
+            output.line(f"of these jobs: {', '.join(jobs)}")
     answered = [one for one in source.targets if one.host in report.answered] if source else []
     if source and not report.found and (hidden := hidden_on(source.connections, answered)):
         everyone = f"clusterctl kill {source.options} --sudo --dry-run"
@@ -189,7 +192,8 @@ def show_held(held: Sequence[HeldMemory], name: str | None) -> None:
         output.note(f"error: {one.host}: GPU {one.gpu} still holds {one.mib} MiB, of {who}")
     if held:
         output.note(
-            "  hint: end the processes of other users on it; else the driver has lost count: "
+            "  hint: look again with `nvidia-smi` there: a driver may need a minute. Then end the "
+            "processes that it shows. If it shows none, the driver does not free the memory: "
             f"{_reboot(name, held)}"
         )
 

@@ -15,6 +15,7 @@ from clusterctl.cli.params import (
     Duration,
     Group,
     Indices,
+    NumberRange,
     SelectionOption,
     Size,
     json_option,
@@ -292,7 +293,7 @@ COMMANDS = (
         "quota",
         "Set a service quota, such as the vCPUs of on-demand P instances (L-417A185B).",
         ["L-417A185B 128"],
-        (CODE, click.Argument(["value"], type=click.FloatRange(0))),
+        (CODE, click.Argument(["value"], type=NumberRange(0))),
     ),
     FaultCommand(
         "throttle",
@@ -301,7 +302,7 @@ COMMANDS = (
         ["DescribeInstances --rate 0.5 --burst 3"],
         (
             ACTION,
-            _option("--rate", "Requests a second that come to it.", float, required=True),
+            _option("--rate", "Requests a second that come to it.", NumberRange(0), required=True),
             _option("--burst", "Requests it can hold.", click.IntRange(1), required=True),
         ),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import subprocess
 import threading
@@ -505,6 +506,16 @@ class Index(Indices):
 timeout_option = click.option(
     "--timeout", "timeout_s", type=Duration(), help="Per host: 30s, 5m, 2h."
 )
+
+
+class NumberRange(click.FloatRange):
+    """click's range without NaN, which is not outside of any range, and infinity."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number such as 8 or 0.5", param, ctx)
+        return number
 
 
 class Size(click.ParamType):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ class AtOnce(click.ParamType):
             return value
         if value == "all":
             return 0
-        if not (value.isascii() and value.isdigit() and int(value)):
+        if not re.fullmatch("[0-9]{1,9}", value) or not int(value):
             self.fail(f"not a number of nodes: {value!r}; write it as 1, 4 or all", param, ctx)
         return int(value)
 

@@ -311,7 +311,11 @@ def _of_files(files: list[str], definitions: list[MetricDefinition]) -> Results:
     logs: list[LogText] = []
     for file in dict.fromkeys(files):
         if file == "-":
-            logs.append(LogText("standard input", decoded(sys.stdin.buffer.read())))
+            try:
+                text = decoded(sys.stdin.buffer.read())
+            except OSError as error:
+                raise UsageError(f"cannot read standard input: {error.strerror}") from None
+            logs.append(LogText("standard input", text))
         else:
             logs.extend(read_log_files([file]))
     return results_of(logs, definitions)

@@ -16,13 +16,13 @@ from clusterctl.cli.params import json_option
 from clusterctl.domain.cluster import Cluster, Limits, Node, NodeState
 from clusterctl.domain.errors import MissingTool
 from clusterctl.domain.findings import Finding
-from clusterctl.domain.ranges import format_indices
+from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.results import HostOutcome
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.health import WhyGone, why_gone
 from clusterctl.ec2.money.costs import EARLIER, Spending, format_usd
 from clusterctl.ec2.tags import Unfinished, limit_text
-from clusterctl.operations.status import ClusterStatus
+from clusterctl.operations.status import ClusterStatus, describe_state
 
 HEADERS = ("NODE", "STATE", "TYPE", "GPUS", "ADDRESS", "ZONE")
 # By node: why SSH did not reach it, "" if it did. Nodes that were not tried are left out.
@@ -233,6 +233,12 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
                 f"`clusterctl release {name} {node.index}` returns it to service, "
                 f"`clusterctl replace {name} {node.index}` replaces the machine"
             )
+    off: dict[str, list[str]] = {}
+    for one in found.instances:
+        if one.node.state is NodeState.STOPPED and not one.retired:
+            off.setdefault(describe_state(one), []).append(one.node.name)
+    for why, names in off.items():
+        output.note(f"{fold_hosts(names)}: {why}; `clusterctl start {name}` starts the cluster")
     # `up` is refused while a node has several machines.
     finishes = "" if found.duplicates else "; `clusterctl up` finishes that"
     for node in found.leaving:

@@ -376,7 +376,8 @@ def is_working(process: ProcessEvidence) -> bool:
 
 def called(host: HostEvidence) -> str:
     """Return a host's name and address, such as `demo-1 (10.0.3.7)`."""
-    return f"{host.host} ({host.address})" if host.address else host.host
+    is_name = host.address in ("", host.host)
+    return host.host if is_name else f"{host.host} ({host.address})"
 
 
 def sees_nothing(host: HostEvidence) -> bool:

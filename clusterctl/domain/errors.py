@@ -121,8 +121,12 @@ class CommandNotRun(CommandFailed):
 
     def __init__(self, host: str, message: str) -> None:
         is_limited = _NO_COMMANDS.search(message)
-        other = "this account takes no commands: log in as another user"
-        super().__init__(host, message, other if is_limited else LOGIN_FILES)
+        hint = LOGIN_FILES
+        if is_limited:
+            hint = "this account takes no commands: log in as another user"
+        elif message.endswith("ended before the command, with 1"):  # and has printed nothing
+            hint = f"if its login shell is /bin/false, log in as another user; else {LOGIN_FILES}"
+        super().__init__(host, message, hint)
 
 
 class AwsError(ClusterctlError):

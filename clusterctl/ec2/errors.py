@@ -101,14 +101,14 @@ def aws_error(error: Exception) -> AwsError | None:
         details = response["Error"]
         code = str(details.get("Code") or "Unknown")
         return _worded(code, [code], str(details.get("Message") or "AWS gave no reason"))
-    return _worded(names[0], names, str(error))
+    return _worded(names[0], names, str(error), "boto3")
 
 
-def _worded(code: str, names: list[str], message: str) -> AwsError:
+def _worded(code: str, names: list[str], message: str, refuser: str = "AWS") -> AwsError:
     for name in names:
         for pattern, (wording, hint) in codes()["errors"].items():
             if name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1])):
                 # Not str.format: a message from AWS may contain braces.
                 text = wording.replace("{message}", message) or message
                 return AwsError(code, f"{text} ({code})" if "." in code else text, hint)
-    return AwsError(code, f"AWS refused: {message} ({code})")
+    return AwsError(code, f"{refuser} refused: {message} ({code})")

@@ -174,8 +174,11 @@ class Clients:
                 aws_access_key_id=self.account.access_key,
                 aws_secret_access_key=self.account.secret_key,
             )
-            if session.get_credentials() is None:
+            keys = session.get_credentials()
+            if keys is None:
                 raise AwsError("NoCredentialsError", *codes()["errors"]["NoCredentialsError"])
+            if keys.method == "env":
+                _check_variables(keys.get_frozen_credentials())
             parsers = session._session.get_component("response_parser_factory")
             parsers.set_parser_defaults(timestamp_parser=parse_timestamp)
             return session
@@ -200,12 +203,34 @@ class Clients:
             )
             # Threads may share a client, but not create clients from one session at the same time.
             with _making:
-                return self._session.client(
-                    service,
-                    region_name=region or self.account.region,
-                    endpoint_url=self.account.endpoint_url,
-                    config=config,
-                )
+                try:
+                    return self._session.client(
+                        service,
+                        region_name=region or self.account.region,
+                        endpoint_url=self.account.endpoint_url,
+                        config=config,
+                    )
+                except ValueError as error:
+                    if type(error) is not ValueError:  # botocore's own errors
+                        raise
+                    raise UsageError(
+                        f"AWS_ENDPOINT_URL, or endpoint_url in ~/.aws/config: {error}",
+                        "write it as http://HOST:PORT, or unset it",
+                    ) from None
+
+
+def _check_variables(keys: tuple[str | None, ...]) -> None:
+    """Raise UsageError if a key in the environment has a character that no key has.
+
+    botocore fails on it only when it sends the request, and its error shows the key.
+    """
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    for name, value in zip(names, keys):
+        if not re.fullmatch("[!-~]*", value or ""):
+            raise UsageError(
+                f"{name} has a character that is in no key, such as a space or the end of a line",
+                "set it again, for example as `aws configure export-credentials` prints it",
+            )
 
 
 def parse_timestamp(value: Any) -> datetime:

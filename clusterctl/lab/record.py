@@ -90,15 +90,24 @@ def folder_of(home: Path) -> Path:
 def read_record(home: Path) -> LabRecord | None:
     """Return the lab that runs for this home; None if none does, even if a record is left.
 
-    Raise LabError if a lab runs but another version of clusterctl wrote its record.
+    Raise LabError if a lab runs but another version of clusterctl wrote its record, and if the
+    record cannot be read.
     """
+    file = folder_of(home) / "lab.json"
     try:
-        fields = json.loads((folder_of(home) / "lab.json").read_text())
+        fields = json.loads(file.read_text())
         pid = fields["pid"]
         if process_started(pid) != fields["pid_started"]:
             return None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = error.strerror if isinstance(error, OSError) else "it is damaged"
+        raise LabError(
+            f"whether the lab runs is not known: cannot read {file}: {what}",
+            f"`pgrep -af clusterctl.lab.server` shows each lab with its home: end that of {home}, "
+            f"if there is one, with `kill PID`; then: rm {file}",
+        ) from None
     try:
         proxy = fields.pop("proxy_command")
         fields["cgroups"] = tuple(fields["cgroups"])

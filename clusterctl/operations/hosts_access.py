@@ -129,9 +129,9 @@ def this_machine() -> Target:
     return Target(os.uname().nodename, "", "")
 
 
-def hosts_of_slurm(job_id: str) -> str:
-    """Return the hosts of a running job, as Slurm writes them: `node[1-4,7]`. Raise
-    ClusterctlError."""
+def hosts_of_slurm(job_id: str) -> tuple[str, str]:
+    """Return the hosts of a job, as Slurm writes them: `node[1-4,7]`, and its states besides
+    "running": squeue lists a job that has ended for some minutes. Raise ClusterctlError."""
     if not re.fullmatch(r"\d+", job_id):
         raise UsageError(
             f"{job_id!r} is not the ID of a job of Slurm",
@@ -156,7 +156,8 @@ def hosts_of_slurm(job_id: str) -> str:
     if not hosts:
         state = lines[0][0].lower() if lines else "not known to squeue"
         raise UsageError(f"job {job_id} of Slurm has no hosts: it is {state}", "squeue lists jobs")
-    return hosts
+    states = dict.fromkeys(line[0].lower() for line in lines)
+    return hosts, ", ".join(one for one in states if one != "running")
 
 
 def read_hosts_file(path: Path) -> HostsFile:
@@ -274,9 +275,9 @@ def hosts_in(nodes: str) -> list[str]:
         if len(named) > MOST_HOSTS:
             raise too_many
         found = [*named]
-    except (NodeSetException, GroupResolverError, GroupSourceError) as error:
-        raise UsageError(
-            f"cannot read the hosts {nodes}: {error}",
+    except (NodeSetException, GroupResolverError, GroupSourceError, ValueError) as error:
+        raise UsageError(  # a ValueError: a number of thousands of digits
+            f"cannot read the hosts {nodes[:200]}: {f'{error}'[:200]}",
             "write them as node[1-9,12] or @GROUP; `nodeset --list` lists ClusterShell's groups",
         ) from None
     if not found:

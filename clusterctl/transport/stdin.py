@@ -6,6 +6,8 @@ read as fast as the fastest host takes it.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import select
 import tempfile
@@ -18,6 +20,25 @@ from clusterctl.domain.errors import ClusterctlError
 CHUNK = 1 << 16
 # Bytes of input up to which it is kept in memory, and is read before a host takes it.
 IN_MEMORY = 8 << 20
+
+
+def _read(descriptor: int) -> bytes:
+    """Return the next bytes of an input; b"" at its end. Raises ClusterctlError."""
+    while True:
+        try:
+            return os.read(descriptor, CHUNK)
+        except BlockingIOError:  # another program that has the pipe, too, may have made it so
+            select.select([descriptor], [], [])
+        except OSError as error:
+            # nohup makes it one that cannot be read; a terminal has no input for the background.
+            if error.errno == errno.EBADF or os.isatty(descriptor):
+                return b""
+            raise _unreadable(error) from None
+
+
+def _unreadable(error: OSError) -> ClusterctlError:
+    why = f"cannot read the standard input, here: {error.strerror}"
+    return ClusterctlError(f"{why}; the commands have got a part of it")
 
 
 class Stdin(Protocol):
@@ -34,12 +55,10 @@ class StdinStream:
         self._descriptor = descriptor
 
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
-        try:
+        with contextlib.suppress(OSError):  # which reading it reports, too
             if not select.select([self._descriptor], [], [], wait_s)[0]:
                 return None
-            return os.read(self._descriptor, CHUNK)
-        except OSError:
-            return b""
+        return _read(self._descriptor)
 
 
 class StdinFile:
@@ -54,7 +73,10 @@ class StdinFile:
         os.lseek(descriptor, 0, os.SEEK_END)
 
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
-        return os.pread(self._descriptor, CHUNK, self._start + offset)
+        try:
+            return os.pread(self._descriptor, CHUNK, self._start + offset)
+        except OSError as error:
+            raise _unreadable(error) from None
 
 
 class StdinSource:
@@ -74,10 +96,11 @@ class StdinSource:
         while not self._ended:
             with self._grown:
                 self._grown.wait_for(lambda: self._size < self._wanted + IN_MEMORY)
+            chunk = b""
             try:
-                chunk = os.read(descriptor, CHUNK)
-            except OSError:
-                chunk = b""
+                chunk = _read(descriptor)
+            except ClusterctlError as error:
+                self._error = error
             with self._grown:
                 try:
                     self._spool.seek(self._size)
@@ -96,7 +119,7 @@ class StdinSource:
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
         """Return bytes from `offset` on: b"" at the end, None if none arrive within `wait_s`.
 
-        Raises ClusterctlError if the input could not be kept.
+        Raises ClusterctlError if the input could not be read or kept.
         """
         with self._grown:
             if offset > self._wanted:

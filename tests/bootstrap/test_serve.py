@@ -166,6 +166,7 @@ REFUSED = [
     ({**SEVERAL, "instances": [{"x": [1, 2], "k": 1.0}]}, "input k: [1.0] is not of type int32"),
     ({**SEVERAL, "instances": [{"x": [1, 2], "k": True}]}, "input k: [true] is not of type int32"),
     ({**SEVERAL, "instances": [{"x": [1, 2], "k": 2**31}]}, "out of the range of int32"),
+    ({"instances": [[1e39, 1]]}, "input x: a number is out of the range of float32"),
     ({"signature_name": "text", "instances": [1]}, "input t: 1 is not of type string"),
     ({"signature_name": "text", "instances": [{"b64": "?"}]}, "is no base64"),
     ({"signature_name": "text", "instances": ["\ud800"]}, 'input t: "\\ud800" is no Unicode text'),

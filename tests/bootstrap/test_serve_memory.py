@@ -15,7 +15,7 @@ from clusterctl.bootstrap.training import SHELL
 MIB = 1 << 20
 PROGRAM = runpy.run_path(str(SHELL / "serve.py"))
 Memory, HttpError = PROGRAM["Memory"], PROGRAM["HttpError"]
-SIZE = 300_000
+SIZE, INF = 300_000, float("inf")
 PIECES = {
     "numbers": b"0.5,",
     "long numbers": b"0.123456789012,",
@@ -44,6 +44,13 @@ def test_no_body_takes_more_memory_than_is_counted(what):
         tracemalloc.stop()
     assert asked["instances"]
     assert peak + len(body) <= PROGRAM["memory_of"](body)
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1.5E+309", "1e0000000000999"])
+def test_a_number_that_no_float_holds_is_refused_and_does_not_become_infinity(number):
+    with pytest.raises(HttpError, match=f"Number too big to be stored in double: {number[:4]}"):
+        PROGRAM["parse_body"](f'{{"instances": [[{number}]]}}'.encode())
+    assert PROGRAM["parse_body"](b'{"a": [1e308, 1e-400, -Infinity]}') == {"a": [1e308, 0, -INF]}
 
 
 def test_requests_together_stay_within_the_memory():

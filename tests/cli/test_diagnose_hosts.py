@@ -165,6 +165,17 @@ def test_options_that_make_no_sense(home, options, message):
     assert (done.returncode, message in done.stderr) == (3, True), done.stderr
 
 
+def test_the_state_of_a_job_of_slurm_that_has_ended_is_told(monkeypatch, home, tmp_path, capsys):
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\necho FAILED 127.0.0.1\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    source = host_source(HostOptions(None, None, "17", *[None] * 4))
+    source.connections.close()
+    assert capsys.readouterr().err == "job 17 of Slurm is failed, as squeue reports it\n"
+    assert [one.host for one in source.targets] == ["127.0.0.1"]
+
+
 @pytest.mark.parametrize(("ask_again", "logins"), [(False, 2), (True, 4)])
 def test_a_host_that_does_not_answer_is_waited_for_once(monkeypatch, home, ask_again, logins):
     """By its answer it would be known to be another machine; `watch` shows when it is back."""

@@ -149,6 +149,18 @@ def test_a_login_file_that_waits_keeps_a_rank_from_starting(error, status):
     )
 
 
+@pytest.mark.parametrize(
+    "error",
+    ["looking at it failed: python3 is not installed there"]
+    + ["its login shell ended before the command, with 1"],
+)
+def test_a_host_that_lets_the_login_in_and_runs_nothing_is_not_called_silent(error):
+    evidence = with_host(job_of(3, 1, log=("",)), 1, error=error, processes=(), facts={})
+    found = diagnose(replace(evidence, cluster="", source="--hosts hosts"))
+    begin = "demo-1 (10.0.0.6) lets the login in, and cannot be examined: "
+    assert found.verdict.startswith(begin + error)
+
+
 def test_ranks_that_were_started_for_different_numbers_of_ranks():
     found = diagnose(with_rank(IN_INIT, 2, size=4))
     assert found.verdict.startswith(

@@ -61,6 +61,28 @@ def test_an_endpoint_that_is_no_url(url):
         Clients(Account(region=REGION, endpoint_url=url, **KEY)).ec2
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("AWS_ENDPOINT_URL", "banana", "AWS_ENDPOINT_URL, or endpoint_url .*: Invalid endpoint: b"),
+        ("AWS_ENDPOINT_URL_EC2", "-1", "AWS_ENDPOINT_URL, or endpoint_url .*: Invalid endpoint: -"),
+        ("AWS_ACCESS_KEY_ID", "AKIA\r", "^AWS_ACCESS_KEY_ID has a character that is in no key"),
+        ("AWS_SECRET_ACCESS_KEY", "é∞", "^AWS_SECRET_ACCESS_KEY has a character"),
+        ("AWS_SESSION_TOKEN", "very secret\n", "^AWS_SESSION_TOKEN has a character that is"),
+        ("AWS_SESSION_TOKEN", "\udcff", "^AWS_SESSION_TOKEN has a character that is"),
+        ("AWS_DEFAULTS_MODE", "abc", "^boto3 refused: Client configured with invalid defaults"),
+    ],
+)
+def test_a_variable_that_boto3_cannot_use_is_named_and_no_key_is_shown(
+    monkeypatch, name, value, message
+):
+    for each, key in zip(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", name), ("a", "b", value)):
+        monkeypatch.setenv(each, key)
+    with pytest.raises((AwsError, UsageError), match=message) as caught:
+        find_instances(without_retries(Clients(Account(region=REGION)).ec2), "demo")
+    assert "secret\n" not in str(caught.value)
+
+
 def test_the_client_without_retries_is_the_same_account():
     client = Clients(Account(region="eu-west-1", endpoint_url=NOWHERE, **KEY)).ec2
     once = without_retries(client)

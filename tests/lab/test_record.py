@@ -40,11 +40,17 @@ def test_what_is_written_is_read(mine):
     assert (mine.home / "lab/lab.json").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", '{"pid": 1}', "null"])
-def test_a_broken_record_is_no_lab(mine, text):
-    if text is not None:
-        (mine.home / "lab/lab.json").write_text(text)
+def test_without_a_record_no_lab_runs(mine):
     assert read_record(mine.home) is None
+    assert read_record(mine.home / "not-there") is None
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"pid": 1}', b"null", b"\xff"])
+def test_of_a_damaged_record_it_is_not_known_whether_the_lab_runs(mine, text):
+    (mine.home / "lab/lab.json").write_bytes(text)
+    with pytest.raises(LabError, match=r"not known: cannot read .*lab.json: it is damaged") as told:
+        read_record(mine.home)
+    assert f"rm {mine.home}/lab/lab.json" in told.value.hint
 
 
 def test_a_lab_of_another_version_is_named_and_not_forgotten(mine):

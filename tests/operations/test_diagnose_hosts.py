@@ -123,7 +123,9 @@ def squeue(tmp_path, monkeypatch):
 
 def test_the_hosts_of_a_job_of_slurm(squeue):
     squeue("RUNNING node[1-2,7]")
-    assert hosts_in(hosts_of_slurm("17")) == ["node1", "node2", "node7"]
+    assert hosts_of_slurm("17") == ("node[1-2,7]", "")
+    squeue("RUNNING n1\nSUSPENDED n2\nNODE_FAIL n3\nPENDING\nRUNNING n5")
+    assert hosts_of_slurm("17") == ("n1,n2,n3,n5", "suspended, node_fail, pending")
     for none in ("", "(null)"):
         squeue(f"PENDING {none}")
         with pytest.raises(UsageError, match="job 17 of Slurm has no hosts: it is pending"):
@@ -158,7 +160,7 @@ def test_what_is_no_name_of_a_host_is_refused_before_a_shell_gets_it(nodes, sque
         hosts_in(nodes)
     squeue(f"RUNNING n1,{nodes.replace(' ', '_;')}")
     with pytest.raises(UsageError, match="^the hosts .*name"):
-        hosts_in(hosts_of_slurm("17"))
+        hosts_in(hosts_of_slurm("17")[0])
 
 
 def test_addresses_are_hosts():

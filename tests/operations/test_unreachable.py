@@ -8,7 +8,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -33,8 +32,6 @@ from tests.pair import NAME, eventually, quiet_command_ends
 
 RUNNING, STOPPED = NodeState.RUNNING, NodeState.STOPPED
 SINCE = "2026-11-01 00:00:00 UTC"
-# Minutes before TCP would give up, but long enough for a login on a busy machine.
-SOON_S = 200.0
 BACK = "if it does not come back in some minutes"
 AGAIN = f"{BACK}, a new machine in its place, its disks are lost: clusterctl replace demo"
 
@@ -190,14 +187,6 @@ def test_a_node_behind_a_head_that_is_gone_has_nothing_to_say_for_itself(monkeyp
     assert told.asked == 0
 
 
-def soon(pair, command: str, *arguments: str):
-    """Run a command that has to end soon. Return (exit status, stdout, stderr)."""
-    began = time.monotonic()
-    done = pair.ctl(command, *arguments)
-    assert time.monotonic() - began < SOON_S, done
-    return done
-
-
 def ids(pair) -> list[str]:
     with pair.access() as access:
         return [node.instance_id for node in access.cluster.nodes]
@@ -216,16 +205,16 @@ def test_a_node_that_does_not_answer(pair, fault, message, helps):
     assert "yes" in pair.ctl("status")[1]
     instance_id = ids(pair)[1]
     with pair.fault(1, fault):
-        status, out, err = soon(pair, "ssh", "1", "--", "true")
+        status, out, err = pair.ctl("ssh", "1", "--", "true")
         assert (status, out) == (255, "")
         assert err.startswith("error: pair-1: ")
         # Without a command, the system's ssh opens a shell, and waits.
-        assert soon(pair, "ssh", "1")[0] == 255
-        status, listed, _ = soon(pair, "run", "-n", "--json", "hostname")
+        assert pair.ctl("ssh", "1")[0] == 255
+        status, listed, _ = pair.ctl("run", "-n", "--json", "hostname")
         assert status == 255
-        described = soon(pair, "status", "--json")
+        described = pair.ctl("status", "--json")
         nodes = json.loads(described[1])["nodes"]
-        table = soon(pair, "status")[1]
+        table = pair.ctl("status")[1]
     [unreachable] = json.loads(listed)["failures"]
     for text in (err, unreachable["message"] + unreachable["hint"]):
         assert message in text
@@ -244,15 +233,15 @@ def test_a_node_that_switched_itself_off(pair):
     ec2 = client(pair.lab)
     ec2.get_waiter("instance_stopped").wait(InstanceIds=ids(pair)[1:], WaiterConfig={"Delay": 1})
     try:
-        status, _, err = soon(pair, "ssh", "1", "--", "true")
+        status, _, err = pair.ctl("ssh", "1", "--", "true")
         assert status == 255
         assert "as stopped: a shutdown on the node itself" in err
         assert "clusterctl start pair" in err
-        status, listed, err = soon(pair, "run", "-n", "--json", "hostname")
+        status, listed, err = pair.ctl("run", "-n", "--json", "hostname")
         [answered], [silent] = (json.loads(listed)[key] for key in ("nodes", "failures"))
         assert (status, err, answered["exit_status"]) == (255, "", 0)
         assert silent["message"].startswith("its instance is stop")
-        nodes = json.loads(soon(pair, "status", "--json")[1])["nodes"]
+        nodes = json.loads(pair.ctl("status", "--json")[1])["nodes"]
         assert [(one["state"], one["reachable"]) for one in nodes] == [
             ("running", True),
             ("stopped", False),

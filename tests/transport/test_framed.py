@@ -114,3 +114,9 @@ def test_an_account_is_called_one_without_commands_for_its_shells_words_only(
     """A banner of the login files may have such words, too."""
     hint = CommandNotRun("h", f"its login shell ended before the command, with 1: {printed}").hint
     assert hint.startswith("this account takes no commands") == other_account
+
+
+def test_a_login_shell_that_runs_and_prints_nothing_may_be_bin_false():
+    silent = CommandNotRun("h", FramedCommand("true").trouble(1))
+    assert silent.hint.startswith("if its login shell is /bin/false, log in as another user; else ")
+    assert "/bin/false" not in CommandNotRun("h", FramedCommand("true").trouble(2)).hint

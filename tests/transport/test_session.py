@@ -31,7 +31,7 @@ from clusterctl.domain.errors import (
 from clusterctl.transport.dial import most_hosts
 from clusterctl.transport.keys import KnownHostKeys, load_key
 from clusterctl.transport.session import Identity, connect
-from clusterctl.transport.stdin import CHUNK, IN_MEMORY, StdinFile, StdinSource
+from clusterctl.transport.stdin import CHUNK, IN_MEMORY, StdinFile, StdinSource, StdinStream
 from tests.lab.running import wait_until
 from tests.ports import free_port
 from tests.transport.conftest import keygen, running_sshd
@@ -138,6 +138,28 @@ def test_input_that_cannot_be_kept_is_an_error_and_no_short_input(monkeypatch):
         while source.read_at(0, 5.0) is None:
             pass
     os.close(write)
+    os.close(read)
+
+
+@pytest.mark.parametrize("kind", [StdinStream, StdinSource, StdinFile])
+def test_input_that_cannot_be_read_is_an_error_and_not_its_end(tmp_path, kind):
+    folder, unreadable = os.open(tmp_path, os.O_RDONLY), os.open(os.devnull, os.O_WRONLY)
+    with pytest.raises(ClusterctlError, match="cannot read the standard input, here: Is a dir"):
+        kind(folder).read_at(0, 5.0)
+    if kind is not StdinFile:
+        assert kind(unreadable).read_at(0, 5.0) == b"", "as nohup opens it"
+    os.close(folder)
+    os.close(unreadable)
+
+
+def test_a_pipe_that_does_not_block_is_not_taken_for_one_at_its_end():
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    source = StdinSource(read)
+    assert source.read_at(0, 0.05) is None
+    os.write(write, b"later")
+    os.close(write)
+    assert (source.read_at(0, 10.0), source.read_at(5, 10.0)) == (b"later", b"")
     os.close(read)
 
 

@@ -155,7 +155,9 @@ def parse_body(body):
     """Parse the JSON object of a request. Raises HttpError with the offset of an error in bytes."""
     try:
         text = body.decode()
-        payload = json.loads(text)
+        # A function that is called for each number takes time: only where one may be too large.
+        may_be_huge = re.search(r"[eE]\+?\d{3}", text)
+        payload = json.loads(text, parse_float=finite_number if may_be_huge else None)
     except UnicodeDecodeError as wrong:
         raise HttpError(400, f"JSON Parse error: not UTF-8 at offset: {wrong.start}") from None
     except json.JSONDecodeError as wrong:
@@ -166,6 +168,15 @@ def parse_body(body):
     if not isinstance(payload, dict):
         raise HttpError(400, f"JSON Value: {quoted(payload)} Is not object")
     return payload
+
+
+def finite_number(text):
+    """Return a number of JSON. Raises HttpError if it is too large, as TensorFlow Serving does."""
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        problem = f"Number too big to be stored in double: {text[:40]}"
+        raise HttpError(400, f"JSON Parse error: {problem}")
+    return value
 
 
 def quoted(value):
@@ -245,7 +256,9 @@ def to_array(name, value, spec):
         )
         if not in_range:
             raise HttpError(400, f"input {name}: a number is out of the range of {dtype.name}")
-        array = array.astype(dtype.as_numpy_dtype)
+        given, array = array, array.astype(dtype.as_numpy_dtype)
+        if dtype.is_floating and (np.isinf(array) & np.isfinite(given)).any():
+            raise HttpError(400, f"input {name}: a number is out of the range of {dtype.name}")
     if not spec.shape.is_compatible_with(array.shape):
         want = [-1 if size is None else size for size in spec.shape.as_list()]
         raise HttpError(400, f"input {name}: its shape is {list(array.shape)}, expected {want}")

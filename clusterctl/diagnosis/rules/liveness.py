@@ -238,7 +238,9 @@ def _why_silent(host: HostEvidence, loses: bool, is_closed: bool) -> str:
     if loses or "did not answer in time" in host.error or "no route" in host.error:
         more = ", and its peers' packets to it are not acknowledged" if loses else ""
         return f"cannot be reached: its link is cut, or it is down{more}"
-    return f"gives no answer: {host.error}"
+    has_answered = re.search("looking at it failed|its login (shell|files) ", host.error)
+    begin = "lets the login in, and cannot be examined" if has_answered else "gives no answer"
+    return f"{begin}: {host.error}"
 
 
 # Who would read a launcher's output, and is stopped.

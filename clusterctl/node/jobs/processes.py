@@ -219,7 +219,7 @@ def read_process(pid: int, everyone: bool = False) -> Process:
         started_ticks=int(fields[19]),
         session=int(fields[3]),
         # The variable stays when root goes on to start a program as another user.
-        is_of_login=owner == (os.geteuid() or int(os.environ.get("SUDO_UID") or 0)),
+        is_of_login=str(owner) == str(os.geteuid() or os.environ.get("SUDO_UID") or 0),
     )
 
 

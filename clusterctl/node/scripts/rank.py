@@ -118,12 +118,17 @@ def prepare(base: Path, contract: dict[str, Any], host: dict[str, Any]) -> str:
 
 def with_requirements(base: Path, python: str) -> str:
     """Create a virtual environment of the job's own that has all packages of `python` and those of
-    requirements.txt; the node's own are not changed. Return its interpreter. Exits if pip fails."""
+    requirements.txt; the node's own are not changed. Return its interpreter. Exits if pip fails.
+
+    A retry with other hosts finds them installed, and needs no network."""
     own = base / "venv"
+    complete = own / "complete"
     if "base_prefix" not in vars(sys):
         sys.exit(f"{python} knows no virtual environments")
-    subprocess.run([python, "-m", "venv", "--without-pip", str(own)], check=True)
     inner = str(own / "bin" / "python")
+    if complete.exists():
+        return inner
+    subprocess.run([python, "-m", "venv", "--without-pip", str(own)], check=True)
     there = subprocess.run(
         [inner, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
         stdout=subprocess.PIPE,
@@ -144,6 +149,7 @@ def with_requirements(base: Path, python: str) -> str:
     if done.returncode:
         why = pip_error(done.stderr) or f"exit status {done.returncode}"
         sys.exit(f"{socket.gethostname()}: pip could not install what {REQUIREMENTS} names: {why}")
+    complete.touch()
     return inner
 
 

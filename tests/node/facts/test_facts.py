@@ -25,7 +25,7 @@ from clusterctl.node.facts.report import FactReport, ReportRequest, function_of
 from clusterctl.node.facts.system import kernel_message, login, system
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.record import from_json, name_of
-from clusterctl.operations.kill import KillReport, held_memory
+from clusterctl.operations.kill import HeldMemory, KillReport, held_memory
 from clusterctl.transport.call import read_fact, read_report, read_reports, with_clock
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
@@ -268,3 +268,11 @@ def test_memory_of_a_gpu_that_is_not_known_is_not_called_free(programs, capsys):
     assert report.exit_status == 0
     show_held(held, "demo")
     assert "the memory of GPU 0 is free is not known" in capsys.readouterr().err
+
+
+def test_the_hint_for_memory_that_stays_begins_with_the_harmless_step(capsys):
+    show_held([HeldMemory("demo-1", 0, 9000, ())], "demo")
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error == "error: demo-1: GPU 0 still holds 9000 MiB, of no process that is there"
+    assert hint.startswith("  hint: look again with `nvidia-smi` there")
+    assert hint.endswith("the driver does not free the memory: clusterctl reboot demo 1")

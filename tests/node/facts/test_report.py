@@ -66,9 +66,7 @@ def report_of(*facts, within_s=None, **arguments):
 
 
 def test_each_fact_is_read_on_its_own():
-    began = time.monotonic()
     report = report_of(hangs, dies, fails, large, nothing, folder, large={"size": 300_000})
-    assert time.monotonic() - began < 240
     assert len(report.get(large)) == 300_000
     assert (report.get(nothing), report.has(nothing)) == (None, True)
     assert (report.get(fails), report.has(fails)) == (None, False)

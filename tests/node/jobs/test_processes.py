@@ -153,6 +153,7 @@ def test_python_of_other_users_is_not_among_the_logins_own():
     ("user", "caller", "owner", "is_own"),
     [
         *((0, "1000", 1000, True), (0, "1000", 1001, False), (0, "", 0, True)),
+        *((0, "me", 1000, False), (0, "9" * 5000, 1000, False), (0, "\udcff", 1000, False)),
         (1000, "0", 1000, True),  # root has started this user's shell with sudo
     ],
 )
