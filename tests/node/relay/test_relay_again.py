@@ -237,6 +237,22 @@ def test_an_unreadable_file_is_named_before_anything_is_copied(relays, tmp_path,
     ]
 
 
+def test_a_file_that_hides_from_its_user_is_not_told_as_different(relays, tmp_path, nobodys):
+    """--verify, which is such a dry run, cannot compare it; root reads the source."""
+    data = tmp_path / "data"
+    make(data, {b"secret": b"s", b"open": b"o"})
+    (data / "secret").chmod(0o000)
+    first = relays.target(nobodys / "to", user=NOBODY)
+    relays.copy(relays.source(f"{data}/"), first)
+    first.stop()
+    source = relays.source(f"{data}/", checksum=True)
+    target = relays.target(nobodys / "to", checksum=True, dry_run=True, user=NOBODY)
+    relays.begin(source, target)
+    target.pull_from(source)
+    gap = target.expect("gap")
+    assert (gap["missing"], gap["unread"], gap["missing_names"]) == (1, 1, ["secret"])
+
+
 def test_a_read_only_folder_that_the_source_no_longer_has_is_deleted(relays, tmp_path, nobodys):
     """As rsync does. What cannot be deleted keeps its mode."""
     data, to = tmp_path / "data", nobodys / "to"
