@@ -14,7 +14,7 @@ from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, ClusterName, account_options
 from clusterctl.cli.params import all_regions_option, json_option
 from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
-from clusterctl.domain.errors import NoSuchCluster, UsageError
+from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count, parse_duration_s
 from clusterctl.ec2.money.costs import format_usd
 
@@ -143,7 +143,7 @@ def costs(
     """
     from clusterctl.cli.gc import places_of
     from clusterctl.operations.costs import FILE, cost_report
-    from clusterctl.operations.ended import gone_words
+    from clusterctl.operations.ended import left_behind, no_cluster
 
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other", "give one of them")
@@ -153,11 +153,8 @@ def costs(
     report = cost_report(places, app.settings.home, wanted, start)
     known = (report.clusters, report.ended, report.ended_by_limit, report.failures)
     if wanted and not any(known):
-        taken = "" if all_regions else gone_words(app.clients, app.folder(wanted))
-        raise NoSuchCluster(
-            f"there is no cluster {wanted} in {', '.join(places)}" + (taken and f": {taken}"),
-            "see `clusterctl costs`; what has ended is there with --since 30d",
-        )
+        hint = "see `clusterctl costs`; what has ended is there with --since 30d"
+        raise no_cluster(app.clients, app.folder(wanted), ", ".join(places), hint)
     if as_json:
         output.data(report)
     elif as_csv:
@@ -175,6 +172,12 @@ def costs(
             for found in one.costs.findings:
                 hint = found.hint.replace("clusterctl down", down)
                 output.findings([replace(found, host=one.name, hint=hint)])
+    unread = {one.region for one in report.failures}
+    there = {one.name for one in report.clusters}
+    for region, clients in places.items():
+        if region not in unread and not wanted:
+            for left in left_behind(clients, app.settings.home, there):
+                output.note(*left)
     for failed in report.failures:
         output.note(f"warning: not listed: {failed.region}: {failed.message}")
     if report.damaged:

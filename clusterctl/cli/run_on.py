@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shlex
 import stat
 import sys
@@ -90,11 +91,18 @@ def piped_stdin(closed: bool, hosts: int) -> Stdin | bytes:
 class QuotedCommand(click.Command):
     """A command whose COMMAND is one word. If it was typed as several, the error quotes it.
 
-    In `run demo df -h` the help option belongs to COMMAND, which is all words from `df` on.
+    In `run demo df -h` the help option belongs to COMMAND, which is all words from `df` on. For
+    another option of one letter that is not certain: `uname -n` must not become `uname`.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         args = self._with_own_help(ctx, args)
+        words = [] if "--" in args else self._command(ctx, args)
+        is_one_word = bool(words) and not re.search(r"\s", words[0])
+        short = next((word for word in words[1:] if re.match("-[^-]", word)), "")
+        if is_one_word and short:
+            whose = f"{short} may be COMMAND's or {ctx.command_path}'s, whose options go first"
+            raise self._unquoted(ctx, args, words, whose)
         try:
             return super().parse_args(ctx, [*args])
         except click.BadParameter:
@@ -103,13 +111,16 @@ class QuotedCommand(click.Command):
             words = self._command(ctx, args)
             if not words:
                 raise
-            before = shlex.join(args[: len(args) - len(words)])
-            command = shlex.quote(with_tilde(" ".join(words), str(Path.home())))
-            quoted = " ".join(filter(None, [ctx.command_path, before, command]))
-            given_options = wrong.format_message().rstrip(".")
-            raise click.UsageError(
-                f"{given_options}; all of COMMAND is quoted: {quoted}", ctx
-            ) from None
+            raise self._unquoted(ctx, args, words, wrong.format_message().rstrip(".")) from None
+
+    def _unquoted(
+        self, ctx: click.Context, args: list[str], words: list[str], why: str
+    ) -> click.UsageError:
+        """Return the error for a COMMAND of these last words, with the line as it should be."""
+        before = shlex.join(args[: len(args) - len(words)])
+        command = shlex.quote(with_tilde(" ".join(words), str(Path.home())))
+        quoted = " ".join(filter(None, [ctx.command_path, before, command]))
+        return click.UsageError(f"{why}; all of COMMAND is quoted: {quoted}", ctx)
 
     def _with_own_help(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Return the words, with COMMAND quoted if a help option follows its first word."""

@@ -281,6 +281,7 @@ def list_(app: AppContext, as_json: bool) -> None:
     clusterctl list --region us-west-2 --json
     """
     from clusterctl.ec2.instances import as_cluster, find_every_cluster, first_launch
+    from clusterctl.operations.ended import left_behind
     from clusterctl.operations.status import states
 
     found = find_every_cluster(app.ec2)
@@ -301,6 +302,8 @@ def list_(app: AppContext, as_json: bool) -> None:
             for cluster in clusters
         ]
         output.table(("CLUSTER", "NODES", "TYPE", "GPUS", "LAUNCHED"), rows)
+    for left in left_behind(app.clients, app.settings.home, found):
+        output.note(*left)
 
 
 @cluster_command()

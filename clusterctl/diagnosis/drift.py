@@ -519,6 +519,11 @@ def disk_findings(
     if system.lost_writes:
         message = f"{path} is read-only: a volume that fails becomes so"
         yield Finding("disk.readonly", ERROR, message, host, "see `dmesg` there")
+    elif system.is_refusing:
+        what = " and ".join(system.needed)
+        message = f"{path} is mounted read-only: no job can write to {what}"
+        hint = f"see why (`dmesg` there), and make it writable: sudo mount -o remount,rw {path}"
+        yield Finding("disk.readonly", ERROR, message, host, hint)
     elif system.readonly and system.is_local and path in PATHS and path != "/":
         message = f"{path} is mounted read-only: no job can write there"
         yield Finding.info("disk.readonly", message, host=host)

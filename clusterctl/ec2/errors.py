@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,24 +92,39 @@ def paged(client: Any, operation: str, key: str, **arguments: Any) -> list[Any]:
 
 
 def aws_error(error: Exception) -> AwsError | None:
-    """Return the AwsError for an exception of botocore; None for any other exception."""
+    """Return the AwsError for an exception that comes out of botocore; None for any other one.
+
+    botocore has classes of its own for what AWS and the network do. What the user's files and
+    programs provoke while it reads settings and credentials may be of any class.
+    """
     # By the classes' names: an import of botocore here would slow the start of every command.
     names = [kind.__name__ for kind in type(error).__mro__ if "botocore" in kind.__module__]
-    if not names:
-        return None
     response = getattr(error, "response", None)
-    if isinstance(response, dict) and "Error" in response:
+    if names and isinstance(response, dict) and "Error" in response:
         details = response["Error"]
         code = str(details.get("Code") or "Unknown")
-        return _worded(code, [code], str(details.get("Message") or "AWS gave no reason"))
-    return _worded(names[0], names, str(error), "boto3")
+        message = str(details.get("Message") or "AWS gave no reason")
+        return _worded(code, [code], message) or AwsError(code, f"AWS refused: {message} ({code})")
+    frames = traceback.walk_tb(error.__traceback__)
+    modules = {frame.f_globals.get("__name__") for frame, _ in frames}
+    code, message = type(error).__name__, str(error)
+    if isinstance(error, OSError) and error.filename:
+        message = f"{error.filename}: {error.strerror}"
+    elif not names:
+        message = f"{code}: {message}" if message else code
+    if not modules.isdisjoint({"botocore.credentials", "botocore.tokens"}):
+        return _worded(code, [*names, code, "(credentials)"], message)
+    if "botocore.session" in modules:
+        return _worded(code, [*names, "(settings)"], message)
+    return _worded(code, names, message) or AwsError(code, message) if names else None
 
 
-def _worded(code: str, names: list[str], message: str, refuser: str = "AWS") -> AwsError:
+def _worded(code: str, names: list[str], message: str) -> AwsError | None:
+    """Return the error in the words of the first name that codes.toml has; None if it has none."""
     for name in names:
         for pattern, (wording, hint) in codes()["errors"].items():
             if name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1])):
                 # Not str.format: a message from AWS may contain braces.
                 text = wording.replace("{message}", message) or message
                 return AwsError(code, f"{text} ({code})" if "." in code else text, hint)
-    return AwsError(code, f"{refuser} refused: {message} ({code})")
+    return None

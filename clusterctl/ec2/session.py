@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import os
 import re
 import threading
 import urllib.parse
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
 ATTEMPTS = 6
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
+
+# Variables of a botocore session: with an access key that is given (the local EC2) neither a
+# profile nor the user's files play a part, and none of them may be damaged.
+_NO_FILES = {
+    "profile": (None, None, None, None),
+    "config_file": (None, None, os.devnull, None),
+    "credentials_file": (None, None, os.devnull, None),
+}
 
 _making = threading.RLock()
 # EC2 client -> function that makes a client like it without retries (see `without_retries`).
@@ -167,8 +176,11 @@ class Clients:
             return self._origin._session
         with translated():
             import boto3
+            from botocore.session import Session
 
+            given = bool(self.account.access_key)
             session = boto3.Session(
+                botocore_session=Session(_NO_FILES) if given else None,
                 region_name=self.account.region,
                 profile_name=self.account.profile,
                 aws_access_key_id=self.account.access_key,
@@ -197,6 +209,8 @@ class Clients:
                 retries={"mode": "standard", "total_max_attempts": attempts},
                 connect_timeout=timeout_s or CONNECT_TIMEOUT_S,
                 read_timeout=timeout_s or READ_TIMEOUT_S,
+                # No proxy for this machine's own addresses; None: those of the environment.
+                proxies={} if is_local(self.account.endpoint_url or "") else None,
                 # Threads of many nodes use one client at the same time, for example to read
                 # consoles. botocore's default is 10 connections.
                 max_pool_connections=64,

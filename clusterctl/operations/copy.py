@@ -334,21 +334,25 @@ class _Copy:
             # What could be copied, and not be read again, was not compared.
             known = report.source.left_out if report.source else 0
             unread = again.left_out if again.source and again.source.left_out > known else None
-            errors = {n.host: n.error or _difference(n) or unread for n in again.nodes}
+            errors = {n.host: n.error or difference(n) or unread for n in again.nodes}
         nodes = tuple(replace(n, error=n.error or errors.get(n.host)) for n in report.nodes)
         same = tuple(node.host for node in nodes if node.error is None)
         return replace(report, nodes=nodes, verified=same, reread=not request.has_urls)
 
 
-def _difference(node: NodeReport) -> ClusterctlError | None:
-    """Return an error for what the dry run would change on a node, or None if that is nothing."""
+def difference(node: NodeReport) -> ClusterctlError | None:
+    """Return an error for what the dry run would change on a node, or None if that is nothing.
+
+    What differs is named before what could not be compared.
+    """
     gap = node.gap
     if not gap or not (gap.missing or gap.delete):
         return None
     names = [*gap.missing_names, *gap.delete_names] or ["DST"]
     more = gap.missing + gap.delete - 1
-    return CommandFailed(
-        node.host,
-        f"differs from the source: {names[0]}" + (f" and {more} more" if more else ""),
-        gap.warnings[0] if gap.blocked and gap.warnings else "copy again with --checksum",
-    )
+    text = f"{names[0]} and {more} more" if more else names[0]
+    if gap.unread == gap.missing + gap.delete:
+        hint = "give its owner read permission at the source, and copy again"
+        return CommandFailed(node.host, f"not compared, since it cannot be read: {text}", hint)
+    hint = gap.warnings[0] if gap.blocked and gap.warnings else "copy again with --checksum"
+    return CommandFailed(node.host, f"differs from the source: {text}", hint)

@@ -8,14 +8,15 @@ the folder of the machine that launched the cluster has it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.cluster import NodeState
-from clusterctl.domain.errors import AwsError, NoSuchCluster, no_such_cluster
+from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, no_such_cluster
 from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.ec2.health import BY_ITSELF, GONE, NOT_KNOWN, why_gone
@@ -23,7 +24,8 @@ from clusterctl.ec2.instances import Instance, find_every_cluster, find_instance
 from clusterctl.ec2.money.costs import Spending, format_usd, spending
 from clusterctl.ec2.money.prices import Prices, find_prices
 from clusterctl.ec2.tags import limit_text, parse_limits
-from clusterctl.operations.local_state import kept_end
+from clusterctl.operations.local_state import kept_end, may_be_launching, why_locked
+from clusterctl.operations.site import kept_site, site_of
 
 if TYPE_CHECKING:
     from clusterctl.ec2.session import Clients
@@ -139,13 +141,48 @@ def taken_words(gone: Sequence[Instance]) -> str:
     return "; ".join(f"{fold_hosts(nodes)} gone: {why}" for why, nodes in names.items())
 
 
-def no_cluster(clients: Clients, folder: ClusterFolder) -> NoSuchCluster:
-    """Return the error for a folder's cluster that has no instance, with how it ended."""
-    missing = no_such_cluster(folder.name, clients.ec2.meta.region_name)
+def no_cluster(
+    clients: Clients, folder: ClusterFolder, regions: str = "", hint: str = ""
+) -> NoSuchCluster:
+    """Return the error for a folder's cluster that has no instance, with how it ended, or what a
+    launch from here may still make or have left.
+
+    `regions` are those that were read if they are not the one of `clients`. `hint` is for a
+    cluster of which nothing is known to be left.
+    """
+    name, region = folder.name, clients.ec2.meta.region_name
+    missing = no_such_cluster(name, regions or region)
+    message, hint = missing.message, f"{did_you_mean(folder)}{hint or missing.hint}"
+    if may_be_left(clients, folder):
+        hint = f"it was launched from here; what is left of it may cost: clusterctl down {name}"
+        if may_be_launching(folder):
+            message = (
+                f"EC2 shows no instance of {name} in {region}; what came of a launch from here is "
+                "not known yet"
+            )
     words = gone_words(clients, folder)
-    if words:
-        return NoSuchCluster(f"{missing.message}: {words}", missing.hint)
-    return NoSuchCluster(missing.message, f"{did_you_mean(folder)}{missing.hint}")
+    return NoSuchCluster(f"{message}: {words}" if words else message, hint)
+
+
+def may_be_left(clients: Clients, folder: ClusterFolder) -> bool:
+    """Return whether something of the folder's cluster may be left in this region and account: `up`
+    made something, and no `down` has found that nothing is left."""
+    with suppress(ClusterctlError):  # where it is, or who these clients are, is not known
+        made = folder.launched or folder.creations.exists()
+        return made and kept_site(folder) == site_of(clients)
+    return False
+
+
+def left_behind(clients: Clients, home: Path, there: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield a warning and its hint for each cluster launched from here in this region and account
+    of which something may be left, but for those `there` and those that a command is at work on."""
+    for file in sorted(home.glob("*/account")):
+        folder = ClusterFolder(file.parent)
+        name, region = folder.name, clients.ec2.meta.region_name
+        busy = name in there or why_locked(folder.path / "lock")
+        if not busy and may_be_left(clients, folder):
+            message = f"warning: {name} has no instance in {region}; what is left of it may cost"
+            yield message, f"remove it: clusterctl down {name} --region {region}"
 
 
 def did_you_mean(folder: ClusterFolder) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import AWAKE, Disk, Market, is_cluster_name
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.files import ClusterFolder, Lock, file_lock, read_file, write_file
+from clusterctl.domain.files import ClusterFolder, read_file, write_file
 from clusterctl.domain.ranges import grouped
 from clusterctl.domain.timeouts import Timeouts, backoff_delays
 from clusterctl.ec2 import tags
@@ -43,7 +43,6 @@ from clusterctl.ec2.gc.removal import (
     unreachable_region,
 )
 from clusterctl.ec2.instances import Instance
-from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, read_launches
 from clusterctl.ec2.money.prices import (
     PUBLIC_IPV4_HOUR_USD,
     disk_hourly_usd,
@@ -54,7 +53,7 @@ from clusterctl.ec2.resources import Resource, ResourceKind
 from clusterctl.node.record import from_json, to_json
 from clusterctl.operations.costs import Region, record_removal_cost, spending_of
 from clusterctl.operations.down import wait_for_unfinished_launches
-from clusterctl.operations.local_state import locked
+from clusterctl.operations.local_state import locked, may_be_launching, why_locked
 from clusterctl.operations.site import Site, check_account, kept_site, site_of
 from clusterctl.transport.fanout import fan_out
 
@@ -141,28 +140,18 @@ def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
     """Return the clusters with a folder in `home` that may be at these sites, given by region."""
     paths = [path for path in home.glob("*") if path.is_dir() and is_cluster_name(path.name)]
     regions = {folder: _regions(folder, sites) for folder in map(ClusterFolder, paths)}
-    recent = time.time() - UNKNOWN_FOR_S
     return LocalClusters(
         here=_identities(regions, regions),
         locked={
             one: why
             for folder in regions
-            if (why := _why_unknown(folder) or _why_locked(folder.path / "lock"))
+            if (why := _why_unknown(folder) or why_locked(folder.path / "lock"))
             for one in _identities(regions, [folder])
         },
         unresolved=_identities(
-            regions, [folder for folder in regions if _may_be_launching(folder, recent)]
+            regions, [folder for folder in regions if may_be_launching(folder)]
         ),
     )
-
-
-def _may_be_launching(folder: ClusterFolder, since: float) -> bool:
-    """Return whether a launch of unknown outcome was sent after this Unix time, or may have been:
-    the record of launches cannot be read."""
-    try:
-        return any(one.sent_at > since for one in read_launches(folder.launch))
-    except ClusterctlError:
-        return True
 
 
 @contextmanager
@@ -197,23 +186,6 @@ def _identities(
     regions: Mapping[ClusterFolder, frozenset[str]], folders: Iterable[ClusterFolder]
 ) -> frozenset[tuple[str, str]]:
     return frozenset((region, folder.name) for folder in folders for region in regions[folder])
-
-
-def _why_locked(lock: Path) -> str:
-    """Return that a command holds the lock, or why that is not known; empty if none does.
-
-    Takes a shared lock for a moment, so that concurrent `gc` runs do not disturb each other.
-    """
-    at_work = "a clusterctl on this machine is at work on it"
-    try:
-        with file_lock(lock, shared=True) as state:
-            if state is Lock.MISSING:
-                return f"whether {at_work} is not known: {lock} cannot be locked"
-            return at_work if state is Lock.BUSY else ""
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        return f"whether {at_work} is not known: {lock}: {error.strerror}"
 
 
 class HourlyCosts:

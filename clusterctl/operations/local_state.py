@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -186,6 +187,35 @@ def sent_launches(folder: ClusterFolder) -> tuple[SentLaunch, ...]:
         return read_launches(folder.launch)
     except ClusterctlError:
         return ()
+
+
+def may_be_launching(folder: ClusterFolder) -> bool:
+    """Return whether a launch of unknown outcome was sent a short time ago, or may have been: the
+    record of launches cannot be read."""
+    from clusterctl.ec2.launch.attempt import UNKNOWN_FOR_S, read_launches
+
+    try:
+        recent = time.time() - UNKNOWN_FOR_S
+        return any(one.sent_at > recent for one in read_launches(folder.launch))
+    except ClusterctlError:
+        return True
+
+
+def why_locked(lock: Path) -> str:
+    """Return that a command holds the lock, or why that is not known; empty if none does.
+
+    Takes a shared lock for a moment, so that concurrent `gc` runs do not disturb each other.
+    """
+    at_work = "a clusterctl on this machine is at work on it"
+    try:
+        with file_lock(lock, shared=True) as state:
+            if state is Lock.MISSING:
+                return f"whether {at_work} is not known: {lock} cannot be locked"
+            return at_work if state is Lock.BUSY else ""
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"whether {at_work} is not known: {lock}: {error.strerror}"
 
 
 def record_removed(folder: ClusterFolder) -> None:

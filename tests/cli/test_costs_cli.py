@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import threading
+import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -16,10 +17,13 @@ from moto.ec2 import ec2_backends
 
 from clusterctl.cli.status import end_words, limits_words
 from clusterctl.domain.cluster import Limits
+from clusterctl.domain.files import ClusterFolder, write_file
 from clusterctl.ec2 import instances, tags
 from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.money.costs import Spending
 from clusterctl.operations.costs import FILE, record_lost_cost, record_removal_cost
+from clusterctl.operations.local_state import locked
+from clusterctl.operations.site import keep_site, kept_site, site_of
 from tests.lab.running import wait_until
 from tests.moto_ec2 import NEW_IMAGE, REGION, clients_of
 
@@ -538,8 +542,32 @@ def test_a_cluster_that_a_limit_has_ended_is_remembered(clusterctl, client):
     assert set(past["usd"]) == set(ids)
     # Later EC2 has forgotten it, and the machine that launched it has not.
     client.delete_tags(Resources=ids, Tags=[{"Key": tags.CLUSTER}])
-    assert "thr" not in clusterctl("costs").err
+    assert "thr: " not in clusterctl("costs").err
     keep_end()
     for command in ("costs",), ("status", "thr"), ("jobs", "thr"):
         ran = clusterctl(*command)
         assert ": gone; its --max-hours would have ended it at 2026-11-21 14:02 UTC" in ran.err
+
+
+def test_what_an_interrupted_launch_has_left_is_named_without_an_instance(
+    clusterctl, client, moto_url
+):
+    folder = ClusterFolder(clusterctl.home / "demo")
+    keep_site(folder, site_of(clients_of(moto_url)))
+    remove = f"demo --region {REGION}\n"
+    none = clusterctl.ends(1, f"there is no cluster demo in {REGION}\n", "status", "demo")
+    assert "or launch it: clusterctl up" in none
+    write_file(folder.creations, "{}")
+    for command in ("list", "costs"):
+        assert f"demo has no instance in {REGION}" in clusterctl.ends(0, remove, command)
+    for command in ("status", "costs", "stop"):
+        message = clusterctl.ends(1, f"no cluster demo in {REGION}\n", command, "demo")
+        assert "launched from here" in message
+        assert "clusterctl down" in message
+    sent = {"request": {"ClientToken": "t"}, "sent_at": time.time()}
+    write_file(folder.launch, json.dumps({"launches": [sent]}))
+    clusterctl.ends(1, "launch from here is not known yet", "status", "demo")
+    with locked(folder):
+        assert "demo" not in clusterctl("list").err
+    keep_site(folder, replace(kept_site(folder), account="210987654321"))
+    assert "demo" not in clusterctl("costs").err

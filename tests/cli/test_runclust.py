@@ -44,6 +44,9 @@ def test_hosts_as_clustershell_names_them(home):
     done = forked("runclust", "-w127.0.0.1", "echo", "one", "-e")
     assert "all of COMMAND is quoted: " in done.stderr
     assert " -w127.0.0.1 'echo one -e'" in done.stderr
+    done = forked("runclust", "-w127.0.0.1", "id", "-un")
+    assert "-un may be COMMAND's" in done.stderr
+    assert (done.returncode, "runclust -w127.0.0.1 'id -un'\n" in done.stderr) == (2, True)
 
 
 def test_a_group_of_clustershell(home):

@@ -166,6 +166,9 @@ def test_every_command_option_and_page_that_is_named_exists():
         ("run demo echo 'it'\"'\"'s' -n /tmp", "run demo 'echo it'\"'\"'s -n /tmp'"),
         ("run --lab --nodes 1 demo ls -la", "run --lab --nodes 1 demo 'ls -la'"),
         ("run demo --nodes 1 --lab ls -la /", "run demo --nodes 1 --lab 'ls -la /'"),
+        # Options that clusterctl has, too.
+        ("run demo uname -n", "run demo 'uname -n'"),
+        ("run -b demo cat -bn /etc/hosts --json", "run -b demo 'cat -bn /etc/hosts --json'"),
     ],
 )
 def test_a_command_without_quotes_is_quoted(capsys, typed, meant):

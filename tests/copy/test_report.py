@@ -16,6 +16,8 @@ from clusterctl.copy.report import (
     progress_of,
 )
 from clusterctl.domain.errors import CommandFailed, HostUnreachable, UsageError
+from clusterctl.node.relay.messages import Gap
+from clusterctl.operations.copy import difference
 from tests.copy.simulated import World
 
 
@@ -150,3 +152,19 @@ CASES = {
 def test_limited_by(name):
     source, nodes, word = CASES[name]
     assert limited_by(source, nodes) == word
+
+
+@pytest.mark.parametrize(
+    ("gap", "words"),
+    [
+        (Gap(), ""),
+        (Gap(1, missing=1, missing_names=("a",)), "differs from the source: a"),
+        (Gap(2, missing=2, missing_names=("a", "b"), unread=1), "differs from the source: a and 1"),
+        (Gap(1, missing=1, missing_names=("a",), unread=1), "not compared, since it cannot"),
+        (Gap(0, delete=1, delete_names=("x",)), "differs from the source: x"),
+    ],
+)
+def test_what_verify_finds_on_a_node(gap, words):
+    found = difference(NodeReport("demo-0", gap=gap))
+    assert (found.message if found else "").startswith(words)
+    assert bool(found) == bool(words)

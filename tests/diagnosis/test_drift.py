@@ -162,6 +162,8 @@ CHANGES = [
     (changed(mount, inodes_free=1), "disk.inodes.full"),
     (changed(mount, path="/data", readonly=True, kind="ext4"), "disk.readonly"),
     (changed(mount, path="/data", readonly=True, kind="ext4", by_kernel=True), "disk.readonly"),
+    (changed(mount, readonly=True, kind="ext4", needed=("~", "/tmp")), "disk.readonly"),
+    (changed(mount, path="/tmp", readonly=True, kind="ext4", needed=("/tmp",)), "disk.readonly"),
     (changed(mount, path="/dev/shm", free_bytes=1), "shm.full"),
     ({mount: HANGS}, "fact.hangs"),
     ({mount: REFUSED}, NOT_CHECKED),

@@ -865,9 +865,11 @@ def test_a_file_system_that_is_read_only_on_few_hosts_is_told_with_the_rank_ther
     assert "read-only" not in mounted(2, 3).verdict, "as it is meant to be"
 
 
-def test_a_local_file_system_that_is_read_only_is_told_wherever_it_is():
-    """Also on every host, and while the job makes steps: a disk that fails becomes so."""
-    disk = {**file_system("/data"), "readonly": True, "kind": "ext4", "by_kernel": True}
+@pytest.mark.parametrize("why", [{"by_kernel": True}, {"needed": ["~"]}])
+def test_a_local_file_system_that_is_read_only_is_told_wherever_it_is(why):
+    """Also on every host, and while the job makes steps: a disk that fails becomes so, or the home
+    folder is on it."""
+    disk = {**file_system("/data"), "readonly": True, "kind": "ext4", **why}
     evidence = RUNS
     for at in range(4):
         evidence = with_host(evidence, at, facts=facts(f"demo-{at}", filesystems=[disk]))

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import functools
 import sys
 
+import botocore.credentials
 import botocore.utils
 import pytest
 from botocore.stub import Stubber
@@ -13,6 +15,14 @@ from tests.moto_ec2 import KEY, REGION
 from tests.programs import completed
 
 NOWHERE = "http://127.0.0.1:9"
+OWN_KEY = "aws_access_key_id = A\naws_secret_access_key = B\n"
+EXPIRED = """credential_process = echo '{"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "B", \
+"SessionToken": "C", "Expiration": "%s"}'"""
+MFA = """role_arn = arn:aws:iam::1:role/a
+source_profile = base
+mfa_serial = arn:aws:iam::1:mfa/me
+[profile base]
+""" + OWN_KEY
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +52,57 @@ def test_an_account_that_cannot_be_asked(monkeypatch, account, own_key, code):
     with pytest.raises(AwsError) as caught:
         find_instances(without_retries(Clients(Account(**account)).ec2), "demo")
     assert caught.value.code == code
+
+
+def ended_input(prompt):
+    raise EOFError
+
+
+@pytest.mark.parametrize(
+    ("profile", "message", "hint"),
+    [
+        ("credential_process = echo hello", "read: JSONDecodeError: Expecting", "~/.aws/config"),
+        ("credential_process = echo []", "read: AttributeError", "credential_process"),
+        ("credential_process = echo 'hello", "No closing quotation", "credential_process"),
+        ("credential_process = /no/helper", "/no/helper: No such file", "credential_process"),
+        (EXPIRED % "2020-01-01T00:00:00Z", "credentials are still expired", "log in again"),
+        (EXPIRED % "tomorrow", "tomorrow", "credential_process"),
+        (
+            "role_arn = arn:aws:iam::1:role/a\nsource_profile = none",
+            "none",
+            "~/.aws/config",
+        ),
+        (MFA, "MFA code", "in a terminal"),
+        (OWN_KEY + "endpoint_url = here", "ValueError: Invalid endpoint: here", "AWS_*"),
+        ("[", "Unable to parse config file", "~/.aws/config"),
+    ],
+)
+def test_a_profile_that_cannot_be_used(monkeypatch, tmp_path, profile, message, hint):
+    """What a profile's programs and files provoke in botocore may be of any class."""
+    (tmp_path / "config").write_text(f"[default]\n{profile}\n")
+    provider = botocore.credentials.AssumeRoleProvider
+    without_terminal = functools.partialmethod(provider.__init__, prompter=ended_input)
+    monkeypatch.setattr(provider, "__init__", without_terminal)
+    with pytest.raises(AwsError) as caught:
+        find_instances(Clients(Account(region=REGION)).ec2, "demo")
+    assert message in caught.value.message
+    assert hint in caught.value.hint
+    assert "refused" not in caught.value.message
+
+
+def test_an_account_with_a_key_reads_no_file_of_the_user(monkeypatch, tmp_path):
+    (tmp_path / "config").write_text("[")
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    clients = Clients(Account(region=REGION, endpoint_url=NOWHERE, **KEY))
+    assert clients.ec2.meta.endpoint_url == NOWHERE
+    assert clients.frozen_keys()[:2] == (KEY["access_key"], KEY["secret_key"])
+
+
+def test_the_proxy_of_the_environment_is_not_for_this_machine(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:11")
+    with pytest.raises(AwsError, match="127.0.0.1:9/") as caught:
+        find_instances(without_retries(Clients(Account(REGION, None, NOWHERE, **KEY)).ec2), "demo")
+    assert caught.value.code == "EndpointConnectionError"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from types import SimpleNamespace
@@ -82,6 +83,26 @@ def test_what_the_kernel_has_made_read_only(tmp_path, monkeypatch, options, of_a
     table.write_text(f"36 35 259:1 / {tmp_path} {options} shared:1 - ext4 /dev/nvme1n1 {of_all}\n")
     monkeypatch.setattr(disks, "MOUNTINFO", str(table))
     assert disks.mount(str(tmp_path)).lost_writes is is_failed
+
+
+def test_where_every_job_writes_nothing_may_be_read_only(tmp_path, monkeypatch):
+    """A bind mount of a folder of / may be read-only while / is not, and the other way round."""
+    table, home = tmp_path / "mountinfo", tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr(disks, "MOUNTINFO", str(table))
+    read_only = os.statvfs_result([4096, 4096, 9, 9, 9, 9, 9, 9, os.ST_RDONLY, 255])
+    monkeypatch.setattr(os, "statvfs", lambda path: read_only)
+    root = "36 35 259:1 / / rw - ext4 /dev/nvme1n1 rw\n"
+    table.write_text(root + f"37 36 259:1 /h {home} ro - ext4 /dev/nvme1n1 rw\n")
+    assert disks.mount_points() == ["/", str(home)]
+    assert disks.mount(str(home)).needed == ("~",)
+    assert disks.mount("/").needed == ("/tmp",)  # noqa: S108
+    table.write_text(root)
+    [found] = disk_findings("demo-0", disks.mount("/"))
+    assert found.severity is Severity.ERROR
+    assert "/ is mounted read-only: no job can write to ~ and /tmp" in found.message
+    assert list(disk_findings("demo-0", replace(disks.mount("/"), needed=()))) == []
 
 
 @pytest.mark.parametrize("path", ["/data", "/dev/shm"])

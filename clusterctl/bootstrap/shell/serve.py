@@ -689,9 +689,11 @@ def serve_with_the_real_one(args, links):
         signal.signal(number, lambda number, frame: server.terminate())
     url = f"http://127.0.0.1:{args.port}/v1/models/{args.model}"
     deadline = time.monotonic() + LOAD_WITHIN_S
+    # The server is on this machine: ignore the proxies that the environment may name.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while server.poll() is None:
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with opener.open(url, timeout=5) as answer:
                 [newest, *_] = json.load(answer)["model_version_status"]
         except (OSError, ValueError):
             newest = {"state": "START"}

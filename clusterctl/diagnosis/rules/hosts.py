@@ -73,16 +73,18 @@ def _dead_mount(scene: Scene, host: HostEvidence, path: str, why: str, blocks: b
 
 
 def _read_only(scene: Scene) -> Iterator[Cause]:
-    """Local file systems that are read-only. Others, which may be meant to be, only if they are so
-    on few hosts, while no step is made: what writes there may try again and again."""
+    """Local file systems that are read-only and should not be. Others, which may be meant to be,
+    only if they are so on few hosts, while no step is made: what writes there may try again and
+    again."""
     hosts = scene.hosts
     found = [(host, one) for host in hosts for one in host.known.filesystems if one.readonly]
     many = Counter(one.path for _, one in found)
     for host, one in found:
-        if one.lost_writes or (many[one.path] * 2 < len(hosts) and not scene.advances):
+        is_fault = one.lost_writes or one.is_refusing
+        if is_fault or (many[one.path] * 2 < len(hosts) and not scene.advances):
             what = f"{one.path} on {called(host)} is mounted read-only"
             hint = f"see why: {scene.hints.on(host, 'sudo dmesg | tail')}"
-            severity = WARNING if one.lost_writes else INFO
+            severity = WARNING if is_fault else INFO
             yield Cause("disk.readonly", severity, what, host.host, hint, blocks=False)
 
 

@@ -210,7 +210,10 @@ class _ClusterResources:
         if why := self._rules.busy.get(self._identity):
             return Classified(one, Verdict.KEPT, why)
         if self._identity in self._rules.unresolved:
-            why = "what came of a launch from this machine is not known yet; no command is at work"
+            why = (
+                "what came of a launch from this machine is not known yet, and no command is at "
+                f"work: clusterctl down {one.cluster} waits for it, and removes all of it"
+            )
             return Classified(one, Verdict.KEPT, why)
         # Without the list of instances everything else would seem unused.
         if self._is_blind(ResourceKind.INSTANCE):

@@ -7,7 +7,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Mapping
+from typing import Mapping, NamedTuple
 
 from clusterctl.node.facts.report import deadline, for_each
 
@@ -75,12 +75,12 @@ def mount_points() -> list[str]:
     that is no mount point counts as the one above it."""
     table = _mounts()
     paths = [os.path.expanduser(path) for path in PATHS]  # noqa: PTH111
-    paths += [path for path, (_, kind, _) in table.items() if is_remote(kind) or _holds(path, kind)]
-    found: dict[str, str] = {}
+    paths += [path for path, one in table.items() if is_remote(one.kind) or _holds(path, one.kind)]
+    found: dict[tuple[str, bool], str] = {}
     for path in paths:
         point = _mount_point(path, table)
         if point in table:
-            found.setdefault(table[point][0], point)
+            found.setdefault((table[point].device, table[point].readonly), point)
     return list(found.values())
 
 
@@ -90,15 +90,24 @@ def _holds(path: str, kind: str) -> bool:
     return not (system or kind in PSEUDO or kind in IMAGES)
 
 
-def _mounts() -> dict[str, tuple[str, str, bool]]:
-    """Return the device and the type of each mounted file system, by mount point, and whether the
-    kernel has made it read-only: it is so itself, and was mounted to be written to. /proc is read
-    without waiting for a server."""
+class _MountPoint(NamedTuple):
+    """`lost`: the kernel has made the file system read-only: it is so itself, and was mounted to be
+    written to."""
+
+    device: str
+    kind: str
+    readonly: bool
+    lost: bool
+
+
+def _mounts() -> dict[str, _MountPoint]:
+    """Return what is mounted at each mount point. /proc is read without waiting for a server."""
     table = {}
     for words in _rows(MOUNTINFO):
         kind, _, options = words[words.index("-", 6) + 1 :][:3]
-        lost = "rw" in words[5].split(",") and "ro" in options.split(",")
-        table[words[4]] = (words[2], kind, lost)
+        readonly = "ro" in words[5].split(",")
+        lost = "ro" in options.split(",") and not readonly
+        table[words[4]] = _MountPoint(words[2], kind, readonly, lost)
     return table
 
 
@@ -112,7 +121,8 @@ def _mount_point(path: str, table: Mapping[str, object]) -> str:
 class MountedFileSystem:
     """Sizes in bytes. What is reserved for root is neither free nor used, as in df. `source` and
     `kind` as in Mounted; empty if nothing is mounted there. `readonly` may be on purpose, unless it
-    is so `by_kernel`."""
+    is so `by_kernel`. `needed` are the home folder (~) and /tmp if they are on it and it is
+    `readonly`: every job and clusterctl itself write there."""
 
     path: str
     size_bytes: int
@@ -124,6 +134,7 @@ class MountedFileSystem:
     source: str = ""
     kind: str = ""
     by_kernel: bool = False
+    needed: tuple[str, ...] = ()
 
     @property
     def is_local(self) -> bool:
@@ -135,6 +146,11 @@ class MountedFileSystem:
         """Whether the kernel has made it read-only, as it does when its disk fails. Images and
         remote ones may be so without that."""
         return self.by_kernel and self.is_local
+
+    @property
+    def is_refusing(self) -> bool:
+        """Whether nothing can be written to a local file system on which something must be."""
+        return self.readonly and self.is_local and bool(self.needed)
 
     @property
     def used_share(self) -> float:
@@ -160,7 +176,10 @@ class MountedFileSystem:
 @for_each("path", mount_points)
 def mount(path: str) -> MountedFileSystem:
     """Return the state of one file system."""
-    state = os.statvfs(path)
+    state, table = os.statvfs(path), _mounts()
+    readonly = bool(state.f_flag & os.ST_RDONLY)
+    # A server with the home folder may be silent, and no other file system shall wait for it.
+    needed = ("~", "/tmp") if readonly else ()  # noqa: S108
     there = {one.path: one for one in mounted()}.get(path, Mounted(path, "", ""))
     return MountedFileSystem(
         path,
@@ -169,17 +188,21 @@ def mount(path: str) -> MountedFileSystem:
         used_bytes=(state.f_blocks - state.f_bfree) * state.f_frsize,
         inodes=state.f_files,
         inodes_free=state.f_favail,
-        readonly=bool(state.f_flag & os.ST_RDONLY),
+        readonly=readonly,
         source=there.source,
         kind=there.kind,
-        by_kernel=_mounts().get(path, ("", "", False))[2],
+        by_kernel=path in table and table[path].lost,
+        needed=tuple(one for one in needed if _mount_point(_real(one), table) == path),
     )
 
 
 def mount_of(path: str) -> MountedFileSystem:
     """Return the state of the file system on which `path` is, or would be. It may begin with ~."""
-    there = os.path.realpath(os.path.expanduser(path))  # noqa: PTH111, PTH114
-    return mount(_mount_point(there, _mounts()))
+    return mount(_mount_point(_real(path), _mounts()))
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(os.path.expanduser(path))  # noqa: PTH111, PTH114
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ class Plan(NamedTuple):
     time have to be set, or whose mode hides them from their owner. `extra`: paths that the source
     does not have, each folder after its content. `stamps`: for each entry the ctime (ns) of the
     existing file, else 0. `unlisted`: folders that cannot be listed, so that extra paths in them
-    are not known.
+    are not known. `unread`: how many of `missing` have a file of the right size whose content could
+    not be compared, since this user may not read it.
     """
 
     missing: array[int]
@@ -35,6 +36,7 @@ class Plan(NamedTuple):
     extra: list[bytes]
     stamps: array[int]
     unlisted: list[bytes]
+    unread: int
 
 
 def destination(text: str, home: str) -> bytes:
@@ -120,14 +122,16 @@ def compare(
                 retouch.append(number)
     ACTIVITY.end()
     same = side_by_side(lambda n: has_digest(_at(root, entries[n]), entries[n].digest), doubtful)
+    unread = 0
     for number, is_same in zip(doubtful, same):
         (retouch if is_same else missing).append(number)
+        unread += is_same is None
     unlisted: list[bytes] = []
     extra = _extra(root, entries, folders, unlisted) if delete else []
     ACTIVITY.end()
     if len(doubtful):
         missing = array("I", sorted(missing))
-    return Plan(missing, retouch, extra, stamps, unlisted)
+    return Plan(missing, retouch, extra, stamps, unlisted, unread)
 
 
 def _at(root: bytes, entry: Entry) -> bytes:

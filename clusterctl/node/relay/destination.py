@@ -235,6 +235,7 @@ class Destination:
             delete_names=shown(self.plan.extra),
             free_bytes=free,
             writable=writable or not self.plan.missing,
+            unread=self.plan.unread,
             blocked=len(self._blocked),
             warnings=self._warnings_of_dry_run(full),
         )

@@ -71,7 +71,8 @@ class Gap(NamedTuple):
     them. `free_bytes` and `writable` are those of the destination. `elsewhere` are those of `bytes`
     that go to other disks, which links in the destination lead to; `full` is which of these lacks
     room. `blocked` is the number of files and links where a folder with content is. `warnings` are
-    those of a dry run, these first; those of a download do not make it incomplete.
+    those of a dry run, these first; those of a download do not make it incomplete. `unread` is the
+    number of `missing` ones that may be the same: the node's user may not read their content.
     """
 
     files: int = 0
@@ -86,6 +87,7 @@ class Gap(NamedTuple):
     warnings: tuple[str, ...] = ()
     elsewhere: int = 0
     full: str = ""
+    unread: int = 0
 
     @property
     def is_empty(self) -> bool:

@@ -65,6 +65,8 @@ class Publisher(threading.Thread):
         # Entries that this copy published with more permissions than their mode.
         self._opened: set[int] = set()
         self._folders: dict[bytes, Entry] = {}
+        # Folders to be removed that are not empty, with the mode of those made writable for that.
+        self._unwanted: dict[bytes, int] = {}
         self._is_root = os.geteuid() == 0
 
     def path(self, number: int) -> bytes:
@@ -137,18 +139,23 @@ class Publisher(threading.Thread):
     def _make_writable(self, folder: bytes) -> bool:
         """Make a folder writable; return whether that worked.
 
-        Only done for folders whose mode is known from the source, since it is restored later.
+        Only done for folders whose mode is known from the source, since it is restored later, and
+        for those to be removed.
         """
         if not self._folders:
             folders = map(self._entries.__getitem__, self._entries.of_kind(FOLDER))
             self._folders = {entry.path: entry for entry in folders}
-        entry = self._folders.get(os.path.relpath(folder, self.staging.root))
-        if entry is None or entry.mode == UNKNOWN_MODE:
+        name = os.path.relpath(folder, self.staging.root)
+        entry = self._folders.get(name)
+        if (entry is None or entry.mode == UNKNOWN_MODE) and name not in self._unwanted:
             return False
         try:
-            os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | stat.S_IRWXU)
+            mode = stat.S_IMODE(os.stat(folder).st_mode)
+            os.chmod(folder, mode | stat.S_IRWXU)
         except OSError:
             return False
+        if entry is None:
+            self._unwanted[name] = mode
         return True
 
     def put(self, whole: Sequence[tuple[int, bytes, bool]]) -> None:
@@ -331,6 +338,8 @@ class Publisher(threading.Thread):
         Return how many were removed, and a line for each failure.
         """
         removed, refused = 0, []
+        above = set(map(os.path.dirname, names))
+        self._unwanted = dict.fromkeys((name for name in names if name in above), -1)
         for name in names:
             path = self.staging.root + b"/" + name
             ACTIVITY.begin(DELETE, path)
@@ -342,6 +351,10 @@ class Publisher(threading.Thread):
                 pass
             except OSError as error:
                 refused.append(f"{text_of(path)}: not deleted: {error.strerror}")
+        for name, mode in self._unwanted.items():
+            if mode >= 0 and refused:
+                with contextlib.suppress(OSError):
+                    os.chmod(self.staging.root + b"/" + name, mode)
         ACTIVITY.end()
         return removed, refused
 
