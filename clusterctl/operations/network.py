@@ -170,10 +170,10 @@ def _carry_out(work: StackWork, plan: NetworkPlan) -> Stack | None:
     stack = plan.stack
     if stack and plan.action is Action.NOTHING:
         return stack
-    if stack and plan.action is Action.WAIT:
-        work.wait(stack)
+    if plan.settings is None:  # another operation is under way
+        if stack:
+            work.wait(stack)
         return None
-    assert plan.settings
     if stack and plan.action is Action.UPDATE:
         return work.update(stack, plan.settings)
     if stack and plan.action is Action.REPLACE:

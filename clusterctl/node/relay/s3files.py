@@ -674,7 +674,11 @@ class ObjectDownload(Download):
         objects = [found == [key] for found, (_, key) in zip(keys, tool.sources)]
         single = names is None and objects == [True] and len(tree.files) == 1
         entries = tree.entries(not single, bool(self.config.get("checksum")))
-        self._objects = [tree.files.get(entry.path) for entry in entries]
+        self._objects = {
+            number: tree.files[entry.path]
+            for number, entry in enumerate(entries)
+            if entry.path in tree.files
+        }
         self._all = sum(map(len, listed))
         self.progress.remarks = tree.remarks[:MOST_WARNINGS]
         self.fill(
@@ -700,7 +704,7 @@ class ObjectDownload(Download):
         self._folder = tempfile.mkdtemp(prefix=PREFIX, dir=folder)
         # By the paths that the tool gives them: files that are under way, those of them that came
         # in parts and have to be confirmed, and files that were published.
-        wanted = {number: self._object(number) for number in missing}
+        wanted = {number: self._objects[number] for number in missing}
         self._waiting = {
             self._tool.staged(place, one): number
             for place, (number, one) in enumerate(wanted.items())
@@ -723,11 +727,6 @@ class ObjectDownload(Download):
             self.target.publisher.finish()
         finally:
             _clear(held)
-
-    def _object(self, number: int) -> Object:
-        one = self._objects[number]
-        assert one
-        return one
 
     def _collect(self, last: bool = False) -> None:
         """Publish files that have come whole, and count the bytes of the others.
@@ -754,7 +753,7 @@ class ObjectDownload(Download):
 
     def _take(self, staged: bytes, size: int, last: bool) -> None:
         number = self._waiting[staged]
-        if size != self._object(number).size:
+        if size != self._objects[number].size:
             if last:
                 self.leave_out(number, CHANGED)
                 del self._waiting[staged]
@@ -766,7 +765,7 @@ class ObjectDownload(Download):
     def _give_on(self, staged: bytes) -> None:
         number = self._waiting.pop(staged)
         self._put.add(staged)
-        self._had += self._object(number).size
+        self._had += self._objects[number].size
         self.put(number, os.path.join(self._folder, staged))
 
     def _confirm(self) -> None:
@@ -781,7 +780,7 @@ class ObjectDownload(Download):
         # A listing of millions of objects takes minutes: spend at most a tenth of the time on it.
         self._confirmed_at += max(0.0, 9 * took - CONFIRM_S)
         for staged, number in self._large.items():
-            one = self._object(number)
+            one = self._objects[number]
             if now.get((one.source, one.key)) == (one.size, one.mtime, one.etag):
                 self._give_on(staged)
             else:
@@ -793,7 +792,7 @@ class ObjectDownload(Download):
         """Record why the rest has not come. Raises Failure if nothing has."""
         errors = self._tool.errors
         for number in self._waiting.values():
-            one = self._object(number)
+            one = self._objects[number]
             url = f"s3://{self._tool.sources[one.source][0]}/{text_of(one.key)}"
             own = [line for line in errors if f"{url}:" in line or f"{url} " in line]
             failure = explained("\n".join(own or errors), self._tool, url)
