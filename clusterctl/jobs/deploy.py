@@ -27,7 +27,6 @@ from clusterctl.domain.results import CommandResult, FanoutResult, last_line
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.jobs.plan import (
     CODE_FOLDER,
-    EXAMPLES_FOLDER,
     OTHER_LANGUAGE,
     RANK_PROGRAM,
     START_RANK_PATH,
@@ -36,10 +35,10 @@ from clusterctl.jobs.plan import (
 )
 from clusterctl.node.facts.training import COMPILED, ELF
 from clusterctl.node.jobs.folder import LIST_SHIPPED, SCRIPT_FOLDERS, START_DAEMON_PATH
-from clusterctl.node.jobs.unpack import DeployedFiles, ShippedFile
+from clusterctl.node.jobs.unpack import SHIPPED, DeployedFiles, ShippedFile
 from clusterctl.node.packer import program_of
+from clusterctl.node.paths import CONTRACT, EXAMPLES_FOLDER
 from clusterctl.node.record import to_json
-from clusterctl.node.scripts.contract import CONTRACT
 from clusterctl.transport.call import record_in
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.dial import Target
@@ -54,10 +53,9 @@ HOSTS_PATH = f"{EXAMPLES_FOLDER}/hosts"
 UNPACK = program_of("clusterctl.node.jobs.unpack")
 UNPACK_TIMEOUT_S = 60.0
 # SHA-256 of each file that was put on the node. `unpack` needs it to find those that users changed.
-RECORD_PATH = ".clusterctl/shipped.json"
 # Unpacks the first archive on a new node. All nodes of a cluster do that at once, so it starts no
 # Python. If it fails, `unpack` follows, fails for the same reason, and reports it.
-FIRST = f"""cd && if [ -e {RECORD_PATH} ] || [ -e examples/horovod ]; then
+FIRST = f"""cd && if [ -e {SHIPPED} ] || [ -e examples/horovod ]; then
 cat >/dev/null; else tar -xpzmf - 2>/dev/null && echo first; fi"""
 
 
@@ -123,7 +121,7 @@ def first_archive(files: Mapping[str, bytes]) -> bytes:
     files are written again.
     """
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    record = {RECORD_PATH: to_json(digests).encode()}
+    record = {SHIPPED: to_json(digests).encode()}
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
         for name, data in {**files, **record}.items():

@@ -23,7 +23,7 @@ from clusterctl.node.facts.gpus import capabilities
 from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.facts.results import output_error
 from clusterctl.node.facts.software import versions
-from clusterctl.node.facts.system import InterruptionNotice, in_lab, notices, system
+from clusterctl.node.facts.system import in_lab, system
 from clusterctl.node.facts.training import (
     COMPILED,
     TrainingFiles,
@@ -32,6 +32,7 @@ from clusterctl.node.facts.training import (
     training_files,
     training_log,
 )
+from clusterctl.node.guard.notices import InterruptionNotice, notices
 from clusterctl.node.record import pick
 
 

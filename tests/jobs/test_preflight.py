@@ -22,10 +22,10 @@ from clusterctl.jobs.preflight import (
     preflight,
 )
 from clusterctl.jobs.trainer import IMAGENET_IMAGES, JobRecipe, TrainerRun
-from clusterctl.node.facts import system
-from clusterctl.node.facts.system import InterruptionNotice
 from clusterctl.node.facts.training import COMPILED
+from clusterctl.node.guard import notices
 from clusterctl.node.guard.clock import GuardFiles
+from clusterctl.node.guard.notices import InterruptionNotice
 
 GIB = 1 << 30
 VERSIONS = {
@@ -104,16 +104,16 @@ def test_nothing_speaks_against_it():
 def test_a_node_that_ec2_takes_back_is_named_before_the_start(tmp_path, monkeypatch):
     """Once, by its certain notice, and not for another node's, which the head node has as well."""
     files = GuardFiles(str(tmp_path))
-    monkeypatch.setattr(system, "GuardFiles", lambda: files)
-    assert system.notices() == ()
+    monkeypatch.setattr(notices, "GuardFiles", lambda: files)
+    assert notices.notices() == ()
     files.spot.parent.mkdir(parents=True)
     lines = "".join(
         f'{{"action": "{one.action}", "time": "{one.time}", "node": "{one.host}"}}\n'
         for one in NOTICES
     )
     files.spot.write_text(f"{lines}cut sho")
-    assert system.notices() == NOTICES
-    nodes = [replace(one, notices=system.notices()) for one in (NODE, SECOND)]
+    assert notices.notices() == NOTICES
+    nodes = [replace(one, notices=notices.notices()) for one in (NODE, SECOND)]
     text = "EC2 has given notice: terminate at 2026-11-28T20:04:00Z; a job on it ends then"
     assert found(nodes) == [("node.notice", "warning", "demo-1", text)]
     assert found(nodes, readers=("demo-0",)) == []

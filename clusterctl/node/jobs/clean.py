@@ -28,8 +28,8 @@ from clusterctl.node.jobs.folder import (
     is_of_job,
     mtime_of,
 )
+from clusterctl.node.paths import step_of
 
-OF_STEP = re.compile(r"model\.ckpt-(\d+)\..*")
 # Files of the trainer, and of the tutorial's trainer for TensorFlow 1.
 OURS = re.compile(r"\.?model\.ckpt-\d+\..*|events\.out\.tfevents\..*")
 UNFINISHED = re.compile(r"\.?model\.ckpt-\d+_temp.*")  # folders
@@ -242,9 +242,3 @@ def old_checkpoints(path: str, there: list, keep_last: int) -> tuple:
     ]
     others = len(there) - len(paths)
     return LogFolder(path, checkpoints=len(going), others=others), paths
-
-
-def step_of(name: str) -> int:
-    """Return the step of a checkpoint's file; -1 for any other file."""
-    found = OF_STEP.fullmatch(name)
-    return int(found[1]) if found else -1

@@ -28,7 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from clusterctl.node.death_signal import die_with
-from clusterctl.node.objects import NotStreamed, ObjectReader, has_role
+from clusterctl.node.objects import ARCHIVES, NotStreamed, ObjectReader, has_role
 from clusterctl.node.record import RecordError, from_json, read_rows
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.compare import SECOND_NS
@@ -67,7 +67,6 @@ PATTERNS = 200
 # For the command that prints a tool's version.
 TOOL_TIMEOUT_S = 20.0
 # Storage classes from which an object has to be restored before it can be read.
-ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
 # By tool: the argument that prints its version, and a pattern of the versions that can be used.
 # s5cmd before 2.1 writes directly to the file, and aws 1 is four times slower.
 TOOLS = {
