@@ -267,7 +267,15 @@ def program_to_ship(
             f"--script {script}: its folder is {folder}, and would be shipped whole",
             "put the program into a folder of its own",
         )
+    files, size = _files_to_ship(script, folder, name)
     commit = _git(folder, "rev-parse", "HEAD").strip()
+    changed = _git(folder, "status", "--porcelain", "--", ".") if commit else ""
+    return Code(folder, name, files, size, commit, changed)
+
+
+def _files_to_ship(script: str, folder: Path, name: str) -> tuple[tuple[str, ...], int]:
+    """Return the files below `folder`, that of the program `name` first, and their bytes in all.
+    Raises UsageError if they are too many or too large."""
     listed = _git(folder, "ls-files", "-z", "-co", "--exclude-standard").split("\0")[:-1]
     names = sorted(set(listed) or _walk(folder))
     found = [one for one in names if (folder / one).is_symlink() or (folder / one).is_file()]
@@ -286,8 +294,7 @@ def program_to_ship(
             "name what the program does not need in .gitignore of a git work tree, or move it out "
             "of the folder; data comes to the nodes with `clusterctl copy`",
         )
-    changed = _git(folder, "status", "--porcelain", "--", ".") if commit else ""
-    return Code(folder, name, files, size, commit, changed)
+    return files, size
 
 
 def _not_python(path: Path) -> str:
