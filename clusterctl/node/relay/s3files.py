@@ -14,7 +14,6 @@ JSON (copy/fetch.py makes it):
 from __future__ import annotations
 
 import base64
-import calendar
 import contextlib
 import os
 import re
@@ -28,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from clusterctl.node.death_signal import die_with
-from clusterctl.node.objects import ARCHIVES, NotStreamed, ObjectReader, has_role
+from clusterctl.node.objects import ARCHIVES, NotStreamed, ObjectReader, epoch_s, has_role
 from clusterctl.node.record import RecordError, from_json, read_rows
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.compare import SECOND_NS
@@ -520,9 +519,8 @@ class _AwsListing:
 
 
 def _object(key: str, size: Any, changed: Any, etag: Any, kind: Any) -> Object:
-    mtime = calendar.timegm(time.strptime(changed[:19], "%Y-%m-%dT%H:%M:%S"))
     etag = (etag or "").strip('"')
-    return Object(b"", 0, bytes_of(key), int(size or 0), mtime, etag, kind in ARCHIVES)
+    return Object(b"", 0, bytes_of(key), int(size or 0), epoch_s(changed), etag, kind in ARCHIVES)
 
 
 def _message(line: str) -> str:
