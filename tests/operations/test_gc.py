@@ -316,21 +316,13 @@ def test_a_kind_that_may_not_be_looked_at(places, home, later):
         ("DeleteVolume", "UnauthorizedOperation", "volume"),
         pytest.param("ReleaseAddress", "AuthFailure", "address", marks=pytest.mark.all),
         ("DeleteSecurityGroup", "DependencyViolation", "security group"),
-        pytest.param(
-            "DeletePlacementGroup",
-            "InvalidPlacementGroup.InUse",
-            "placement group",
-            marks=pytest.mark.all,
-        ),
-        pytest.param(
-            "DeleteNetworkInterface",
-            "InvalidNetworkInterface.InUse",
-            "network interface",
-            marks=pytest.mark.all,
-        ),
+        pytest.param("DeletePlacementGroup", "InvalidPlacementGroup.InUse", "placement group",
+            marks=pytest.mark.all),
+        pytest.param("DeleteNetworkInterface", "InvalidNetworkInterface.InUse", "network interface",
+            marks=pytest.mark.all),
         pytest.param("DeleteKeyPair", "InternalError", "key pair", marks=pytest.mark.all),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_deleted_keeps_nothing_else(places, home, later, operation, code, kind):
     ec2 = places["us-east-1"].ec2
     made = leave_behind(ec2, "demo")
