@@ -358,19 +358,6 @@ def test_what_cannot_be_looked_at_again_stays(places, home, later, operation, st
     assert set(made.values()) & everything(ec2) == {made[kind] for kind in stays}
 
 
-@pytest.mark.parametrize("cluster", [None, pytest.param("demo", marks=pytest.mark.all)])
-def test_nothing_is_an_orphan_where_instances_cannot_be_looked_at(places, home, later, cluster):
-    ec2 = places["us-east-1"].ec2
-    leave_behind(ec2, "demo")
-    elsewhere = set(leave_behind(places["us-west-2"].ec2, "demo").values())
-    collector = GarbageCollector(places, home, GcOptions(cluster=cluster))
-    with Refusing(ec2, "DescribeInstances", "InternalError"):
-        found = collector.sweep()
-    assert orphan_ids(found) == elsewhere
-    kept = {one.why for one in found.classified if one.resource.region == "us-east-1"}
-    assert kept == {"its instances could not be listed"}
-
-
 def test_the_command_removes_nothing_of_a_cluster_whose_instances_it_cannot_see(places, clusterctl):
     ec2 = places["us-east-1"].ec2
     made = {launch(ec2, "demo"), *leave_behind(ec2, "demo").values()}
