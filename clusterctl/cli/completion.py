@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from clusterctl.cli import output
 
 # All programs of this package that a person types (setup.cfg).
 PROGRAMS = ("clusterctl", "cctl", "runclust", "copyclust")
 
-SHELLS: dict[str, type[ShellComplete]] = {
-    "bash": BashComplete,
-    "zsh": ZshComplete,
-    "fish": FishComplete,
-}
+SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 
 
 @click.command()

@@ -671,11 +671,8 @@ class ObjectDownload(Download):
         objects = [found == [key] for found, (_, key) in zip(keys, tool.sources)]
         single = names is None and objects == [True] and len(tree.files) == 1
         entries = tree.entries(not single, bool(self.config.get("checksum")))
-        self._objects = {
-            number: tree.files[entry.path]
-            for number, entry in enumerate(entries)
-            if entry.path in tree.files
-        }
+        objects_of = enumerate(tree.files.get(entry.path) for entry in entries)
+        self._objects = {number: one for number, one in objects_of if one}
         self._all = sum(map(len, listed))
         self.progress.remarks = tree.remarks[:MOST_WARNINGS]
         self.fill(
