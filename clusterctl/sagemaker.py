@@ -208,11 +208,14 @@ class Estimator:
 
         Raises UsageError before the first fit().
         """
-        if self.latest_training_job is None:
-            raise UsageError("nothing was trained yet", "call fit() first")
-        name = self.latest_training_job.name
+        name = self._latest().name
         url = self._job.mode.model_url.rstrip("/")
         return f"{url}/{name}/model" if url else f"~/.clusterctl/jobs/{name}/model"
+
+    def _latest(self) -> TrainingJob:
+        if self.latest_training_job is None:
+            raise UsageError("nothing was trained yet", "call fit() first")
+        return self.latest_training_job
 
     def deploy(
         self,
@@ -226,9 +229,7 @@ class Estimator:
         The endpoint has the job's name unless `endpoint_name` is given. The SDK's number and type
         of instances are ignored. Raises UsageError, TrainingFailed.
         """
-        model = self.model_data
-        assert self.latest_training_job
-        job = self.latest_training_job
+        model, job = self.model_data, self._latest()
         job.wait()
         name = endpoint_name or job.name
         words = ("serve", job.cluster, model, "--model", name, "--json")

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from clusterctl.bootstrap.trust import NodeIdentity
-from clusterctl.domain.cluster import Limits
+from clusterctl.domain.cluster import USER_DATA_BYTES, Limits
 from clusterctl.domain.errors import UsageError
 from clusterctl.node.guard.settings import GuardSettings, Worker
 from clusterctl.node.packer import program_of
@@ -249,7 +249,6 @@ def _or_without_python(settings: GuardSettings) -> str:
     return "\n".join([*lines, "exit 1"]) + "\n"
 
 
-MAX_BYTES = 16 * 1024  # EC2's limit, before base64
 MAX_INFLATED_BYTES = 4 * 1024 * 1024
 # How cloud-init recognizes the type of a text. If two starts match, the longer comes first.
 TYPES = (
@@ -313,14 +312,14 @@ def _part(kind: str, content: bytes) -> bytes:
 
 def _fitting(content: bytes, user: bytes) -> bytes:
     """Compress the user data if it is too large. Raises UsageError if that is not enough."""
-    if len(content) <= MAX_BYTES:
+    if len(content) <= USER_DATA_BYTES:
         return content
     packed = _gzip(content)
-    if len(packed) > MAX_BYTES:
-        room = MAX_BYTES - len(_gzip(content.replace(user, b"", 1)))
+    if len(packed) > USER_DATA_BYTES:
+        room = USER_DATA_BYTES - len(_gzip(content.replace(user, b"", 1)))
         raise UsageError(
             f"the user data does not fit: {len(packed)} bytes with the guard, compressed, and EC2"
-            f" takes {MAX_BYTES}",
+            f" takes {USER_DATA_BYTES}",
             f"keep it under {room} bytes compressed: let it fetch what is large from S3",
         )
     return packed

@@ -10,9 +10,9 @@ from clusterctl.bootstrap.training import FOLDER
 from clusterctl.domain.errors import CommandFailed
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.units import count
+from clusterctl.node.guard.activity import STORE
 
-# Where Deep Learning AMIs mount the instance store, the service that does it, and its timeout.
-STORE = "/opt/dlami/nvme"
+# The service of Deep Learning AMIs that mounts the instance store, and its timeout.
 STORE_UNIT = "dlami-nvme"
 STORE_WITHIN_S = 60
 # The least share of its volume that a file system has: tables, the journal and the boot partition

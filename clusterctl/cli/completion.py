@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import get_completion_class
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from clusterctl.cli import output
 
 # All programs of this package that a person types (setup.cfg).
 PROGRAMS = ("clusterctl", "cctl", "runclust", "copyclust")
 
+SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
+
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice([*SHELLS]))
 def completion(shell: str) -> None:
     """Print the script that makes SHELL complete clusterctl, cctl, runclust and copyclust.
 
@@ -25,8 +27,6 @@ def completion(shell: str) -> None:
     ~/.clusterctl the names of clusters and nodes. Nothing queries AWS. A job's id is the only word
     for which the head node is queried, over SSH, for at most three seconds.
     """
-    of_shell = get_completion_class(shell)
-    assert of_shell, shell  # the choice above lists those that click has
     root = click.get_current_context().find_root().command
     for program in PROGRAMS:
-        output.line(of_shell(root, {}, program, f"_{program.upper()}_COMPLETE").source())
+        output.line(SHELLS[shell](root, {}, program, f"_{program.upper()}_COMPLETE").source())

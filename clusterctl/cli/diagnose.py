@@ -108,8 +108,7 @@ def diagnose(
     else:
         from clusterctl.operations.diagnose import collect
 
-        assert name
-        with app.open(name) as access:
+        with app.open(name or "") as access:
             evidence = collect(access, job_id)
     found = conclude(evidence)
     if as_json:

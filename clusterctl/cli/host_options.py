@@ -17,6 +17,7 @@ from clusterctl.domain.errors import UsageError
 
 if TYPE_CHECKING:
     from clusterctl.operations.hosts_access import HostSource
+    from clusterctl.transport.call import HostConnections
     from clusterctl.transport.dial import Target
 
 # The parameters of the options that name hosts.
@@ -160,39 +161,9 @@ def host_source(options: HostOptions, ask_again: bool = False) -> HostSource | N
         return None
     if is_local and (user or key):
         raise UsageError("there is no login with --local", "leave out --user and --key")
-    from clusterctl.config import home_folder
-    from clusterctl.operations.diagnose import CONNECT_WITHIN_S
-    from clusterctl.operations.hosts_access import (
-        AsRoot,
-        HostSource,
-        LoginOptions,
-        hosts_in,
-        hosts_of_slurm,
-        open_hosts,
-        same_machines,
-        this_machine,
-    )
-    from clusterctl.transport.call import HostConnections
-    from clusterctl.transport.local import LocalConnections
+    from clusterctl.operations.hosts_access import AsRoot, HostSource
 
-    connections: HostConnections = LocalConnections()
-    targets: tuple[Target, ...] = (this_machine(),)
-    if not is_local:
-        named, state = (nodes, "") if slurm is None else hosts_of_slurm(slurm)
-        if state:
-            output.note(f"job {slurm} of Slurm is {state}, as squeue reports it")
-        access = open_hosts(
-            hosts or hosts_in(named or ""),
-            LoginOptions(user, key, CONNECT_WITHIN_S),
-            home=home_folder(),
-        )
-        # What follows would wait once more for each host that does not answer here.
-        access.connections.ask_again = ask_again
-        connections = access.connections
-        twice = same_machines(connections, access.targets)
-        for host, other in twice.items():
-            output.note(f"{host} is the same machine as {other}: it counts once")
-        targets = tuple(one for one in access.targets if one.host not in twice)
+    connections, targets = _reach(options, ask_again)
     words = [*given, *["--sudo"] * bool(as_root), *([f"-u {shlex.quote(user)}"] if user else [])]
     words += [f"-i {shlex.quote(str(key))}"] if key else []
     return HostSource(
@@ -202,6 +173,37 @@ def host_source(options: HostOptions, ask_again: bool = False) -> HostSource | N
         user or "",
         slurm or "",
     )
+
+
+def _reach(options: HostOptions, ask_again: bool) -> tuple[HostConnections, tuple[Target, ...]]:
+    """Return the hosts, each once, and the connections to them. Raise UsageError."""
+    from clusterctl.config import home_folder
+    from clusterctl.operations.diagnose import CONNECT_WITHIN_S
+    from clusterctl.operations.hosts_access import (
+        LoginOptions,
+        hosts_in,
+        hosts_of_slurm,
+        open_hosts,
+        same_machines,
+        this_machine,
+    )
+    from clusterctl.transport.local import LocalConnections
+
+    if options.is_local:
+        return LocalConnections(), (this_machine(),)
+    named, state = options.nodes, ""
+    if options.slurm is not None:
+        named, state = hosts_of_slurm(options.slurm)
+    if state:
+        output.note(f"job {options.slurm} of Slurm is {state}, as squeue reports it")
+    login = LoginOptions(options.user, options.key, CONNECT_WITHIN_S)
+    access = open_hosts(options.hosts or hosts_in(named or ""), login, home=home_folder())
+    # What follows would wait once more for each host that does not answer here.
+    access.connections.ask_again = ask_again
+    twice = same_machines(access.connections, access.targets)
+    for host, other in twice.items():
+        output.note(f"{host} is the same machine as {other}: it counts once")
+    return access.connections, tuple(one for one in access.targets if one.host not in twice)
 
 
 def for_clusters(source: HostSource | None, **given: object) -> None:

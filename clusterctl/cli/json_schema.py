@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-import types
 import typing
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Union
+from typing import Any
 
 from clusterctl.configuration.options import OPTIONS, Option, ValueKind
-from clusterctl.node.record import hints_of, written_names
+from clusterctl.node.record import UNIONS, hints_of, written_names
 
 DRAFT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 _PLAIN: Mapping[Any, str] = {
@@ -25,7 +24,6 @@ _PLAIN: Mapping[Any, str] = {
 }
 
 # Python 3.10 has a type of its own for `X | None`.
-_UNIONS = (Union, getattr(types, "UnionType", Union))
 
 
 def schema_of(kind: Any, within: Any = None) -> dict[str, Any]:
@@ -38,7 +36,7 @@ def schema_of(kind: Any, within: Any = None) -> dict[str, Any]:
     if kind in _PLAIN:
         return {"type": _PLAIN[kind]}
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin in _UNIONS:
+    if origin in UNIONS:
         return {"anyOf": [schema_of(one) for one in inner]}
     if origin is typing.Literal:
         return {"enum": list(inner)}

@@ -22,11 +22,9 @@ from clusterctl.cli.params import (
 )
 from clusterctl.config import load_settings
 from clusterctl.domain.errors import LabError, UsageError
-from clusterctl.lab.record import LabRecord, read_record
+from clusterctl.lab.record import FAULTS_PAGE, INTERRUPTIONS_PAGE, LabRecord, read_record
 
 # Paths of the lab's own HTTP pages.
-FAULTS_PAGE = "/_lab/faults"
-INTERRUPTIONS_PAGE = "/_lab/interruptions"
 
 
 class InstanceName(click.ParamType):

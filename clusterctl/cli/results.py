@@ -111,11 +111,7 @@ def results(
         check_picture(Path(plot))
     # A shell expands `--log *.log`: all files but the first arrive as arguments.
     files = [*logs, *filter(None, (name, job)), *more] if logs else []
-    written = [Path(file) for file in (csv_file, plot) if file and file != "-"]
-    refuse_overwriting(written, [Path(file) for file in files if file != "-"])
-    for path in written:
-        if not path.parent.is_dir():
-            raise UsageError(f"cannot write {path}: there is no folder {path.parent}", "make it")
+    _check_written([csv_file, plot], files)
     push = None
     if cloudwatch is not None:
         if files or log_dir is not None:
@@ -157,6 +153,15 @@ def results(
         show_results(found, all_rows)
     output.findings(found.findings)
     return status
+
+
+def _check_written(written: Sequence[str | None], read: Sequence[str]) -> None:
+    """Raise UsageError for a file that is read, or is in a folder that is not there."""
+    paths = [Path(file) for file in written if file and file != "-"]
+    refuse_overwriting(paths, [Path(file) for file in read if file != "-"])
+    for path in paths:
+        if not path.parent.is_dir():
+            raise UsageError(f"cannot write {path}: there is no folder {path.parent}", "make it")
 
 
 def _follow(

@@ -18,7 +18,7 @@ import click
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.params import json_option, timeout_option, together
 from clusterctl.domain.errors import with_tilde
-from clusterctl.domain.results import CommandResult, HostOutcome, exit_status_of
+from clusterctl.domain.results import DEFAULT_FANOUT, CommandResult, HostOutcome, exit_status_of
 
 if TYPE_CHECKING:
     from clusterctl.transport.connections import Connections
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from clusterctl.transport.stdin import Stdin
 
 
-# Hosts at once: the largest --fanout, and its default.
-MOST_AT_ONCE = 1024
-DEFAULT_FANOUT = 256
+MOST_AT_ONCE = 1024  # the largest --fanout
 
 
 class FanoutOptions(NamedTuple):

@@ -127,7 +127,8 @@ class _Reader:
         for line, key, inner in self._mapping(node, where):
             place = f"{where}.{key}"
             if key == "extends" and extendable:
-                extends, extends_line = self._scalar(inner, place, "the name of a cluster"), line
+                named = self._scalar(inner, place, "the name of a cluster")
+                extends, extends_line = named.text if named else None, line
             elif key not in OPTIONS:
                 self._unknown(line, place, keys)
             else:
@@ -156,35 +157,31 @@ class _Reader:
     def _tags(self, node: Node, place: str) -> Values:
         found = {}
         for line, key, inner in self._mapping(node, place):
-            tree = read_tree(inner)
-            text = self._scalar(inner, f"{place}.{key}", "text", empty=True)
-            if text is None:
+            value = self._scalar(inner, f"{place}.{key}", "text", empty=True)
+            if value is None:
                 continue
             try:
-                check_tag(key, text)
+                check_tag(key, value.text)
             except UsageError as error:
                 self._wrong(line, place, error.message)
                 continue
             # As in `_option`: null restores, an empty value is the empty text, which EC2 allows.
-            reset = isinstance(tree, Scalar) and tree.null and tree.text
-            found[TAG + key] = None if reset else text
+            found[TAG + key] = None if value.null and value.text else value.text
         return found
 
     def _parsed(self, option: Option, node: Node, place: str) -> object:
-        text = self._scalar(node, place, option.kind.value)
-        if text is None:
+        found = self._scalar(node, place, option.kind.value)
+        if found is None:
             return None
-        line = node.start_mark.line + 1
-        tree = read_tree(node)
-        assert isinstance(tree, Scalar)  # or there were no text
+        line, text = found.line, found.text
         literal = option.kind in LITERAL
-        if literal and tree.quoted:
+        if literal and found.quoted:
             self._wrong(
                 line, place, f"not {option.kind.value}: the text {text!r}; leave out the quotes"
             )
             return None
         truth = text in ("true", "false")
-        if literal and not (tree.literal and truth == (option.kind is ValueKind.FLAG)):
+        if literal and not (found.literal and truth == (option.kind is ValueKind.FLAG)):
             self._wrong(line, place, f"not {option.kind.value}: {text[:80]!r}")
             return None
         try:
@@ -194,7 +191,7 @@ class _Reader:
             return None
         return value
 
-    def _scalar(self, node: Node, place: str, wanted: str, empty: bool = False) -> str | None:
+    def _scalar(self, node: Node, place: str, wanted: str, empty: bool = False) -> Scalar | None:
         tree = read_tree(node)
         if not isinstance(tree, Scalar):
             what = "a list" if isinstance(tree, Sequence) else "a mapping"
@@ -202,7 +199,7 @@ class _Reader:
         elif tree.null and not empty:
             self._wrong(tree.line, place, "has no value; write one, or leave the key out")
         else:
-            return tree.text
+            return tree
         return None
 
     def _mapping(self, node: Node, place: str) -> Iterable[tuple[int, str, Node]]:

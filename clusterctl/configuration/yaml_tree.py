@@ -178,14 +178,12 @@ def _worded(error: yaml.MarkedYAMLError) -> str:
 def read_tree(node: Node) -> Tree:
     """Return one level of the tree below a node. Raises Unreadable for a wrong `<<`."""
     line = node.start_mark.line + 1
+    if isinstance(node, ScalarNode):
+        quoted, literal = node.style in ("'", '"'), node.tag not in (_NULL, _TEXT)
+        return Scalar(line, node.value, quoted, null=node.tag == _NULL, literal=literal)
     if isinstance(node, MappingNode):
         return Mapping(line, _items(node, {}, 0))
-    if isinstance(node, SequenceNode):
-        return Sequence(line, tuple(node.value))
-    assert isinstance(node, ScalarNode)
-    quoted = node.style in ("'", '"')
-    literal = node.tag not in (_NULL, _TEXT)
-    return Scalar(line, node.value, quoted, null=node.tag == _NULL, literal=literal)
+    return Sequence(line, tuple(node.value))
 
 
 def load(data: bytes) -> Any:

@@ -15,6 +15,7 @@ from clusterctl.copy.health import Health
 from clusterctl.copy.plan import SourceSummary
 from clusterctl.copy.topology import SOURCE, CopyTimeouts, Peer, PeerState, Topology
 from clusterctl.domain.errors import ClusterctlError, UsageError
+from clusterctl.node.relay.destination import would_remove
 from clusterctl.node.relay.messages import (
     UNKNOWN,
     Begin,
@@ -285,10 +286,7 @@ class Coordinator:
         """
         host, endangered = self._listed.host, self._listed.endangered
         if endangered and any(self.net.peers[name].at.host == host for name in there):
-            raise UsageError(
-                f"{printable(endangered)} is what is copied, and --delete would remove it",
-                "leave out --delete, or choose a destination that SRC is not in",
-            )
+            raise UsageError(*would_remove(printable(endangered)))
 
     def _begin(self, summary: SourceSummary, planned: Planned, there: Sequence[str]) -> None:
         net = self.net

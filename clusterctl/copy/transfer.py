@@ -71,7 +71,7 @@ class Routes:
         self.own_address = own_address(connections, first)
         self._connections, self._relays, self._inbox = connections, relays, inbox
         self._address, self._port = self.own_address, 0
-        self._tunnels: ReverseTunnels | None = None
+        self._tunnels = ReverseTunnels(connections, self._address, self._port)
         self._through_ssh: set[str] = set()
         self._worked: set[str] = set()  # nodes that have had a direct connection
         # The number of each node's latest order, so that a tunnel that opens late does not send an
@@ -124,7 +124,6 @@ class Routes:
 
     def _give_through_ssh(self, target: Target, order: PullFrom, latest: int) -> None:
         # This runs on a thread of its own: a node that hangs would hold up all others.
-        assert self._tunnels
         try:
             address, port = self._tunnels.open(target)
         except ClusterctlError as error:
@@ -136,8 +135,7 @@ class Routes:
 
     def close(self) -> None:
         """Close all tunnels."""
-        if self._tunnels:
-            self._tunnels.close()
+        self._tunnels.close()
 
 
 def own_address(connections: Connections, target: Target) -> str:
@@ -362,8 +360,9 @@ class _Run:
 
     def _handle_order(self, node: str, order: Order) -> None:
         relay = self._relays[node]
-        if self._transfer.to_here and isinstance(order, PullFrom) and order.name:
-            order = order._replace(address=HERE, port=self._tunnel_to(order).port)
+        source = self._transfer.source if self._transfer.to_here else None
+        if source and isinstance(order, PullFrom) and order.name:
+            order = order._replace(address=HERE, port=self._tunnel_to(source, order).port)
         if not self._routes or not isinstance(order, PullFrom):
             relay.give(order)
         elif order.name == SOURCE:
@@ -373,11 +372,9 @@ class _Run:
             self._routes.forget(node)
             relay.give(order)
 
-    def _tunnel_to(self, order: PullFrom) -> ForwardTunnel:
+    def _tunnel_to(self, source: Target, order: PullFrom) -> ForwardTunnel:
         """Return the tunnel from this machine to the source's relay; open it the first time."""
         if self._tunnel is None:
-            source = self._transfer.source
-            assert source, "a copy to this machine is from a node"
             where = (order.address, order.port)
             self._tunnel = ForwardTunnel(self._transfer.connections, source, *where)
         return self._tunnel

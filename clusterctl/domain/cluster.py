@@ -125,13 +125,20 @@ _OTHER_FOLDERS = {
 }
 
 
-def check_cluster_name(name: str) -> str:
-    """Return `name`. Raise UsageError if it cannot be used in tags, folders and host names."""
+def check_name(of: str, name: str) -> str:
+    """Return the name of a cluster or network (`of`). Raise UsageError if it cannot be used in
+    tags, folders and host names."""
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,39}", name, re.ASCII) or name.endswith("-"):
         raise UsageError(
-            f"not a cluster name: {name!r}",
+            f"not a {of} name: {name!r}",
             "use up to 40 lower-case letters, digits and hyphens, a letter first",
         )
+    return name
+
+
+def check_cluster_name(name: str) -> str:
+    """Return `name`. Raise UsageError if no cluster can have it."""
+    check_name("cluster", name)
     if name in _OTHER_FOLDERS:
         raise UsageError(
             f"a cluster cannot be called {name}", f"that folder {_OTHER_FOLDERS[name]}"
@@ -151,6 +158,7 @@ def is_cluster_name(name: str) -> bool:
 MOST_TAGS = 30
 # Nodes of one cluster. A higher number is more likely a typing error than meant.
 MOST_NODES = 10_000
+USER_DATA_BYTES = 16 * 1024  # EC2's limit, before base64
 
 
 class Market(Enum):

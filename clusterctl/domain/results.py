@@ -17,6 +17,8 @@ from clusterctl.domain.ranges import grouped
 
 T = TypeVar("T")
 K = TypeVar("K")
+# Hosts that are worked on at the same time.
+DEFAULT_FANOUT = 256
 
 
 @dataclass(frozen=True)

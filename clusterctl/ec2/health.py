@@ -26,6 +26,7 @@ from clusterctl.ec2.instances import (
     unfinished_of,
 )
 from clusterctl.ec2.launch.capacity import block_end, end_finding
+from clusterctl.ec2.tags import read_time
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -224,11 +225,7 @@ def _of_notice(notice: Mapping[str, object], market: Market | None) -> WhyGone |
     if notice.get("action") not in ("terminate", "stop", "hibernate"):
         return None
     by = {Market.SPOT: SPOT, Market.CAPACITY_BLOCK: BLOCK, None: "EC2, which had given notice"}
-    try:
-        at = datetime.strptime(str(notice.get("time")), "%Y-%m-%dT%H:%M:%SZ")
-    except ValueError:
-        return WhyGone(by.get(market, SPOT))
-    return WhyGone(by.get(market, SPOT), at.replace(tzinfo=timezone.utc))
+    return WhyGone(by.get(market, SPOT), read_time(str(notice.get("time"))))
 
 
 def newest(instances: Collection[Instance]) -> Instance | None:

@@ -68,7 +68,7 @@ class Instance:
     disk: Disk = field(default_factory=Disk)
     limits_text: str = ""
     earlier_limits: str = ""
-    spent: tags.Spent = field(default_factory=tags.Spent)
+    spent: tags.Spent | None = None
     ends_at: datetime | None = None
     first_launched_at: datetime | None = None
     owner_id: str = ""

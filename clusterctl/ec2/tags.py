@@ -200,24 +200,23 @@ def read_disk(text: str) -> Disk:
 class Spent:
     """What a node has cost, and for how many hours it has run, up to the time `until`.
 
-    `at_least`: it has cost more, but how much is unknown. `until` is None without the tag.
+    `at_least`: it has cost more, but how much is unknown.
     """
 
-    usd: float = 0.0
-    ran_h: float = 0.0
-    until: datetime | None = None
+    usd: float
+    ran_h: float
+    until: datetime
     at_least: bool = False
 
 
 def spent_text(spent: Spent) -> str:
     """Return the tag's value: `41.0000 for 4.0100 h until 2026-11-21T12:00:00Z at least`."""
-    assert spent.until is not None
     text = f"{spent.usd:.4f} for {spent.ran_h:.4f} h until {time_text(spent.until)}"
     return text + " at least" * spent.at_least
 
 
-def read_spent(text: str) -> Spent:
-    """Read the value of such a tag; an empty Spent if it makes no sense."""
+def read_spent(text: str) -> Spent | None:
+    """Read the value of such a tag; None if it makes no sense."""
     found = re.fullmatch(
         r"(\d{1,9}(?:\.\d{1,6})?) for (\d{1,7}\.\d{4}) h "
         r"until (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)( at least)?",
@@ -225,10 +224,10 @@ def read_spent(text: str) -> Spent:
         re.ASCII,
     )
     if not found:
-        return Spent()
+        return None
     usd, ran_h, until, at_least = found.groups()
     when = read_time(until)
-    return Spent(float(usd), float(ran_h), when, bool(at_least)) if when else Spent()
+    return Spent(float(usd), float(ran_h), when, bool(at_least)) if when else None
 
 
 def time_text(at: datetime) -> str:

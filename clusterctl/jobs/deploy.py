@@ -27,7 +27,6 @@ from clusterctl.domain.results import CommandResult, FanoutResult, last_line
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.jobs.plan import (
     CODE_FOLDER,
-    EXAMPLES_FOLDER,
     OTHER_LANGUAGE,
     RANK_PROGRAM,
     START_RANK_PATH,
@@ -36,10 +35,10 @@ from clusterctl.jobs.plan import (
 )
 from clusterctl.node.facts.training import COMPILED, ELF
 from clusterctl.node.jobs.folder import LIST_SHIPPED, SCRIPT_FOLDERS, START_DAEMON_PATH
-from clusterctl.node.jobs.unpack import DeployedFiles, ShippedFile
+from clusterctl.node.jobs.unpack import SHIPPED, DeployedFiles, ShippedFile
 from clusterctl.node.packer import program_of
+from clusterctl.node.paths import CONTRACT, EXAMPLES_FOLDER
 from clusterctl.node.record import to_json
-from clusterctl.node.scripts.contract import CONTRACT
 from clusterctl.transport.call import record_in
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.dial import Target
@@ -54,10 +53,9 @@ HOSTS_PATH = f"{EXAMPLES_FOLDER}/hosts"
 UNPACK = program_of("clusterctl.node.jobs.unpack")
 UNPACK_TIMEOUT_S = 60.0
 # SHA-256 of each file that was put on the node. `unpack` needs it to find those that users changed.
-RECORD_PATH = ".clusterctl/shipped.json"
 # Unpacks the first archive on a new node. All nodes of a cluster do that at once, so it starts no
 # Python. If it fails, `unpack` follows, fails for the same reason, and reports it.
-FIRST = f"""cd && if [ -e {RECORD_PATH} ] || [ -e examples/horovod ]; then
+FIRST = f"""cd && if [ -e {SHIPPED} ] || [ -e examples/horovod ]; then
 cat >/dev/null; else tar -xpzmf - 2>/dev/null && echo first; fi"""
 
 
@@ -123,7 +121,7 @@ def first_archive(files: Mapping[str, bytes]) -> bytes:
     files are written again.
     """
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    record = {RECORD_PATH: to_json(digests).encode()}
+    record = {SHIPPED: to_json(digests).encode()}
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:
         for name, data in {**files, **record}.items():
@@ -269,7 +267,15 @@ def program_to_ship(
             f"--script {script}: its folder is {folder}, and would be shipped whole",
             "put the program into a folder of its own",
         )
+    files, size = _files_to_ship(script, folder, name)
     commit = _git(folder, "rev-parse", "HEAD").strip()
+    changed = _git(folder, "status", "--porcelain", "--", ".") if commit else ""
+    return Code(folder, name, files, size, commit, changed)
+
+
+def _files_to_ship(script: str, folder: Path, name: str) -> tuple[tuple[str, ...], int]:
+    """Return the files below `folder`, that of the program `name` first, and their bytes in all.
+    Raises UsageError if they are too many or too large."""
     listed = _git(folder, "ls-files", "-z", "-co", "--exclude-standard").split("\0")[:-1]
     names = sorted(set(listed) or _walk(folder))
     found = [one for one in names if (folder / one).is_symlink() or (folder / one).is_file()]
@@ -288,8 +294,7 @@ def program_to_ship(
             "name what the program does not need in .gitignore of a git work tree, or move it out "
             "of the folder; data comes to the nodes with `clusterctl copy`",
         )
-    changed = _git(folder, "status", "--porcelain", "--", ".") if commit else ""
-    return Code(folder, name, files, size, commit, changed)
+    return files, size
 
 
 def _not_python(path: Path) -> str:

@@ -68,11 +68,11 @@ from clusterctl.jobs.trainer import (
 from clusterctl.node import affinity
 from clusterctl.node.jobs.folder import DUMP_PREFIX
 from clusterctl.node.jobs.spec import Watchdog
+from clusterctl.node.paths import EXAMPLES_FOLDER
 from clusterctl.node.procfs import JOB_VARIABLE
 from clusterctl.node.record import pick
 
 # Paths on the nodes are relative to the home folder unless they begin with a slash.
-EXAMPLES_FOLDER = "examples/horovod/tensorflow"
 # Has a folder for each job, with its copy of the user's program.
 CODE_FOLDER = ".clusterctl/code"
 SAGEMAKER_BASE = "/opt/ml/"  # where programs for SageMaker expect their files

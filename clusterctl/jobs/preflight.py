@@ -23,7 +23,7 @@ from clusterctl.node.facts.gpus import capabilities
 from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.facts.results import output_error
 from clusterctl.node.facts.software import versions
-from clusterctl.node.facts.system import InterruptionNotice, in_lab, notices, system
+from clusterctl.node.facts.system import in_lab, system
 from clusterctl.node.facts.training import (
     COMPILED,
     TrainingFiles,
@@ -32,6 +32,7 @@ from clusterctl.node.facts.training import (
     training_files,
     training_log,
 )
+from clusterctl.node.guard.notices import InterruptionNotice, notices
 from clusterctl.node.record import pick
 
 
@@ -76,17 +77,18 @@ class JobContext:
     plan: JobPlan
     nodes: tuple[PreflightFacts, ...]
     readers: tuple[PreflightFacts, ...]
-    callers_home: str = ""
+    callers_home: str
 
     @property
     def head(self) -> PreflightFacts:
         return self.nodes[0]
 
-    @property
-    def run(self) -> TrainerRun:
-        """The trainer's run. Only for jobs that have one."""
-        assert self.plan.run
-        return self.plan.run
+
+@dataclass(frozen=True)
+class TrainerContext(JobContext):
+    """A job that runs the trainer, and what its flags make the trainer do."""
+
+    run: TrainerRun
 
 
 class NotReady(ClusterctlError):
@@ -374,7 +376,7 @@ def version_mismatches(versions: Mapping[str, str], is_trainer: bool) -> Iterabl
         )
 
 
-def data_findings(context: JobContext) -> list[Finding]:
+def data_findings(context: TrainerContext) -> list[Finding]:
     """Check the data on the nodes. Data in a store such as S3 are not checked."""
     run = context.run
     if run.data_dir is None or is_remote(run.data_dir):
@@ -429,11 +431,11 @@ def records_of(sizes: Mapping[str, int], records: Mapping[str, int]) -> int | No
 UNREADABLE = "make it readable there; or name another folder: --data-dir"
 
 
-def _quote_data_dir(context: JobContext) -> str:
+def _quote_data_dir(context: TrainerContext) -> str:
     return quote_hint(context, "--data-dir", context.run.data_dir or "")
 
 
-def _missing_hint(context: JobContext) -> str:
+def _missing_hint(context: TrainerContext) -> str:
     quote = _quote_data_dir(context)
     if quote or _complete(context):
         return quote or _copy_hint(context)
@@ -443,7 +445,7 @@ def _missing_hint(context: JobContext) -> str:
     )
 
 
-def _copy_hint(context: JobContext) -> str:
+def _copy_hint(context: TrainerContext) -> str:
     """Return a hint to copy the data from the first node that has all of it, or else from here."""
     complete = _complete(context)
     folder = _quoted(context)
@@ -456,7 +458,7 @@ def _copy_hint(context: JobContext) -> str:
     return f"copy the data to every node: clusterctl copy NAME FOLDER/ {folder}; {elsewhere}"
 
 
-def _cut_hint(context: JobContext) -> str:
+def _cut_hint(context: TrainerContext) -> str:
     if _complete(context):
         return _copy_hint(context)
     # Nodes that all have the same damaged file do not differ.
@@ -464,14 +466,14 @@ def _cut_hint(context: JobContext) -> str:
     return f"{_copy_hint(context)}; {whole}"
 
 
-def _complete(context: JobContext) -> list[str]:
+def _complete(context: TrainerContext) -> list[str]:
     """Return the hosts that have all files of the set that the run reads."""
     validation = context.run.evaluates_only
     sets = [(n, n.validation if validation else n.training) for n in context.nodes]
     return [n.host for n, files in sets if files and not [*_incomplete(files), *_cut_short(n)]]
 
 
-def _quoted(context: JobContext) -> str:
+def _quoted(context: TrainerContext) -> str:
     """Return the data folder, quoted for a shell, with a slash for the folder's content."""
     folder = f"{context.run.data_dir}".rstrip("/") + "/"
     home = f"{context.plan.home}/"
@@ -536,7 +538,7 @@ def _difference(there: Mapping[str, int], wanted: Mapping[str, int], host: str) 
     return f"has other training data than {host}: {text}{more}"
 
 
-def _evaluating(context: JobContext) -> Sequence[PreflightFacts]:
+def _evaluating(context: TrainerContext) -> Sequence[PreflightFacts]:
     """Return the nodes that evaluate: the head node after a training, or all nodes with ranks."""
     run = context.run
     if run.evaluates_only:
@@ -544,7 +546,7 @@ def _evaluating(context: JobContext) -> Sequence[PreflightFacts]:
     return [context.head] if context.plan.evaluation else []
 
 
-def _validation(context: JobContext) -> list[Finding]:
+def _validation(context: TrainerContext) -> list[Finding]:
     """Find the nodes that evaluate without validation files."""
     run = context.run
     without = [
@@ -612,7 +614,7 @@ def _uneven(node: PreflightFacts) -> Iterable[Finding]:
 BYTES_PER_WEIGHT = 8  # of a checkpoint: each weight and its momentum, 4 bytes each
 
 
-def log_findings(context: JobContext) -> list[Finding]:
+def log_findings(context: TrainerContext) -> list[Finding]:
     """Check what happens to the log folder: earlier checkpoints, disk space, steps to trace.
 
     Checkpoints are not deleted unless the user requests it, and a finished run is not trained
@@ -636,7 +638,7 @@ def log_findings(context: JobContext) -> list[Finding]:
     return found
 
 
-def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
+def _earlier_run(context: TrainerContext, records: int | None) -> Iterable[Finding]:
     """Check for the checkpoints of an earlier run, which this one resumes or deletes."""
     run, folder = context.run, context.plan.log_dir
     # Nodes without ranks delete nothing. A synthetic run never resumes.
@@ -683,7 +685,7 @@ def _earlier_run(context: JobContext, records: int | None) -> Iterable[Finding]:
         yield Finding.info("log.resumed", text, host=context.head.host)
 
 
-def _other_batch(context: JobContext) -> Finding:
+def _other_batch(context: TrainerContext) -> Finding:
     """Return the error that the trainer would not go on from the checkpoints."""
     run, there = context.run, context.head.images_per_step or 0
     each, left = divmod(there, run.ranks)
@@ -719,14 +721,14 @@ def _offer(is_final: bool, is_synthetic: bool) -> str:
     return f"--clear deletes it and starts over; {resume}; {keep}"
 
 
-def _nothing_to_evaluate(context: JobContext) -> Iterable[Finding]:
+def _nothing_to_evaluate(context: TrainerContext) -> Iterable[Finding]:
     if not context.head.checkpoints:
         text = f"there is no checkpoint in {context.plan.log_dir}"
         hint = "train first, or name the folder of a run: --log_dir NAME"
         yield Finding.error("log.no_checkpoint", text, hint, context.head.host)
 
 
-def _disk(context: JobContext, records: int | None) -> list[Finding]:
+def _disk(context: TrainerContext, records: int | None) -> list[Finding]:
     """Check that the disks have space for the checkpoints."""
     run = context.run
     savers = context.readers if run.local_ckpt else context.nodes[:1]
@@ -775,7 +777,8 @@ def preflight(
         *output_findings(context),
     ]
     if plan.run is not None:
-        found += [*data_findings(context), *log_findings(context), *recipe_findings(context)]
+        training = TrainerContext(plan, tuple(nodes), with_ranks, callers_home, plan.run)
+        found += [*data_findings(training), *log_findings(training), *recipe_findings(training)]
     # Data that could not be restored: other options override these, --force does not.
     never = {"log.finished", "log.unfinished"} | (
         {"flags.refused"} if clears_unchecked_folder(plan) else set()
@@ -813,7 +816,7 @@ LARC_HELPS_ABOVE = 16_384
 NEEDS_LARC_ABOVE = 32_768
 
 
-def recipe_findings(context: JobContext) -> list[Finding]:
+def recipe_findings(context: TrainerContext) -> list[Finding]:
     """Check that the accuracy is not lost to steps of too many images.
 
     Without LARC, a training in epochs is refused if a step takes more than 32,768 images, as on 256

@@ -21,6 +21,7 @@ from clusterctl.lab.faults import api, interruptions, page
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import instances
 from clusterctl.lab.hosts.metadata import instance_at
+from clusterctl.lab.record import FAULTS_PAGE, INTERRUPTIONS_PAGE
 from clusterctl.lab.sessions import permits
 
 # The names that requests are signed for. CloudWatch's is `monitoring`.
@@ -43,8 +44,8 @@ def make_api(listening: socket.socket, secret: str) -> BaseWSGIServer:
     port = listening.getsockname()[1]
     pages = {
         STATUS_PATH: lambda _: _instances(),
-        page.PATH: page.serve,
-        interruptions.PATH: interruptions.serve,
+        FAULTS_PAGE: page.serve,
+        INTERRUPTIONS_PAGE: interruptions.serve,
     }
     return _serve(
         listening,

@@ -9,6 +9,7 @@ from pathlib import Path
 from clusterctl.domain.errors import LabError
 from clusterctl.node.procfs import read_stat
 
+FAULTS_PAGE, INTERRUPTIONS_PAGE = "/_lab/faults", "/_lab/interruptions"
 # Default size of a host's /data.
 VOLUME_BYTES = 2**30
 # The second account is for rehearsing access from another account: it sees nothing of the first.

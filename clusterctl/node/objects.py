@@ -52,6 +52,11 @@ def metadata(path: str) -> str:
     return ask(path, "GET", "X-aws-ec2-metadata-token", token)
 
 
+def epoch_s(text: str) -> int:
+    """Return the seconds since the epoch of a time as AWS writes it: `2026-11-21T12:00:00.000Z`."""
+    return calendar.timegm(time.strptime(text[:19], "%Y-%m-%dT%H:%M:%S"))
+
+
 def has_role() -> bool:
     """Return whether the node has an instance profile. True also if the service does not answer."""
     try:
@@ -335,8 +340,7 @@ class Keys:
                 "--instance-profile new"
             ) from None
         self._keys = (keys.AccessKeyId, keys.SecretAccessKey, keys.Token or "")
-        ends = time.strptime(keys.Expiration[:19], "%Y-%m-%dT%H:%M:%S")
-        self._until = float(calendar.timegm(ends))
+        self._until = float(epoch_s(keys.Expiration))
 
 
 def region_here() -> str:

@@ -183,7 +183,7 @@ _CONTAINERS = frozenset((dict, list, tuple))
 
 
 # Python 3.10 has a type of its own for `X | None`.
-_UNIONS = (Union, getattr(types, "UnionType", Union))
+UNIONS = (Union, getattr(types, "UnionType", Union))
 
 
 def _is_record(kind: Any) -> bool:
@@ -239,7 +239,7 @@ def _read(kind: Any, data: Any) -> Any:
     if _is_record(kind):
         return _read_record(kind, data)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin in _UNIONS:
+    if origin in UNIONS:
         if data is None and type(None) in inner:
             return None
         [kind] = [one for one in inner if one is not type(None)]  # Optional[X], no other Union
@@ -343,7 +343,7 @@ def _salvage(kind: Any, data: Any, keys: tuple[str | int, ...], problems: list[R
     except RecordError as error:
         problem = RecordError(error.problem, *keys, *error.keys)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin in _UNIONS:
+    if origin in UNIONS:
         [kind] = [one for one in inner if one is not type(None)]
         return _salvage(kind, data, keys, problems)
     if isinstance(data, (list, tuple)) and (origin is frozenset or inner[1:] == (...,)):

@@ -246,7 +246,8 @@ class _Copy:
         """Copy from URLs. From S3, each node downloads. From a web server, only the first node
         downloads, and its copy is then copied to the others."""
         urls, timeout_s = self.terms.urls, self.terms.timeout_s
-        assert urls, "sources that are URLs come with their UrlAccess"
+        if urls is None:
+            raise UsageError("sources that are URLs are read with the UrlAccess of CopyTerms")
         pulling, rest = self.targets, self.targets[:0]
         if not all(map(is_s3, self.request.sources)):
             pulling, rest = self.targets[:1], self.targets[1:]

@@ -163,7 +163,19 @@ def start_copy_job(
             raise failures[0].error
     # The head node may have an older copyclust, if an older clusterctl launched it.
     put_programs(access.connections, access.head, HOSTS_PATH, access.folder.home, offline)
-    there = _on_head(access, copy.request)
+    request = _submission(copy, _on_head(access, copy.request), urls, mirror, options)
+    start_job(access.connections, access.head, request, access.cluster.name)
+    return StartedCopy(request.spec, tools, failures)
+
+
+def _submission(
+    copy: DetachedCopy,
+    there: FoundDestination,
+    urls: UrlAccess,
+    mirror: bool,
+    options: Sequence[str],
+) -> Submission:
+    """Return the job that runs copyclust on the head node, where `there` is DST."""
     home, job_id = there.home, new_job_id()
     folder = f"{home}/.clusterctl/jobs/{job_id}"
     hosts = [target.host for target in copy.targets]
@@ -191,9 +203,7 @@ def start_copy_job(
         sources=copy.request.sources,
         variables=dict.fromkeys(private),
     )
-    request = Submission(spec, private=private, files=files)
-    start_job(access.connections, access.head, request, access.cluster.name)
-    return StartedCopy(spec, tools, failures)
+    return Submission(spec, private=private, files=files)
 
 
 def temporary_keys(urls: UrlAccess) -> dict[str, str]:

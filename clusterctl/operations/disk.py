@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Optional
 
-from clusterctl.bootstrap.inspection import STORE
 from clusterctl.diagnosis.drift import disk_findings, hanging_finding
 from clusterctl.diagnosis.hostchecks import CROWDED
 from clusterctl.domain.errors import AwsError, CommandFailed, HostError, UsageError
@@ -21,13 +20,14 @@ from clusterctl.domain.units import format_bytes, format_duration, format_rate
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import find_instances, tag
 from clusterctl.ec2.volumes import enlarge, root_rate, root_volumes
-from clusterctl.jobs.plan import EXAMPLES_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER
 from clusterctl.node.facts.disks import LargestFolders, growth, largest_folders, mount, mount_of
 from clusterctl.node.facts.parts import CopyParts, copy_parts, remove_parts
 from clusterctl.node.facts.report import FactReport
+from clusterctl.node.guard.activity import STORE
 from clusterctl.node.jobs.clean import Cleaning, NodeLogs, clean
 from clusterctl.node.jobs.spec import LOG_NAME, JobRecord
+from clusterctl.node.paths import EXAMPLES_FOLDER
 from clusterctl.node.record import pick, to_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import job_running, jobs_of, refuse_while_running, running_work

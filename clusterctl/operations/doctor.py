@@ -27,7 +27,8 @@ from clusterctl.node.facts.network import efa, efa_cards, interfaces, unreached
 from clusterctl.node.facts.processes import active_jobs
 from clusterctl.node.facts.report import Fact
 from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versions
-from clusterctl.node.facts.system import kernel_log, limits, memory, notices, system
+from clusterctl.node.facts.system import kernel_log, limits, memory, system
+from clusterctl.node.guard.notices import notices
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.operations.access import Access
 from clusterctl.operations.hosts_access import HostSource

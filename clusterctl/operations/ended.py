@@ -67,7 +67,8 @@ def end_of(
     if not nodes or not parse_limits(min(nodes, key=lambda one: one.node.index).limits_text).ends:
         return None
     # At the start of the last run, or when its cost was recorded since, the end was still to come.
-    began = max(max(one.node.launched_at, one.spent.until or one.node.launched_at) for one in nodes)
+    counted = [one.spent.until for one in nodes if one.spent]
+    began = max([one.node.launched_at for one in nodes] + counted)
     ran = tuple(map(_as_it_ran, nodes))
     planned = spending(ran, prices, began)
     # Nodes that may have had earlier limits have ended by those, or by these.

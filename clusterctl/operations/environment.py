@@ -45,9 +45,10 @@ from clusterctl.jobs.deploy import deploy_files
 from clusterctl.jobs.head_facts import HeadFacts, shared_network
 from clusterctl.jobs.mpirun import MpiLaunch, MpiRun, mpirun_argv
 from clusterctl.jobs.nccl import parse_transport, transport_finding
-from clusterctl.jobs.plan import EXAMPLES_FOLDER, node_exports
+from clusterctl.jobs.plan import node_exports
 from clusterctl.jobs.trainer import EFA, KERNELS, TRAINER, Preset, choose_preset
 from clusterctl.node.jobs.lost_daemon import LOST_DAEMON
+from clusterctl.node.paths import EXAMPLES_FOLDER
 from clusterctl.operations.access import Access
 from clusterctl.operations.copy import copy_to_cluster
 from clusterctl.operations.logs import refuse_while_training

@@ -229,10 +229,7 @@ def refuse_while_running(
             served.append(f"model {model} is served on {host}{by}")
             models.append(model)
     if served:
-        raise JobRunning(
-            f"{', '.join(served)}, and {because}",
-            f"end it first ({stop_commands(name, models)}), or go on all the same: --force",
-        )
+        raise _in_use(", ".join(served), because, stop_commands(name, models))
 
 
 def _model(job: JobRecord) -> str:
@@ -246,10 +243,12 @@ def stop_commands(cluster: str, models: Iterable[str]) -> str:
 
 def job_running(cluster: str, job_id: str, because: str) -> JobRunning:
     """Return the error that refuses an operation which would disturb the running job."""
-    return JobRunning(
-        f"job {job_id} is running on {cluster}, and {because}",
-        f"end it first (clusterctl cancel {cluster}), or go on all the same: --force",
-    )
+    return _in_use(f"job {job_id} is running on {cluster}", because, f"clusterctl cancel {cluster}")
+
+
+def _in_use(what: str, because: str, end: str) -> JobRunning:
+    hint = f"end it first ({end}), or go on all the same: --force"
+    return JobRunning(f"{what}, and {because}", hint)
 
 
 def find(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Optional
 
+from clusterctl.domain.cluster import check_name
 from clusterctl.domain.errors import AwsError, ClusterctlError, NotFound, UsageError
 from clusterctl.domain.timeouts import Clock
 from clusterctl.domain.units import count
@@ -23,7 +24,6 @@ from clusterctl.ec2.network.plan import (
     NetworkRequest,
     NetworkSettings,
     Stack,
-    check_network_name,
     check_ssh_from,
     choose_zones,
     decide,
@@ -170,10 +170,10 @@ def _carry_out(work: StackWork, plan: NetworkPlan) -> Stack | None:
     stack = plan.stack
     if stack and plan.action is Action.NOTHING:
         return stack
-    if stack and plan.action is Action.WAIT:
-        work.wait(stack)
+    if plan.settings is None:  # another operation is under way
+        if stack:
+            work.wait(stack)
         return None
-    assert plan.settings
     if stack and plan.action is Action.UPDATE:
         return work.update(stack, plan.settings)
     if stack and plan.action is Action.REPLACE:
@@ -196,7 +196,7 @@ def network_down(
     """
     notify = (progress or StepProgress()).step
     work = StackWork(clients.cloudformation, notify, timeout_s, clock)
-    stack = find_stack(clients.cloudformation, stack_name(check_network_name(name)))
+    stack = find_stack(clients.cloudformation, stack_name(check_name("network", name)))
     if stack is None:
         _check_no_orphans(clients, name)
         return False
@@ -238,7 +238,7 @@ def _check_no_orphans(clients: Clients, name: str) -> None:
 
 def network_status(clients: Clients, name: str) -> NetworkStatus:
     """Return the state of a network. Raises NotFound if there is none, AwsError."""
-    stack = find_stack(clients.cloudformation, stack_name(check_network_name(name)))
+    stack = find_stack(clients.cloudformation, stack_name(check_name("network", name)))
     if stack is None:
         raise NotFound(
             f"there is no network {name} in {clients.ec2.meta.region_name}",

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.bootstrap.inspection import STORE
 from clusterctl.domain.cluster import Cluster, Market, Node, NodeState
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, NoSuchCluster, UsageError
 from clusterctl.domain.ranges import fold_hosts
@@ -24,6 +23,7 @@ from clusterctl.ec2.instances import (
     set_at_power_off,
 )
 from clusterctl.ec2.launch.observe import spec_of_existing
+from clusterctl.node.guard.activity import STORE
 from clusterctl.operations.costs import note_spent
 from clusterctl.operations.ended import no_cluster
 from clusterctl.operations.launcher import Launcher

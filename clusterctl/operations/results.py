@@ -35,10 +35,11 @@ from clusterctl.jobs.metrics.logs import (
 )
 from clusterctl.jobs.metrics.reference import Comparison, Reference
 from clusterctl.jobs.metrics.runs import Run, read_runs, runs_in_log
-from clusterctl.jobs.plan import EXAMPLES_FOLDER, JOBS_FOLDER
+from clusterctl.jobs.plan import JOBS_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER, TRAINER
 from clusterctl.node.jobs.folder import METRICS
 from clusterctl.node.jobs.spec import LOG_NAME, JobRecord, JobState
+from clusterctl.node.paths import EXAMPLES_FOLDER
 from clusterctl.node.record import finite, to_data
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log

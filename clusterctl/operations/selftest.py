@@ -112,6 +112,7 @@ NO_CAPACITY = (
     "clusterctl selftest"
 )
 SWEEPS = 8  # after a removal: EC2 may show deleted resources for a while
+NO_HANG = "no rank was stopped"
 KEPT_BYTES = 16 << 10  # of a step's output
 
 
@@ -308,9 +309,8 @@ def plan(launcher: Launcher, spec: ClusterSpec, max_cost_usd: float) -> tuple[La
         # The others on money name a budget, which nobody gave to the self-test.
         others = (one for one in errors(found) if not one.check.startswith("cost."))
         found = (*others, too_dear(nodes, most, max_cost_usd))
-    if errors(found):
+    if errors(found) or estimate is None:
         raise LaunchRefused(spec.name, found)
-    assert estimate is not None
     source = f" ({estimate.price_source})" if estimate.price_source else ""
     words = (
         f"at most about {format_usd(most)}: {nodes} for {MAX_HOURS:g} hours, and "
@@ -438,8 +438,9 @@ def measure(test: Selftest) -> Passed:
 
 def nccl_tests(test: Selftest) -> Passed:
     """Check what `bench --network` has measured with nccl-tests."""
-    assert test.network
-    measured = (*test.network.allreduce, *test.network.collectives)
+    if (network := test.network) is None:
+        raise StepNotRun("the network was not measured")
+    measured = (*network.allreduce, *network.collectives)
     tables = [one for one in measured if "nccl-tests" in one.program]
     rows = [row for table in tables for row in table.rows]
     errors = [f"{one.program}: {one.error}" for one in tables if one.error]
@@ -505,8 +506,8 @@ def _await_step(access: Access, job_id: str, step: int) -> int:
 
 def name_it(test: Selftest) -> Passed:
     """Run `diagnose` until its verdict is about the stopped rank."""
-    hang = test.hang
-    assert hang
+    if (hang := test.hang) is None:
+        raise StepNotRun(NO_HANG)
     for _ in range(DIAGNOSES):
         test.launcher.timeouts.clock.sleep(DIAGNOSIS_GAP_S)
         with test.open() as access:
@@ -529,8 +530,8 @@ def is_named(found: Diagnosis, hang: Hang) -> bool:
 
 def resume(test: Selftest) -> Passed:
     """Let the rank go on, see that the job makes steps again, and end the job."""
-    hang = test.hang
-    assert hang
+    if (hang := test.hang) is None:
+        raise StepNotRun(NO_HANG)
     with test.open() as access:
         _signal(access, hang.host, "CONT", hang.pids)
         step = _await_step(access, hang.job_id, hang.step + FIRST_STEPS)

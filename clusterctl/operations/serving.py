@@ -58,7 +58,6 @@ from clusterctl.operations.access import Access
 from clusterctl.operations.diagnose import DOWNLOAD_WITHIN_S
 from clusterctl.transport.call import NodeCall, call, read_report
 from clusterctl.transport.dial import Target
-from clusterctl.transport.wire import TunnelTransport
 
 READY = "ready: "  # of a line of the server's log
 PORT = 8501  # TensorFlow Serving's default REST port
@@ -440,13 +439,11 @@ def ask(
     """Request `/v1/models/NAME[/versions/VERSION]` + `verb` from the server, through SSH: GET, or
     POST if there is a body. Raise NoAnswer if the server does not answer, HostError."""
     session = access.connections.session(model.target)
-    transport = session.client.get_transport()
-    assert isinstance(transport, TunnelTransport)
     of_version = "" if version is None else f"/versions/{version}"
     path = f"/v1/models/{model.model}{of_version}{verb}"
     headers = {} if body is None else {"Content-Length": str(len(body))}
     try:
-        channel = transport.open_tunnel("127.0.0.1", model.port, TIMEOUT_S)
+        channel = session.open_tunnel("127.0.0.1", model.port, TIMEOUT_S)
         # A prediction may take any time. A GET is answered at once unless the server hangs.
         channel.settimeout(ANSWER_WITHIN_S if body is None else None)
         connection = http.client.HTTPConnection("127.0.0.1", model.port)

@@ -254,15 +254,7 @@ def start_training(
     Raise NotReady, JobRunning, HostError, ClusterctlError.
     """
     plan.check()
-    if how == "refuse" and plan.running.jobs:
-        raise job_running_error(plan.running.jobs[0].job_id, access.cluster.name)
-    if how != "force":
-        # The queue waits for jobs, but not for a run that was started by hand. A training may run
-        # at the same time as served models.
-        known = {job.job_id for job in plan.running.jobs}
-        by_hand = tuple(one for one in plan.running.launchers if one.job_id not in known)
-        others = replace(plan.running, jobs=(), processes=by_hand)
-        refuse_while_running(access, others, "two would share its GPUs", ())
+    _refuse_a_second(access, plan.running, how)
     text = format_hosts_file(plan.hosts)
     shipped = _on_all(access, deploy_files(access.connections, access.targets, text))
     nodes = _node_records(access, plan, machines)
@@ -295,6 +287,21 @@ def start_training(
     kept = grouped((name, one.host) for one in shipped for name in deployed_files(one).kept)
     folded = tuple((name, fold_hosts(hosts)) for name, hosts in kept.items())
     return StartedJob(plan.job, started, folded)
+
+
+def _refuse_a_second(access: Access, running: RunningWork, how: str) -> None:
+    """Raise JobRunning if another training runs that this one may not run next to.
+
+    The queue waits for jobs, but not for a run that was started by hand. A training may run at the
+    same time as served models.
+    """
+    if how == "refuse" and running.jobs:
+        raise job_running_error(running.jobs[0].job_id, access.cluster.name)
+    if how != "force":
+        known = {job.job_id for job in running.jobs}
+        by_hand = tuple(one for one in running.launchers if one.job_id not in known)
+        others = replace(running, jobs=(), processes=by_hand)
+        refuse_while_running(access, others, "two would share its GPUs", ())
 
 
 def training_spec(plan: TrainingPlan, nodes: Sequence[dict[str, Any]], retries: Retries) -> JobSpec:

@@ -174,9 +174,7 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     client, folder, progress = launcher.clients.ec2, launcher.folder, launcher.progress
     progress.step("looking at what is there")
     key, name = local_key(folder, launcher.name), launcher.name
-    began = launcher.timeouts.clock.monotonic()
-    plan = _plan_with_capacity(launcher, request, key)
-    waited_s = launcher.timeouts.clock.monotonic() - began
+    plan, waited_s = _plan_with_capacity(launcher, request, key)
     launcher = replace(launcher, capacity_timeout_s=_capacity_timeout_s(launcher, plan))
     freeing = plan.terminated_first
     for finding in plan.findings:
@@ -194,20 +192,12 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     if freeing:
         _check_stays(plan)
         terminate_leaving(launcher, freeing, "whose place in the reservation its new machine needs")
-        began = launcher.timeouts.clock.monotonic()
         with _naming_terminated(name, freeing):
-            plan = _plan_with_capacity(launcher, request, key)
-        waited_s = launcher.timeouts.clock.monotonic() - began
-
+            plan, waited_s = _plan_with_capacity(launcher, request, key)
     if plan.missing or plan.stopped:
         awake = [one for one in plan.observed.instances if one.node.state in AWAKE]
         progress.awake_before = frozenset(one.node.instance_id for one in awake)
-    # A node that cannot get its new end must not lose its disk at the old one. `update_guards`
-    # sets this back where a node got it.
-    other = format_limits(plan.spec.limits)
-    changed = [one for one in plan.observed.instances if one.limits_text not in ("", other)]
-    kept = [one.node.instance_id for one in changed if one.market is not Market.SPOT]
-    set_at_power_off(client, kept, "stop")
+    _keep_disks(launcher, plan)
     if plan.missing:
         record = (launcher.home, launcher.clients, name, plan.missing, plan.observed.instances)
         record_lost_cost(*record, progress.step)
@@ -229,6 +219,18 @@ def launch(launcher: Launcher, request: Request) -> tuple[LaunchPlan, tuple[Inst
     if twice := duplicate_nodes(name, [one.node for one in instances]):
         raise twice
     return plan, instances
+
+
+def _keep_disks(launcher: Launcher, plan: LaunchPlan) -> None:
+    """Let EC2 only stop the nodes whose limits change when they switch themselves off.
+
+    A node that cannot get its new end must not lose its disk at the old one. `update_guards` sets
+    this back where a node got it.
+    """
+    other = format_limits(plan.spec.limits)
+    changed = [one for one in plan.observed.instances if one.limits_text not in ("", other)]
+    kept = [one.node.instance_id for one in changed if one.market is not Market.SPOT]
+    set_at_power_off(launcher.clients.ec2, kept, "stop")
 
 
 def _check_stays(plan: LaunchPlan) -> None:
@@ -311,17 +313,21 @@ def ended_findings(name: str, limits: Limits, money: Spending) -> Iterator[Findi
         )
 
 
-def _plan_with_capacity(launcher: Launcher, request: Request, key: LocalKey) -> LaunchPlan:
-    """Return a plan that is not refused, after reserved capacity has become free or active.
+def _plan_with_capacity(
+    launcher: Launcher, request: Request, key: LocalKey
+) -> tuple[LaunchPlan, float]:
+    """Return a plan that is not refused, after reserved capacity has become free or active, and
+    after how many seconds.
 
     Raises LaunchRefused at once for any other reason, else after the capacity timeout.
     """
+    began = launcher.timeouts.clock.monotonic()
     capacity: CapacityTimeout | None = None
     while True:
         plan = _plan(launcher, request, key)
         wrong = errors(plan.findings)
         if not wrong:
-            return plan
+            return plan, launcher.timeouts.clock.monotonic() - began
         refused = LaunchRefused(launcher.name, plan.findings)
         if any(one.check not in AWAITED for one in wrong):
             raise refused

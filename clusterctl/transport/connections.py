@@ -18,12 +18,12 @@ from clusterctl.domain.errors import (
     Interrupted,
     KeyRefused,
 )
-from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.domain.results import DEFAULT_FANOUT, CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.transport.dial import Target, most_hosts
 from clusterctl.transport.errors import jump_failed
 from clusterctl.transport.execute import WITHIN_S, CommandOptions, Exchange, interruption
-from clusterctl.transport.fanout import DEFAULT_FANOUT, fan_out, in_thread
+from clusterctl.transport.fanout import fan_out, in_thread
 from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.session import Identity, Session, connect, fetch_host_key
 

@@ -8,10 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar, cast
 
 from clusterctl.domain.errors import ClusterctlError
-from clusterctl.domain.results import FanoutResult, HostOutcome
-
-# Hosts that are worked on at the same time.
-DEFAULT_FANOUT = 256
+from clusterctl.domain.results import DEFAULT_FANOUT, FanoutResult, HostOutcome
 
 
 class Hosted(Protocol):

@@ -104,9 +104,8 @@ class ForwardTunnel:
 
     def _carry(self, here: socket.socket) -> None:
         try:
-            transport = self._connections.session(self._target).client.get_transport()
-            channel = transport.open_tunnel(*self._goal, DIAL_S)  # type: ignore[union-attr]
-        except (ClusterctlError, OSError, EOFError, AttributeError, paramiko.SSHException):
+            channel = self._connections.session(self._target).open_tunnel(*self._goal, DIAL_S)
+        except (ClusterctlError, OSError, EOFError, paramiko.SSHException):
             here.close()
             return
         _join(here, channel)

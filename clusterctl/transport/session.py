@@ -29,7 +29,7 @@ from clusterctl.transport.dial import KeepAliveSocket, Target
 from clusterctl.transport.errors import as_host_error, jump_failed, worth_retrying
 from clusterctl.transport.execute import CommandOptions, Exchange, execute
 from clusterctl.transport.keys import KnownHostKeys, VerifyKnown
-from clusterctl.transport.wire import TunedTransport, open_tunnel
+from clusterctl.transport.wire import TunedTransport, TunnelSocket
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -144,6 +144,14 @@ class Session:
         except (paramiko.SSHException, EOFError, OSError):
             return False
         return True
+
+    def open_tunnel(self, address: str, port: int, timeout_s: float) -> paramiko.Channel:
+        """Open a channel from the host, as TunnelTransport.open_tunnel does. Raise EOFError if the
+        connection is closed."""
+        transport = self.client.get_transport()
+        if transport is None:
+            raise EOFError
+        return cast("TunedTransport", transport).open_tunnel(address, port, timeout_s)
 
     @property
     def round_trip_s(self) -> float | None:
@@ -299,10 +307,7 @@ def open_socket(target: Target, timeout_s: float, jump: Session | None) -> KeepA
     """
     if jump is None:
         return dial.dial(target, timeout_s)
-    transport = jump.client.get_transport()
-    if transport is None:
-        raise EOFError
-    return open_tunnel(transport, target, timeout_s)
+    return TunnelSocket(jump.open_tunnel(target.address, target.port, timeout_s))
 
 
 def _keep_alive(transport: paramiko.Transport, sock: KeepAliveSocket, silence_s: float) -> None:

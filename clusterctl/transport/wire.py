@@ -14,7 +14,7 @@ from typing import Any
 import paramiko
 from paramiko.common import MSG_CHANNEL_REQUEST, cMSG_CHANNEL_REQUEST
 
-from clusterctl.transport.dial import KeepAliveSocket, Target
+from clusterctl.transport.dial import KeepAliveSocket
 
 # Message numbers of RFC 4254, section 9, from SSH_MSG_CHANNEL_WINDOW_ADJUST to
 # SSH_MSG_CHANNEL_FAILURE. All of them begin with the recipient's number of the channel.
@@ -165,12 +165,6 @@ class TunnelSocket(KeepAliveSocket):
     @property
     def has_room(self) -> bool:
         return bool(self.sock.out_window_size)
-
-
-def open_tunnel(jump: paramiko.Transport, target: Target, timeout_s: float) -> TunnelSocket:
-    """Connect from the jump host to the target. Raise as TunnelTransport.open_tunnel does."""
-    assert isinstance(jump, TunnelTransport)
-    return TunnelSocket(jump.open_tunnel(target.address, target.port, timeout_s))
 
 
 # Preferred algorithms. For the client, curve25519 takes 2 ms of CPU time and group16 66 ms. AES-GCM

@@ -77,18 +77,12 @@ def blamed(report):
         (lambda a, b: 1 if a == 2 else 10, None, {("bench.slow-node", "demo-2")}),
         # One link is slow, in one direction.
         (lambda a, b: 5 if (a, b) == (0, 1) else 10, None, {("bench.slow-link", "demo-0")}),
-        (
-            lambda a, b: 10,
-            lambda a, b: 900e-6 if 2 in (a, b) else 50e-6,
-            {("bench.late-node", "demo-2")},
-        ),
-        (
-            lambda a, b: 10,
-            lambda a, b: 900e-6 if (a, b) == (0, 1) else 50e-6,
-            {("bench.late-link", "demo-0")},
-        ),
+        (lambda a, b: 10, lambda a, b: 900e-6 if 2 in (a, b) else 50e-6,
+         {("bench.late-node", "demo-2")}),
+        (lambda a, b: 10, lambda a, b: 900e-6 if (a, b) == (0, 1) else 50e-6,
+         {("bench.late-link", "demo-0")}),
     ],
-)
+)  # fmt: skip
 def test_a_slow_node_or_link_is_named(number, rate, rtt, expected):
     assert blamed(measured(number, rate, rtt or (lambda a, b: 50e-6))) == expected
 
@@ -183,16 +177,10 @@ def test_all_of_nccl_tests_columns_are_read():
         (WHOLE.replace("N/A", "1e+06"), 0, "1e+06 wrong values in 1.0 GiB"),
         # Each rank alone: the factor (n - 1) / n of the bus bandwidth is zero.
         (WHOLE.replace("218.58", "  0.00"), 0, "the ranks did not find each other"),
-        (
-            WHOLE.replace("1.1e+06  233.16  218.58", "   0.00     inf     inf"),
-            0,
-            "no rate for 1.0 GiB",
-        ),
-        (
-            WHOLE.replace("1.1e+06  233.16  218.58", "    nan     nan     nan"),
-            0,
-            "no rate for 1.0 GiB",
-        ),
+        (WHOLE.replace("1.1e+06  233.16  218.58", "   0.00     inf     inf"), 0,
+         "no rate for 1.0 GiB"),
+        (WHOLE.replace("1.1e+06  233.16  218.58", "    nan     nan     nan"), 0,
+         "no rate for 1.0 GiB"),
         # All figures, and then it fails.
         (WHOLE, 1, "it failed (exit status 1)"),
         (WHOLE, 124, "it did not end in time (exit status 124)"),
@@ -200,7 +188,7 @@ def test_all_of_nccl_tests_columns_are_read():
         ("# Out of bounds values : 0 OK\n", 0, "it printed no figures"),
         ("mpirun: cannot execute", 127, "it failed (exit status 127)"),
     ],
-)
+)  # fmt: skip
 def test_figures_that_count_for_nothing(text, status, error):
     table = nccl(text, status, program="alltoall_perf")
     assert (error in table.error, table.rows) == (True, ()), table.error

@@ -12,12 +12,12 @@ from dataclasses import replace
 import pytest
 
 from clusterctl.bootstrap.guard import (
-    MAX_BYTES,
     guard_script,
     guard_update_script,
     guard_user_data,
     with_guard,
 )
+from clusterctl.domain.cluster import USER_DATA_BYTES
 from clusterctl.domain.errors import UsageError
 from clusterctl.node.guard.settings import GuardSettings
 
@@ -109,7 +109,7 @@ def test_nothing_to_guard_leaves_it_alone(own):
 def test_what_does_not_fit_beside_a_script_of_the_users_is_refused():
     own = b"#!/bin/sh\n" + base64.b64encode(os.urandom(2200))
     made = with_guard(own, SETTINGS)
-    assert len(made) <= MAX_BYTES
+    assert len(made) <= USER_DATA_BYTES
     assert parts(made)[1][1] == own
     with pytest.raises(UsageError, match="does not fit"):
         with_guard(b"#!/bin/sh\n" + base64.b64encode(os.urandom(12_000)), SETTINGS)

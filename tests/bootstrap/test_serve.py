@@ -98,14 +98,10 @@ ANSWERS = [
     ({"inputs": [[1, 2]]}, {"outputs": [[2.0, 4.0]]}),
     ({"inputs": {"x": [[1, 2]]}}, {"outputs": [[2.0, 4.0]]}),
     ({"instances": [[NAN, -INF]]}, {"predictions": [[NAN, -INF]]}),
-    (
-        {"signature_name": "several", "instances": [{"x": [1, 2], "k": 7}, {"x": [0, 0], "k": 8}]},
-        {"predictions": [{"sum": 3.0, "same": 7}, {"sum": 0.0, "same": 8}]},
-    ),
-    (
-        {"signature_name": "several", "inputs": {"x": [[1, 2]], "k": [7]}},
-        {"outputs": {"sum": [3.0], "same": [7]}},
-    ),
+    ({"signature_name": "several", "instances": [{"x": [1, 2], "k": 7}, {"x": [0, 0], "k": 8}]},
+     {"predictions": [{"sum": 3.0, "same": 7}, {"sum": 0.0, "same": 8}]}),
+    ({"signature_name": "several", "inputs": {"x": [[1, 2]], "k": [7]}},
+     {"outputs": {"sum": [3.0], "same": [7]}}),
     (
         {"signature_name": "text", "instances": ["é", {"b64": "YQ=="}]},
         {
@@ -115,12 +111,10 @@ ANSWERS = [
             ]
         },
     ),
-    (
-        {"signature_name": "text", "inputs": [B64]},
-        {"outputs": {"same": ["�\0"], "same_bytes": [B64]}},
-    ),
+    ({"signature_name": "text", "inputs": [B64]},
+     {"outputs": {"same": ["�\0"], "same_bytes": [B64]}}),
     ({"signature_name": "total", "inputs": [[1, 2], [3, 4]]}, {"outputs": 10.0}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("asked", "answer"), ANSWERS)

@@ -174,13 +174,8 @@ HIGH = "--tensorflow NEWEST, for compute capability "
         (EnvRequest(), [gpus(0, 80), gpus(1, 80)], "default", FOLDER, ""),
         (EnvRequest(), [gpus(0, 90), gpus(1, 90)], "newest", "", f"{HIGH}9.0 on demo-[0-1]"),
         (EnvRequest(), [gpus(0, 100)], "newest", "", f"{HIGH}10.0 on demo-0"),
-        (
-            EnvRequest(),
-            [gpus(0, 70), gpus(1, 90), gpus(2, 80)],
-            "newest",
-            "",
-            f"{HIGH}9.0 on demo-1, the highest of the cluster; the lowest is 7.0",
-        ),
+        (EnvRequest(), [gpus(0, 70), gpus(1, 90), gpus(2, 80)], "newest", "",
+         f"{HIGH}9.0 on demo-1, the highest of the cluster; the lowest is 7.0"),
         # nvidia-smi says nothing, on one node or on all.
         (EnvRequest(), [gpus(0), gpus(1, 90)], "newest", "", f"{HIGH}9.0 on demo-1"),
         (EnvRequest(), [gpus(0), gpus(1)], "default", FOLDER, ""),
@@ -191,32 +186,17 @@ HIGH = "--tensorflow NEWEST, for compute capability "
         (EnvRequest(release="default"), [gpus(0, 100)], "default", FOLDER, ""),
         # So is what was installed, or what a folder of the user's has.
         (EnvRequest(), [gpus(0, 90, state=EnvState.READY, remembered=True)], "default", FOLDER, ""),
-        (
-            EnvRequest("/data/env"),
-            [gpus(0, 90, folder="/data/env", state=EnvState.PARTIAL)],
-            "default",
-            "/data/env",
-            "",
-        ),
+        (EnvRequest("/data/env"), [gpus(0, 90, folder="/data/env", state=EnvState.PARTIAL)],
+         "default", "/data/env", ""),
         # What only came with the image is not.
         (EnvRequest(), [gpus(0, 90, state=EnvState.READY)], "newest", "", f"{HIGH}9.0 on demo-0"),
         # A folder that is requested or remembered is kept, though it is empty.
-        (
-            EnvRequest("/data/env"),
-            [gpus(0, 90, folder="/data/env")],
-            "newest",
-            "/data/env",
-            f"{HIGH}9.0 on demo-0",
-        ),
-        (
-            EnvRequest(),
-            [gpus(0, 90, folder="/data/env", remembered=True)],
-            "newest",
-            "/data/env",
-            f"{HIGH}9.0 on demo-0",
-        ),
+        (EnvRequest("/data/env"), [gpus(0, 90, folder="/data/env")], "newest", "/data/env",
+         f"{HIGH}9.0 on demo-0"),
+        (EnvRequest(), [gpus(0, 90, folder="/data/env", remembered=True)], "newest", "/data/env",
+         f"{HIGH}9.0 on demo-0"),
     ],
-)
+)  # fmt: skip
 def test_the_gpus_choose_the_release(request_, nodes, release, folder, line):
     chosen = choose_release(request_, nodes)
     assert (chosen.release, chosen.folder, chosen.flavor) == (release, folder, request_.flavor)
@@ -231,30 +211,16 @@ def test_the_gpus_choose_the_release(request_, nodes, release, folder, line):
         ("default", [(90,)], None, "", ""),
         ("newest", [(60,), (120,)], None, "", ""),
         ("newest", [()], None, "", ""),
-        (
-            "default",
-            [(80,), (100,), (100,)],
-            "demo-[1-2]",
-            "have no code for compute capability 10.0",
-            "clusterctl env install NAME --tensorflow NEWEST",
-        ),
-        (
-            "newest",
-            [(52,)],
-            "demo-0",
-            "begin with compute capability 6.0",
-            "clusterctl env install NAME --tensorflow 2.15",
-        ),
-        (
-            "newest",
-            [(52,), (100,)],
-            "demo-0",
-            "these GPUs have 5.2",
-            "no environment runs on 5.2 and 10.0: take one type",
-        ),
+        ("default", [(80,), (100,), (100,)], "demo-[1-2]",
+         "have no code for compute capability 10.0",
+         "clusterctl env install NAME --tensorflow NEWEST"),
+        ("newest", [(52,)], "demo-0", "begin with compute capability 6.0",
+         "clusterctl env install NAME --tensorflow 2.15"),
+        ("newest", [(52,), (100,)], "demo-0", "these GPUs have 5.2",
+         "no environment runs on 5.2 and 10.0: take one type"),
         ("default", [(37,)], "demo-0", "these GPUs have 3.7", "launch a newer instance type"),
     ],
-)
+)  # fmt: skip
 def test_a_release_that_does_not_run_on_the_gpus(release, capabilities, host, says, hint):
     nodes = [gpus(index, *one, release=release) for index, one in enumerate(capabilities)]
     found = release_findings(nodes)

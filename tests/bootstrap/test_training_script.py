@@ -276,15 +276,10 @@ TOOLKITS = {
         ("12.2", "default", "80", 13, "12.2 g++-12"),
         ("13.0", "newest", "90", 11, "no CUDA 12 toolkit"),
         ("", "default", "80", 11, "no CUDA 12 toolkit"),
-        (
-            "12.2 12.4 13.0",
-            "newest",
-            "90,100",
-            11,
-            "cannot compile for all GPUs (compute capability 9.0, 10.0)",
-        ),
+        ("12.2 12.4 13.0", "newest", "90,100", 11,
+         "cannot compile for all GPUs (compute capability 9.0, 10.0)"),
     ],
-)
+)  # fmt: skip
 def test_the_toolkit_fits_the_gpus_and_the_compiler(
     tmp_path, there, release, capabilities, gcc, chosen
 ):

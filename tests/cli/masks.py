@@ -42,10 +42,8 @@ COPY = (
 # What differs between the runs of a lab, and between machines, too.
 LAB = (
     # Each state of a host is shown only if the command asks for it in time.
-    (
-        r"^[a-z]+-\d: (starting|waiting for .*|cloud-init|counting GPUs|checked|preparing|ready)\n",
-        "",
-    ),
+    (r"^[a-z]+-\d: (starting|waiting for .*|cloud-init|counting GPUs|checked|preparing|ready)\n",
+     ""),
     *MASKS,
     # mpirun may lose a race with its own child.
     (r"^\[.*\] plm:ssh: Warning: setpgid.*\n", ""),
@@ -62,17 +60,14 @@ LAB = (
     # A job's cost, which depends on its duration in the column before.
     (r"(?<= N s)( +)\$[\d.]+", r"\1$N"),
     # doctor's facts, a job's log and cost, pids
-    (
-        r'(?<!")\b(KERNEL|CPUS|MPIRUN ON PATH|MPIRUN|PYTHON|TENSORFLOW|HOROVOD|SCRIPTS|NOFILE'
-        r"|MEMLOCK) [^,\n]+",
-        r"\1 V",
-    ),
+    (r'(?<!")\b(KERNEL|CPUS|MPIRUN ON PATH|MPIRUN|PYTHON|TENSORFLOW|HOROVOD|SCRIPTS|NOFILE'
+     r"|MEMLOCK) [^,\n]+", r"\1 V"),
     (r"fullest disk .*", "fullest disk N %"),
     (r"is \S+mpirun \([\d.]+\), jobs take [\d.]+", "is ONE, jobs take ANOTHER"),
     (r"^\d\d:\d\d:\d\d ", "CLOCK "),
     (r"; \d nodes? at \d+% CPU", ""),
     (r"^([a-z]+-\d +)\d+(?= +\d+ +N s)", r"\1PID"),
-)
+)  # fmt: skip
 # Sizes of files and disks.
 SIZES = ((r"\b\d+(\.\d+)? ([KMG]iB)", "N B"), (r"\b\d+ %", "N %"))
 # Values of --json that differ so. What is missing stays.

@@ -405,18 +405,14 @@ def test_all_regions(clusterctl, client):
 @pytest.mark.parametrize(
     ("limits", "text"),
     [
-        (
-            Limits(max_hours=8, idle_minutes=30, stopped_days=3),
-            "8 h, stops after 30 min idle, goes after 3 d stopped",
-        ),
-        (
-            Limits(idle_minutes=1 / 3, stopped_days=0.001),
-            "stops after 20 s idle, goes after 1 min 26 s stopped",
-        ),
+        (Limits(max_hours=8, idle_minutes=30, stopped_days=3),
+         "8 h, stops after 30 min idle, goes after 3 d stopped"),
+        (Limits(idle_minutes=1 / 3, stopped_days=0.001),
+         "stops after 20 s idle, goes after 1 min 26 s stopped"),
         (Limits(max_hours=1.5), "1 h 30 min"),
         (Limits(), ""),
     ],
-)
+)  # fmt: skip
 def test_limits_in_words(limits, text):
     assert limits_words(limits) == text
 
@@ -465,12 +461,9 @@ def test_new_limits_that_would_end_a_cluster_at_once_are_refused(clusterctl, cli
 @pytest.mark.parametrize(
     ("limits", "ends_in_h", "by", "kept", "block", "words"),
     [
-        (
-            Limits(max_hours=8),
-            *(2.0, "--max-hours", False, None),
-            "2026-11-01 14:00 UTC, in 2 h 00 min, by --max-hours 8: the nodes are terminated, with "
-            "their disks",
-        ),
+        (Limits(max_hours=8), *(2.0, "--max-hours", False, None),
+         "2026-11-01 14:00 UTC, in 2 h 00 min, by --max-hours 8: the nodes are terminated, with "
+         "their disks"),
         (
             Limits(max_hours=8, budget_usd=12345678, idle_minutes=30),
             *(0.1, "--budget", True, None),
@@ -478,20 +471,14 @@ def test_new_limits_that_would_end_a_cluster_at_once_are_refused(clusterctl, cli
             "their disks are kept, and cost; before that, the nodes are stopped when they have "
             "been idle for 30 min",
         ),
-        (
-            Limits(idle_minutes=30),
-            *(None, "", True, None),
-            "the nodes are stopped when they have been idle for 30 min",
-        ),
-        (
-            Limits(max_hours=8),
-            *(8.0, "--max-hours", False, 1),
-            "2026-11-01 13:00 UTC, in 1 h 00 min, by the end of its Capacity Block: EC2 terminates "
-            "the nodes",
-        ),
+        (Limits(idle_minutes=30), *(None, "", True, None),
+         "the nodes are stopped when they have been idle for 30 min"),
+        (Limits(max_hours=8), *(8.0, "--max-hours", False, 1),
+         "2026-11-01 13:00 UTC, in 1 h 00 min, by the end of its Capacity Block: EC2 terminates "
+         "the nodes"),
         (Limits(max_hourly_usd=5), None, "", False, None, ""),
     ],
-)
+)  # fmt: skip
 def test_the_end_of_a_cluster_in_words(limits, ends_in_h, by, kept, block, words):
     now = datetime(2026, 11, 1, 12, tzinfo=timezone.utc)
     money = Spending(1.0, 1.0, True, "", limits, now, ends_in_h=ends_in_h, ended_by=by)

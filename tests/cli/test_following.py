@@ -37,28 +37,16 @@ def status_of(line, usd, duration_s=1000.0):
     [
         ("mpirun x --num_epochs 90", "no rows yet\n", 30.0, ""),
         # After 1000 s, a tenth is done.
-        (
-            "mpirun x --num_epochs 90 --num_batches 500",
-            HEADER + rows([0, 50]),
-            36.0,
-            "step 50 of 500, epoch 0.3, 19000.0 images/s, 2 h 30 min left, $10.00 so far",
-        ),
+        ("mpirun x --num_epochs 90 --num_batches 500", HEADER + rows([0, 50]), 36.0,
+         "step 50 of 500, epoch 0.3, 19000.0 images/s, 2 h 30 min left, $10.00 so far"),
         # The run was resumed at a half: a tenth was done in these 1000 s.
-        (
-            "mpirun x --num_batches 500",
-            HEADER + rows([250, 300]) + evaluation(300, 61.5),
-            None,
-            "step 300 of 500, epoch 1.9, 19000.0 images/s, 1 h 06 min left, top-1 61.50 %",
-        ),
+        ("mpirun x --num_batches 500", HEADER + rows([250, 300]) + evaluation(300, 61.5), None,
+         "step 300 of 500, epoch 1.9, 19000.0 images/s, 1 h 06 min left, top-1 61.50 %"),
         ("mpirun mine.py", HEADER + rows([0, 50]), None, "step 50, epoch 0.3, 19000.0 images/s"),
-        (
-            "mpirun keras.py",
-            "Epoch 1/24\n469/469 - 9s - loss: 0.25 - accuracy: 0.92\n",
-            None,
-            "train:loss 0.25, train:accuracy 0.92",
-        ),
+        ("mpirun keras.py", "Epoch 1/24\n469/469 - 9s - loss: 0.25 - accuracy: 0.92\n", None,
+         "train:loss 0.25, train:accuracy 0.92"),
     ],
-)
+)  # fmt: skip
 def test_the_status_line_of_a_log(line, log, usd, text):
     status = status_of(line, usd)
     status.take(log.encode())

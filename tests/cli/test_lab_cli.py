@@ -75,17 +75,6 @@ def test_env_is_for_eval(lab):
     assert json.loads(run(lab.home, "env", "--json").stdout) == lab.environment_of(ACCOUNTS[0])
 
 
-def test_status(lab):
-    shown = run(lab.home, "status")
-    assert shown.returncode == 0
-    assert f"network    {lab.network}\npublic     {lab.public_network}\n" in shown.stdout
-    assert f"s3         {lab.endpoint_url}, for hosts {lab.storage_url}\n" in shown.stdout
-    assert "volumes    1.0 GiB\n" in shown.stdout
-    as_json = json.loads(run(lab.home, "status", "--json").stdout)
-    assert (as_json["running"], as_json["mode"]) == (True, lab.mode)
-    assert isinstance(as_json["instances"], list)
-
-
 def test_a_port_that_is_taken(lab_home):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -20,19 +20,6 @@ def test_a_plan_makes_nothing(network):
     assert network("status", "training").status == 1
 
 
-def test_a_network_is_made_shown_and_made_only_once(network):
-    made = network("up", "training", *FROM, "--json")
-    assert made.status == 0
-    assert made.data["done"] == "create"
-    again = network("up", "training")
-    assert again.status == 0
-    assert made.data["network"]["vpc_id"] in network("status", "training").out
-    status = network("status", "training", "--json").data
-    assert status["network"] == made.data["network"]
-    assert [subnet["free_addresses"] for subnet in status["network"]["subnets"]] == [16379, 16379]
-    assert (status["clusters"], status["status"]) == ({}, "CREATE_COMPLETE")
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -43,11 +43,9 @@ DOCS = PACKAGE.parent / "docs"
         ),
         ("status demo --no-lab", "clusterctl gc --delete", "clusterctl gc --no-lab --delete"),
         # The environment that was looked at, and not the default.
-        (
-            "env status demo --prefix /opt/x --lab",
-            "clusterctl env install demo; clusterctl train demo 2",
-            "clusterctl env install demo --prefix /opt/x --lab; clusterctl train demo --lab 2",
-        ),
+        ("env status demo --prefix /opt/x --lab",
+         "clusterctl env install demo; clusterctl train demo 2",
+         "clusterctl env install demo --prefix /opt/x --lab; clusterctl train demo --lab 2"),
         # Prose, paths and other text that is not a command.
         (
             "status demo --lab",
@@ -64,20 +62,14 @@ DOCS = PACKAGE.parent / "docs"
             "clusterctl network up --lab NAME, `clusterctl up demo --lab`",
         ),
         # Behind an option that takes the cluster's place, the word is a folder.
-        (
-            "bench --compare kept other",
-            "clusterctl bench NAME --gpus 1,8",
-            "clusterctl bench NAME --gpus 1,8",
-        ),
+        ("bench --compare kept other", "clusterctl bench NAME --gpus 1,8",
+         "clusterctl bench NAME --gpus 1,8"),
         ("network status net", "clusterctl up NAME --nodes N", "clusterctl up NAME --nodes N"),
         # With --from a diagnosis has no cluster.
-        (
-            "status demo --lab",
-            "clusterctl diagnose --from stuck.gz shows it: `clusterctl diagnose`",
-            "clusterctl diagnose --lab --from stuck.gz shows it: `clusterctl diagnose demo --lab`",
-        ),
+        ("status demo --lab", "clusterctl diagnose --from stuck.gz shows it: `clusterctl diagnose`",
+         "clusterctl diagnose --lab --from stuck.gz shows it: `clusterctl diagnose demo --lab`"),
     ],
-)
+)  # fmt: skip
 def test_what_was_typed_is_in_what_is_suggested(
     tmp_path, monkeypatch, capsys, typed, suggestion, completed
 ):

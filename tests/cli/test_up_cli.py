@@ -168,17 +168,6 @@ def test_hosts(clusterctl, client):
     }
 
 
-def test_down(clusterctl, client):
-    launched(clusterctl)
-    data = clusterctl("down", "demo", "--yes", "--json").data
-    assert (data["nodes"], data["folder"]) == (["demo-0", "demo-1"], True)
-    assert (len(data["security_groups"]), data["key_pairs"]) == (1, ["clusterctl-demo"])
-    assert find_instances(client, "demo") == ()
-    assert find_resources(client, "demo", ResourceKind.SECURITY_GROUP) == ()
-    assert not (clusterctl.home / "demo").exists()
-    assert clusterctl("down", "demo", "--yes").status == 0
-
-
 @pytest.mark.parametrize(
     ("answer", "seen", "status", "left", "said"),
     [

@@ -270,20 +270,14 @@ def test_before_the_first_look_nobody_is_silent_and_a_silent_head_has_jobs(head,
     ("second", "job"),
     [
         (WatchedNode("n2", SAID, math.inf), "no job found;"),
-        (
-            WatchedNode("n2", since=math.inf),
-            "no job found on the hosts that were read; not read yet: n2",
-        ),
-        (
-            WatchedNode("n2", error="cut off"),
-            "no job found on the hosts that were read; no answer: n2",
-        ),
-        (
-            WatchedNode("n2", error="too old: python3 is 3.6.9", is_reached=True),
-            "on the hosts that were read; cannot be read: n2 (too old: python3 is 3.6.9)",
-        ),
+        (WatchedNode("n2", since=math.inf),
+         "no job found on the hosts that were read; not read yet: n2"),
+        (WatchedNode("n2", error="cut off"),
+         "no job found on the hosts that were read; no answer: n2"),
+        (WatchedNode("n2", error="too old: python3 is 3.6.9", is_reached=True),
+         "on the hosts that were read; cannot be read: n2 (too old: python3 is 3.6.9)"),
     ],
-)
+)  # fmt: skip
 def test_hosts_have_no_job_only_when_all_have_been_read(second, job):
     nodes = [WatchedNode("n1", SAID, math.inf), second]
     assert job in line_of(

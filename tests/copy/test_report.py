@@ -120,11 +120,8 @@ CASES = {
     "nothing moved": (SENDING, [use(moved=0)], "nothing"),
     "no nodes": (SENDING, [], "nothing"),
     "waits for the network": (SENDING, [use(receive=38, write=1)], "link"),
-    "one disk is full of work": (
-        SENDING,
-        [use(receive=38, write=1), use(receive=4, write=30, sync=5)],
-        "target disk",
-    ),
+    "one disk is full of work": (SENDING,
+        [use(receive=38, write=1), use(receive=4, write=30, sync=5)], "target disk"),
     "syncs": (SENDING, [use(receive=5, write=5, sync=28)], "target disk"),
     "the source reads": (use(read=35, send=2), [use(receive=38)], "source disk"),
     "a full core": (use(cpu=9.5, send=10), [use(receive=20, cpu=3)], "CPU"),
@@ -134,18 +131,12 @@ CASES = {
     "both cores": (SENDING, [use(cpu=18, cores=2, receive=38)], "CPU"),
     "a core and a half of two": (SENDING, [use(cpu=15, cores=2, receive=38)], "link"),
     # 20,000 small files: the relays only open, read and close files.
-    "a busy interpreter is no slow disk": (
-        use(threads=1, cpu=9.5, read=8, send=1),
-        [use(threads=1, cpu=5, receive=5, write=4)],
-        "CPU",
-    ),
+    "a busy interpreter is no slow disk": (use(threads=1, cpu=9.5, read=8, send=1),
+        [use(threads=1, cpu=5, receive=5, write=4)], "CPU"),
     "no time at all": (TimeUse({}, 0, 0), [TimeUse({}, 0, 0, 4, 1, 1)], ""),
-    "small files, with measured waits": (
-        use(cpu=0.2, wall=2.27, cores=2, read=0.12),
-        [use(cpu=0.45, wall=1.99, cores=2, write=0.28)],
-        "",
-    ),
-}
+    "small files, with measured waits": (use(cpu=0.2, wall=2.27, cores=2, read=0.12),
+        [use(cpu=0.45, wall=1.99, cores=2, write=0.28)], ""),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

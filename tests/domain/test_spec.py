@@ -33,11 +33,8 @@ REFUSED = {
     "a type in two lines": ({"or_types": ("p3.2xlarge\n",)}, "not an instance type", ""),
     "at least none": ({"min_nodes": 0}, "at least 0 of 4", "between 1 and 4"),
     "at least more": ({"min_nodes": 5}, "at least 5 of 4", "between 1 and 4"),
-    "two networks": (
-        {"subnet_id": "subnet-1", "network": "lab"},
-        "--subnet and --network exclude each other",
-        "one of them",
-    ),
+    "two networks": ({"subnet_id": "subnet-1", "network": "lab"},
+        "--subnet and --network exclude each other", "one of them"),
     "a name of ours": ({"tags": (("Name", "x"),)}, "'Name' is not free", "another key"),
     "a tag of ours": ({"tags": (("clusterctl:cluster", "x"),)}, "is not free", "clusterctl:…"),
     "in capitals": ({"tags": (("ClusterCtl:x", "x"),)}, "is not free", "another key"),
@@ -48,12 +45,9 @@ REFUSED = {
     "two lines": ({"tags": (("k", "x\ny"),)}, "not a tag: 'k': 'x\\ny'", "printable"),
     "a control character": ({"tags": (("k\0", "x"),)}, "not a tag", "printable"),
     "twice": ({"tags": (("k", "x"), ("k", "y"))}, "given twice", "one value"),
-    "too many": (
-        {"tags": tuple((f"k{n}", "x") for n in range(MOST_TAGS + 1))},
-        f"{MOST_TAGS + 1} tags are too many",
-        "50",
-    ),
-}
+    "too many": ({"tags": tuple((f"k{n}", "x") for n in range(MOST_TAGS + 1))},
+        f"{MOST_TAGS + 1} tags are too many", "50"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("changes", "message", "hint"), REFUSED.values(), ids=REFUSED)

@@ -45,69 +45,36 @@ def ended(code, transition="", message="", market=Market.SPOT):
             {},
             f"{SPOT} at 2026-11-26 14:02 UTC (Server.SpotInstanceTermination)",
         ),
-        (
-            ended("Server.SpotInstanceTermination"),
-            NOTICE,
-            f"{SPOT} at 2026-11-26 14:03 UTC (Server.SpotInstanceTermination)",
-        ),
+        (ended("Server.SpotInstanceTermination"), NOTICE,
+         f"{SPOT} at 2026-11-26 14:03 UTC (Server.SpotInstanceTermination)"),
         (ended("Server.SpotInstanceShutdown"), {}, f"{SPOT} (Server.SpotInstanceShutdown)"),
         (ended("Client.SpotInstanceShutdown"), {}, f"{SPOT} (Client.SpotInstanceShutdown)"),
         # The code stands in the other field alone, or nowhere.
-        (
-            ended("", "Server.SpotInstanceTermination: Spot instance termination"),
-            {},
-            f"{SPOT} (Server.SpotInstanceTermination)",
-        ),
+        (ended("", "Server.SpotInstanceTermination: Spot instance termination"), {},
+         f"{SPOT} (Server.SpotInstanceTermination)"),
         (ended("", f"Service initiated {AT}"), NOTICE, f"{SPOT} at 2026-11-26 14:02 UTC"),
-        (
-            ended("", f"Service initiated {AT}"),
-            {},
-            "EC2 itself, without a reason at 2026-11-26 14:02 UTC",
-        ),
-        (
-            ended("", f"Service initiated {AT}", market=Market.CAPACITY_BLOCK),
-            NOTICE,
-            f"{BLOCK} at 2026-11-26 14:02 UTC",
-        ),
-        (
-            ended("", f"Service initiated {AT}", market=Market.CAPACITY_BLOCK),
-            {},
-            "EC2 itself, perhaps because its Capacity Block ended at 2026-11-26 14:02 UTC",
-        ),
+        (ended("", f"Service initiated {AT}"), {},
+         "EC2 itself, without a reason at 2026-11-26 14:02 UTC"),
+        (ended("", f"Service initiated {AT}", market=Market.CAPACITY_BLOCK), NOTICE,
+         f"{BLOCK} at 2026-11-26 14:02 UTC"),
+        (ended("", f"Service initiated {AT}", market=Market.CAPACITY_BLOCK), {},
+         "EC2 itself, perhaps because its Capacity Block ended at 2026-11-26 14:02 UTC"),
         # A user was quicker than the interruption of which there was a notice.
-        (
-            ended("Client.UserInitiatedShutdown", f"User initiated {AT}"),
-            NOTICE,
-            f"{BY_API} at 2026-11-26 14:02 UTC (Client.UserInitiatedShutdown)",
-        ),
-        (
-            ended("Client.UserInitiatedShutdown", market=Market.CAPACITY_BLOCK),
-            {},
-            f"{BY_API} (Client.UserInitiatedShutdown)",
-        ),
+        (ended("Client.UserInitiatedShutdown", f"User initiated {AT}"), NOTICE,
+         f"{BY_API} at 2026-11-26 14:02 UTC (Client.UserInitiatedShutdown)"),
+        (ended("Client.UserInitiatedShutdown", market=Market.CAPACITY_BLOCK), {},
+         f"{BY_API} (Client.UserInitiatedShutdown)"),
         (ended("", f"User initiated {AT}"), {}, f"{BY_API} at 2026-11-26 14:02 UTC"),
-        (
-            ended("Client.InstanceInitiatedShutdown", "User initiated"),
-            {},
-            "a shutdown on the node itself, by a command or a limit "
-            "(Client.InstanceInitiatedShutdown)",
-        ),
-        (
-            ended("Server.ScheduledStop", f"Service initiated {AT}"),
-            {},
-            "a retirement that EC2 had scheduled at 2026-11-26 14:02 UTC (Server.ScheduledStop)",
-        ),
-        (
-            ended("Server.InternalError", "Server.InternalError"),
-            {},
-            "an internal error of EC2, such as a failed host (Server.InternalError)",
-        ),
+        (ended("Client.InstanceInitiatedShutdown", "User initiated"), {},
+         "a shutdown on the node itself, by a command or a limit "
+         "(Client.InstanceInitiatedShutdown)"),
+        (ended("Server.ScheduledStop", f"Service initiated {AT}"), {},
+         "a retirement that EC2 had scheduled at 2026-11-26 14:02 UTC (Server.ScheduledStop)"),
+        (ended("Server.InternalError", "Server.InternalError"), {},
+         "an internal error of EC2, such as a failed host (Server.InternalError)"),
         # Not known: what EC2 says is passed on, and no notice of a mere recommendation counts.
-        (
-            ended("Server.Novel", AT, "something new"),
-            {"action": "rebalance", "time": LATER},
-            "the reason is not known at 2026-11-26 14:02 UTC (Server.Novel: something new)",
-        ),
+        (ended("Server.Novel", AT, "something new"), {"action": "rebalance", "time": LATER},
+         "the reason is not known at 2026-11-26 14:02 UTC (Server.Novel: something new)"),
         (ended("", "Moon phase"), {}, "the reason is not known (Moon phase)"),
         (ended(""), {}, "the reason is not known"),
         (ended(""), {"action": ["terminate"], "time": 5}, "the reason is not known"),
@@ -116,7 +83,7 @@ def ended(code, transition="", message="", market=Market.SPOT):
         (None, {}, "the reason is not known"),
         (None, NOTICE, "EC2, which had given notice at 2026-11-26 14:03 UTC"),
     ],
-)
+)  # fmt: skip
 def test_the_reason_in_words(instance, notice, words):
     assert str(why_gone(instance, notice)) == words
 

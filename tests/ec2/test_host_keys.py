@@ -95,35 +95,20 @@ CUT = (KERNEL + "\n") * 900 + WHOLE
         pytest.param(console(ED25519, ED25519), (ED25519,), id="a key printed twice"),
         pytest.param(CUT[CUT.index(ED25519) + 9 :][-65536:], (), id="64 KiB cut in the block"),
         pytest.param(CUT[-65536:], (ED25519, ECDSA), id="64 KiB cut before the block"),
-        pytest.param(
-            console(f"{ED25519}\n{KERNEL}\n{ECDSA}"),
-            (ED25519, ECDSA),
-            id="the kernel between two keys",
-        ),
-        pytest.param(
-            console(f"{ED25519[:HALF]}\r\n{KERNEL}\r\n{ED25519[HALF:]}", ECDSA),
-            (ECDSA,),
-            id="the kernel within a key",
-        ),
-        pytest.param(
-            WHOLE.replace(BEGIN, BEGIN[:20] + KERNEL + BEGIN[20:]),
-            (),
-            id="the kernel within the marker",
-        ),
-        pytest.param(
-            console(OTHER).partition(END)[0] + WHOLE,
-            (ED25519, ECDSA),
-            id="a boot that was cut short, then another",
-        ),
+        pytest.param(console(f"{ED25519}\n{KERNEL}\n{ECDSA}"), (ED25519, ECDSA),
+            id="the kernel between two keys"),
+        pytest.param(console(f"{ED25519[:HALF]}\r\n{KERNEL}\r\n{ED25519[HALF:]}", ECDSA), (ECDSA,),
+            id="the kernel within a key"),
+        pytest.param(WHOLE.replace(BEGIN, BEGIN[:20] + KERNEL + BEGIN[20:]), (),
+            id="the kernel within the marker"),
+        pytest.param(console(OTHER).partition(END)[0] + WHOLE, (ED25519, ECDSA),
+            id="a boot that was cut short, then another"),
         pytest.param(console(OTHER) + WHOLE, (ED25519, ECDSA), id="two boots"),
         pytest.param(console(OTHER) + console(""), (), id="two boots, no key in the last"),
         pytest.param(f"{BEGIN}\n{ED25519}\n{END}\n{OTHER}\n{END}\n", (ED25519,), id="two ends"),
         pytest.param(console(ED25519, eol="\r"), (ED25519,), id="CR alone"),
-        pytest.param(
-            "\x00\ufffd\x1b[2J" * 999 + console(f"\x00{ED25519}\x00", prefix="\ufffd\x07"),
-            (ED25519,),
-            id="binary junk",
-        ),
+        pytest.param("\x00\ufffd\x1b[2J" * 999 + console(f"\x00{ED25519}\x00", prefix="\ufffd\x07"),
+            (ED25519,), id="binary junk"),
         pytest.param(
             console(
                 "ssh-dss AAAAB3NzaC1kc3MAAAABAQ==",
@@ -159,7 +144,7 @@ CUT = (KERNEL + "\n") * 900 + WHOLE
             id="keys that are none",
         ),
     ],
-)
+)  # fmt: skip
 def test_hostile_consoles(text, keys):
     assert parse_host_keys(text) == keys
 

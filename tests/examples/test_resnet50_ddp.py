@@ -287,18 +287,14 @@ def test_damaged_data_ends_it_with_one_line(tmp_path, pillow, records, what, say
     ("arguments", "environ", "says"),
     [
         (("--precision", "fp16"), {}, "fp16 needs a GPU: give --precision bf16 or fp32"),
-        pytest.param(
-            ("--data_dir", "/none"), {}, "images from files need Pillow", marks=pytest.mark.all
-        ),
-        pytest.param(
-            (),
-            {"OMPI_COMM_WORLD_SIZE": "2"},
+        pytest.param(("--data_dir", "/none"), {}, "images from files need Pillow",
+            marks=pytest.mark.all),
+        pytest.param((), {"OMPI_COMM_WORLD_SIZE": "2"},
             "several ranks without RANK and MASTER_ADDR: use clusterctl or torchrun",
-            marks=pytest.mark.all,
-        ),
+            marks=pytest.mark.all),
         pytest.param(("--compile",), {}, "--compile needs PyTorch 2.0", marks=pytest.mark.all),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_run_is_said_in_one_line(tmp_path, arguments, environ, says):
     done = python(PROGRAM, *SMALL, *arguments, "--log_dir", tmp_path, **environ)
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr

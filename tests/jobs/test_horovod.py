@@ -28,13 +28,8 @@ PRESET = {"HOROVOD_FUSION_THRESHOLD": "16777216", "HOROVOD_HIERARCHICAL_ALLREDUC
                 "HOROVOD_STALL_CHECK_DISABLE": "1",
             },
         ),
-        (
-            HorovodTuning(hierarchical_allreduce=True, stall_check_s=30, stall_shutdown_s=600),
-            {
-                "HOROVOD_STALL_CHECK_TIME_SECONDS": "30",
-                "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "600",
-            },
-        ),
+        (HorovodTuning(hierarchical_allreduce=True, stall_check_s=30, stall_shutdown_s=600),
+         {"HOROVOD_STALL_CHECK_TIME_SECONDS": "30", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "600"}),
         # Horovod does not tune what has a variable: the preset's are dropped, the user's stay.
         (
             HorovodTuning(fusion_threshold_bytes=1 << 40, autotune=True, timeline=True),
@@ -47,7 +42,7 @@ PRESET = {"HOROVOD_FUSION_THRESHOLD": "16777216", "HOROVOD_HIERARCHICAL_ALLREDUC
             },
         ),
     ],
-)
+)  # fmt: skip
 def test_tuning_is_variables(tuning, changes):
     expected = {name: value for name, value in {**PRESET, **changes}.items() if value is not None}
     assert tuning.environment(PRESET, "/jobs/x") == expected
@@ -246,19 +241,13 @@ def test_the_autotuners_best_is_offered_as_options(rows, options, tried, finishe
     [
         # Versions of Horovod differ in the columns. What a log lacks is not offered.
         ("cycle_time_ms,tensor_fusion_threshold,score\n5,4,345\n", "4MiB --cycle-time 5ms", 0),
-        (
-            "hierarchical_allreduce,cycle_time_ms,tensor_fusion_threshold,score\n0,5,4,345\n",
-            "4MiB --cycle-time 5ms --no-hierarchical-allreduce",
-            0,
-        ),
+        ("hierarchical_allreduce,cycle_time_ms,tensor_fusion_threshold,score\n0,5,4,345\n",
+         "4MiB --cycle-time 5ms --no-hierarchical-allreduce", 0),
         # Scores that are no numbers do not win, and bad lines are counted.
-        (
-            "cycle_time_ms,tensor_fusion_threshold,score\n1,2,nan\n1,2,inf\n5,4,3\n\0\0\n9,9,9,9\n",
-            "4MiB --cycle-time 5ms",
-            4,
-        ),
+        ("cycle_time_ms,tensor_fusion_threshold,score\n1,2,nan\n1,2,inf\n5,4,3\n\0\0\n9,9,9,9\n",
+         "4MiB --cycle-time 5ms", 4),
     ],
-)
+)  # fmt: skip
 def test_an_autotuners_log_of_other_columns_or_with_bad_lines(text, options, unread):
     tuned = read_autotune(text)
     assert " ".join(tuned.options) == f"--fusion-threshold {options}"

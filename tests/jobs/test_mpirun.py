@@ -140,22 +140,16 @@ CPU_5 = (
         pytest.param(with_gpus(FOUR), GPU_4, id="gpu-4.1"),
         # p3.16xlarge and small g5 instances: one network card, no EFA.
         pytest.param(with_gpus(), on_gpus_with_5(HIERARCHICAL), id="p3-5"),
-        pytest.param(
-            with_efa(4, gpu_memory_mib=40960, library_path="/usr/local/cuda/lib64"),
-            on_gpus_with_5(EFA, f" -x LD_LIBRARY_PATH={EFA_PATH}:/usr/local/cuda/lib64"),
-            id="p4d-5",
-        ),
-        pytest.param(
-            with_efa(32, gpu_memory_mib=81559),
-            on_gpus_with_5(EFA, f" -x LD_LIBRARY_PATH={EFA_PATH}"),
-            id="p5-5",
-        ),
+        pytest.param(with_efa(4, gpu_memory_mib=40960, library_path="/usr/local/cuda/lib64"),
+         on_gpus_with_5(EFA, f" -x LD_LIBRARY_PATH={EFA_PATH}:/usr/local/cuda/lib64"), id="p4d-5"),
+        pytest.param(with_efa(32, gpu_memory_mib=81559),
+            on_gpus_with_5(EFA, f" -x LD_LIBRARY_PATH={EFA_PATH}"), id="p5-5"),
         # EFA without a GPU: no setting is for NCCL.
         pytest.param(facts(FIVE, efa=1, efa_libraries=("/opt/amazon/efa/lib",)), CPU_5, id="c5n"),
         pytest.param(facts(FOUR), CPU_4, id="cpu-4.1"),
         pytest.param(facts(FIVE), CPU_5, id="cpu-5"),
     ],
-)
+)  # fmt: skip
 def test_the_whole_line(head, expected):
     assert line(JobRequest(32, synthetic=True), head) == expected
 
@@ -322,61 +316,34 @@ CPU = "-b 8 --image_size 64 --nofp16 --display_every 10"
             with_gpus(),
             f"{DATA} --lr_decay_mode poly --warmup_epochs 10 --clear_log",
         ),
-        (
-            JobRequest(32, more_augmentation=True),
-            with_gpus(),
-            f"{DATA} --increased_aug {LARC} --lr_decay_mode linear_cosine --warmup_epochs 5"
-            " --clear_log",
-        ),
-        (
-            JobRequest(127, synthetic=True),
-            with_gpus(),
-            f"{SYNTHETIC} --num_epochs 5 -b 256 --clear_log",
-        ),
-        (
-            JobRequest(128, synthetic=True),
-            with_gpus(),
-            f"{SYNTHETIC} --num_epochs 5 -b 256 --use_larc --loss_scale 256. --clear_log",
-        ),
-        (
-            JobRequest(128, synthetic=True, epochs=2, arguments=("--nouse_larc",)),
-            with_gpus(),
-            f"{SYNTHETIC} --num_epochs 2 -b 256 --loss_scale 256. --clear_log --nouse_larc",
-        ),
+        (JobRequest(32, more_augmentation=True), with_gpus(),
+         f"{DATA} --increased_aug {LARC} --lr_decay_mode linear_cosine --warmup_epochs 5"
+         " --clear_log"),
+        (JobRequest(127, synthetic=True), with_gpus(),
+         f"{SYNTHETIC} --num_epochs 5 -b 256 --clear_log"),
+        (JobRequest(128, synthetic=True), with_gpus(),
+         f"{SYNTHETIC} --num_epochs 5 -b 256 --use_larc --loss_scale 256. --clear_log"),
+        (JobRequest(128, synthetic=True, epochs=2, arguments=("--nouse_larc",)), with_gpus(),
+         f"{SYNTHETIC} --num_epochs 2 -b 256 --loss_scale 256. --clear_log --nouse_larc"),
         # On CPUs.
-        (
-            JobRequest(2, data_dir="~/small one"),
-            facts(),
-            f"--data_dir '/home/ubuntu/small one' --num_batches 40 {CPU} --lr_decay_mode poly"
-            " --clear_log",
-        ),
-        (
-            JobRequest(2, data_dir="s3://bucket/imagenet", epochs=4, clears=False),
-            facts(),
-            f"--data_dir s3://bucket/imagenet --num_epochs 4 {CPU} --lr_decay_mode poly"
-            " --warmup_epochs 1",
-        ),
+        (JobRequest(2, data_dir="~/small one"), facts(),
+         f"--data_dir '/home/ubuntu/small one' --num_batches 40 {CPU} --lr_decay_mode poly"
+         " --clear_log"),
+        (JobRequest(2, data_dir="s3://bucket/imagenet", epochs=4, clears=False), facts(),
+         f"--data_dir s3://bucket/imagenet --num_epochs 4 {CPU} --lr_decay_mode poly"
+         " --warmup_epochs 1"),
         # The user's value replaces ours: a flag is not given twice.
-        (
-            JobRequest(2, data_dir="/d", arguments=("--num_batches", "7", "--fp16")),
-            facts(),
-            "--data_dir /d -b 8 --image_size 64 --display_every 10 --lr_decay_mode poly --clear_log"
-            " --num_batches 7 --fp16",
-        ),
-        (
-            JobRequest(32, arguments=("--num_batches=7", "--noclear_log")),
-            with_gpus(),
-            "--data_dir /home/ubuntu/data/tf-imagenet/ -b 256 --lr_decay_mode poly"
-            " --num_batches=7 --noclear_log",
-        ),
-        (
-            JobRequest(32, data_dir="data/small", clears=True, epochs=9),
-            with_gpus(),
-            "--data_dir /home/ubuntu/data/small --num_epochs 9 -b 256 --lr_decay_mode poly"
-            " --warmup_epochs 3 --clear_log",
-        ),
+        (JobRequest(2, data_dir="/d", arguments=("--num_batches", "7", "--fp16")), facts(),
+         "--data_dir /d -b 8 --image_size 64 --display_every 10 --lr_decay_mode poly --clear_log"
+         " --num_batches 7 --fp16"),
+        (JobRequest(32, arguments=("--num_batches=7", "--noclear_log")), with_gpus(),
+         "--data_dir /home/ubuntu/data/tf-imagenet/ -b 256 --lr_decay_mode poly"
+         " --num_batches=7 --noclear_log"),
+        (JobRequest(32, data_dir="data/small", clears=True, epochs=9), with_gpus(),
+         "--data_dir /home/ubuntu/data/small --num_epochs 9 -b 256 --lr_decay_mode poly"
+         " --warmup_epochs 3 --clear_log"),
     ],
-)
+)  # fmt: skip
 def test_the_trainers_flags(request_, head, flags):
     hosts = parse_hosts_file("10.0.0.4 slots=128\n")
     assert flags_of(line(request_, head, hosts)) == flags
@@ -409,53 +376,23 @@ FUSION = {"HOROVOD_FUSION_THRESHOLD": "67108864"}
         (JobRequest(100), with_efa(4, **H100), f"-b 320 {POLY} {FAST}", FUSION, 320),
         (JobRequest(256), with_efa(4, **H100), f"-b 128 {POLY} {FAST}", FUSION, 128),
         # A run that is counted in steps measures speed, at one batch on all numbers of GPUs.
-        (
-            JobRequest(256, arguments=("--num_batches", "9")),
-            with_efa(4, **H100),
-            f"-b 408 --lr_decay_mode poly {FAST}",
-            FUSION,
-            408,
-        ),
+        (JobRequest(256, arguments=("--num_batches", "9")), with_efa(4, **H100),
+         f"-b 408 --lr_decay_mode poly {FAST}", FUSION, 408),
         # What the user gives wins.
-        (
-            JobRequest(8, arguments=("--noxla", "-b", "512")),
-            with_efa(4, **H100),
-            f"-b 408 {POLY} {FAST.replace('--xla ', '')}",
-            FUSION,
-            None,
-        ),
-        (
-            JobRequest(8, arguments=("--batch_size=64", "--nofp16")),
-            with_gpus(),
-            f"-b 256 {POLY} {FAST.replace(' --fp16_allreduce', '')}",
-            {},
-            None,
-        ),
-        (
-            JobRequest(8, tuning=HorovodTuning(fusion_threshold_bytes=1 << 20)),
-            with_efa(4),
-            f"-b 256 {POLY} {FAST}",
-            {},
-            256,
-        ),
-        (
-            JobRequest(8, variables=(parse_variable("HOROVOD_FUSION_THRESHOLD=9", {}),)),
-            with_efa(4),
-            f"-b 256 {POLY} {FAST}",
-            {},
-            256,
-        ),
-        (
-            JobRequest(8, tuning=HorovodTuning(autotune=True)),
-            with_efa(4),
-            f"-b 256 {POLY} {FAST}",
-            {},
-            256,
-        ),
+        (JobRequest(8, arguments=("--noxla", "-b", "512")), with_efa(4, **H100),
+         f"-b 408 {POLY} {FAST.replace('--xla ', '')}", FUSION, None),
+        (JobRequest(8, arguments=("--batch_size=64", "--nofp16")), with_gpus(),
+         f"-b 256 {POLY} {FAST.replace(' --fp16_allreduce', '')}", {}, None),
+        (JobRequest(8, tuning=HorovodTuning(fusion_threshold_bytes=1 << 20)), with_efa(4),
+         f"-b 256 {POLY} {FAST}", {}, 256),
+        (JobRequest(8, variables=(parse_variable("HOROVOD_FUSION_THRESHOLD=9", {}),)), with_efa(4),
+         f"-b 256 {POLY} {FAST}", {}, 256),
+        (JobRequest(8, tuning=HorovodTuning(autotune=True)), with_efa(4), f"-b 256 {POLY} {FAST}",
+         {}, 256),
         # CPUs compile nothing: there the compiled update is slower.
         (JobRequest(8), facts(), f"{CPU} --lr_decay_mode poly --all_cpus", {}, None),
     ],
-)
+)  # fmt: skip
 def test_the_recipe_fast(request_, head, flags, variables, batch):
     hosts = parse_hosts_file("10.0.0.4 slots=256\n")
     plan = plan_job(replace(request_, recipe="fast"), head, hosts, JOB)

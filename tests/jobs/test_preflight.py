@@ -22,10 +22,10 @@ from clusterctl.jobs.preflight import (
     preflight,
 )
 from clusterctl.jobs.trainer import IMAGENET_IMAGES, JobRecipe, TrainerRun
-from clusterctl.node.facts import system
-from clusterctl.node.facts.system import InterruptionNotice
 from clusterctl.node.facts.training import COMPILED
+from clusterctl.node.guard import notices
 from clusterctl.node.guard.clock import GuardFiles
+from clusterctl.node.guard.notices import InterruptionNotice
 
 GIB = 1 << 30
 VERSIONS = {
@@ -104,16 +104,16 @@ def test_nothing_speaks_against_it():
 def test_a_node_that_ec2_takes_back_is_named_before_the_start(tmp_path, monkeypatch):
     """Once, by its certain notice, and not for another node's, which the head node has as well."""
     files = GuardFiles(str(tmp_path))
-    monkeypatch.setattr(system, "GuardFiles", lambda: files)
-    assert system.notices() == ()
+    monkeypatch.setattr(notices, "GuardFiles", lambda: files)
+    assert notices.notices() == ()
     files.spot.parent.mkdir(parents=True)
     lines = "".join(
         f'{{"action": "{one.action}", "time": "{one.time}", "node": "{one.host}"}}\n'
         for one in NOTICES
     )
     files.spot.write_text(f"{lines}cut sho")
-    assert system.notices() == NOTICES
-    nodes = [replace(one, notices=system.notices()) for one in (NODE, SECOND)]
+    assert notices.notices() == NOTICES
+    nodes = [replace(one, notices=notices.notices()) for one in (NODE, SECOND)]
     text = "EC2 has given notice: terminate at 2026-11-28T20:04:00Z; a job on it ends then"
     assert found(nodes) == [("node.notice", "warning", "demo-1", text)]
     assert found(nodes, readers=("demo-0",)) == []
@@ -122,35 +122,20 @@ def test_a_node_that_ec2_takes_back_is_named_before_the_start(tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("versions", "check_id", "message"),
     [
-        (
-            {"tensorflow": "2.14.1", "horovod_built_for": "2.14.1"},
-            "env.differs",
-            "has TensorFlow 2.14.1, demo-0 has 2.15.1",
-        ),
-        (
-            {"mpirun": "mpirun (Open MPI) 4.1.4"},
-            "env.differs",
-            "has Open MPI 4.1.4, demo-0 has 5.0.11",
-        ),
-        (
-            {"horovod": None, "horovod_built_for": None},
-            "env.differs",
-            "has no Horovod, demo-0 has 0.28.1",
-        ),
-        (
-            {"horovod_built_for": "2.16.2"},
-            "env.mismatch",
-            "Horovod was built for TensorFlow 2.16.2, and 2.15.1 is installed",
-        ),
-        (
-            {**dict.fromkeys(VERSIONS), "python": "3.11.2"},
-            "env.missing",
-            "/opt/mpirun does not start there",
-        ),
+        ({"tensorflow": "2.14.1", "horovod_built_for": "2.14.1"}, "env.differs",
+         "has TensorFlow 2.14.1, demo-0 has 2.15.1"),
+        ({"mpirun": "mpirun (Open MPI) 4.1.4"}, "env.differs",
+         "has Open MPI 4.1.4, demo-0 has 5.0.11"),
+        ({"horovod": None, "horovod_built_for": None}, "env.differs",
+         "has no Horovod, demo-0 has 0.28.1"),
+        ({"horovod_built_for": "2.16.2"}, "env.mismatch",
+         "Horovod was built for TensorFlow 2.16.2, and 2.15.1 is installed"),
+        ({**dict.fromkeys(VERSIONS), "python": "3.11.2"}, "env.missing",
+         "/opt/mpirun does not start there"),
         # Different patch versions of Python or TensorFlow are no mismatch.
         ({"python": "3.11.9", "horovod_built_for": "2.15.0"}, "", ""),
     ],
-)
+)  # fmt: skip
 def test_software_that_is_otherwise(versions, check_id, message):
     there = {name: value for name, value in {**VERSIONS, **versions}.items() if value}
     said = [(check_id, "error", "demo-1", message)] if check_id else []
@@ -273,28 +258,16 @@ OTHER = "has other training data than demo-0: "
     ("second", "check_id", "message"),
     [
         ({"training": {}}, "missing", "there is no training data in /data (no file named train-*)"),
-        (
-            {"training": {}, "data_error": "/data: Permission denied"},
-            "missing",
-            "cannot read the training data: /data: Permission denied",
-        ),
-        (
-            {"training": {**TRAINING, "train-00003-of-00016": 1}},
-            "differs",
-            f"{OTHER}train-00003-of-00016 has 1 byte, on demo-0 1003",
-        ),
-        (
-            {"training": shards(16, size=5)},
-            "differs",
-            f"{OTHER}train-00000-of-00016 has 5 bytes, on demo-0 1000, and 15 other files",
-        ),
-        (
-            {"records": {**NODE.records, "train-00001-of-00016": -1}},
-            "cut_short",
-            "train-00001-of-00016 ends within a record",
-        ),
+        ({"training": {}, "data_error": "/data: Permission denied"}, "missing",
+         "cannot read the training data: /data: Permission denied"),
+        ({"training": {**TRAINING, "train-00003-of-00016": 1}}, "differs",
+         f"{OTHER}train-00003-of-00016 has 1 byte, on demo-0 1003"),
+        ({"training": shards(16, size=5)}, "differs",
+         f"{OTHER}train-00000-of-00016 has 5 bytes, on demo-0 1000, and 15 other files"),
+        ({"records": {**NODE.records, "train-00001-of-00016": -1}}, "cut_short",
+         "train-00001-of-00016 ends within a record"),
     ],
-)
+)  # fmt: skip
 def test_data_that_is_otherwise(second, check_id, message):
     expected = [(f"data.{check_id}", "error", "demo-1", message)]
     assert found([NODE, replace(SECOND, **second)]) == expected
@@ -339,28 +312,18 @@ def test_a_node_without_ranks_needs_no_data_but_the_software():
     ("training", "said"),
     [
         (shards(16, first=1), []),  # counted from 1, like the tutorial's resizer
-        (
-            {name: 1 for name in TRAINING if "00007" not in name},
-            ["15 of 16 train files are there: train-00007-of-00016 is missing"],
-        ),
-        (
-            {name: 1 for name in shards(16, first=1) if "00001-" not in name},
-            ["15 of 16 train files are there: train-00001-of-00016 is missing"],
-        ),
-        (
-            dict.fromkeys(list(TRAINING)[:10], 1),
-            ["10 of 16 train files are there: train-00010-of-00016 and others are missing"],
-        ),
-        (
-            {**TRAINING, "train-00016-of-00016": 1},
-            ["17 train files are there, 16 belong to the set"],
-        ),
-        (
-            {**TRAINING, **shards(8)},
-            ["files of several sets are mixed: train-*-of-00008 and train-*-of-00016"],
-        ),
+        ({name: 1 for name in TRAINING if "00007" not in name},
+         ["15 of 16 train files are there: train-00007-of-00016 is missing"]),
+        ({name: 1 for name in shards(16, first=1) if "00001-" not in name},
+         ["15 of 16 train files are there: train-00001-of-00016 is missing"]),
+        (dict.fromkeys(list(TRAINING)[:10], 1),
+         ["10 of 16 train files are there: train-00010-of-00016 and others are missing"]),
+        ({**TRAINING, "train-00016-of-00016": 1},
+         ["17 train files are there, 16 belong to the set"]),
+        ({**TRAINING, **shards(8)},
+         ["files of several sets are mixed: train-*-of-00008 and train-*-of-00016"]),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize(
     ("validation", "of_these"),
     [
@@ -395,14 +358,10 @@ UNEVEN = (
         ({"ranks": 17}, "few_shards", "error", "16 training files for 17 ranks: each needs one"),
         ({"ranks": 6}, "uneven_shards", "warning", UNEVEN),
         ({"batch_size": 193}, "", "", ""),
-        (
-            {"batch_size": 194},
-            "few_images",
-            "error",
-            "one step takes 194 images for each of 8 ranks, and there are 1550 in all",
-        ),
+        ({"batch_size": 194}, "few_images", "error",
+         "one step takes 194 images for each of 8 ranks, and there are 1550 in all"),
     ],
-)
+)  # fmt: skip
 def test_files_images_and_ranks(changes, check_id, severity, text):
     said = [(f"data.{check_id}", severity, None, text)] if check_id else []
     assert found(job=plan(replace(RUN, **changes))) == said
@@ -429,27 +388,12 @@ UNFINISHED = f"{LOG} holds a run that got to step 400 of 484 (1 checkpoint, 200.
         ((200, 484), {"on_purpose": True}, "finished", "warning", FINISHED),
         # Checkpoints of another run, which had more images or smaller batches.
         ((485,), {}, "finished", "error", LONGER),
-        (
-            (485,),
-            {"clears": False},
-            "nothing_left",
-            "warning",
-            f"{LOG} holds a run of 485 steps, more than the 484 of this one: {NOTHING}",
-        ),
-        (
-            (200, 484),
-            {"clears": False},
-            "nothing_left",
-            "warning",
-            f"{LOG} holds the final step, 484: {NOTHING}",
-        ),
-        (
-            (400,),
-            {"clears": False},
-            "resumed",
-            "info",
-            f"training resumes from step 400 of 484 in {LOG}",
-        ),
+        ((485,), {"clears": False}, "nothing_left", "warning",
+         f"{LOG} holds a run of 485 steps, more than the 484 of this one: {NOTHING}"),
+        ((200, 484), {"clears": False}, "nothing_left", "warning",
+         f"{LOG} holds the final step, 484: {NOTHING}"),
+        ((400,), {"clears": False}, "resumed", "info",
+         f"training resumes from step 400 of 484 in {LOG}"),
         ((), {"clears": False}, "no_checkpoint", "info", f"{NO_STEP}: training begins at step 0"),
         ((), {"evaluates_only": True, "clears": False}, "no_checkpoint", "error", NO_STEP),
         # Synthetic training would delete it as well.
@@ -457,7 +401,7 @@ UNFINISHED = f"{LOG} holds a run that got to step 400 of 484 (1 checkpoint, 200.
         # The number of steps is unknown for data that is not on the nodes.
         ((400,), {"data_dir": "gs://b"}, "unfinished", "error", UNFINISHED.replace(" of 484", "")),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("force", [False, True])
 def test_an_earlier_run(steps, changes, check_id, severity, text, force):
     node = checkpoints(NODE, *steps)
@@ -499,26 +443,17 @@ def test_synthetic_training_that_clears_nothing_has_no_earlier_run():
     ("changes", "free", "said"),
     [
         ({"batches": 3000, "epochs": None, "save_every": 1000}, 3 * 205 << 20, []),
-        (
-            {"batches": 3000, "epochs": None, "save_every": 1000},
-            500 << 20,
-            ["3 checkpoints of resnet50 need 585.0 MiB, 500.0 MiB are free for " + LOG],
-        ),
+        ({"batches": 3000, "epochs": None, "save_every": 1000}, 500 << 20,
+         ["3 checkpoints of resnet50 need 585.0 MiB, 500.0 MiB are free for " + LOG]),
         ({"batches": 3000, "epochs": None, "model": "resnet18"}, 540 << 20, []),
-        (
-            {"save_every": 0},
-            GIB,
-            ["11 checkpoints of resnet50 need 2.1 GiB, 1.0 GiB are free for " + LOG],
-        ),
-        (
-            {"save_every": 1000},
-            GIB // 8,
-            ["1 checkpoint of resnet50 needs 195.0 MiB, 128.0 MiB are free for " + LOG],
-        ),
+        ({"save_every": 0}, GIB,
+         ["11 checkpoints of resnet50 need 2.1 GiB, 1.0 GiB are free for " + LOG]),
+        ({"save_every": 1000}, GIB // 8,
+         ["1 checkpoint of resnet50 needs 195.0 MiB, 128.0 MiB are free for " + LOG]),
         ({}, GIB, ["6 checkpoints of resnet50 need 1.1 GiB, 1.0 GiB are free for " + LOG]),
         ({"data_dir": None}, 0, []),
     ],
-)
+)  # fmt: skip
 def test_room_for_checkpoints(changes, free, said):
     nodes = [replace(node, free_bytes=free) for node in (NODE, SECOND)]
     assert found(nodes, plan(replace(RUN, **changes))) == [

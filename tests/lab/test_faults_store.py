@@ -106,18 +106,14 @@ def test_any_request_is_a_fault_or_one_line_of_refusal(good, data):
         ({"kind": "boot", "silent": True, "nodes": [1, 3]}, "node 1,3: never starts sshd"),
         ({"kind": "boot", "dies": "A.b"}, "the next host: dies with A.b"),
         ({"kind": "lag", "visible_s": 0}, "instances 0 s late"),
-        (
-            {"kind": "lag", "places_s": 2, "reordered": True},
-            "free places 2 s late, half of the reads in time",
-        ),
+        ({"kind": "lag", "places_s": 2, "reordered": True},
+         "free places 2 s late, half of the reads in time"),
         ({"kind": "shape", "instance_id": ID, "up": 10**7}, f"{ID}: 10 Mbit/s up"),
         ({"kind": "fill", "instance_id": ID}, f"{ID}: /data is full but for 0 B"),
-        (
-            {"kind": "gpu", "instance_id": ID, "gpu": 1, "lost": True, "memory": 9, "xid": 79},
-            f"{ID}: GPU 1: is lost, holds 9 MiB, Xid 79",
-        ),
+        ({"kind": "gpu", "instance_id": ID, "gpu": 1, "lost": True, "memory": 9, "xid": 79},
+         f"{ID}: GPU 1: is lost, holds 9 MiB, Xid 79"),
     ],
-)
+)  # fmt: skip
 def test_each_fault_is_described_in_words(value, words):
     """The tests of the command have the texts of the other kinds."""
     assert read_fault(value).words == words

@@ -99,15 +99,11 @@ WRONG = ("InvalidClientTokenId", "SignatureDoesNotMatch")
         ("sts", "get_caller_identity", WRONG, 403),
         ("iam", "list_roles", WRONG, 403),
         ("cloudformation", "list_stacks", WRONG, 403),
-        (
-            "ssm",
-            "describe_parameters",
-            ("UnrecognizedClientException", "InvalidSignatureException"),
-            400,
-        ),
+        ("ssm", "describe_parameters", ("UnrecognizedClientException", "InvalidSignatureException"),
+         400),
         ("s3", "list_buckets", ("InvalidAccessKeyId", "SignatureDoesNotMatch"), 403),
     ],
-)
+)  # fmt: skip
 def test_an_unknown_key_and_a_wrong_secret_are_refused_in_the_services_words(
     lab, name, call, codes, status
 ):

@@ -70,34 +70,22 @@ def test_layouts_that_are_taken(type_info, nics):
         (SMALL, [nic(1)], "InvalidParameterCombination", "index 0"),
         (SMALL, [nic(0), nic(0)], "InvalidParameterValue", "unique device index"),
         (SMALL, [nic(0, kind="quick")], "InvalidParameterValue", "'quick'"),
-        (
-            FOUR,
-            [nic(0, AssociatePublicIpAddress=True), nic(0, 1)],
-            "InvalidParameterCombination",
-            "The associatePublicIPAddress parameter cannot be specified when launching with "
-            "multiple network interfaces",
-        ),
+        (FOUR, [nic(0, AssociatePublicIpAddress=True), nic(0, 1)], "InvalidParameterCombination",
+         "The associatePublicIPAddress parameter cannot be specified when launching with "
+         "multiple network interfaces"),
         (FOUR, [nic(0), nic(0, 4)], "InvalidParameterValue", "networkCardIndex"),
-        (
-            SMALL,
-            [nic(index) for index in range(4)],
-            "AttachmentLimitExceeded",
-            "Interface count 4 exceeds the limit for its.type",
-        ),
+        (SMALL, [nic(index) for index in range(4)], "AttachmentLimitExceeded",
+         "Interface count 4 exceeds the limit for its.type"),
         (TWO_PER_CARD, [nic(0), nic(1), nic(2)], "AttachmentLimitExceeded", "count 3"),
         (SMALL, [nic(0, kind="efa")], "InvalidParameterCombination", "do not support"),
         (ONE_EFA, [nic(0, kind="efa-only")], "InvalidParameterCombination", "primary"),
         (ONE_EFA, [nic(0, kind="efa"), nic(1, 0, "efa")], "InvalidParameterCombination", "one"),
         (FIRST_IS_ENA, [nic(0, kind="efa")], "InvalidParameterCombination", "card 0"),
         (FIRST_IS_ENA, [nic(0), nic(1, 0, "efa-only")], "InvalidParameterCombination", "card 0"),
-        (
-            info([card(0, 4), card(1, 4)], 1),
-            [nic(0, kind="efa"), nic(0, 1, "efa")],
-            "AttachmentLimitExceeded",
-            "EFA interface count 2",
-        ),
+        (info([card(0, 4), card(1, 4)], 1), [nic(0, kind="efa"), nic(0, 1, "efa")],
+         "AttachmentLimitExceeded", "EFA interface count 2"),
     ],
-)
+)  # fmt: skip
 def test_layouts_that_are_refused(type_info, nics, code, text):
     with pytest.raises(EC2ClientError, match=re.escape(text)) as refused:
         check_layout(read_interfaces(nics), "its.type", type_info)

@@ -101,54 +101,33 @@ REFUSED = [
         "The associatePublicIPAddress parameter cannot be specified when launching with multiple "
         "network interfaces",
     ),
-    (
-        {"NetworkInterfaces": [nic()], "SecurityGroups": ["default"]},
-        "InvalidParameterCombination",
-        "Network interfaces and an instance-level security groups may not be specified",
-    ),
-    (
-        {"NetworkInterfaces": [nic(Groups=["sg-0123456789abcdef0"])]},
-        "InvalidGroup.NotFound",
-        "The security group 'sg-0123456789abcdef0' does not exist",
-    ),
-    (
-        {"NetworkInterfaces": [nic(InterfaceType="efa")], "InstanceType": "g4dn.xlarge"},
-        "InvalidParameterCombination",
-        "g4dn.xlarge instances do not support Elastic Fabric Adapters",
-    ),
+    ({"NetworkInterfaces": [nic()], "SecurityGroups": ["default"]}, "InvalidParameterCombination",
+     "Network interfaces and an instance-level security groups may not be specified"),
+    ({"NetworkInterfaces": [nic(Groups=["sg-0123456789abcdef0"])]}, "InvalidGroup.NotFound",
+     "The security group 'sg-0123456789abcdef0' does not exist"),
+    ({"NetworkInterfaces": [nic(InterfaceType="efa")], "InstanceType": "g4dn.xlarge"},
+     "InvalidParameterCombination", "g4dn.xlarge instances do not support Elastic Fabric Adapters"),
     (disks(VolumeSize=15), "InvalidBlockDeviceMapping", "expect size >= 75GB"),
     (disks(SnapshotId="snap-0123456789abcdef0"), "InvalidSnapshot.NotFound", "does not exist"),
     ({"BlockDeviceMappings": [{"DeviceName": "/dev/sdb"}]}, "MissingParameter", "ebs"),
-    (
-        {"IamInstanceProfile": {"Name": "nobody's"}},
-        "InvalidParameterValue",
-        "Value (nobody's) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance "
-        "Profile name",
-    ),
-    (
-        {"IamInstanceProfile": {"Arn": "arn:aws:iam::123456789012:instance-profile/x"}},
-        "InvalidParameterValue",
-        "iamInstanceProfile.arn is invalid",
-    ),
+    ({"IamInstanceProfile": {"Name": "nobody's"}}, "InvalidParameterValue",
+     "Value (nobody's) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance "
+     "Profile name"),
+    ({"IamInstanceProfile": {"Arn": "arn:aws:iam::123456789012:instance-profile/x"}},
+     "InvalidParameterValue", "iamInstanceProfile.arn is invalid"),
     (
         spot(SpotInstanceType="persistent", InstanceInterruptionBehavior="terminate"),
         "InvalidParameterCombination",
         "The request with type 'persistent' is not supported when instanceInterruptionBehavior is "
         "set to 'terminate'",
     ),
-    (
-        spot(SpotInstanceType="one-time", InstanceInterruptionBehavior="stop"),
-        "InvalidParameterCombination",
-        "The request with type 'one-time' is not supported",
-    ),
+    (spot(SpotInstanceType="one-time", InstanceInterruptionBehavior="stop"),
+     "InvalidParameterCombination", "The request with type 'one-time' is not supported"),
     (spot(MaxPrice="0.01"), "SpotMaxPriceTooLow", "Your Spot request price of 0.01 is lower"),
     ({"InstanceMarketOptions": {"MarketType": "flea"}}, "InvalidParameterValue", "(flea)"),
     ({"Placement": {"GroupName": "none"}}, "InvalidPlacementGroup.Unknown", "'none' is unknown"),
-    (
-        {"InstanceInitiatedShutdownBehavior": "sleep"},
-        "InvalidParameterValue",
-        "(sleep) for parameter InstanceInitiatedShutdownBehavior",
-    ),
+    ({"InstanceInitiatedShutdownBehavior": "sleep"}, "InvalidParameterValue",
+     "(sleep) for parameter InstanceInitiatedShutdownBehavior"),
     ({"MetadataOptions": {"HttpPutResponseHopLimit": 65}}, "InvalidParameterValue", "(65)"),
     ({"MetadataOptions": {"HttpTokens": "maybe"}}, "InvalidParameterValue", "(maybe)"),
     ({"KeyName": "nobody's"}, "InvalidKeyPair.NotFound", "nobody's"),
@@ -163,7 +142,7 @@ REFUSED = [
     # More hosts than the lab supports are refused, and none is launched.
     ({"MaxCount": 1_000_000}, "InstanceLimitExceeded", ""),
     *(({"ClientToken": one}, "InvalidParameterValue", "") for one in ("x" * 65, "t\u00f6k\u00e9n")),
-]
+]  # fmt: skip
 
 
 def test_what_is_refused(once, launch):

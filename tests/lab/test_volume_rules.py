@@ -36,34 +36,25 @@ def test_volumes_that_are_made(wish):
 @pytest.mark.parametrize(
     ("wish", "code", "text"),
     [
-        (
-            disk(size_gib=15, snapshot_id="snap-1", snapshot_gib=75),
-            "InvalidBlockDeviceMapping",
-            "Volume of size 15GB is smaller than snapshot 'snap-1', expect size >= 75GB",
-        ),
+        (disk(size_gib=15, snapshot_id="snap-1", snapshot_gib=75), "InvalidBlockDeviceMapping",
+         "Volume of size 15GB is smaller than snapshot 'snap-1', expect size >= 75GB"),
         (disk(size_gib=0), "MissingParameter", "size or snapshotId"),
         (disk(load_mib_s=300), "InvalidParameterCombination", "VolumeInitializationRate"),
-        (
-            disk(snapshot_id="snap-1", snapshot_gib=75, load_mib_s=301),
-            "InvalidParameterValue",
-            "not between 100 and 300",
-        ),
+        (disk(snapshot_id="snap-1", snapshot_gib=75, load_mib_s=301), "InvalidParameterValue",
+         "not between 100 and 300"),
         (disk(size_gib=65_537), "InvalidParameterValue", "maximum is 65536"),
         (disk("gp2", size_gib=16_385), "InvalidParameterValue", "1 to 16384 GiB"),
         (disk(iops=2999), "InvalidParameterValue", "minimum is 3000"),
         (disk(size_gib=1000, iops=80_001), "InvalidParameterValue", "maximum is 80000"),
         (disk(iops=9000, throughput=2001), "InvalidParameterValue", "maximum is 2000"),
-        (
-            disk(throughput=1000),
-            "InvalidParameterValue",
-            "Throughput (MiBps) to iops ratio of 0.333333 is too high; maximum is 0.250000",
-        ),
+        (disk(throughput=1000), "InvalidParameterValue",
+         "Throughput (MiBps) to iops ratio of 0.333333 is too high; maximum is 0.250000"),
         (disk(iops=50_001), "InvalidParameterValue", "Iops to volume size ratio of 500.01"),
         (disk("gp2", iops=3000), "InvalidParameterCombination", "iops"),
         (disk("io1"), "MissingParameter", "iops"),
         (disk(kms_key_id="alias/mine"), "InvalidParameterDependency", "Encrypted"),
     ],
-)
+)  # fmt: skip
 def test_volumes_that_are_refused(wish, code, text):
     with pytest.raises(EC2ClientError, match=re.escape(text)) as refused:
         check_disk(wish)

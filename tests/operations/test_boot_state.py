@@ -105,18 +105,10 @@ WITHOUT_DATA = replace(BEFORE, mounts={"/": BEFORE.mounts["/"]})
         (BEFORE, WITHOUT_DATA, 8, ["/data (/dev/nvme1n1) is not mounted again"]),
         # The kernel may number disks differently at each boot.
         (BEFORE, with_data("/dev/nvme2n1", "xfs"), 8, []),
-        (
-            BEFORE,
-            with_data("10.0.0.9:/x", "nfs4"),
-            8,
-            ["/data is 10.0.0.9:/x now, not /dev/nvme1n1"],
-        ),
-        (
-            with_data("10.0.0.9:/x", "nfs4"),
-            with_data("10.0.0.8:/x", "nfs4"),
-            8,
-            ["/data is 10.0.0.8:/x now, not 10.0.0.9:/x"],
-        ),
+        (BEFORE, with_data("10.0.0.9:/x", "nfs4"), 8,
+         ["/data is 10.0.0.9:/x now, not /dev/nvme1n1"]),
+        (with_data("10.0.0.9:/x", "nfs4"), with_data("10.0.0.8:/x", "nfs4"), 8,
+         ["/data is 10.0.0.8:/x now, not 10.0.0.9:/x"]),
         (BEFORE, replace(BEFORE, gpus=7), 8, ["nvidia-smi sees 7 of 8 GPUs"]),
         # A GPU that was lost before the reboot should be back.
         (replace(BEFORE, gpus=7), replace(BEFORE, gpus=7), 8, ["nvidia-smi sees 7 of 8 GPUs"]),
@@ -124,18 +116,10 @@ WITHOUT_DATA = replace(BEFORE, mounts={"/": BEFORE.mounts["/"]})
         (replace(BEFORE, gpus=1), replace(BEFORE, gpus=0), 0, ["nvidia-smi sees 0 of 1 GPU"]),
         (replace(BEFORE, gpus=LATE), BEFORE, 8, []),
         (BEFORE, replace(BEFORE, gpus=LATE), 8, [f"{NOT_KNOWN}: no answer within 20 s"]),
-        (
-            replace(BEFORE, gpus=LATE),
-            replace(BEFORE, gpus=LATE),
-            0,
-            [f"{NOT_KNOWN}: no answer within 20 s"],
-        ),
-        (
-            replace(BEFORE, gpus=0),
-            replace(BEFORE, gpus=NO_DRIVER),
-            0,
-            [f"{NOT_KNOWN}: OSError: nvidia-smi -q -x: no driver"],
-        ),
+        (replace(BEFORE, gpus=LATE), replace(BEFORE, gpus=LATE), 0,
+         [f"{NOT_KNOWN}: no answer within 20 s"]),
+        (replace(BEFORE, gpus=0), replace(BEFORE, gpus=NO_DRIVER), 0,
+         [f"{NOT_KNOWN}: OSError: nvidia-smi -q -x: no driver"]),
         # A machine without a GPU whose image has nvidia-smi.
         (replace(BEFORE, gpus=NO_DRIVER), replace(BEFORE, gpus=NO_DRIVER), 0, []),
         (BEFORE, replace(BEFORE, cloud_init=1), 8, ["cloud-init failed (exit status 1)"]),
@@ -143,6 +127,6 @@ WITHOUT_DATA = replace(BEFORE, mounts={"/": BEFORE.mounts["/"]})
         (replace(BEFORE, cloud_init=1), replace(BEFORE, cloud_init=1), 8, []),
         (BEFORE, replace(BEFORE, cloud_init=None), 8, []),
     ],
-)
+)  # fmt: skip
 def test_differences(before, after, gpus, said):
     assert differences(before, after, gpus) == said

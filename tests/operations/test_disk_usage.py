@@ -125,10 +125,8 @@ LATE, REFUSED = "no answer within 5 s", "PermissionError: [Errno 13] /data"
 @pytest.mark.parametrize(
     ("readings", "found"),
     [
-        (
-            [(mount, "mount /data", None, LATE), (growth, "growth /data", None, LATE)],
-            [("fact.hangs", Severity.ERROR, f"/data: the file system does not answer ({LATE})")],
-        ),
+        ([(mount, "mount /data", None, LATE), (growth, "growth /data", None, LATE)],
+         [("fact.hangs", Severity.ERROR, f"/data: the file system does not answer ({LATE})")]),
         (
             [(mount, "mount /data", None, REFUSED), (growth, "growth /data", None, REFUSED)],
             [
@@ -139,16 +137,8 @@ LATE, REFUSED = "no answer within 5 s", "PermissionError: [Errno 13] /data"
                 )
             ],
         ),
-        (
-            [(mount, "mount /data", SPACE, ""), (growth, "growth /data", None, LATE)],
-            [
-                (
-                    "disk.unknown",
-                    Severity.WARNING,
-                    f"/data: its growth could not be measured: {LATE}",
-                )
-            ],
-        ),
+        ([(mount, "mount /data", SPACE, ""), (growth, "growth /data", None, LATE)],
+         [("disk.unknown", Severity.WARNING, f"/data: its growth could not be measured: {LATE}")]),
         (
             [(mount, "mount", None, "OSError: x"), (growth, "growth", None, "OSError: x")],
             [
@@ -160,7 +150,7 @@ LATE, REFUSED = "no answer within 5 s", "PermissionError: [Errno 13] /data"
             ],
         ),
     ],
-)
+)  # fmt: skip
 def test_only_a_file_system_that_does_not_answer_hangs(readings, found):
     read = tuple(
         FactReading(name_of(fact), label, value, error, timed_out=error == LATE)

@@ -33,30 +33,20 @@ SPENT = Spent(usd=20.17, ran_h=2.0, until=NOW - timedelta(hours=9), at_least=Fal
     ("nodes", "words"),
     [
         # 3 h at 10 + 0.08 + 0.005, of two nodes.
-        (
-            [gone(9, "max-hours=3"), gone(9, "max-hours=3", index=1)],
-            "ended 2026-11-21 06:00 UTC by --max-hours 3: $60.51",
-        ),
+        ([gone(9, "max-hours=3"), gone(9, "max-hours=3", index=1)],
+         "ended 2026-11-21 06:00 UTC by --max-hours 3: $60.51"),
         # Two hours of an earlier run count.
-        (
-            [gone(9, "max-hours=3", spent=SPENT)],
-            "ended 2026-11-21 04:00 UTC by --max-hours 3: $30.25",
-        ),
+        ([gone(9, "max-hours=3", spent=SPENT)],
+         "ended 2026-11-21 04:00 UTC by --max-hours 3: $30.25"),
         # Recorded again six minutes after the start, with what its guard has counted.
-        (
-            [gone(9, "max-hours=3", spent=Spent(22.0, 2.1, NOW - timedelta(hours=8.9)))],
-            "ended 2026-11-21 04:00 UTC by --max-hours 3: $31.08",
-        ),
+        ([gone(9, "max-hours=3", spent=Spent(22.0, 2.1, NOW - timedelta(hours=8.9)))],
+         "ended 2026-11-21 04:00 UTC by --max-hours 3: $31.08"),
         # 8 h at 10.085 are more than 80.68, reached after 8 h.
-        (
-            [gone(9, "budget=80.68 max-hours=8.5")],
-            "ended 2026-11-21 11:00 UTC by --budget 80.68: $80.68",
-        ),
+        ([gone(9, "budget=80.68 max-hours=8.5")],
+         "ended 2026-11-21 11:00 UTC by --budget 80.68: $80.68"),
         # Another generation of the cluster, and a node that `remove` has terminated.
-        (
-            [gone(30, "max-hours=1"), gone(9, "max-hours=3"), gone(9, "", 1, BY_USER)],
-            "ended 2026-11-21 06:00 UTC by --max-hours 3: $30.25",
-        ),
+        ([gone(30, "max-hours=1"), gone(9, "max-hours=3"), gone(9, "", 1, BY_USER)],
+         "ended 2026-11-21 06:00 UTC by --max-hours 3: $30.25"),
         # Another generation of the cluster, of two nodes, which ended in the same hour.
         (
             [gone(9.5, "max-hours=0.25", index) for index in (0, 1)]
@@ -66,7 +56,7 @@ SPENT = Spent(usd=20.17, ran_h=2.0, until=NOW - timedelta(hours=9), at_least=Fal
         # EC2 may show the end a moment before it is due.
         ([gone(2.95, "max-hours=3")], "ended 2026-11-21 12:00 UTC by --max-hours 3: $29.75"),
     ],
-)
+)  # fmt: skip
 def test_ec2_shows_how_a_limit_has_ended_a_cluster(nodes, words):
     assert str(end_of("demo", nodes, PRICES, NOW)) == words
 

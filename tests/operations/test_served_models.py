@@ -115,13 +115,9 @@ def cluster(monkeypatch):
         ([job()], [serving(0)], [0], "model m is served on d-0, and", STOP),
         ([job(node=1)], [serving(1)], [0, 2], "is served on d-1 by d-0, and", STOP),
         ([job(node=3)], [serving(3)], None, "is served on d-3 by d-0, and", STOP),
-        (
-            [job(), job(node=1, model="other")],
-            [],
-            None,
-            "model m is served on d-0, model other is served on d-1, and a reboot",
-            f"{STOP}; clusterctl serve d --stop --model other",
-        ),
+        ([job(), job(node=1, model="other")], [], None,
+         "model m is served on d-0, model other is served on d-1, and a reboot",
+         f"{STOP}; clusterctl serve d --stop --model other"),
         ([job("mpi")], [], [2], "job 20261120-154502-0001 is running", "cancel d"),
         ([job(), job("mpi")], [], [], "job 20261120-154502-0001 is running", "cancel d"),
         ([job("copy")], [], [], "job 20261120-154502-0001 is running", "cancel d"),
@@ -130,7 +126,7 @@ def cluster(monkeypatch):
         ([job()], [serving(0)], [2], "", ""),
         ([], [left(1)], None, "", ""),
     ],
-)
+)  # fmt: skip
 def test_what_disturbs_a_served_model_is_refused(cluster, jobs, processes, nodes, said, command):
     access = cluster(jobs, processes)
     targets = None if nodes is None else [NODES[index] for index in nodes]

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from clusterctl.domain.cluster import ClusterSpec, Limits, Market
+from clusterctl.domain.cluster import USER_DATA_BYTES, ClusterSpec, Limits, Market
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.findings import Finding, Severity, as_warning, errors, in_order
 from clusterctl.domain.ranges import format_indices
@@ -38,7 +38,6 @@ from clusterctl.ec2.resources import anothers_key
 from clusterctl.ec2.tags import format_limits, parse_limits
 
 # EC2's limit for user data, before the encoding in base64.
-USER_DATA_BYTES = 16 * 1024
 
 
 def check_request(observed: Observed, public_key: str) -> None:

@@ -380,9 +380,9 @@ def node_cost(
         ended = started
         missing.append("it switched itself off, and EC2 does not say when")
     ran_h = _hours(started, ended)
-    usd = spent.usd + ran_h * machine + _hours(begin, now) * held
+    usd = (spent.usd if spent else 0.0) + ran_h * machine + _hours(begin, now) * held
     usd += address * (_hours(begin, now) if own else ran_h)
-    ran_h += spent.ran_h
+    ran_h += spent.ran_h if spent else 0.0
     if used_h is not None and instance.first_launched_at and missing != unpriced:
         # The guard has counted all runs, so only unknown prices are missing. Its count is up to ten
         # minutes a boot too high: after short runs that is more than the machine can have run.
@@ -400,7 +400,7 @@ def _counted_until(instance: Instance) -> tuple[datetime, list[str]]:
     This is the time in the node's tag; without a tag it is the first launch.
     """
     spent, launched_at = instance.spent, instance.node.launched_at
-    if spent.until:
+    if spent:
         return spent.until, ["an earlier run is not known whole"] if spent.at_least else []
     if instance.first_launched_at:
         return instance.first_launched_at, []

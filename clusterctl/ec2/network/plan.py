@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from clusterctl.domain.cluster import check_name
 from clusterctl.domain.errors import ClusterctlError, UsageError
 
 DEFAULT_CIDR = "10.20.0.0/16"
@@ -78,7 +78,7 @@ class NetworkRequest:
     for_type: str | None = None
 
     def __post_init__(self) -> None:
-        check_network_name(self.name)
+        check_name("network", self.name)
         if self.cidr is not None:
             check_cidr(self.cidr)
         if self.ssh_from is not None:
@@ -234,16 +234,6 @@ def subnet_cidrs(cidr: str) -> tuple[str, str]:
     """
     first, second, *_ = ipaddress.IPv4Network(cidr).subnets(prefixlen_diff=2)
     return str(first), str(second)
-
-
-def check_network_name(name: str) -> str:
-    """Return `name` unchanged. Raises UsageError if no network can have this name."""
-    if not re.fullmatch(r"[a-z][a-z0-9-]{0,39}", name, re.ASCII) or name.endswith("-"):
-        raise UsageError(
-            f"not a network name: {name!r}",
-            "use up to 40 lower-case letters, digits and hyphens, a letter first",
-        )
-    return name
 
 
 def check_cidr(cidr: str) -> None:

@@ -19,7 +19,6 @@ from clusterctl.lab.faults.kinds import LONGEST_S
 from clusterctl.lab.hosts.instances import LabInstance, all_lab_instances
 from clusterctl.lab.wsgi import read_json
 
-PATH = "/_lab/interruptions"
 # AWS gives two minutes' notice.
 NOTICE_S = 120.0
 REASON = "Server.SpotInstanceTermination"

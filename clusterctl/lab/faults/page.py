@@ -65,7 +65,6 @@ def admit(fault: Fault) -> Fault:
     return fault
 
 
-PATH = "/_lab/faults"
 # How long a request that sets or clears a host's fault waits for the supervisor to apply it.
 HOSTS_WITHIN_S = 3.0
 

@@ -18,9 +18,8 @@ from pathlib import Path
 
 from clusterctl.node.facts.disks import PSEUDO, is_remote, mounted
 from clusterctl.node.facts.report import deadline
+from clusterctl.node.paths import STAGING
 
-# The same name as in relay/scan.py.
-STAGING = ".clusterctl-copy"
 DEEPEST = 5
 OWN = ".clusterctl"  # the data of jobs and served models, below a home folder
 # Folders that have many files and no user data.

@@ -7,16 +7,12 @@ import re
 import resource
 import shutil
 import subprocess
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Optional
+from typing import Optional
 
 from clusterctl.node.facts.report import deadline, output
-from clusterctl.node.guard.clock import GuardFiles
 from clusterctl.node.procfs import boot_id
-from clusterctl.node.record import RecordError, from_json
-from clusterctl.node.untrusted import text_in
 
 # Kernel messages about GPUs, memory, disks and links. Others are not collected.
 RELEVANT = re.compile(
@@ -57,27 +53,6 @@ def _uptime_s() -> float:
 def in_lab() -> bool:
     """Return whether this is a host of the local EC2. All of them share the processors."""
     return Path(LAB).is_dir()
-
-
-@dataclass(frozen=True)
-class InterruptionNotice:
-    """EC2's notice that it takes a node's machine back: it is to `action` it (terminate, stop,
-    hibernate) at `time`, in UTC, or only likely to (rebalance)."""
-
-    host: str
-    action: str
-    time: str
-
-
-def notices() -> tuple[InterruptionNotice, ...]:
-    """Return the notices that the guard has written since the boot, on the head node those of all
-    nodes."""
-    found = []
-    for line in text_in(GuardFiles().spot).splitlines():
-        with suppress(RecordError, KeyError):
-            notice = from_json(Dict[str, str], line)
-            found.append(InterruptionNotice(notice["node"], notice["action"], notice["time"]))
-    return tuple(found)
 
 
 @deadline(1200.0)

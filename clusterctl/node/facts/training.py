@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Optional
 
 from clusterctl.node.facts.report import deadline
+from clusterctl.node.paths import step_of
 from clusterctl.node.record import from_json
 
 SHARD = re.compile(r"(train|validation)-\d+-of-\d+")
-CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\..*")
 METRICS = "metrics.jsonl"
 FRAME_BYTES = 16  # around the data of a TFRecord: the length, its CRC, the CRC of the data
 MOST_RECORDS = 100_000
@@ -116,13 +116,13 @@ def training_log(folder: str) -> TrainingLog:
     except OSError:
         names = []
     for name in names:
-        match = CHECKPOINT.fullmatch(name)
-        if match:
+        step = step_of(name)
+        if step >= 0:
             with contextlib.suppress(OSError):
                 size += Path(folder, name).stat().st_size
             # TensorFlow writes the index last: without it the checkpoint is not complete.
             if name.endswith(".index"):
-                steps.add(int(match[1]))
+                steps.add(step)
     images = images_per_step(Path(folder, METRICS)) if steps else None
     return TrainingLog(tuple(sorted(steps)), size, images, free_bytes(folder))
 

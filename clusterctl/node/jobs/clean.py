@@ -28,8 +28,8 @@ from clusterctl.node.jobs.folder import (
     is_of_job,
     mtime_of,
 )
+from clusterctl.node.paths import step_of
 
-OF_STEP = re.compile(r"model\.ckpt-(\d+)\..*")
 # Files of the trainer, and of the tutorial's trainer for TensorFlow 1.
 OURS = re.compile(r"\.?model\.ckpt-\d+\..*|events\.out\.tfevents\..*")
 UNFINISHED = re.compile(r"\.?model\.ckpt-\d+_temp.*")  # folders
@@ -142,59 +142,77 @@ def _clean(request: Cleaning) -> NodeLogs:
     running = [job.name for job in jobs if JobFolder(job).is_active()]
     if running and not (request.dry_run or request.force):
         return NodeLogs(busy=running[0])  # the oldest: the others may be queued behind it
-    found: list[LogFolder] = []
-    failed: list[str] = []
-    links: list[str] = []
+    removal = _Removal(request)
+    removal.take_logs()
+    if request.jobs:
+        removal.take_jobs([job.name for job in jobs])
+    return NodeLogs(tuple(removal.found), tuple(removal.failed), tuple(sorted(set(removal.links))))
 
-    def take(folder: LogFolder, paths: list) -> None:
+
+class _Removal:
+    """What is removed, or with `dry_run` would be, what could not be, and what is a link."""
+
+    def __init__(self, request: Cleaning) -> None:
+        self._request = request
+        self.found: list[LogFolder] = []
+        self.failed: list[str] = []
+        self.links: list[str] = []
+
+    def take_logs(self) -> None:
+        """Remove what trainings wrote into their log folders."""
+        request = self._request
+        kept = {os.path.realpath(place(name)) for name in request.keep}  # noqa: PTH114
+        names: dict = {}  # of the trainer's logs, by folder
+        for name, log in request.folders:
+            path = place(name)
+            if not self._is_link(path) and os.path.realpath(path) not in kept:  # noqa: PTH114
+                names.setdefault(os.path.realpath(path), set()).update({log, f"eval_{log}"})
+        for path, logs in names.items():
+            try:
+                folder, paths = scan(path, logs, request.keep_last)
+            except OSError as error:
+                if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                    self.failed.append(f"{error.filename}: {error.strerror}")
+                continue
+            if paths:
+                self._take(folder, paths)
+                if not request.dry_run:
+                    with contextlib.suppress(OSError):  # other files are left in it
+                        os.rmdir(path)  # noqa: PTH106
+
+    def take_jobs(self, recorded: list) -> None:
+        """Remove what is kept of ended jobs. `recorded` are those with a record on this node."""
+        request = self._request
+        dumps = dumps_by_job(Path(request.dumps))
+        known = {*dumps, *recorded, *(job.name for job in CODE.glob(JOB_IDS))}
+        ids = sorted(known, key=lambda name: submitted(JOBS / name))
+        for name in ids[: max(0, len(ids) - request.keep_last)]:
+            own = [str(top / name) for top in (JOBS, CODE) if (top / name).is_dir()]
+            for dump in dumps.get(name, ()):
+                with contextlib.suppress(OSError):
+                    own += [str(dump)] * (dump.lstat().st_uid == os.geteuid())
+            # A job that is queued, waits for a restart or has its model collected may have no
+            # process on this node. The head node's list names it, and only it has a record.
+            processes = Path("/proc").glob("[0-9]*")
+            is_running = name in request.running or any(is_of_job(one, name) for one in processes)
+            begins = name not in request.recorded and may_begin(name)
+            if own and not (is_running or begins) and not any(map(self._is_link, own)):
+                self._take(LogFolder(own[0]), own)
+
+    def _take(self, folder: LogFolder, paths: list) -> None:
         try:
             size_bytes = sum(map(size_of, paths))
-            for path in [] if request.dry_run else paths:
+            for path in [] if self._request.dry_run else paths:
                 (shutil.rmtree if os.path.isdir(path) else os.unlink)(path)  # noqa: PTH112
-            found.append(replace(folder, size_bytes=size_bytes))
+            self.found.append(replace(folder, size_bytes=size_bytes))
         except OSError as error:
-            failed.append(f"{error.filename}: {error.strerror}")
+            self.failed.append(f"{error.filename}: {error.strerror}")
 
-    def is_link(path: str) -> bool:
+    def _is_link(self, path: str) -> bool:
         if os.path.islink(path):  # noqa: PTH114
-            links.append(f"{path} is a link to {os.readlink(path)}")  # noqa: PTH115
+            self.links.append(f"{path} is a link to {os.readlink(path)}")  # noqa: PTH115
             return True
         return False
-
-    kept = {os.path.realpath(place(name)) for name in request.keep}  # noqa: PTH114
-    names: dict = {}  # of the trainer's logs, by folder
-    for name, log in request.folders:
-        path = place(name)
-        if not is_link(path) and os.path.realpath(path) not in kept:  # noqa: PTH114
-            names.setdefault(os.path.realpath(path), set()).update({log, f"eval_{log}"})
-    for path, logs in names.items():
-        try:
-            folder, paths = scan(path, logs, request.keep_last)
-        except OSError as error:
-            if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-                failed.append(f"{error.filename}: {error.strerror}")
-            continue
-        if paths:
-            take(folder, paths)
-            if not request.dry_run:
-                with contextlib.suppress(OSError):  # other files are left in it
-                    os.rmdir(path)  # noqa: PTH106
-    dumps = dumps_by_job(Path(request.dumps))
-    known = {*dumps, *(job.name for job in (*jobs, *CODE.glob(JOB_IDS)))} if request.jobs else set()
-    ids = sorted(known, key=lambda name: submitted(JOBS / name))
-    for name in ids[: max(0, len(ids) - request.keep_last)]:
-        own = [str(top / name) for top in (JOBS, CODE) if (top / name).is_dir()]
-        for dump in dumps.get(name, ()):
-            with contextlib.suppress(OSError):
-                own += [str(dump)] * (dump.lstat().st_uid == os.geteuid())
-        # A job that is queued, waits for a restart or has its model collected may have no process
-        # on this node. The head node's list names it, and only it has a record.
-        processes = Path("/proc").glob("[0-9]*")
-        is_running = name in request.running or any(is_of_job(one, name) for one in processes)
-        begins = name not in request.recorded and may_begin(name)
-        if own and not (is_running or begins) and not any(map(is_link, own)):
-            take(LogFolder(own[0]), own)
-    return NodeLogs(tuple(found), tuple(failed), tuple(sorted(set(links))))
 
 
 def place(name: str) -> str:
@@ -242,9 +260,3 @@ def old_checkpoints(path: str, there: list, keep_last: int) -> tuple:
     ]
     others = len(there) - len(paths)
     return LogFolder(path, checkpoints=len(going), others=others), paths
-
-
-def step_of(name: str) -> int:
-    """Return the step of a checkpoint's file; -1 for any other file."""
-    found = OF_STEP.fullmatch(name)
-    return int(found[1]) if found else -1

@@ -72,7 +72,6 @@ COPIED = "copied.json"
 RUNNER_FILE = "runner.py"
 # Files and folders of a script-mode program (node/scripts/collect.py).
 MANIFEST = "manifest.json"
-CONTRACT, PREPARED = "contract.json", ".prepared"  # on every node, of rank.py in node/scripts
 COLLECTED = ("model", "output", "conflicts")
 # Those that it has on every node at the start, below the job's there, as in SageMaker's /opt/ml.
 SCRIPT_FOLDERS = (

@@ -19,20 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.node.framed import FramedCommand
-from clusterctl.node.guard.clock import GuardFiles
+from clusterctl.node.guard.notices import notices
 from clusterctl.node.jobs import processes
 from clusterctl.node.jobs.folder import (
     CODE,
-    CONTRACT,
     JOBS,
     LIST_SHIPPED,
-    PREPARED,
     RUNNER_FILE,
     SCRIPT_FOLDERS,
     JobFolder,
     value_in,
 )
 from clusterctl.node.jobs.spec import JobSpec
+from clusterctl.node.paths import CONTRACT, PREPARED
 from clusterctl.node.record import to_json
 from clusterctl.node.untrusted import text_in
 
@@ -146,13 +145,12 @@ def notices_of(nodes: list[str], since: float) -> dict[str, dict[str, str]]:
     One for a time before `since`, in seconds since the epoch, was of a machine that had the name
     before. A time that cannot be read counts as later.
     """
-    found = {}
-    for line in text_in(GuardFiles().spot).splitlines():
-        notice = value_in(line, {})
-        earlier = str(notice.get("time")) < time.strftime(NOTICE_TIME, time.gmtime(since))
-        if notice.get("action") != "rebalance" and notice.get("node") in nodes and not earlier:
-            found[notice["node"]] = {key: str(notice.get(key)) for key in ("action", "time")}
-    return found
+    earliest = time.strftime(NOTICE_TIME, time.gmtime(since))
+    return {
+        one.host: {"action": one.action, "time": one.time}
+        for one in notices()
+        if one.action != "rebalance" and one.host in nodes and one.time >= earliest
+    }
 
 
 def age_s(began: float) -> float:

@@ -27,6 +27,14 @@ from clusterctl.node.relay.staging import Staging
 from clusterctl.node.relay.wire import Waits
 
 
+def would_remove(source: str) -> tuple[str, str]:
+    """Return the error, and what to do, where --delete would remove what is copied."""
+    return (
+        f"{source} is what is copied, and --delete would remove it",
+        "leave out --delete, or choose a destination that SRC is not in",
+    )
+
+
 class Destination:
     """One destination folder.
 
@@ -191,11 +199,7 @@ class Destination:
         for root in map(bytes_of, begin.roots):
             parts = root.split(b"/")
             if any(b"/".join(parts[:n]) in extra for n in range(2, len(parts) + 1)):
-                raise Failure(
-                    "usage",
-                    f"{text_of(root)} is what is copied, and --delete would remove it",
-                    "leave out --delete, or choose a destination that SRC is not in",
-                )
+                raise Failure("usage", *would_remove(text_of(root)))
 
     # What depends on how the bytes come
 

@@ -116,8 +116,10 @@ class Entries(_Sequence):
 
     def set_time(self, number: int, mtime_ns: int) -> None:
         """Change the time of an entry."""
-        assert number not in self._objects
-        self._times[number] = mtime_ns
+        if number in self._objects:
+            self._objects[number] = self._objects[number]._replace(mtime_ns=mtime_ns)
+        else:
+            self._times[number] = mtime_ns
 
     def _text(self, number: int) -> bytes:
         begin = self._ends[number - 1] if number else 0

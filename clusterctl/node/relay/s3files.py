@@ -14,7 +14,6 @@ JSON (copy/fetch.py makes it):
 from __future__ import annotations
 
 import base64
-import calendar
 import contextlib
 import os
 import re
@@ -28,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from clusterctl.node.death_signal import die_with
-from clusterctl.node.objects import NotStreamed, ObjectReader, has_role
+from clusterctl.node.objects import ARCHIVES, NotStreamed, ObjectReader, epoch_s, has_role
 from clusterctl.node.record import RecordError, from_json, read_rows
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.compare import SECOND_NS
@@ -67,7 +66,6 @@ PATTERNS = 200
 # For the command that prints a tool's version.
 TOOL_TIMEOUT_S = 20.0
 # Storage classes from which an object has to be restored before it can be read.
-ARCHIVES = ("GLACIER", "DEEP_ARCHIVE")
 # By tool: the argument that prints its version, and a pattern of the versions that can be used.
 # s5cmd before 2.1 writes directly to the file, and aws 1 is four times slower.
 TOOLS = {
@@ -521,9 +519,8 @@ class _AwsListing:
 
 
 def _object(key: str, size: Any, changed: Any, etag: Any, kind: Any) -> Object:
-    mtime = calendar.timegm(time.strptime(changed[:19], "%Y-%m-%dT%H:%M:%S"))
     etag = (etag or "").strip('"')
-    return Object(b"", 0, bytes_of(key), int(size or 0), mtime, etag, kind in ARCHIVES)
+    return Object(b"", 0, bytes_of(key), int(size or 0), epoch_s(changed), etag, kind in ARCHIVES)
 
 
 def _message(line: str) -> str:
@@ -674,7 +671,8 @@ class ObjectDownload(Download):
         objects = [found == [key] for found, (_, key) in zip(keys, tool.sources)]
         single = names is None and objects == [True] and len(tree.files) == 1
         entries = tree.entries(not single, bool(self.config.get("checksum")))
-        self._objects = [tree.files.get(entry.path) for entry in entries]
+        objects_of = enumerate(tree.files.get(entry.path) for entry in entries)
+        self._objects = {number: one for number, one in objects_of if one}
         self._all = sum(map(len, listed))
         self.progress.remarks = tree.remarks[:MOST_WARNINGS]
         self.fill(
@@ -700,7 +698,7 @@ class ObjectDownload(Download):
         self._folder = tempfile.mkdtemp(prefix=PREFIX, dir=folder)
         # By the paths that the tool gives them: files that are under way, those of them that came
         # in parts and have to be confirmed, and files that were published.
-        wanted = {number: self._object(number) for number in missing}
+        wanted = {number: self._objects[number] for number in missing}
         self._waiting = {
             self._tool.staged(place, one): number
             for place, (number, one) in enumerate(wanted.items())
@@ -723,11 +721,6 @@ class ObjectDownload(Download):
             self.target.publisher.finish()
         finally:
             _clear(held)
-
-    def _object(self, number: int) -> Object:
-        one = self._objects[number]
-        assert one
-        return one
 
     def _collect(self, last: bool = False) -> None:
         """Publish files that have come whole, and count the bytes of the others.
@@ -754,7 +747,7 @@ class ObjectDownload(Download):
 
     def _take(self, staged: bytes, size: int, last: bool) -> None:
         number = self._waiting[staged]
-        if size != self._object(number).size:
+        if size != self._objects[number].size:
             if last:
                 self.leave_out(number, CHANGED)
                 del self._waiting[staged]
@@ -766,7 +759,7 @@ class ObjectDownload(Download):
     def _give_on(self, staged: bytes) -> None:
         number = self._waiting.pop(staged)
         self._put.add(staged)
-        self._had += self._object(number).size
+        self._had += self._objects[number].size
         self.put(number, os.path.join(self._folder, staged))
 
     def _confirm(self) -> None:
@@ -781,7 +774,7 @@ class ObjectDownload(Download):
         # A listing of millions of objects takes minutes: spend at most a tenth of the time on it.
         self._confirmed_at += max(0.0, 9 * took - CONFIRM_S)
         for staged, number in self._large.items():
-            one = self._object(number)
+            one = self._objects[number]
             if now.get((one.source, one.key)) == (one.size, one.mtime, one.etag):
                 self._give_on(staged)
             else:
@@ -793,7 +786,7 @@ class ObjectDownload(Download):
         """Record why the rest has not come. Raises Failure if nothing has."""
         errors = self._tool.errors
         for number in self._waiting.values():
-            one = self._object(number)
+            one = self._objects[number]
             url = f"s3://{self._tool.sources[one.source][0]}/{text_of(one.key)}"
             own = [line for line in errors if f"{url}:" in line or f"{url} " in line]
             failure = explained("\n".join(own or errors), self._tool, url)

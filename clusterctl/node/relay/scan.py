@@ -11,12 +11,13 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from clusterctl.node import paths
 from clusterctl.node.relay.activity import ACTIVITY, SCAN
 from clusterctl.node.relay.entries import Entries
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, MODES, Entry, position_key, text_of
 
 # The name of the folder for files that are not whole yet. It never belongs to a data set.
-STAGING = b".clusterctl-copy"
+STAGING = paths.STAGING.encode()
 # The data of a sparse file is listed in at most so many segments, which bounds the manifest and
 # takes about 20 MB of memory on each machine. The smallest holes beyond that are copied as zeros.
 MOST_SEGMENTS = 100_000

@@ -152,14 +152,13 @@ class Server:
 
     def _notify(self, link: Link) -> None:
         """Announce the blocks that are here, and others as they come, until the peer closes."""
-        while not self._has_content.wait(HEARTBEAT_S):
+        while not self._has_content.wait(HEARTBEAT_S) or (ledger := self._ledger) is None:
             link.send(RANGE.pack(0, 0))
-        assert self._ledger
         position = -1
-        self._ledger.watchers += 1
+        ledger.watchers += 1
         try:
             while True:
-                position, ranges = self._ledger.added_since(position, HEARTBEAT_S)
+                position, ranges = ledger.added_since(position, HEARTBEAT_S)
                 link.send(b"".join(RANGE.pack(*one) for one in ranges) or RANGE.pack(0, 0))
         finally:
-            self._ledger.watchers -= 1
+            ledger.watchers -= 1

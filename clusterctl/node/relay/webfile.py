@@ -21,6 +21,7 @@ from email.utils import parsedate
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
+from clusterctl.node.objects import TEMPORARY
 from clusterctl.node.relay.base import Failure
 from clusterctl.node.relay.compare import SECOND_NS, destination
 from clusterctl.node.relay.manifest import FILE, Entry, text_of
@@ -39,7 +40,6 @@ PIECE = 1 << 20
 # Errors of writing a file, which have no file name. Errors of connections are never among them.
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 # HTTP statuses after which another attempt may succeed.
-TEMPORARY = (408, 425, 429, 500, 502, 503, 504)
 
 
 class WebFile(Download):

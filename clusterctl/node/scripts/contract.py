@@ -24,7 +24,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-CONTRACT = "contract.json"
 PIPES = "input/pipes"  # FIFOs, in a folder for each rank
 # The name that SageMaker gives the only group of instances of a job.
 GROUP = "homogeneousCluster"

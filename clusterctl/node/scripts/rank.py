@@ -20,9 +20,10 @@ from typing import Any, Dict
 
 from clusterctl.node.affinity import bind_near_gpu
 from clusterctl.node.objects import NotStreamed
+from clusterctl.node.paths import CONTRACT, PREPARED
 from clusterctl.node.record import RecordError, from_json
 from clusterctl.node.scripts import parameter_servers
-from clusterctl.node.scripts.contract import CONTRACT, PIPES, arguments, configuration, environment
+from clusterctl.node.scripts.contract import PIPES, arguments, configuration, environment
 from clusterctl.node.scripts.pipe import feed
 
 GET_ADDRESS = 0x8915  # SIOCGIFADDR, netdevice(7)
@@ -101,7 +102,7 @@ def interface_addresses() -> dict[str, str]:
 def prepare(base: Path, contract: dict[str, Any], host: dict[str, Any]) -> str:
     """Write the files of input/config, once for all ranks of the node, and again when recovery.py
     has named other hosts. Return the Python interpreter of the program."""
-    with (base / ".prepared").open("a+") as lock:
+    with (base / PREPARED).open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.seek(0)
         python = lock.read()

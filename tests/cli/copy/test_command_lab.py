@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import pytest
@@ -43,18 +42,6 @@ def test_from_one_node_to_the_other(pair, source, target):
     ok(pair.ctl("copy", "--from", "0", f"{target}/", target))
     sums = [pair.on(node, SUMS.format(target)) for node in (0, 1)]
     assert sums[0] == sums[1] != ""
-
-
-def test_events(pair, source, target):
-    out = ok(pair.ctl("copy", "--json", "--plan", "--link-rate", "1gbit", f"{source}/", target))
-    events = [json.loads(line) for line in out.splitlines()]
-    assert {event["event"] for event in events} == {"node", "progress", "report"}
-    report = events[-1]
-    assert (report["event"], report["ok"], report["exit_status"]) == ("report", True, 0)
-    assert report["plan"]["predicted_s"] > 0
-    assert [node["bytes"] for node in report["nodes"]] == [3 << 20 | 5, 3 << 20 | 5]
-    reached = [event["stage"] for event in events if event.get("host") == "pair-1"]
-    assert reached[-1] == "done"
 
 
 def test_what_a_node_cannot_write(pair, source, target):

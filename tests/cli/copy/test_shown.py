@@ -95,20 +95,17 @@ REPORTS = {
     "deleted": report(came(0, deleted=1), came(1, deleted=1)),
     "other numbers of files": report(came(0), came(1, files=2)),
     "other durations": report(came(0), came(1, duration_s=200.0)),
-    "a table": report(
-        came(0), came(2, files=0, received_bytes=0, duration_s=1.0, deleted=4), failed(3)
-    ),
+    "a table": report(came(0), came(2, files=0, received_bytes=0, duration_s=1.0, deleted=4),
+        failed(3)),
     "no nodes": report(),
-    "limited by the link": report(
-        came(0, duration_s=19.0), came(1), one_copy_s=19.0, limited_by="link"
-    ),
+    "limited by the link": report(came(0, duration_s=19.0), came(1), one_copy_s=19.0,
+        limited_by="link"),
     "limited by CPU": report(came(0), came(1), limited_by="CPU"),
     "a copy too short to compare": report(came(0), came(1), one_copy_s=0.3),
     "in no time": report(came(0), came(1), duration_s=0.0),
     "one has it already": report(came(0), nothing(1), failed(2)),
-    "a line per reason": report(
-        came(0), failed(1), failed(2), failed(3, "read-only\n", "remount it"), UNREACHABLE
-    ),
+    "a line per reason": report(came(0), failed(1), failed(2),
+        failed(3, "read-only\n", "remount it"), UNREACHABLE),
     # Errors that differ only in the host's address count as equal.
     "other addresses": all_failed("no answer at 10.0.0.1:22", "no answer at 10.0.0.2:22"),
     "users at addresses": all_failed("no key for root@10.0.0.1", "no key for root@10.0.0.2"),
@@ -125,27 +122,18 @@ REPORTS = {
     "one missing": report(*(came(index) for index in (0, 1, 3)), missing=("demo-2",)),
     "two missing": report(came(0), missing=("demo-1", "demo-2")),
     "verified": report(came(0), came(1), failed(2), verified=("demo-0", "demo-1")),
-    "verified among the nodes": replace(
-        left_out("s3://b/k//x: no name", nodes=(came(0), came(1))),
-        verified=("demo-0", "demo-1"),
-        reread=False,
-    ),
+    "verified among the nodes": replace(left_out("s3://b/k//x: no name", nodes=(came(0), came(1))),
+        verified=("demo-0", "demo-1"), reread=False),
     "verified alone": report(came(0), failed(1), verified=("demo-0",), reread=False),
-    "left out and remarked": left_out(
-        "a\nb: a socket", nodes=(came(0, warnings=("slow",)), came(1, warnings=("slow",)))
-    ),
+    "left out and remarked": left_out("a\nb: a socket",
+        nodes=(came(0, warnings=("slow",)), came(1, warnings=("slow",)))),
     "left out of a URL": left_out("left out a//b: no name"),
     "much left out": left_out(*(f"file {number}" for number in range(30))),
     "not given a file": report(came(0), came(1, left_out=1)),
-    "moves": report(
-        came(0), came(1, moves=MOVES), NodeReport("x", moves=MOVES, error=ClusterctlError("gone"))
-    ),
-    "a dry run": dry(
-        LACKS,
-        (3, 10 * MIB, {"free_bytes": 5 * MIB}),
-        (0, 0, {"delete": 22, "delete_names": ("a b", "c\nd")}),
-        more=(UNREACHABLE,),
-    ),
+    "moves": report(came(0), came(1, moves=MOVES),
+        NodeReport("x", moves=MOVES, error=ClusterctlError("gone"))),
+    "a dry run": dry(LACKS, (3, 10 * MIB, {"free_bytes": 5 * MIB}),
+        (0, 0, {"delete": 22, "delete_names": ("a b", "c\nd")}), more=(UNREACHABLE,)),
     "dry: not writable": dry(LACKS, (3, 10 * MIB, {"writable": False})),
     "dry: no room": dry((3, 10 * MIB, {"writable": False}), (3, 10 * MIB, {"free_bytes": 0})),
     "dry: nothing, not writable": dry((0, 0, {"writable": False, "free_bytes": 0})),
@@ -157,7 +145,7 @@ REPORTS = {
     "faster than planned": report(came(0), plan={**PLAN, "predicted_s": 40.0}),
     "links that nobody knows": report(came(0), plan={**PLAN, "predicted_s": None}),
     "the nodes' own tools": report(came(0), plan=TOOL),
-}
+}  # fmt: skip
 
 
 def test_missing_nodes():
@@ -217,29 +205,19 @@ STATES = {
         node(4, CONNECTING, note="asks again"),
         node(5, FAILED, 10 * MIB, 10 * MIB + 1, note="no space"),
     ),
-    "many": progress(
-        *(node(n, DONE, MIB, MIB) for n in range(3)),
-        *(node(n, COPYING, MIB, 4 * MIB, rate=MIB / 2) for n in range(3, 30)),
-    ),
+    "many": progress(*(node(n, DONE, MIB, MIB) for n in range(3)),
+        *(node(n, COPYING, MIB, 4 * MIB, rate=MIB / 2) for n in range(3, 30))),
     "failed": progress(node(0, FAILED, needed=MIB)),
     "done and failed": progress(node(0, DONE, MIB, MIB), node(1, FAILED, needed=MIB)),
     "before the bytes": progress(node(0, CONNECTING), node(1, COMPARING)),
     "done": progress(node(0, DONE), node(1, DONE)),
     "half": progress(node(0, **HALF), left_s=1.0),
-    "the slowest link": progress(
-        node(0, **HALF),
-        node(1, COPYING, 0, 2 * MIB, rate=MIB),
-        node(2, DONE, 2 * MIB, 2 * MIB, rate=MIB),
-        slowest_link=2.0 * MIB * 1538 / 1448,
-    ),
+    "the slowest link": progress(node(0, **HALF), node(1, COPYING, 0, 2 * MIB, rate=MIB),
+        node(2, DONE, 2 * MIB, 2 * MIB, rate=MIB), slowest_link=2.0 * MIB * 1538 / 1448),
     "some connect": progress(*(node(n, COPYING, MIB, 2 * MIB) for n in range(2)),
                              *(node(n, CONNECTING) for n in (2, 3))),
-    "silent and slow": progress(
-        node(0, **HALF),
-        node(1, needed=2 * MIB, silent=True),
-        node(2, needed=2 * MIB, slow=True),
-        left_s=1.0,
-    ),
+    "silent and slow": progress(node(0, **HALF), node(1, needed=2 * MIB, silent=True),
+        node(2, needed=2 * MIB, slow=True), left_s=1.0),
     "odd names": progress(node(0, note="new\nline\r\t\x1b]0;title\x07 not-\udcff-utf8 ünï 'x'")),
 }  # fmt: skip
 

@@ -115,11 +115,8 @@ VERDICTS = {
     "not old enough": ([machine(made_at=ago(minutes=30))], OLD, [KEPT]),
     "asked for by name": ([machine()], {"cluster": "demo"}, [ORPHAN]),
     "another is asked for": ([machine()], {"cluster": "other"}, []),
-    "asked for by name, young": (
-        [machine(made_at=ago(minutes=1)), NEW_KEY],
-        {"cluster": "demo"},
-        [ORPHAN, ORPHAN],
-    ),
+    "asked for by name, young": ([machine(made_at=ago(minutes=1)), NEW_KEY], {"cluster": "demo"},
+        [ORPHAN, ORPHAN]),
     "ending": ([machine(state="shutting-down"), GROUP], {}, [KEPT, KEPT]),
     # Deadlines
     "over its hours": ([machine(limits="max-hours=4")], HERE, [ORPHAN]),
@@ -129,16 +126,10 @@ VERDICTS = {
     "over its budget": ([machine(limits="budget=100")], {**HERE, **spent(120)}, [ORPHAN]),
     "a minute over its budget": ([machine(limits="budget=100")], {**HERE, **spent(101)}, [IN_USE]),
     "within its budget": ([machine(limits="budget=100")], {**HERE, **spent(99)}, [IN_USE]),
-    "started after its end": (
-        [machine(limits="budget=100", made_at=ago(minutes=14))],
-        {**HERE, **spent(120)},
-        [IN_USE],
-    ),
-    "stopped, over its budget": (
-        [machine(state="stopped", limits="budget=100")],
-        {**HERE, **spent(120)},
-        [KEPT],
-    ),
+    "started after its end": ([machine(limits="budget=100", made_at=ago(minutes=14))],
+        {**HERE, **spent(120)}, [IN_USE]),
+    "stopped, over its budget": ([machine(state="stopped", limits="budget=100")],
+        {**HERE, **spent(120)}, [KEPT]),
     "stopped for 3 days": ([halted("17 11:59:00")], HERE, [ORPHAN]),
     "stopped for nearly 3 days": ([halted("17 12:01:00")], HERE, [IN_USE]),
     "stopped at no time": ([halted("99 11:59:00")], HERE, [KEPT]),
@@ -156,16 +147,10 @@ VERDICTS = {
     "seen by hand": ([halted("", observed="yesterday")], HERE, [KEPT]),
     # Replacement
     "replaced": ([machine(retired=True), machine(name="i-9")], HERE, [ORPHAN, IN_USE]),
-    "replaced just now": (
-        [machine(retired=True), machine(name="i-9", made_at=ago(minutes=5))],
-        HERE,
-        [KEPT, IN_USE],
-    ),
-    "its replacement does not run": (
-        [machine(retired=True), machine(name="i-9", state="stopped")],
-        HERE,
-        [KEPT, IN_USE],
-    ),
+    "replaced just now": ([machine(retired=True), machine(name="i-9", made_at=ago(minutes=5))],
+        HERE, [KEPT, IN_USE]),
+    "its replacement does not run": ([machine(retired=True), machine(name="i-9", state="stopped")],
+        HERE, [KEPT, IN_USE]),
     "another node runs": ([machine(retired=True), machine(1)], HERE, [KEPT, IN_USE]),
     "retired, over": ([machine(retired=True, limits="max-hours=1")], HERE, [ORPHAN]),
     # Left-over resources
@@ -173,21 +158,12 @@ VERDICTS = {
     "a launch under way": ([GROUP, NEW_KEY, ADDRESS], {}, [KEPT] * 3),
     "a volume on its own": ([VOLUME, machine()], HERE, [IN_USE, ORPHAN]),
     "a volume just made": ([replace(VOLUME, made_at=ago(minutes=2))], {}, [KEPT]),
-    "a volume in use": (
-        [replace(VOLUME, state="in-use", attached_to="i-0"), machine()],
-        HERE,
-        [IN_USE, IN_USE],
-    ),
-    "a volume of what goes": (
-        [replace(VOLUME, state="in-use", attached_to="i-0"), machine()],
-        {"cluster": "demo"},
-        [ORPHAN, ORPHAN],
-    ),
-    "a volume somebody else uses": (
-        [replace(VOLUME, state="in-use", attached_to="i-else")],
-        {},
-        [KEPT],
-    ),
+    "a volume in use": ([replace(VOLUME, state="in-use", attached_to="i-0"), machine()], HERE,
+        [IN_USE, IN_USE]),
+    "a volume of what goes": ([replace(VOLUME, state="in-use", attached_to="i-0"), machine()],
+        {"cluster": "demo"}, [ORPHAN, ORPHAN]),
+    "a volume somebody else uses": ([replace(VOLUME, state="in-use", attached_to="i-else")], {},
+        [KEPT]),
     "a volume on its way": ([replace(VOLUME, state="deleting")], {}, [KEPT]),
     "an address on its own": ([ADDRESS, machine()], HERE, [IN_USE, ORPHAN]),
     "an address, and a node was added just now": (
@@ -205,16 +181,10 @@ VERDICTS = {
     # Resources that could not be listed
     "no instances seen": ([GROUP, KEY, VOLUME, ADDRESS], BLIND, [KEPT] * 4),
     "none seen, asked for": ([GROUP], {**BLIND, "cluster": "demo"}, [KEPT]),
-    "no key pairs seen": (
-        [GROUP, VOLUME],
-        {"unlisted_kinds": frozenset({(REGION, ResourceKind.KEY_PAIR)})},
-        [ORPHAN, KEPT],
-    ),
-    "no instances seen elsewhere": (
-        [GROUP],
-        {"unlisted_kinds": frozenset({("us-west-2", ResourceKind.INSTANCE)})},
-        [ORPHAN],
-    ),
+    "no key pairs seen": ([GROUP, VOLUME],
+        {"unlisted_kinds": frozenset({(REGION, ResourceKind.KEY_PAIR)})}, [ORPHAN, KEPT]),
+    "no instances seen elsewhere": ([GROUP],
+        {"unlisted_kinds": frozenset({("us-west-2", ResourceKind.INSTANCE)})}, [ORPHAN]),
     "a network in which nothing was seen": ([NETWORK], {**BLIND, "networks": True}, [KEPT]),
     # No date
     "seen for the first time": ([GROUP, KEY], {"unused_since": {}}, [KEPT, ORPHAN]),
@@ -232,7 +202,7 @@ VERDICTS = {
     # Tags edited by hand
     "an empty name": ([replace(GROUP, cluster="")], {}, [ORPHAN]),
     "a name that is no name": ([machine(cluster="../x")], {}, [KEPT]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("found", "rules", "expected"), VERDICTS.values(), ids=VERDICTS)

@@ -89,17 +89,11 @@ REFUSED = {
     "image": (HEAD, {"image": "ami-8"}, "another image: ami-7, not ami-8"),
     "zone": (HEAD, {"zone": "us-east-1b"}, "another zone: us-east-1a, not us-east-1b"),
     "subnet": (HEAD, {"subnet_id": "subnet-b"}, "another subnet: subnet-a, not subnet-b"),
-    "reservation": (
-        HEAD,
-        {"capacity_reservation": "cr-2"},
-        "another capacity reservation: cr-1, not cr-2",
-    ),
+    "reservation": (HEAD, {"capacity_reservation": "cr-2"},
+        "another capacity reservation: cr-1, not cr-2"),
     "a first reservation": (PLAIN, {"capacity_reservation": "cr-2"}, "no capacity reservation"),
-    "market": (
-        replace(HEAD, market=Market.CAPACITY_BLOCK),
-        {"market": Market.SPOT},
-        "another market: capacity-block, not spot",
-    ),
+    "market": (replace(HEAD, market=Market.CAPACITY_BLOCK), {"market": Market.SPOT},
+        "another market: capacity-block, not spot"),
     "spot beside on-demand": (
         PLAIN,
         {"market": Market.SPOT},
@@ -110,7 +104,7 @@ REFUSED = {
     "EFA": (HEAD, {"efa": False}, "has EFA"),
     "no EFA": (PLAIN, {"efa": True}, "has no EFA"),
     "private": (PLAIN, {"private": True}, "has no private nodes"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("head", "changes", "message"), REFUSED.values(), ids=REFUSED)

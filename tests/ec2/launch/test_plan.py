@@ -169,10 +169,8 @@ def group_with(*rules):
     [
         (GROUP, []),
         (replace(GROUP, ssh_from=()), ["AuthorizeSecurityGroupIngress: SSH from 203.0.113.7/32"]),
-        (
-            replace(GROUP, ssh_from=("198.51.100.1/32",)),
-            ["AuthorizeSecurityGroupIngress: SSH from 203.0.113.7/32"],
-        ),
+        (replace(GROUP, ssh_from=("198.51.100.1/32",)),
+         ["AuthorizeSecurityGroupIngress: SSH from 203.0.113.7/32"]),
         (replace(GROUP, ssh_from=("203.0.113.0/24",)), []),
         (
             group_with(("198.51.100.1/32", FOUND_RULE), ("10.0.0.0/8", GIVEN_RULE)),
@@ -181,20 +179,14 @@ def group_with(*rules):
                 "RevokeSecurityGroupIngress: no SSH from 198.51.100.1/32 any more",
             ],
         ),
-        (
-            group_with(("198.51.100.1/32", FOUND_RULE), ("203.0.113.7/32", FOUND_RULE)),
-            ["RevokeSecurityGroupIngress: no SSH from 198.51.100.1/32 any more"],
-        ),
-        (
-            replace(GROUP, members_in=False),
-            ["AuthorizeSecurityGroupIngress: all traffic between the nodes"],
-        ),
-        (
-            replace(GROUP, members_out=False),
-            ["AuthorizeSecurityGroupEgress: all traffic between the nodes"],
-        ),
+        (group_with(("198.51.100.1/32", FOUND_RULE), ("203.0.113.7/32", FOUND_RULE)),
+         ["RevokeSecurityGroupIngress: no SSH from 198.51.100.1/32 any more"]),
+        (replace(GROUP, members_in=False),
+         ["AuthorizeSecurityGroupIngress: all traffic between the nodes"]),
+        (replace(GROUP, members_out=False),
+         ["AuthorizeSecurityGroupEgress: all traffic between the nodes"]),
     ],
-)
+)  # fmt: skip
 def test_only_missing_rules_are_added_and_only_our_own_removed(group, expected):
     assert lines(replace(with_nodes(0, 1, 2, 3), group=group)) == expected
 
@@ -232,20 +224,10 @@ def test_the_root_volume_holds_the_image(snapshot_gib, volume_gib):
 
 
 REFUSED = {
-    "fewer nodes than there are": (
-        with_nodes(0, 1, 2, 3),
-        replace(SPEC, nodes=2),
-        UsageError,
-        "has 4 nodes, more than the 2 requested",
-        "clusterctl remove demo 2-3, or ask for --nodes 4",
-    ),
-    "two of one": (
-        replace(NOTHING, instances=(instance(0), instance(0, instance_id="i-9"))),
-        SPEC,
-        ClusterctlError,
-        "demo-0",
-        "clusterctl down demo",
-    ),
+    "fewer nodes than there are": (with_nodes(0, 1, 2, 3), replace(SPEC, nodes=2), UsageError,
+     "has 4 nodes, more than the 2 requested", "clusterctl remove demo 2-3, or ask for --nodes 4"),
+    "two of one": (replace(NOTHING, instances=(instance(0), instance(0, instance_id="i-9"))), SPEC,
+        ClusterctlError, "demo-0", "clusterctl down demo"),
     "a key from elsewhere": (
         replace(with_nodes(0), key_pair=replace(KEY_PAIR, public_key="ssh-ed25519 AAAAother x")),
         SPEC,
@@ -260,14 +242,9 @@ REFUSED = {
         "another one has launched it or tried to",
         "choose another name",
     ),
-    "user data too long": (
-        NOTHING,
-        replace(SPEC, user_data=b"x" * 16385),
-        UsageError,
-        "16385 bytes",
-        "S3",
-    ),
-}
+    "user data too long": (NOTHING, replace(SPEC, user_data=b"x" * 16385), UsageError,
+        "16385 bytes", "S3"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

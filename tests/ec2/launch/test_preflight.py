@@ -61,18 +61,14 @@ FOUND = {
     "type.unknown": (account(machines={}), asked(instance_type="p9.huge")),
     "type.retired": (account(machines={}), asked(instance_type="p3.16xlarge")),
     "type.offered": (account(offers={TYPE: frozenset()}), SPEC),
-    "type.offered in the zone": (
-        account(offers={TYPE: frozenset(ZONES[:1])}),
-        asked(zone="us-east-1c"),
-    ),
+    "type.offered in the zone": (account(offers={TYPE: frozenset(ZONES[:1])}),
+        asked(zone="us-east-1c")),
     "type.offered where the subnets are": (
         account(offers={TYPE: frozenset(ZONES[:1])}, subnets=subnets(zones=ZONES[1:])),
         asked(network="lab"),
     ),
-    "type.market": (
-        offering(replace(PLAIN, usage_classes=("on-demand",))),
-        asked(market=Market.SPOT),
-    ),
+    "type.market": (offering(replace(PLAIN, usage_classes=("on-demand",))),
+        asked(market=Market.SPOT)),
     "image.none": (offering(image=None), SPEC),
     "quota.vcpus": (
         account(quotas={TYPE: QuotaUse("Running On-Demand P instances", "L-417A185B", 96, 384)}),
@@ -92,18 +88,12 @@ FOUND = {
     "network.ssh": (replace(NOTHING, ssh_from="0.0.0.0/0"), SPEC),
     "network.ssh by IPv6": (replace(NOTHING, ssh_from="::/0"), SPEC),
     "network.ssh, half of it": (replace(NOTHING, ssh_from="128.0.0.0/1"), SPEC),
-    "network.ssh, nodes that are there": (
-        replace(with_nodes(0, 1, 2, 3), ssh_from="0.0.0.0/0"),
-        SPEC,
-    ),
-    "subnet.zone": (
-        account(subnets=subnets(zones=ZONES[:1])),
-        asked(subnet_id="subnet-a", zone="us-east-1b"),
-    ),
-    "subnet.zone of a network": (
-        account(subnets=subnets(zones=ZONES[:2])),
-        asked(network="lab", zone="us-east-1c"),
-    ),
+    "network.ssh, nodes that are there": (replace(with_nodes(0, 1, 2, 3), ssh_from="0.0.0.0/0"),
+        SPEC),
+    "subnet.zone": (account(subnets=subnets(zones=ZONES[:1])),
+        asked(subnet_id="subnet-a", zone="us-east-1b")),
+    "subnet.zone of a network": (account(subnets=subnets(zones=ZONES[:2])),
+        asked(network="lab", zone="us-east-1c")),
     "place.none": (
         account(
             offers={TYPE: frozenset(ZONES[:1])},
@@ -119,14 +109,10 @@ FOUND = {
         offering(replace(PLAIN, store_gb=8000)),
         asked(limits=Limits(idle_minutes=30)),
     ),
-    "limits.store with an end": (
-        offering(replace(PLAIN, store_gb=8000)),
-        asked(limits=Limits(idle_minutes=30, max_hours=8)),
-    ),
-    "limits.store given up": (
-        offering(replace(PLAIN, store_gb=8000)),
-        asked(limits=Limits(idle_minutes=30, idle_erases_store=True)),
-    ),
+    "limits.store with an end": (offering(replace(PLAIN, store_gb=8000)),
+        asked(limits=Limits(idle_minutes=30, max_hours=8))),
+    "limits.store given up": (offering(replace(PLAIN, store_gb=8000)),
+        asked(limits=Limits(idle_minutes=30, idle_erases_store=True))),
     "disk.load": (NOTHING, asked(disk=Disk(load_mib_s=301))),
     "disk.load of many": (NOTHING, asked(nodes=20, disk=Disk(load_mib_s=300))),
     "disk.iops": (NOTHING, asked(disk=Disk(iops=80_000))),
@@ -147,14 +133,10 @@ FOUND = {
         SPEC,
     ),
     "network.way_in": (account(ways_out=dict.fromkeys(SUBNET_IDS, Egress("rtb-1"))), SPEC),
-    "placement.type": (
-        offering(replace(PLAIN, placement_strategies=("spread",))),
-        asked(placement_group=True),
-    ),
-    "placement.reservation": (
-        account(reservation=replace(BLOCK, block=False)),
-        replace(RESERVED, placement_group=True),
-    ),
+    "placement.type": (offering(replace(PLAIN, placement_strategies=("spread",))),
+        asked(placement_group=True)),
+    "placement.reservation": (account(reservation=replace(BLOCK, block=False)),
+        replace(RESERVED, placement_group=True)),
     "reservation.interruptible": (
         account(reservation=replace(BLOCK, block=False, interruptible=True)),
         RESERVED,
@@ -167,10 +149,8 @@ FOUND = {
     "placement.block": (account(reservation=BLOCK), replace(RESERVED, placement_group=True)),
     "reservation.none": (NOTHING, RESERVED),
     "reservation.start": (account(reservation=replace(BLOCK, state="scheduled")), RESERVED),
-    "reservation.state of one that is over": (
-        account(reservation=replace(BLOCK, state="expired")),
-        RESERVED,
-    ),
+    "reservation.state of one that is over": (account(reservation=replace(BLOCK, state="expired")),
+        RESERVED),
     "reservation.free": (account(reservation=replace(ODCR, free=3)), RESERVED),
     "reservation.type": (account(reservation=replace(ODCR, instance_type="p5.48xlarge")), RESERVED),
     "reservation.zone": (account(reservation=ODCR), replace(RESERVED, zone="us-east-1a")),
@@ -184,7 +164,7 @@ FOUND = {
     "cost.budget": (NOTHING, asked(limits=Limits(budget_usd=50))),
     "cost.price": (account(prices={TYPE: None}), asked(limits=Limits(budget_usd=50))),
     "cost.price, no limit": (account(prices={}), SPEC),
-}
+}  # fmt: skip
 
 
 def test_each_check():

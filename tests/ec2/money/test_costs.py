@@ -97,17 +97,13 @@ def test_dollars(usd, text):
         (Limits(budget_usd=100), 10.0, 95.0, [("cost.budget", "error")]),
         (Limits(budget_usd=100), 10.0, 100.0, [("cost.budget", "error")]),
         (Limits(budget_usd=100), 0.0, 0.0, []),
-        (
-            Limits(budget_usd=5, max_hourly_usd=5),
-            10.0,
-            0.0,
-            [("cost.hourly", "error"), ("cost.budget", "error")],
-        ),
+        (Limits(budget_usd=5, max_hourly_usd=5), 10.0, 0.0,
+         [("cost.hourly", "error"), ("cost.budget", "error")]),
         (Limits(), None, 0.0, [("cost.price", "warning")]),
         (Limits(budget_usd=100), None, 0.0, [("cost.price", "error")]),
         (Limits(max_hourly_usd=100), None, 0.0, [("cost.price", "error")]),
     ],
-)
+)  # fmt: skip
 def test_what_the_limits_say(limits, hourly, spent, expected):
     found = [*budget_findings(limits, costing(hourly), spent)]
     assert [(finding.check, finding.severity.value) for finding in found] == expected

@@ -73,30 +73,13 @@ BY_ITSELF = {"state_reason": "Client.InstanceInitiatedShutdown: Instance initiat
         # Stopped 5 h ago, in the console or by `clusterctl stop`: 4 h of a machine with an address,
         # and 9 h of a disk.
         (machine(9, "stopped", transition_reason=ago(5), **BY_USER), TEN, 0.08, 40.74, True),
-        (
-            machine(9, "stopped", transition_reason=ago(5), private=True, **BY_USER),
-            TEN,
-            0.08,
-            40.72,
-            True,
-        ),
-        (
-            machine(9, "stopped", spent=noted(41.0, 5.001), transition_reason=ago(5), **BY_USER),
-            TEN,
-            0.08,
-            41.41,
-            True,
-        ),
+        (machine(9, "stopped", transition_reason=ago(5), private=True, **BY_USER), TEN, 0.08, 40.72,
+         True),
+        (machine(9, "stopped", spent=noted(41.0, 5.001), transition_reason=ago(5), **BY_USER), TEN,
+         0.08, 41.41, True),
         # Started by clusterctl and stopped in the console: the second run counts as well.
-        (
-            machine(
-                9, "stopped", made=50, spent=noted(41.0, 9), transition_reason=ago(5), **BY_USER
-            ),
-            TEN,
-            0.08,
-            81.74,
-            True,
-        ),
+        (machine(9, "stopped", made=50, spent=noted(41.0, 9), transition_reason=ago(5), **BY_USER),
+         TEN, 0.08, 81.74, True),
         (machine(9, "stopping", transition_reason=ago(0), **BY_USER), TEN, 0.08, 90.765, True),
         # It stopped itself at an unknown time: at least the disk counts.
         (machine(9, "stopped", **BY_ITSELF), TEN, 0.08, 0.72, False),
@@ -108,7 +91,7 @@ BY_ITSELF = {"state_reason": "Client.InstanceInitiatedShutdown: Instance initiat
         (machine(9, "shutting-down", spent=noted(41.0, 0)), TEN, 0.0, 41.0, False),
         (replace(machine(3), first_launched_at=None), TEN, 10.08, 30.24, False),
     ],
-)
+)  # fmt: skip
 def test_one_node(node, price, hourly, spent, complete):
     found = node_cost(node, price, NOW)
     assert found.hourly_usd == (None if hourly is None else pytest.approx(hourly))
@@ -194,22 +177,18 @@ def test_spot_prices_are_their_zones():
         ("max-hours=8", [machine(0.1, spent=noted(500.0, 0.1, ran_h=10))], 0.15, "--max-hours"),
         ("budget=400", [machine(0.1, spent=noted(500.0, 0.1, ran_h=10))], 0.15, "--budget"),
         ("max-hours=8", [machine(1, spent=noted(500.0, 1, ran_h=10))], 0.0, "--max-hours"),
-        (
-            "max-hours=8",
-            [machine(1, spent=noted(9.0, 1, ran_h=10), ends_at=NOW + timedelta(hours=0.2))],
-            *(0.2, "--max-hours"),
-        ),
+        ("max-hours=8",
+         [machine(1, spent=noted(9.0, 1, ran_h=10), ends_at=NOW + timedelta(hours=0.2))],
+         *(0.2, "--max-hours")),
         # A new limit holds in its place.
-        (
-            "max-hours=11.1",
-            [machine(1, spent=noted(9.0, 1, ran_h=10), ends_at=NOW + timedelta(hours=0.2))],
-            *(0.1, "--max-hours"),
-        ),
+        ("max-hours=11.1",
+         [machine(1, spent=noted(9.0, 1, ran_h=10), ends_at=NOW + timedelta(hours=0.2))],
+         *(0.1, "--max-hours")),
         # A stopped machine needs no end.
         ("max-hours=8 budget=1000", [machine(3, "stopped")], None, ""),
         ("nonsense max-hours=x", [machine(3)], None, ""),
     ],
-)
+)  # fmt: skip
 def test_when_its_limits_end_it(limits, nodes, ends, by):
     found = spent_by(*(replace(node, limits_text=limits) for node in nodes))
     assert found.ends_in_h == (None if ends is None else pytest.approx(ends))
@@ -236,22 +215,14 @@ def test_the_head_nodes_limits_count():
         ("budget=31", machine(3), TEN, ["cost.ending"]),
         ("budget=30", machine(3), TEN, ["cost.budget", "cost.ending"]),
         ("budget=30", machine(3), None, ["cost.price", "cost.incomplete"]),
-        (
-            "idle-minutes=5 stopped-days=3",
-            machine(99, "stopped", transition_reason=ago(71)),
-            TEN,
-            [],
-        ),
-        (
-            "idle-minutes=5 stopped-days=3",
-            machine(99, "stopped", transition_reason=ago(73)),
-            TEN,
-            ["cost.stopped"],
-        ),
+        ("idle-minutes=5 stopped-days=3", machine(99, "stopped", transition_reason=ago(71)), TEN,
+         []),
+        ("idle-minutes=5 stopped-days=3", machine(99, "stopped", transition_reason=ago(73)), TEN,
+         ["cost.stopped"]),
         ("idle-minutes=5 stopped-days=3", machine(99, "stopped"), TEN, ["cost.incomplete"]),
         ("idle-minutes=5 stopped-days=3", machine(99), TEN, []),
     ],
-)
+)  # fmt: skip
 def test_what_is_warned_of(limits, node, price, checks):
     found = spent_by(replace(node, limits_text=limits), price=price).findings
     assert [finding.check for finding in found] == checks

@@ -268,15 +268,11 @@ def test_an_address_of_the_region_is_not_for_a_local_zone(in_local_zone):
         (["us-west-2-lax-1a", "us-west-2a"], [], "us-west-2-lax-1a", ["us-west-2-lax-1a"]),
         # Nobody named the Local Zone, which alone offers the type.
         (["us-west-2-lax-1a", "us-west-2a"], ["us-west-2a"], None, []),
-        (
-            ["us-west-2-lax-1a", "us-west-2-lax-1b"],
-            [],
-            None,
-            ["us-west-2-lax-1a", "us-west-2-lax-1b"],
-        ),
+        (["us-west-2-lax-1a", "us-west-2-lax-1b"], [], None,
+         ["us-west-2-lax-1a", "us-west-2-lax-1b"]),
         (["us-west-2-lax-1a", "us-west-2-las-1a"], [], None, ["us-west-2-las-1a"]),
     ],
-)
+)  # fmt: skip
 def test_all_places_of_a_launch_take_the_same_address(zones, without, wanted, kept):
     subnets = [Subnet(zone, "vpc", zone, "10.0.0.0/24", 100, False) for zone in zones]
     offers = {"c5.2xlarge": frozenset(zones) - set(without)}

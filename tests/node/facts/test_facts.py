@@ -23,6 +23,7 @@ from clusterctl.node.facts.gpus import gpus
 from clusterctl.node.facts.parts import copy_parts
 from clusterctl.node.facts.report import FactReport, ReportRequest, function_of
 from clusterctl.node.facts.system import kernel_message, login, system
+from clusterctl.node.guard.notices import notices
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.node.record import from_json, name_of
 from clusterctl.operations.kill import HeldMemory, KillReport, held_memory
@@ -152,7 +153,7 @@ def test_a_path_that_is_not_there_yet_is_on_the_file_system_of_the_folder_above(
 FACTS = (
     *facts_to_read(),
     *(system_facts.memory, system_facts.limits, system_facts.kernel_log, system_facts.in_lab),
-    system_facts.notices,
+    notices,
     *(partial(system_facts.cloud_init, wait=False), gpu_facts.nvlink, gpu_facts.fabric_manager),
     *(gpu_facts.dcgm, network.interfaces, mount, copy_parts, disks.mounted),
     partial(network.connect_attempts, endpoints=("127.0.0.1:1",)),

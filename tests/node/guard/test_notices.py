@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from clusterctl.node.guard import notices as written
 from clusterctl.node.guard.clock import GuardFiles
 from clusterctl.node.guard.spot import Notices
 from clusterctl.node.jobs import recovery
@@ -22,7 +23,7 @@ def test_the_notices_of_several_nodes_are_kept(tmp_path, monkeypatch):
     lines = [json.loads(line) for line in place.spot.read_text().splitlines()]
     taken = [one["node"] for one in lines if one["action"] != "rebalance"]
     assert taken == ["demo-2", "demo-1", "demo-0"]
-    monkeypatch.setattr(recovery, "GuardFiles", lambda: place)
+    monkeypatch.setattr(written, "GuardFiles", lambda: place)
     lost = recovery.notices_of(["demo-0", "demo-2", "demo-3"], AT_S)
     assert lost == {name: {"action": "terminate", "time": AT} for name in ("demo-0", "demo-2")}
     # Another machine has taken the name, and an attempt has begun on it.
@@ -33,5 +34,5 @@ def test_a_recommendation_is_no_notice_that_a_node_is_taken(tmp_path, monkeypatc
     place = GuardFiles(str(tmp_path))
     Notices(place).recommended({"action": "rebalance", "time": "t", "node": "a"})
     assert json.loads(place.spot.read_text())["action"] == "rebalance"
-    monkeypatch.setattr(recovery, "GuardFiles", lambda: place)
+    monkeypatch.setattr(written, "GuardFiles", lambda: place)
     assert recovery.notices_of(["a"], 0) == {}

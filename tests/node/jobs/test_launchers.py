@@ -15,15 +15,11 @@ CASES = {
     "Open MPI": (f"{MPI} PMIX_NAMESPACE=prterun-n1-77@1", ("Open MPI", 2, 4, 0, "prterun-n1-77@1")),
     "Open MPI in a job of Slurm": (f"{SRUN} {MPI}", ("Open MPI", 2, 4, 0, "")),
     "MPICH": ("PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1", ("MPICH or Intel MPI", 1, 2, 1, "")),
-    "srun --mpi=pmi2": (
-        f"{SRUN} PMI_RANK=3 PMI_SIZE=4 PMI_JOBID=17.0",
-        ("MPICH or Intel MPI", 3, 4, 1, "17.0"),
-    ),
+    "srun --mpi=pmi2": (f"{SRUN} PMI_RANK=3 PMI_SIZE=4 PMI_JOBID=17.0",
+        ("MPICH or Intel MPI", 3, 4, 1, "17.0")),
     "srun": (SRUN, ("srun", 3, 4, 1, "17:0")),
-    "torchrun under srun": (
-        f"{SRUN} {TORCH} TORCHELASTIC_RUN_ID=none",
-        ("torchrun", 5, 8, 1, "none:n1:29500"),
-    ),
+    "torchrun under srun": (f"{SRUN} {TORCH} TORCHELASTIC_RUN_ID=none",
+        ("torchrun", 5, 8, 1, "none:n1:29500")),
     # Recorded under Horovod 0.28.
     "horovodrun --gloo": (
         "HOROVOD_RANK=1 HOROVOD_SIZE=3 HOROVOD_LOCAL_RANK=0 HOROVOD_GLOO_RENDEZVOUS_ADDR=10.0.0.4 "
@@ -35,7 +31,7 @@ CASES = {
     "srun --pty bash": (f"{SRUN[:-1]}1", None),
     "a variable of that name": ("RANK=captain WORLD_SIZE=1", None),
     "a rank without its agreement": ("RANK=1 WORLD_SIZE=2", None),
-}
+}  # fmt: skip
 
 
 def environ(text: str) -> dict[bytes, bytes]:

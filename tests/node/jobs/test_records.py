@@ -112,24 +112,18 @@ ENDED = JobEvent("ended", 200.0, {"state": "failed", "exit_status": 3, "reason":
         ([SUBMITTED, CANCEL], JobState.QUEUED, {"has_ended": False}),
         ([SUBMITTED, RUNNING, ATTEMPT], JobState.RUNNING, {"ranks": 8, "hosts": ("a",)}),
         ([SUBMITTED, RUNNING, ATTEMPT, FAILED], JobState.RUNNING, {"attempts": (FAILED.data,)}),
-        (
-            [SUBMITTED, RUNNING, ENDED],
-            JobState.FAILED,
-            {"exit_status": 3, "started_at": 160.0, "ended_at": 200.0},
-        ),
+        ([SUBMITTED, RUNNING, ENDED], JobState.FAILED,
+         {"exit_status": 3, "started_at": 160.0, "ended_at": 200.0}),
         # Nothing changes the state after the end, but a message may still come.
         ([SUBMITTED, RUNNING, ENDED, RUNNING, CANCEL], JobState.FAILED, {"cancel": None}),
-        (
-            [SUBMITTED, ENDED, JobEvent("message", 300.0, {"text": "late"})],
-            JobState.FAILED,
-            {"messages": ("late",)},
-        ),
+        ([SUBMITTED, ENDED, JobEvent("message", 300.0, {"text": "late"})], JobState.FAILED,
+         {"messages": ("late",)}),
         # Events of another version, or of no version.
         ([SUBMITTED, JobEvent("healed", 1.0), JobEvent("ended", 1.0, {})], JobState.QUEUED, {}),
         ([SUBMITTED, JobEvent("ended", 1.0, {"state": "fine"})], JobState.QUEUED, {}),
         ([SUBMITTED, RUNNING, JobEvent("attempt", 1.0, {"ranks": "many"})], JobState.RUNNING, {}),
     ],
-)
+)  # fmt: skip
 def test_what_became_of_a_job(events, state, facts):
     status = fold(events)
     assert status.state is state

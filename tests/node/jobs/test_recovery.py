@@ -12,12 +12,12 @@ import pytest
 
 from clusterctl.jobs.detached import RUNNER
 from clusterctl.node.jobs import recovery
-from clusterctl.node.jobs.folder import CONTRACT, PREPARED, SHIPPED, JobFolder
+from clusterctl.node.jobs.folder import SHIPPED, JobFolder
 from clusterctl.node.jobs.recovery import places_on, ranks_that_fit, retry_command
 from clusterctl.node.jobs.spec import JobSpec, JobState, JobStep
 from clusterctl.node.jobs.written import shipped_files
+from clusterctl.node.paths import CONTRACT, PREPARED
 from clusterctl.node.record import from_json, to_json
-from clusterctl.node.scripts import contract
 
 ARGV = ["mpirun", "-np", "8", "--hostfile", "hosts", "t.py", "-b", "96", "--clear_log"]
 
@@ -271,7 +271,6 @@ def test_a_script_mode_job_goes_on_with_a_machine_of_another_address(
 ):
     """On EC2 the machine that replaces another has another address. What the program knows of its
     nodes is written again on all of them, and made again where it is made once."""
-    assert (CONTRACT, PREPARED) == (contract.CONTRACT, ".prepared"), "as rank.py has them"
     code, there = tmp_path / "code" / tmp_path.name, nodes_at / ".clusterctl/code" / tmp_path.name
     three = [{**one, "slots": 4} for one in (*TWO, {"name": "c", "address": "10.0.0.6"})]
     hosts = [{"address": one["address"], "instance_type": "p3.8xlarge", "gpus": 4} for one in three]

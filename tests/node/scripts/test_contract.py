@@ -18,21 +18,12 @@ CONTRACT = {
     "framework": "tensorflow",
     "hosts": [{"address": "algo-1"}],
     "processes_per_host": 1,
-    "hyperparameters": {
-        "batch-size": 256,
-        "k": 3,
-        "opt": "adam",
-        "raw": "007",
-        "flag": True,
-        "nothing": None,
-        "list": [1, 2],
-        "map": {"a": 1, "b": [1, 2]},
-        "é": "a b'\"",
-    },
+    "hyperparameters": {"batch-size": 256, "k": 3, "opt": "adam", "raw": "007", "flag": True,
+        "nothing": None, "list": [1, 2], "map": {"a": 1, "b": [1, 2]}, "é": "a b'\""},
     "channels": {name: {"source": "s3://b", "mode": "File"} for name in ("train", "test")},
     "distribution": "",
     "mpi_options": "",
-}
+}  # fmt: skip
 HOST = {
     "address": "algo-1",
     "cpus": 2,
