@@ -143,17 +143,18 @@ class Rank:
             return ""
         return words[0] if words and not words[0].startswith("-") else shell
 
-    @functools.cached_property
-    def works_in_python(self) -> bool:
+    def works_in_python(self, surely: bool = False) -> bool:
         """Whether a rank of Python was seen to make progress: see `Scene.works`.
 
         It left a step, got on in a file that it reads or saves, or was in other calls and used the
-        processor without naps: a loop that only tries again is in other calls, too, and may log it.
+        processor without naps. A loop that only tries again may do that, too, and log it: so
+        `surely` only who starts, saves or evaluates makes progress by that.
         """
         read = [place for place, one in zip(self.places, self.samples) if main_thread(one)]
         left = any(a in (*WAITING, *STARTING) and a != b for a, b in zip(read, read[1:]))
         gets_on = self.gets_on and (self.own_read_bytes > READ_BYTES or is_saving(self))
         uses = self.uses_processor and not self.naps and self.is_in_other_calls
+        uses = uses and (not surely or is_saving(self) or bool({*read} & {*STARTING}))
         return len(read) > 1 and (left or gets_on or uses)
 
     @property
@@ -477,7 +478,7 @@ def works_alone(rank: Rank) -> bool:
 
     One that tries again and again to save is in other calls, too, but gets no further in a file.
     """
-    works = rank.is_python and rank.works_in_python
+    works = rank.is_python and rank.works_in_python()
     return works and (_was_in(rank, _EVALUATES) or (is_saving(rank) and rank.gets_on))
 
 

@@ -13,6 +13,7 @@ from clusterctl.diagnosis.case import Scene, numbered
 from clusterctl.diagnosis.evidence import OpenFile, Sample
 from clusterctl.diagnosis.repeats import Sign
 from clusterctl.diagnosis.verdict import diagnose
+from clusterctl.domain.findings import Severity
 from tests.diagnosis.made_up import (
     ALLREDUCE,
     IMPORTS,
@@ -182,11 +183,24 @@ def test_a_file_shows_progress_of_who_reads_or_saves_it(a_look, main_read, funct
     assert diagnose(evidence).exit_status == status
 
 
-def test_ranks_that_use_the_processor_only_to_try_again_make_no_progress():
-    busy = used(samples(own("connect", 3), own("log", 4), own("connect", 3)))
-    for line, status in (("retry 7 of the rendezvous", 3), ("loading shard 7", 0)):
-        evidence = job_of(log=(line,), log_added=(line,), quiet_s=0.1)
-        assert diagnose(with_rank(evidence, *range(8), samples=busy)).exit_status == status
+@pytest.mark.parametrize(
+    ("function", "line", "status"),
+    [
+        ("connect", "", 3),
+        ("connect", "no shard 7", 3),
+        ("evaluate", "", 0),
+        ("evaluate", "evaluates shard 7", 0),
+        ("evaluate", "retry 7 of the rendezvous", 3),
+    ],
+)
+def test_ranks_that_use_the_processor_may_only_try_again(function, line, status):
+    """They are in other calls at each look, without a nap, as in work that prints nothing."""
+    busy = used(samples(own(function, 3), own("log", 4), own(function, 3)))
+    log = tuple(filter(None, (line,)))
+    evidence = job_of(log=log, log_added=log, quiet_s=0.1)
+    found = diagnose(with_rank(evidence, *range(8), samples=busy))
+    assert found.exit_status == status
+    assert all(one.severity is Severity.INFO for one in found.findings)
 
 
 @pytest.mark.parametrize("quiet_s, status", [(300.0, 0), (700.0, 3)])
@@ -208,7 +222,7 @@ def test_a_rank_that_validates_alone_at_one_line_is_not_known_if_it_uses_the_pro
 
 
 def test_who_is_ready_to_run_at_nearly_all_glances_works_though_it_slept_at_one_sample():
-    looks = used(samples(own("augment"), own("augment", 31), own("augment", 30)), 0.05)
+    looks = used(samples(own("evaluate"), own("evaluate", 31), own("evaluate", 30)), 0.05)
     looks = (looks[0], *(replace(one, state="R") for one in looks[1:]))
     evidence = with_rank(job_of(log=(), quiet_s=30.0, age_s=30.0), *range(8), samples=looks)
     for glances, status in (("R" * 20, 0), ("RRzzw" * 4, 3), ("R" * 30 + "z" * 5, 3)):
@@ -373,7 +387,8 @@ def test_metrics_that_an_earlier_job_has_left_tell_nothing_of_this_one():
     rows = tuple({"run": "a", "step": n, "time": 100.0 + n} for n in range(9))
     young = job_of(log=("starts",), quiet_s=5.0, age_s=12.0, metrics=rows, metrics_silent_s=1700.0)
     working = used(samples(own("load"), own("load", 31), own("load"), state="R"))
-    for ranks, looks, status in (((5,), working, 3), (range(8), working, 0)):
+    starting = used(samples(IMPORTS, own("load", 31), own("load"), state="R"))
+    for ranks, looks, status in (((5,), working, 3), (range(8), starting, 0)):
         found = diagnose(with_rank(young, *ranks, samples=looks))
         assert found.exit_status == status and "no step for 28 min" not in found.verdict
     old = with_job(young, age_s=1900.0)
