@@ -53,6 +53,9 @@ ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 COMPUTES, POLLS = 0.1, 0.3
 # Bytes between ranks in a few seconds: more than processes without work send to say that they live.
 EXCHANGED_BYTES = 4 << 10
+# What the main threads write is at least this share of the lines that they print: of a line in a
+# log, a part is of mpirun, and a look at the log is a little longer than those at the processes.
+WRITTEN_SHARE = 0.25
 # In the first seconds of a job, some ranks may not have been started yet.
 STARTED_AFTER_S = 5.0
 # The ranks of a job that is younger may not run yet.
@@ -136,9 +139,26 @@ class Scene(StepSigns):
         apart = [one.number for one in still if not one.is_python and one.rests_apart]
         is_each = len(still) == len(self.ranks) and {one.place for one in still} != {Activity.GRAPH}
         if not still or not (apart or is_each):
-            return ""
+            return self._of_another_writer
         who = f"the main thread of {format_ranks(apart)} has not" if apart else "no main thread has"
         return f"its log has new steps, and {who} run meanwhile"
+
+    @property
+    def _of_another_writer(self) -> str:
+        """Why the new lines about steps may be of a monitor, or of another program, in words: the
+        main threads of all ranks, which may be in endless loops, and the processes that these have
+        started wrote far less. It is empty if that is not known, or if TensorFlow may print in a
+        step."""
+        children = [p for host in self.evidence.hosts for p in host.processes if p.role == "child"]
+        wrote = [one.own_written_bytes for one in self.ranks]
+        wrote += [p.last.written_bytes - p.samples[0].written_bytes for p in children if p.samples]
+        whole = len(self.ranks) >= max(1, self.size) and None not in wrote
+        if not whole or {one.place for one in self.ranks} == {Activity.GRAPH}:
+            return ""
+        lines = sum(len(line) for line in self.job.log_added if is_step(line))
+        if sum(filter(None, wrote)) >= WRITTEN_SHARE * lines:
+            return ""
+        return "its log has new steps, and no main thread of its ranks has written them"
 
     @functools.cached_property
     def launcher(self) -> tuple[HostEvidence, ProcessEvidence] | None:

@@ -93,7 +93,9 @@ def were(things: Sized) -> str:
 
 def with_own_log(job: JobEvidence) -> JobEvidence:
     """Return the job with what a rank has written into a log of its own as the end of the job's, if
-    only that tells of steps."""
+    only that tells of steps. A log into which another job writes, too, tells nothing."""
+    if job.log_is_shared:
+        job = replace(job, log_first=(), log=(), log_added=(), log_writes=(), log_silent_s=None)
     if not any(map(is_step, job.own_added)) or any(map(is_step, job.log)):
         return job
     log = (*job.log, *job.own_added)

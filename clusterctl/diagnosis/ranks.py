@@ -39,6 +39,7 @@ READ_BYTES = 64 << 10
 WORKS_SHARE = 0.1
 # Who sleeps uses less of a processor. A thread that sends runs more often between the looks.
 RESTS, FEW_RUNS = 0.05, 10
+FEW_LOOKS = 3
 # One that naps at more of the glances than this only asks whether it may go on.
 NAPS_SHARE = 0.1
 # On a busy host it is ready to run at more than this share of the glances.
@@ -173,6 +174,14 @@ class Rank:
         """What its main thread has read between the looks, or all threads if it works in another
         one. Others may read ahead while it hangs."""
         return self.grown("read_bytes" if self.works_in_thread else "main_read_bytes")
+
+    @property
+    def own_written_bytes(self) -> float | None:
+        """The same of what it has written; None if that is not known, or of fewer than three looks,
+        which are too short to see what is written now and then."""
+        if self.last.main_written_bytes is None or len(self.samples) < FEW_LOOKS:
+            return None
+        return self.grown("written_bytes" if self.works_in_thread else "main_written_bytes")
 
     @property
     def has_not_run(self) -> bool:

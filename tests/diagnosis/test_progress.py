@@ -493,6 +493,50 @@ def test_new_steps_while_a_rank_in_c_sleeps_may_be_a_monitors():
     assert "the main thread of rank 5 has not run meanwhile" in found.verdict or status == 0
 
 
+@pytest.mark.parametrize(
+    ("a_look", "looks", "stack", "child", "status"),
+    [
+        (0, 3, (), 0, 3),  # all are in endless loops, and another thread or program counts
+        (5, 3, (), 0, 3),
+        (20, 3, (), 0, 0),
+        (None, 3, (), 0, 0),
+        (0, 2, (), 0, 0),  # too short to see what is written now and then
+        (0, 3, (), 20, 0),  # a process that it has started prints
+        (0, 3, STEP, 0, 0),  # TensorFlow may print in a compiled step
+        (0, 3, own("spin"), 0, 3),
+    ],
+)
+def test_new_steps_that_no_main_thread_has_written_may_be_of_another_writer(
+    a_look, looks, stack, child, status
+):
+    log = tuple(f"iteration {n} loss 0.{n}" for n in range(90))
+    evidence = job_of(stack=(), log=log, log_added=log[-4:], quiet_s=0.5)
+    loops = used(samples(stack, state="R"))[:looks]
+    for rank in range(8):
+        wrote = [None if a_look is None else a_look * at * (rank == 0) for at in range(3)]
+        spins = tuple(replace(x, main_written_bytes=at) for x, at in zip(loops, wrote))
+        evidence = with_rank(evidence, rank, samples=spins)
+    if child:
+        evidence = replace(evidence, hosts=tuple(map(with_workers, evidence.hosts)))
+        prints = tuple(replace(x, written_bytes=child * at) for at, x in enumerate(loops))
+        evidence = with_processes(
+            evidence, lambda one: replace(one, samples=prints) if one.role == "child" else one
+        )
+    found = diagnose(evidence)
+    assert found.exit_status == status
+    assert status == 0 or "no main thread of its ranks has written them" in found.verdict
+
+
+def test_a_log_that_another_job_writes_too_neither_clears_nor_accuses_anybody():
+    for log_added, quiet_s in ((STEPS[-3:], 0.5), ((), 900.0)):
+        log = (*STEPS, "RuntimeError: Could not find any suitable endpoint")
+        evidence = job_of(2, 1, log=log, log_added=log_added, quiet_s=quiet_s, log_name="/x/log")
+        assert diagnose(evidence).exit_status != 3
+        found = diagnose(with_job(evidence, log_is_shared=True))
+        assert (found.exit_status, found.findings) == (3, ())
+        assert "its log, /x/log: another job writes into it, too" in found.unseen
+
+
 def with_workers(host):
     """Return the host with a process that each rank has started, and that works."""
     workers = (

@@ -36,7 +36,7 @@ class JobOutput:
     since it was last written. `log_added` are lines that were written during the samples, and
     `own_added` those of a log that a rank writes by itself. If `log_is_older`, the file was there
     before the job, which appends to it, or its lines come late: what was in it then tells nothing
-    of the job, so `log` has no other lines.
+    of the job, so `log` has no other lines. `log_is_shared` if another job writes into it, too.
     `log_is_cut` if it ends within a line: then its writers keep lines back, and write blocks.
     `log_writes` are the last writes to the log: how many seconds ago each was, and how many lines
     it completed; the last of these is the last of `log`.
@@ -54,6 +54,7 @@ class JobOutput:
     log_added: tuple[str, ...] = ()
     own_added: tuple[str, ...] = ()
     log_is_older: bool = False
+    log_is_shared: bool = False
     log_is_cut: bool = False
     log_writes: tuple[tuple[float, int], ...] = ()
     rank_logs: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -216,7 +217,8 @@ def _collect(job_id: str | None, log_lines: int) -> dict[str, Any]:
     partners.forget()
     trainings = [one for one in [job.record() for job in all_jobs()] if one.spec.is_training]
     running = [one for one in trainings if one.state is JobState.RUNNING]
-    by_hand = [one for one in jobs_by_hand(processes.find_any()) if one.launcher]
+    jobs = jobs_by_hand(processes.find_any())
+    by_hand = [one for one in jobs if one.launcher]
     named = [one for one in trainings if one.job_id == job_id]
     chosen = named if job_id else (running or ([] if by_hand else trainings))[-1:]
     # Ranks of other running jobs are not left over. Those of an mpirun started by hand have no ID.
@@ -226,7 +228,8 @@ def _collect(job_id: str | None, log_lines: int) -> dict[str, Any]:
     by_hand = [one for one in by_hand if one.name == job_id] or by_hand
     largest = max(by_hand, key=lambda one: len(one.ranks), default=None)
     launcher = largest.launcher if largest else None
-    shown = _of_hand(largest, launcher, log_lines) if largest and launcher else {}
+    rest = [one for one in jobs if one is not largest]
+    shown = _of_hand(largest, launcher, log_lines, rest) if largest and launcher else {}
     return {**shown, "found": None, "others": []}
 
 
@@ -332,8 +335,10 @@ def _line_of(pid: int) -> set[int]:
     return line
 
 
-def _of_hand(job: JobByHand, launcher: processes.Process, log_lines: int) -> dict[str, Any]:
-    """Return the evidence about a job that was started by hand."""
+def _of_hand(
+    job: JobByHand, launcher: processes.Process, log_lines: int, rest: Sequence[JobByHand] = ()
+) -> dict[str, Any]:
+    """Return the evidence about a job that was started by hand. `rest` are the other jobs."""
     logs, metrics = _files_of(job)
     hosts = ""
     words = [*launcher.argv, ""]
@@ -360,6 +365,9 @@ def _of_hand(job: JobByHand, launcher: processes.Process, log_lines: int) -> dic
         "log_dir": str(Path(metrics).parent) if metrics else "",
         "hosts": hosts,
         "log_name": logs[0].path if logs else "",
+        "log_is_shared": any(
+            one.path == logs[0].path for other in rest for one in _files_of(other)[0] if logs
+        ),
         "own_logs": _own_logs(job.ranks, [one.path for one in logs]),
         **log,
         **_metrics(Path(metrics) if metrics else None),

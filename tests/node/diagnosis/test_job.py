@@ -244,6 +244,12 @@ def test_a_job_that_appends_to_its_log_by_one_of_two_openings_has_written(tmp_pa
         assert diagnosis._collect(pid, 9)["log"] == ["step 1"]
 
 
+def test_a_log_into_which_another_job_writes_is_told(tmp_path, launched):
+    pids = [launched(tmp_path / name) for name in ("log", "log", "other")]
+    found = [diagnosis._collect(str(pid), 9)["log_is_shared"] for pid in pids]
+    assert found == [True, True, False]
+
+
 def test_a_log_is_as_old_as_the_script_that_has_started_the_job(tmp_path, monkeypatch):
     """`nohup ./run.sh`, which works for a while before it starts mpirun."""
     log = tmp_path / "nohup.out"
