@@ -179,6 +179,8 @@ class StepSigns:
     @functools.cached_property
     def doubt(self) -> str:
         """Why nothing follows from the lines that show progress, in words; empty if it does."""
+        if self.job.went_on:
+            return "a step was recorded after its ranks were looked at"
         if not self.advances or self._last_row:
             return ""
         if self.stopped:
@@ -390,7 +392,7 @@ class StepSigns:
         counts = is_step(last_line) and not self.stall and self.repeats is not Sign.REPEATED
         if silent_s is not None and silent_s <= self._within_s and counts:
             return f"a step was printed {format_duration(silent_s)} ago{self._often('lines')}"
-        return ""
+        return "it went on" if self.job.went_on else ""
 
     @property
     def _within_s(self) -> float:
