@@ -180,7 +180,7 @@ class StepSigns:
     def doubt(self) -> str:
         """Why nothing follows from the lines that show progress, in words; empty if it does."""
         if self.job.went_on:
-            return "a step was recorded after its ranks were looked at"
+            return "a step was recorded after the samples of its ranks"
         if not self.advances or self._last_row:
             return ""
         if self.stopped:

@@ -284,7 +284,7 @@ def test_who_was_read_while_the_job_made_a_step_is_not_accused(monkeypatch, late
     targets = [Target(host.host, host.address, "") for host in evidence.hosts]
     found = diagnose(native_frames.with_later_output(Silent(), targets, evidence))
     assert found.exit_status == status, found.verdict
-    assert (status == 2) != ("a step was recorded after its ranks were looked at" in found.verdict)
+    assert (status == 2) != ("a step was recorded after the samples of its ranks" in found.verdict)
 
 
 def test_a_rank_in_a_call_of_mpi_is_not_called_computing():
