@@ -254,7 +254,7 @@ def main():
         if RANK == 0 and time.monotonic() > told + 0.5:
             print(f"step {number} loss {float(value[0]):.1f}", flush=True)
             told = time.monotonic()
-        time.sleep(0.02)
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":
