@@ -93,10 +93,6 @@ def _computes(rank: Rank) -> bool:
     return rank.asking_share is not None and rank.asking_share <= COMPUTES
 
 
-def _works_in_thread(rank: Rank) -> bool:
-    return rank.works_in_thread
-
-
 class Scene(StepSigns):
     """The evidence with the derived values that the rules share.
 
@@ -159,7 +155,8 @@ class Scene(StepSigns):
             return ""
         # Elsewhere the looks at the processes are not those at the log.
         far = [one for one in self.ranks if one.host.host != home]
-        others = [one.own_written_bytes for one in (*far, *filter(_works_in_thread, self.ranks))]
+        threads = [one for one in self.ranks if one.works_in_thread]
+        others = [one.own_written_bytes for one in (*far, *threads)]
         if wrote is None or None in others or len(lines) < (FEW_STEPS if far else 1):
             return ""
         others += [

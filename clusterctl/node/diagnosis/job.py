@@ -470,11 +470,7 @@ def _own_logs(ranks: Sequence[processes.Process], known: Sequence[str]) -> dict[
     sizes. A program may keep its lines for long before it writes them."""
     ends = [(one.pid, fd) for one in ranks for fd in partners.written_by(one.pid)]
     paths = {path for pid, fd in ends if (path := _target(pid, fd)).endswith(LOGS)}
-    found = {}
-    for path in sorted(paths.difference(known)):
-        with contextlib.suppress(OSError):
-            found[path] = os.path.getsize(path)  # noqa: PTH202
-    return found
+    return {path: _size_of(path) for path in sorted(paths.difference(known))}
 
 
 def _log(path: Path | None, lines: int) -> dict[str, Any]:
