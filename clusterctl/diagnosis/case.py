@@ -53,6 +53,8 @@ ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 COMPUTES, POLLS = 0.1, 0.3
 # Bytes between ranks in a few seconds: more than processes without work send to say that they live.
 EXCHANGED_BYTES = 4 << 10
+# What main threads write is at least this share of the lines that they print: mpirun may mark each.
+WRITTEN_SHARE = 0.25
 # In the first seconds of a job, some ranks may not have been started yet.
 STARTED_AFTER_S = 5.0
 # The ranks of a job that is younger may not run yet.
@@ -129,16 +131,43 @@ class Scene(StepSigns):
         TensorFlow may print in a step, and in C who waits for a message runs."""
         found = super().doubt
         steps = {*map(numbered_step, self.job.log_added)} - {None}
-        if found or not self.advances or len(steps) < FEW_STEPS:
+        if found or not self.advances:
             return found
         still = [one for one in self.ranks if one.has_not_run]
         still = [one for one in still if not any(map(is_working, one.children))]
         apart = [one.number for one in still if not one.is_python and one.rests_apart]
         is_each = len(still) == len(self.ranks) and {one.place for one in still} != {Activity.GRAPH}
-        if not still or not (apart or is_each):
-            return ""
+        if len(steps) < FEW_STEPS or not still or not (apart or is_each):
+            return self._of_another_writer
         who = f"the main thread of {format_ranks(apart)} has not" if apart else "no main thread has"
         return f"its log has new steps, and {who} run meanwhile"
+
+    @property
+    def _of_another_writer(self) -> str:
+        """Why the new lines about steps may be of a monitor, or of another program, in words: the
+        main threads of all ranks, which may be in endless loops, and of the processes that these
+        have started wrote far less. It is empty if that is not known, or if TensorFlow may print in
+        a step."""
+        wrote, home = self.job.written_bytes, self.launcher[0].host if self.launcher else ""
+        lines = [line for line in self.job.log_added if is_step(line)]
+        whole = self.ranks and len(self.ranks) >= self.size
+        if not (home and whole and lines) or {one.place for one in self.ranks} == {Activity.GRAPH}:
+            return ""
+        # Elsewhere the looks at the processes are not those at the log.
+        far = [one for one in self.ranks if one.host.host != home]
+        threads = [one for one in self.ranks if one.works_in_thread]
+        others = [one.own_written_bytes for one in (*far, *threads)]
+        if wrote is None or None in others or len(lines) < (FEW_STEPS if far else 1):
+            return ""
+        others += [
+            one.last.written_bytes - one.samples[0].written_bytes
+            for host in self.evidence.hosts
+            for one in host.processes
+            if host.host != home and one.role == "child" and one.samples
+        ]
+        if wrote + sum(filter(None, others)) >= WRITTEN_SHARE * sum(map(len, lines)):
+            return ""
+        return "its log has new steps, and no main thread of its ranks has written them"
 
     @functools.cached_property
     def launcher(self) -> tuple[HostEvidence, ProcessEvidence] | None:
@@ -399,7 +428,7 @@ class Scene(StepSigns):
         if (rank.process.shared_bytes or 0) > least and alone and not self._one_rests_apart:
             return True
         if rank.is_python:
-            return rank.works_in_python
+            return rank.works_in_python(surely)
         if rank.reads_on:
             return True
         if not surely:

@@ -364,7 +364,8 @@ class JobEvidence(JobOutput):
     jobs. `retries_left` is the number of times that the head node will start the job again after a
     lost node. `reason` is the runner's word on the job's end. When its record was read, that was
     `ended_s` seconds ago; None if that is not known. `log_kept_bytes` is how much of the log the
-    lines of `log` were before what cannot be read was taken out of them.
+    lines of `log` were before what cannot be read was taken out of them. It `went_on` if a step was
+    recorded after the samples, while the calls of ranks in C were read.
     """
 
     job_id: str = ""
@@ -380,6 +381,7 @@ class JobEvidence(JobOutput):
     reason: str = ""
     ended_s: Optional[float] = None
     log_kept_bytes: int = 0
+    went_on: bool = False
 
     def __post_init__(self) -> None:
         """Keep of the lines and rows what can be read: the job, or a bundle, may have any."""

@@ -93,7 +93,9 @@ def were(things: Sized) -> str:
 
 def with_own_log(job: JobEvidence) -> JobEvidence:
     """Return the job with what a rank has written into a log of its own as the end of the job's, if
-    only that tells of steps."""
+    only that tells of steps. A log into which another job writes, too, tells nothing."""
+    if job.log_is_shared:
+        job = replace(job, log_first=(), log=(), log_added=(), log_writes=(), log_silent_s=None)
     if not any(map(is_step, job.own_added)) or any(map(is_step, job.log)):
         return job
     log = (*job.log, *job.own_added)
@@ -177,6 +179,8 @@ class StepSigns:
     @functools.cached_property
     def doubt(self) -> str:
         """Why nothing follows from the lines that show progress, in words; empty if it does."""
+        if self.job.went_on:
+            return "a step was recorded after the samples of its ranks"
         if not self.advances or self._last_row:
             return ""
         if self.stopped:
@@ -388,7 +392,7 @@ class StepSigns:
         counts = is_step(last_line) and not self.stall and self.repeats is not Sign.REPEATED
         if silent_s is not None and silent_s <= self._within_s and counts:
             return f"a step was printed {format_duration(silent_s)} ago{self._often('lines')}"
-        return ""
+        return "it went on" if self.job.went_on else ""
 
     @property
     def _within_s(self) -> float:

@@ -39,6 +39,7 @@ READ_BYTES = 64 << 10
 WORKS_SHARE = 0.1
 # Who sleeps uses less of a processor. A thread that sends runs more often between the looks.
 RESTS, FEW_RUNS = 0.05, 10
+FEW_LOOKS = 3
 # One that naps at more of the glances than this only asks whether it may go on.
 NAPS_SHARE = 0.1
 # On a busy host it is ready to run at more than this share of the glances.
@@ -143,17 +144,18 @@ class Rank:
             return ""
         return words[0] if words and not words[0].startswith("-") else shell
 
-    @functools.cached_property
-    def works_in_python(self) -> bool:
+    def works_in_python(self, surely: bool = False) -> bool:
         """Whether a rank of Python was seen to make progress: see `Scene.works`.
 
         It left a step, got on in a file that it reads or saves, or was in other calls and used the
-        processor without naps: a loop that only tries again is in other calls, too, and may log it.
+        processor without naps. A loop that only tries again may do that, too, and log it: so
+        `surely` only who starts, saves or evaluates makes progress by that.
         """
         read = [place for place, one in zip(self.places, self.samples) if main_thread(one)]
         left = any(a in (*WAITING, *STARTING) and a != b for a, b in zip(read, read[1:]))
         gets_on = self.gets_on and (self.own_read_bytes > READ_BYTES or is_saving(self))
         uses = self.uses_processor and not self.naps and self.is_in_other_calls
+        uses = uses and (not surely or is_saving(self) or bool({*read} & {*STARTING}))
         return len(read) > 1 and (left or gets_on or uses)
 
     @property
@@ -172,6 +174,14 @@ class Rank:
         """What its main thread has read between the looks, or all threads if it works in another
         one. Others may read ahead while it hangs."""
         return self.grown("read_bytes" if self.works_in_thread else "main_read_bytes")
+
+    @property
+    def own_written_bytes(self) -> float | None:
+        """The same of what it has written; None if that is not known, or of fewer than three looks,
+        which are too short to see what is written now and then."""
+        if self.last.main_written_bytes is None or len(self.samples) < FEW_LOOKS:
+            return None
+        return self.grown("written_bytes" if self.works_in_thread else "main_written_bytes")
 
     @property
     def has_not_run(self) -> bool:
@@ -478,7 +488,7 @@ def works_alone(rank: Rank) -> bool:
 
     One that tries again and again to save is in other calls, too, but gets no further in a file.
     """
-    works = rank.is_python and rank.works_in_python
+    works = rank.is_python and rank.works_in_python()
     return works and (_was_in(rank, _EVALUATES) or (is_saving(rank) and rank.gets_on))
 
 

@@ -393,7 +393,9 @@ def not_seen(scene: Scene) -> Iterator[str]:
         why = dark[0].last.stack_error
         yield f"the stacks of {format_ranks([one.number for one in dark])}{why and f': {why}'}"
     job = scene.evidence.job or scene.job  # without what a rank wrote into a log of its own
-    if job.log_is_older and not scene.rows:
+    if job.log_is_shared:
+        yield f"its log, {job.log_name}: another job writes into it, too"
+    elif job.log_is_older and not scene.rows:
         yield "what its log had before: that may be an earlier job's, or its lines come late"
     elif not job.log and not scene.rows:
         what = "it has written nothing" if job.log_silent_s is not None else "none was found"

@@ -1,19 +1,24 @@
-"""What `diagnose` reads after the samples, of few ranks: their calls in C, and where they meet."""
+"""What `diagnose` reads after the samples: of few ranks their calls in C and where they meet, and
+what the job has written meanwhile."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from clusterctl.diagnosis.case import Scene
 from clusterctl.diagnosis.evidence import Evidence
 from clusterctl.diagnosis.ranks import Rank
 from clusterctl.diagnosis.selection import to_connect, to_read
+from clusterctl.domain.errors import HostError
+from clusterctl.node.diagnosis.job import LaterRequest, later_output
 from clusterctl.node.facts.native import NativeCalls, native_calls
 from clusterctl.node.facts.network import connect_attempts
 from clusterctl.node.facts.report import FactReport
-from clusterctl.transport.call import RunsCommands, facts_of, read_report
+from clusterctl.transport.call import NodeCall, RunsCommands, call, facts_of, read_report
 from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
 
@@ -21,6 +26,7 @@ from clusterctl.transport.fanout import fan_out
 ROUNDS = 3
 DOING = "reading calls in C"
 MEETING = "connecting to where the ranks meet"
+WRITTEN, WRITTEN_WITHIN_S = "reading the job's output", 6.0
 
 
 def with_closer_reads(
@@ -28,6 +34,7 @@ def with_closer_reads(
 ) -> Evidence:
     """Return the evidence with both, as far as the samples leave open what they can tell."""
     evidence = with_native_frames(connections, targets, evidence)
+    evidence = with_later_output(connections, targets, evidence)
     return with_rendezvous(connections, targets, evidence)
 
 
@@ -40,6 +47,28 @@ def with_native_frames(
         if not chosen:
             break
         evidence = _read(connections, targets, evidence, chosen)
+    return evidence
+
+
+def with_later_output(
+    connections: RunsCommands, targets: Sequence[Target], evidence: Evidence
+) -> Evidence:
+    """Return the evidence with whether a step of the job was recorded since the samples, if calls
+    in C were read since: then nobody is to be accused by these."""
+    job, scene = evidence.job, Scene(evidence)
+    home = scene.launcher[0].host if scene.launcher else ""
+    if not job or scene.advances or not any(one.process.native for one in scene.ranks):
+        return evidence
+    request = LaterRequest(job.job_id or None, job.log_bytes)
+    later_call = NodeCall(later_output, request, WRITTEN, WRITTEN_WITHIN_S)
+    for target in (one for one in targets if one.host == home):
+        with suppress(HostError):
+            later = call(connections, target, later_call)
+            names = ("log_added", "metrics", "metrics_silent_s")
+            now = replace(job, **{name: getattr(later, name) for name in names})
+            now = replace(now, log=(*job.log, *later.log_added))
+            went_on = later.log_name == job.log_name and Scene(replace(evidence, job=now)).advances
+            return replace(evidence, job=replace(job, went_on=bool(went_on)))
     return evidence
 
 

@@ -15,8 +15,9 @@ from clusterctl.diagnosis.selection import to_read
 from clusterctl.diagnosis.tree import merge, tree_lines
 from clusterctl.diagnosis.verdict import diagnose, not_seen
 from clusterctl.domain.errors import HostError
+from clusterctl.node.diagnosis.job import JobOutput
 from clusterctl.node.facts.native import MISSING, NativeCalls, NativeFrame
-from clusterctl.operations.native_frames import with_native_frames
+from clusterctl.operations import native_frames
 from clusterctl.transport.dial import Target
 from tests.diagnosis.made_up import (
     job_of,
@@ -27,6 +28,12 @@ from tests.diagnosis.made_up import (
     with_processes,
     with_rank,
 )
+
+
+class Silent:
+    def run(self, target, command, *, timeout_s, stdin):
+        raise HostError(target.host, "no SSH session")
+
 
 RECV = "MPI_Recv(&x, 1, MPI_INT, peer, 7, MPI_COMM_WORLD, MPI_STATUS_IGNORE)"
 LIBC, MPI = "/lib/libc.so.6", "/mpi/libmpi.so.40"
@@ -247,15 +254,37 @@ def test_the_tree_has_native_branches_and_bundles_keep_them(tmp_path):
 def test_reading_that_fails_is_told():
     evidence = in_c(2)
 
-    class Silent:
-        def run(self, target, command, *, timeout_s, stdin):
-            raise HostError(target.host, "no SSH session")
-
     targets = [Target(host.host, host.address, "") for host in evidence.hosts]
-    found = with_native_frames(Silent(), targets, evidence)
+    found = native_frames.with_native_frames(Silent(), targets, evidence)
     assert "the calls of ranks 0-1: no SSH session" in list(not_seen(Scene(found)))
     without = NativeCalls(5, error=MISSING)
     assert f"the calls of ranks 0-1: {MISSING}" in list(not_seen(Scene(in_c(2, r0=without))))
+
+
+@pytest.mark.parametrize(
+    ("later", "status"),
+    [
+        (JobOutput(), 2),
+        (JobOutput(log_added=("step 90 loss 0.1",)), 3),
+        (JobOutput(log_added=("no step yet, waiting",)), 2),
+        (JobOutput(log_name="/another/log", log_added=("step 90",)), 2),
+        (JobOutput(metrics=({"step": 20, "time": 90.0},), metrics_silent_s=0.3), 3),
+        (HostError("demo-0", "no SSH session"), 2),
+    ],
+)
+def test_who_was_read_while_the_job_made_a_step_is_not_accused(monkeypatch, later, status):
+    evidence = standing_still(in_c(3, **all_of("MPI_Allreduce", (0, 2), r1=calls("MPI_Bcast"))))
+
+    def answer(*_):
+        if isinstance(later, HostError):
+            raise later
+        return later
+
+    monkeypatch.setattr(native_frames, "call", answer)
+    targets = [Target(host.host, host.address, "") for host in evidence.hosts]
+    found = diagnose(native_frames.with_later_output(Silent(), targets, evidence))
+    assert found.exit_status == status, found.verdict
+    assert (status == 2) != ("a step was recorded after the samples of its ranks" in found.verdict)
 
 
 def test_a_rank_in_a_call_of_mpi_is_not_called_computing():

@@ -13,6 +13,7 @@ from clusterctl.diagnosis.case import Scene, numbered
 from clusterctl.diagnosis.evidence import OpenFile, Sample
 from clusterctl.diagnosis.repeats import Sign
 from clusterctl.diagnosis.verdict import diagnose
+from clusterctl.domain.findings import Severity
 from tests.diagnosis.made_up import (
     ALLREDUCE,
     IMPORTS,
@@ -182,11 +183,24 @@ def test_a_file_shows_progress_of_who_reads_or_saves_it(a_look, main_read, funct
     assert diagnose(evidence).exit_status == status
 
 
-def test_ranks_that_use_the_processor_only_to_try_again_make_no_progress():
-    busy = used(samples(own("connect", 3), own("log", 4), own("connect", 3)))
-    for line, status in (("retry 7 of the rendezvous", 3), ("loading shard 7", 0)):
-        evidence = job_of(log=(line,), log_added=(line,), quiet_s=0.1)
-        assert diagnose(with_rank(evidence, *range(8), samples=busy)).exit_status == status
+@pytest.mark.parametrize(
+    ("function", "line", "status"),
+    [
+        ("connect", "", 3),
+        ("connect", "no shard 7", 3),
+        ("evaluate", "", 0),
+        ("evaluate", "evaluates shard 7", 0),
+        ("evaluate", "retry 7 of the rendezvous", 3),
+    ],
+)
+def test_ranks_that_use_the_processor_may_only_try_again(function, line, status):
+    """They are in other calls at each look, without a nap, as in work that prints nothing."""
+    busy = used(samples(own(function, 3), own("log", 4), own(function, 3)))
+    log = tuple(filter(None, (line,)))
+    evidence = job_of(log=log, log_added=log, quiet_s=0.1)
+    found = diagnose(with_rank(evidence, *range(8), samples=busy))
+    assert found.exit_status == status
+    assert all(one.severity is Severity.INFO for one in found.findings)
 
 
 @pytest.mark.parametrize("quiet_s, status", [(300.0, 0), (700.0, 3)])
@@ -208,7 +222,7 @@ def test_a_rank_that_validates_alone_at_one_line_is_not_known_if_it_uses_the_pro
 
 
 def test_who_is_ready_to_run_at_nearly_all_glances_works_though_it_slept_at_one_sample():
-    looks = used(samples(own("augment"), own("augment", 31), own("augment", 30)), 0.05)
+    looks = used(samples(own("evaluate"), own("evaluate", 31), own("evaluate", 30)), 0.05)
     looks = (looks[0], *(replace(one, state="R") for one in looks[1:]))
     evidence = with_rank(job_of(log=(), quiet_s=30.0, age_s=30.0), *range(8), samples=looks)
     for glances, status in (("R" * 20, 0), ("RRzzw" * 4, 3), ("R" * 30 + "z" * 5, 3)):
@@ -373,7 +387,8 @@ def test_metrics_that_an_earlier_job_has_left_tell_nothing_of_this_one():
     rows = tuple({"run": "a", "step": n, "time": 100.0 + n} for n in range(9))
     young = job_of(log=("starts",), quiet_s=5.0, age_s=12.0, metrics=rows, metrics_silent_s=1700.0)
     working = used(samples(own("load"), own("load", 31), own("load"), state="R"))
-    for ranks, looks, status in (((5,), working, 3), (range(8), working, 0)):
+    starting = used(samples(IMPORTS, own("load", 31), own("load"), state="R"))
+    for ranks, looks, status in (((5,), working, 3), (range(8), starting, 0)):
         found = diagnose(with_rank(young, *ranks, samples=looks))
         assert found.exit_status == status and "no step for 28 min" not in found.verdict
     old = with_job(young, age_s=1900.0)
@@ -476,6 +491,55 @@ def test_new_steps_while_a_rank_in_c_sleeps_may_be_a_monitors():
         found = diagnose(with_rank(evidence, 5, samples=looks))
         assert found.exit_status == status
     assert "the main thread of rank 5 has not run meanwhile" in found.verdict or status == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "far", "lines", "stack", "status"),
+    [
+        (0, 0, 4, (), 3),  # all are in endless loops, and another thread or program counts
+        (0, 0, 1, (), 3),
+        (20, 0, 4, (), 3),  # one that tries again logs it
+        (80, 0, 4, (), 0),
+        (None, 0, 4, (), 0),
+        (0, 0, 4, STEP, 0),  # TensorFlow may print in a compiled step
+        (0, 0, 4, own("spin"), 3),
+        (0, 20, 4, (), 0),  # a rank on another host prints
+        (0, 0, 0, (), 0),
+    ],
+)
+@pytest.mark.parametrize("hosts", [1, 4])
+def test_new_steps_that_no_main_thread_has_written_may_be_of_another_writer(
+    written, far, lines, stack, status, hosts
+):
+    log = tuple(f"iteration {n} loss 0.12{n}" for n in range(90))
+    evidence = job_of(hosts, 8 // hosts, stack=(), log=log, quiet_s=0.5)
+    evidence = with_job(evidence, log_added=log[90 - lines :], written_bytes=written)
+    loops = used(samples(stack, state="R"))
+    for rank in range(8):
+        spins = (replace(x, main_written_bytes=far * at) for at, x in enumerate(loops))
+        evidence = with_rank(evidence, rank, samples=tuple(spins))
+    if hosts == 1 and far:
+        evidence = with_job(evidence, written_bytes=16 * far)
+    found = diagnose(evidence)
+    # Of a single line it is not known whether a rank elsewhere has printed it.
+    assert found.exit_status == (0 if hosts > 1 and lines == 1 else status)
+    assert not found.exit_status or "main thread of its ranks has written them" in found.verdict
+    short = with_rank(evidence, 7, samples=spins_of(evidence)[:2])
+    assert hosts == 1 or diagnose(short).exit_status == 0, "too short to see all that it writes"
+
+
+def spins_of(evidence):
+    return evidence.hosts[-1].ranks[-1].samples
+
+
+def test_a_log_that_another_job_writes_too_neither_clears_nor_accuses_anybody():
+    for log_added, quiet_s in ((STEPS[-3:], 0.5), ((), 900.0)):
+        log = (*STEPS, "RuntimeError: Could not find any suitable endpoint")
+        evidence = job_of(2, 1, log=log, log_added=log_added, quiet_s=quiet_s, log_name="/x/log")
+        assert diagnose(evidence).exit_status != 3
+        found = diagnose(with_job(evidence, log_is_shared=True))
+        assert (found.exit_status, found.findings) == (3, ())
+        assert "its log, /x/log: another job writes into it, too" in found.unseen
 
 
 def with_workers(host):

@@ -20,7 +20,7 @@ from clusterctl.node.jobs.listing import summary
 from clusterctl.node.jobs.output import TIMES, write_times
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState
 from clusterctl.node.procfs import read_stat
-from clusterctl.node.record import finite, read_rows, to_data
+from clusterctl.node.record import finite, from_data, read_rows, to_data
 from clusterctl.node.untrusted import text_in
 
 # A file's time may be so far ahead of the clock, whose resolution is not that of the kernel's.
@@ -36,11 +36,13 @@ class JobOutput:
     since it was last written. `log_added` are lines that were written during the samples, and
     `own_added` those of a log that a rank writes by itself. If `log_is_older`, the file was there
     before the job, which appends to it, or its lines come late: what was in it then tells nothing
-    of the job, so `log` has no other lines.
+    of the job, so `log` has no other lines. `log_is_shared` if another job writes into it, too.
     `log_is_cut` if it ends within a line: then its writers keep lines back, and write blocks.
     `log_writes` are the last writes to the log: how many seconds ago each was, and how many lines
     it completed; the last of these is the last of `log`.
     `rank_logs` are the last lines of the ranks' own logs, by rank, of a job that has ended.
+    `written_bytes` is how much the main threads of the job's processes on this host have written
+    meanwhile; None if that is not known.
     `metrics` are the last lines of the trainer's metrics.jsonl, and `metrics_silent_s` the time
     since that was last written.
     """
@@ -54,8 +56,10 @@ class JobOutput:
     log_added: tuple[str, ...] = ()
     own_added: tuple[str, ...] = ()
     log_is_older: bool = False
+    log_is_shared: bool = False
     log_is_cut: bool = False
     log_writes: tuple[tuple[float, int], ...] = ()
+    written_bytes: Optional[int] = None
     rank_logs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     metrics: tuple[dict[str, Any], ...] = ()
     metrics_silent_s: Optional[float] = None
@@ -75,6 +79,14 @@ class JobOnHead(JobOutput):
     launcher: int = 0
     age_s: Optional[float] = None
     log_path: str = ""
+
+
+@dataclass(frozen=True)
+class LaterRequest:
+    """The output of job `job`, as of `collect`, of whose log `log_bytes` have been read before."""
+
+    job: Optional[str] = None
+    log_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -120,16 +132,44 @@ def collect(job_id: str | None, log_lines: int, watched_s: float = 0.0) -> dict[
     It takes `watched_s`, and `log_added` is what was written meanwhile.
     """
     before = _collect(job_id, 0) if watched_s else {}
+    path, writers = before.get("log_path", ""), before.get("writers", ())
+    # What is in the log is read between what its writers have written: so that is never less.
+    wrote, size = _written_bytes(writers), _size_of(path)
     time.sleep(watched_s)
     found = _collect(job_id, log_lines)
-    path, path_before = found.pop("log_path", ""), before.get("log_path", "")
-    if path and path == path_before:
-        found["log_added"] = _added(path, before["log_bytes"])
+    if path and path == found.get("log_path"):
+        found["log_added"] = _added(path, size)
         if found.get("log_is_older"):
             found["log"] = found["log_added"]
-    found.pop("own_logs", None)
     grown = (_added(*one) for one in before.get("own_logs", {}).items())
-    return {**found, "own_added": next(filter(None, grown), [])}
+    found["own_added"] = next(filter(None, grown), [])
+    by_now = _written_bytes(writers) if writers == found.get("writers") else None
+    if wrote is not None and by_now is not None:
+        found["written_bytes"] = by_now - wrote
+    own = ("log_path", "own_logs", "writers")
+    return {name: one for name, one in found.items() if name not in own}
+
+
+def _written_bytes(pids: Sequence[int]) -> int | None:
+    """Return the bytes that the main threads of these processes have written; None if unknown."""
+    texts = [text_in(Path(f"/proc/{pid}/task/{pid}/io")) for pid in pids]
+    found = [int(one[1]) for one in (re.search(r"wchar: (\d+)", text) for text in texts) if one]
+    return sum(found) if len(found) == len(pids) else None
+
+
+def _size_of(path: str) -> int:
+    with contextlib.suppress(OSError):
+        return os.path.getsize(path)  # noqa: PTH202
+    return 0
+
+
+def later_output(request: LaterRequest) -> JobOutput:
+    """Return what a job has written by now, as `metrics`, and since as `log_added`."""
+    found = _collect(request.job, 0)
+    path = found.get("log_path", "")
+    found["log_added"] = _added(path, request.log_bytes) if path else []
+    names = ("log_name", "log_added", "metrics", "metrics_silent_s")
+    return from_data(JobOutput, {name: found[name] for name in names if name in found})
 
 
 @dataclass(frozen=True)
@@ -216,17 +256,24 @@ def _collect(job_id: str | None, log_lines: int) -> dict[str, Any]:
     partners.forget()
     trainings = [one for one in [job.record() for job in all_jobs()] if one.spec.is_training]
     running = [one for one in trainings if one.state is JobState.RUNNING]
-    by_hand = [one for one in jobs_by_hand(processes.find_any()) if one.launcher]
+    every = processes.find_any()
+    jobs = jobs_by_hand(every)
+    by_hand = [one for one in jobs if one.launcher]
     named = [one for one in trainings if one.job_id == job_id]
     chosen = named if job_id else (running or ([] if by_hand else trainings))[-1:]
     # Ranks of other running jobs are not left over. Those of an mpirun started by hand have no ID.
     others = [one.job_id for one in running if one not in chosen] + [""] * bool(by_hand)
     if chosen:
-        return {**_of_record(chosen[0], log_lines), "others": others}
+        mark = os.fsencode(chosen[0].job_id)
+        writers = [
+            x.pid for x in every if x.role == "rank" and x.environ.get(processes.JOB) == mark
+        ]
+        return {**_of_record(chosen[0], log_lines), "others": others, "writers": writers}
     by_hand = [one for one in by_hand if one.name == job_id] or by_hand
     largest = max(by_hand, key=lambda one: len(one.ranks), default=None)
     launcher = largest.launcher if largest else None
-    shown = _of_hand(largest, launcher, log_lines) if largest and launcher else {}
+    rest = [one for one in jobs if one is not largest]
+    shown = _of_hand(largest, launcher, log_lines, rest) if largest and launcher else {}
     return {**shown, "found": None, "others": []}
 
 
@@ -332,8 +379,10 @@ def _line_of(pid: int) -> set[int]:
     return line
 
 
-def _of_hand(job: JobByHand, launcher: processes.Process, log_lines: int) -> dict[str, Any]:
-    """Return the evidence about a job that was started by hand."""
+def _of_hand(
+    job: JobByHand, launcher: processes.Process, log_lines: int, rest: Sequence[JobByHand] = ()
+) -> dict[str, Any]:
+    """Return the evidence about a job that was started by hand. `rest` are the other jobs."""
     logs, metrics = _files_of(job)
     hosts = ""
     words = [*launcher.argv, ""]
@@ -360,6 +409,10 @@ def _of_hand(job: JobByHand, launcher: processes.Process, log_lines: int) -> dic
         "log_dir": str(Path(metrics).parent) if metrics else "",
         "hosts": hosts,
         "log_name": logs[0].path if logs else "",
+        "log_is_shared": any(
+            one.path == logs[0].path for other in rest for one in _files_of(other)[0] if logs
+        ),
+        "writers": [one.pid for one in job.ranks],
         "own_logs": _own_logs(job.ranks, [one.path for one in logs]),
         **log,
         **_metrics(Path(metrics) if metrics else None),
@@ -417,11 +470,7 @@ def _own_logs(ranks: Sequence[processes.Process], known: Sequence[str]) -> dict[
     sizes. A program may keep its lines for long before it writes them."""
     ends = [(one.pid, fd) for one in ranks for fd in partners.written_by(one.pid)]
     paths = {path for pid, fd in ends if (path := _target(pid, fd)).endswith(LOGS)}
-    found = {}
-    for path in sorted(paths.difference(known)):
-        with contextlib.suppress(OSError):
-            found[path] = os.path.getsize(path)  # noqa: PTH202
-    return found
+    return {path: _size_of(path) for path in sorted(paths.difference(known))}
 
 
 def _log(path: Path | None, lines: int) -> dict[str, Any]:

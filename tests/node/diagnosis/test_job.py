@@ -244,6 +244,41 @@ def test_a_job_that_appends_to_its_log_by_one_of_two_openings_has_written(tmp_pa
         assert diagnosis._collect(pid, 9)["log"] == ["step 1"]
 
 
+def test_what_a_job_has_written_since_is_read_again(tmp_path, launched):
+    with (tmp_path / "log").open("wb", buffering=0) as out:
+        pid = str(launched(out))
+        out.write(b"step 1\nstep 2\n")
+    later = diagnosis.later_output(diagnosis.LaterRequest(pid, len("step 1\n")))
+    assert (later.log_name, later.log_added) == (str(tmp_path / "log"), ("step 2",))
+
+
+def test_what_main_threads_write_is_counted_beside_the_log(tmp_path, launched, monkeypatch):
+    """Another program writes into the log of a job whose only rank writes nothing, or as much."""
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        pid = launched(out)
+    rank = processes.read_process(launched(tmp_path / "own"))
+    jobs = [diagnosis.JobByHand(str(pid), processes.read_process(pid), (rank,))]
+    monkeypatch.setattr(diagnosis, "jobs_by_hand", lambda _: jobs)
+
+    monkeypatch.setattr(time, "sleep", lambda _: log.write_text("step 1\n"))
+    found = diagnosis.collect(str(pid), 9, watched_s=1.0)
+    assert (found["log_added"], found["written_bytes"]) == (["step 1"], 0)
+    log.write_text("")
+    own = processes.read_process(os.getpid())
+    jobs = [diagnosis.JobByHand(str(pid), processes.read_process(pid), (own,))]
+    found = diagnosis.collect(str(pid), 9, watched_s=1.0)
+    assert found["written_bytes"] >= len("step 1\n")
+    own.pid = 4194999
+    assert "written_bytes" not in diagnosis.collect(str(pid), 9, watched_s=1.0)
+
+
+def test_a_log_into_which_another_job_writes_is_told(tmp_path, launched):
+    pids = [launched(tmp_path / name) for name in ("log", "log", "other")]
+    found = [diagnosis._collect(str(pid), 9)["log_is_shared"] for pid in pids]
+    assert found == [True, True, False]
+
+
 def test_a_log_is_as_old_as_the_script_that_has_started_the_job(tmp_path, monkeypatch):
     """`nohup ./run.sh`, which works for a while before it starts mpirun."""
     log = tmp_path / "nohup.out"
