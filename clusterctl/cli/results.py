@@ -18,6 +18,7 @@ from clusterctl.cli.following import exit_status, how_it_ended, note_lost
 from clusterctl.cli.params import JobId, NodePath, json_option, refuse_overwriting
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import count, format_duration
+from clusterctl.jobs.metrics.reference import REFERENCES, choose_reference, compare
 
 if TYPE_CHECKING:
     from clusterctl.jobs.metrics.logs import (
@@ -28,13 +29,12 @@ if TYPE_CHECKING:
         RunFacts,
         TrainingRow,
     )
-    from clusterctl.jobs.metrics.reference import Comparison, Reference
+    from clusterctl.jobs.metrics.reference import Comparison
     from clusterctl.jobs.metrics.runs import Run
     from clusterctl.node.jobs.spec import JobRecord
     from clusterctl.operations.results import LogText, Results
 
 TRAINING_COLUMNS = ("STEP", "EPOCH", "IMAGES/S", "LOSS", "FINAL LOSS", "LR")
-REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
 
 
 @cluster_command(required=False, instead=("logs",))
@@ -56,7 +56,7 @@ REFERENCES = ("auto", "imagenet-32", "imagenet-256", "synthetic-4", "none")
 )
 @click.option(
     "--reference",
-    type=click.Choice(REFERENCES),
+    type=click.Choice(["auto", *(one.name for one in REFERENCES), "none"]),
     default="auto",
     show_default=True,
     help="The tutorial's run to compare with; auto: the nearest in size.",
@@ -415,11 +415,9 @@ def _of_cluster(
 
 
 def _compared(found: Results, name: str) -> tuple[Comparison | None, ...]:
-    from clusterctl.jobs.metrics.reference import REFERENCES, choose_reference, compare
-
     if name == "none":
         return (None,) * len(found.runs)
-    given: Reference | None = next((each for each in REFERENCES if each.name == name), None)
+    given = next((each for each in REFERENCES if each.name == name), None)
     return tuple(compare(run, given or choose_reference(run)) for run in found.runs)
 
 

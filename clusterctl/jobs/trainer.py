@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from clusterctl.domain.errors import UsageError
+from clusterctl.node.paths import LOG_FOLDER
 from clusterctl.node.record import from_json
 
 FUSION = "HOROVOD_FUSION_THRESHOLD"
@@ -341,7 +342,7 @@ class TrainerRun:
 
     ranks: int
     data_dir: str | None = None
-    log_dir: str = "imagenet_resnet"
+    log_dir: str = LOG_FOLDER
     log_name: str = "hvd_train.log"
     model: str = "resnet50"
     batch_size: int = 256

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 EXAMPLES_FOLDER = "examples/horovod/tensorflow"  # of the shipped trainer, below the home folder
+LOG_FOLDER = "imagenet_resnet"  # of the trainer, where none is named
 CONTRACT, PREPARED = "contract.json", ".prepared"  # in the folder of a script-mode program
 STAGING = ".clusterctl-copy"  # has a copy's files until they are whole
 

@@ -27,11 +27,10 @@ from clusterctl.node.facts.report import FactReport
 from clusterctl.node.guard.activity import STORE
 from clusterctl.node.jobs.clean import Cleaning, NodeLogs, clean
 from clusterctl.node.jobs.spec import LOG_NAME, JobRecord
-from clusterctl.node.paths import EXAMPLES_FOLDER
+from clusterctl.node.paths import EXAMPLES_FOLDER, LOG_FOLDER
 from clusterctl.node.record import pick, to_json
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import job_running, jobs_of, refuse_while_running, running_work
-from clusterctl.operations.results import LOG_FOLDER
 from clusterctl.transport.call import NodeCall, call_all, read_report, read_reports
 from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out

@@ -39,14 +39,12 @@ from clusterctl.jobs.plan import JOBS_FOLDER
 from clusterctl.jobs.trainer import SYNTHETIC_LOG_FOLDER, TRAINER
 from clusterctl.node.jobs.folder import METRICS
 from clusterctl.node.jobs.spec import LOG_NAME, JobRecord, JobState
-from clusterctl.node.paths import EXAMPLES_FOLDER
+from clusterctl.node.paths import EXAMPLES_FOLDER, LOG_FOLDER
 from clusterctl.node.record import finite, to_data
 from clusterctl.operations.access import Access
 from clusterctl.operations.logs import NoJobs, find, read_log
 from clusterctl.transport.connections import read_data
 
-# The trainer's default log folder, below its own folder, and the files in it.
-LOG_FOLDER = "imagenet_resnet"
 # The exit status of our commands on the head node if a file or folder does not exist. It differs
 # from the statuses of cat, of the shell and of a failed command.
 ABSENT = 44

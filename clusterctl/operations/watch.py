@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -140,7 +140,7 @@ class _Lines:
     """A sink for a program's output that passes each JSON object to `take`. `complaint` is the last
     line of standard error."""
 
-    def __init__(self, take: Any) -> None:
+    def __init__(self, take: Callable[[dict[str, Any]], None]) -> None:
         self._take = take
         self._rest = b""
         self.complaint = ""

@@ -55,7 +55,7 @@ def offering(machine: MachineType = PLAIN, image: Image | None = IMAGE, **more) 
         catalogue=replace(
             CATALOGUE,
             machines={machine.name: machine},
-            images={machine.name: image},
+            images={machine.name: image} if image else {},
             offers={machine.name: frozenset(ZONES)},
             prices={machine.name: Price(21.96, "a table", "2026-07-20")},
             **more,

@@ -182,14 +182,14 @@ NO_SUBNET = ("InvalidSubnetID.NotFound", "InvalidSubnetID.Malformed", "InvalidSu
 class Catalogue:
     """What EC2 offers for a launch. The mappings are by instance type, `ways_out` by subnet id.
 
-    `machines`, `images`, `prices` and `quotas` lack a type that EC2 does not know. `images` has
-    None for a type without an image. `ways_out` is empty where routes may not be read.
+    `machines`, `images`, `prices` and `quotas` lack a type that EC2 does not know, and `images` one
+    without an image. `ways_out` is empty where routes may not be read.
     `addresses` and `interfaces` are the use of these quotas; None where the launch takes no
     elastic address, or few interfaces. `spent_usd` is what the existing nodes have cost.
     """
 
     machines: Mapping[str, MachineType] = field(default_factory=dict)
-    images: Mapping[str, Image | None] = field(default_factory=dict)
+    images: Mapping[str, Image] = field(default_factory=dict)
     offers: Offers = field(default_factory=dict)
     subnets: tuple[Subnet, ...] = ()
     reservation: Reservation | None = None
@@ -428,14 +428,14 @@ def _spent_usd(clients: Clients, there: tuple[Instance, ...]) -> float:
 
 def _images(
     clients: Clients, wanted: str | None, machines: Mapping[str, MachineType]
-) -> dict[str, Image | None]:
-    """Return the image for each type, with one query for all types that take the same image."""
+) -> dict[str, Image]:
+    """Return the image for each type that has one. Types of one family take one query."""
     found: dict[str, Image | None] = {}
     kinds = {name: wanted or machine.family for name, machine in machines.items()}
     for name, machine in machines.items():
         if kinds[name] not in found:
             found[kinds[name]] = find_image(clients, wanted, machine)
-    return {name: found[kinds[name]] for name in machines}
+    return {name: image for name in machines if (image := found[kinds[name]])}
 
 
 def _ssh_from(client: EC2Client, spec: ClusterSpec, vpc: Vpc, group: SecurityGroup | None) -> str:

@@ -461,14 +461,12 @@ class LaunchPlan:
         """
         spec, catalogue = self.spec, self.observed.launch_catalogue
         machine = catalogue.machines[place.instance_type]
-        image = catalogue.images[place.instance_type]
-        assert image is not None, "a place is of a type that has an image"
         spare = 0 if spec.min_nodes is None else len(self.wanted) - spec.min_nodes
         return Launch(
             spec=spec,
             place=place,
             machine=machine,
-            image=image,
+            image=catalogue.images[place.instance_type],
             indices=indices,
             least=least_counts(runs(self.missing), spare).get(indices, len(indices)),
             wanted=self.wanted,
@@ -685,7 +683,7 @@ def place_of(request: Mapping[str, Any], observed: Observed) -> Place | None:
     catalogue = observed.launch_catalogue
     kind = str(request.get("InstanceType"))
     interfaces = request.get("NetworkInterfaces") or [{}]
-    if kind not in catalogue.machines or catalogue.images.get(kind) is None:
+    if kind not in catalogue.images:
         return None
     for subnet in catalogue.subnets:
         if subnet.subnet_id == interfaces[0].get("SubnetId"):

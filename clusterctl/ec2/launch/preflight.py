@@ -402,8 +402,7 @@ def kept(observed: Observed) -> Iterator[Finding]:
 def disk(context: LaunchContext) -> Iterator[Finding]:
     """Check the disk options against gp3's limits, the image's size and the key's region."""
     disk = context.spec.disk
-    images = {image for image in context.catalogue.images.values() if image}
-    yield from _snapshot(disk.size_gib, images)
+    yield from _snapshot(disk.size_gib, set(context.catalogue.images.values()))
     yield from _key(disk.kms_key or "", context.observed.region)
     for what, value, (least, most), option in (
         ("GiB", disk.size_gib, GP3_GIB, "--disk-gib"),

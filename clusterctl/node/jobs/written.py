@@ -31,7 +31,7 @@ from clusterctl.node.jobs.folder import (
     all_jobs,
 )
 from clusterctl.node.jobs.spec import SERVE
-from clusterctl.node.paths import EXAMPLES_FOLDER
+from clusterctl.node.paths import EXAMPLES_FOLDER, LOG_FOLDER
 from clusterctl.node.record import RecordError, from_json, to_json
 from clusterctl.node.relay.protect import OF_HOME, protected, why_needed
 from clusterctl.node.untrusted import text_in
@@ -40,7 +40,7 @@ FETCHED = "fetched.json"  # in the job's folder: what `note_fetched` was given
 CHECKPOINTS, MODEL, FILES = "checkpoints", "model", "files"
 KINDS = {"model": MODEL}
 # Folders of runs that were started by hand: as in the tutorial, and next to the shipped trainer.
-BY_HAND = ("imagenet_resnet", f"{EXAMPLES_FOLDER}/imagenet_resnet")
+BY_HAND = (LOG_FOLDER, f"{EXAMPLES_FOLDER}/{LOG_FOLDER}")
 # Keys and other jobs; in a working folder also what Python and clusterctl write next to a program.
 NO_RESULTS = set(map(os.fsdecode, OF_HOME))
 NEXT_TO_A_PROGRAM = {"__pycache__", SHIPPED}

@@ -284,7 +284,7 @@ def test_the_places_by_type_as_asked_then_by_zone():
         (
             replace(
                 two_types(),
-                catalogue=replace(two_types().catalogue, images={TYPE: IMAGE, OTHER: None}),
+                catalogue=replace(two_types().catalogue, images={TYPE: IMAGE}),
             ),
             "image.none",
         ),
