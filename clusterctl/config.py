@@ -166,7 +166,14 @@ def settings_of(given: Mapping[str, Any]) -> Values:
     from clusterctl.configuration.specfile import parse_spec_file
 
     path = Path("settings")  # paths of files are from the current folder on
-    text = yaml.safe_dump({"clusters": {"settings": dict(given)}}, allow_unicode=True)
+    plain = {key: str(one) if isinstance(one, Path) else one for key, one in given.items()}
+    try:
+        text = yaml.safe_dump({"clusters": {"settings": plain}}, allow_unicode=True)
+    except (yaml.YAMLError, ValueError) as error:
+        raise UsageError(
+            f"a setting that no clusterctl.yaml can have: {error}",
+            "use texts, numbers, True, False and None, and lists and dicts of them",
+        ) from None
     file, problems = parse_spec_file(text.encode(), path)
     if problems:
         named = [(one.key.rpartition("settings.")[2], one.message) for one in problems]

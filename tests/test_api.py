@@ -311,3 +311,15 @@ def test_settings_are_checked_as_those_of_the_file():
     assert refused.value.message == (
         "node: no such key; did you mean nodes?; spot: not true or false: 'often'"
     )
+
+
+@pytest.mark.parametrize(
+    "value", [object(), {"a": {1, object()}}, 10**5000], ids=["object", "set", "huge"]
+)
+def test_a_setting_that_is_no_value_of_yaml_is_refused(value):
+    with pytest.raises(UsageError, match="^a setting that no clusterctl.yaml can have: "):
+        settings_of({"nodes": value})
+
+
+def test_the_path_of_a_file_may_be_a_path():
+    assert settings_of({"user-data": Path("boot.sh")}) == settings_of({"user-data": "boot.sh"})
