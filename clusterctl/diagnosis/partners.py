@@ -107,13 +107,15 @@ def chain(scene: Scene, rank: Rank) -> Chain:
     return Chain(tuple(found), words, host)
 
 
-def waits_for(scene: Scene, rank: Rank) -> str:
+def waits_for(scene: Scene, rank: Rank, told: str = "") -> str:
     """Return the process at the other end of what a rank reads or writes, such as `, which pid 77
-    (tee log) reads`; empty if it waits for none that is known."""
-    call = rank.last.syscall
-    does = wait_in_words(call, rank.last.wait_channel)
-    found = chain(scene, rank) if does and not call.startswith("wait") else None
-    return f", {does}{found.words}" if found and found.partners else ""
+    (tee log) reads`, or that it has started; empty if it waits for none that is known. What it does
+    is left out if `told` has it."""
+    does = wait_in_words(rank.last.syscall, rank.last.wait_channel)
+    found = chain(scene, rank) if does else None
+    if not found or not found.partners:
+        return ""
+    return found.words if told.startswith(does) else f", {does}{found.words}"
 
 
 def _of(partners: Sequence[Partner], pid: int, found: Sequence[Partner]) -> Partner | None:

@@ -21,6 +21,7 @@ from clusterctl.operations import native_frames
 from clusterctl.transport.dial import Target
 from tests.diagnosis.made_up import (
     job_of,
+    own,
     samples,
     used,
     with_host,
@@ -310,6 +311,22 @@ def standing_still(evidence: Evidence) -> Evidence:
 
 def all_of(mpi, ranks, **more):
     return {**{f"r{rank}": calls(mpi) for rank in ranks}, **more}
+
+
+@pytest.mark.parametrize(
+    ("stack", "where"),
+    [((), "alone "), (own("start"), "alone in start train.py:30, ")],
+)
+def test_the_process_for_which_a_rank_alone_waits_is_named(stack, where):
+    """In C, or in Python with mpi4py, whose calls do not tell who waits for messages."""
+    child = Partner(77, "T", "child", ("sh", "-c", "convert"), waiter=1001, call="call 62")
+    waits = samples(stack, syscall="wait4", wait_channel="do_wait")
+    log = tuple(f"step {number}" for number in range(90))
+    evidence = with_job(in_c(3), log=log)
+    found = diagnose(with_rank(evidence, 1, samples=waits, partners=(child,)))
+    what = "waiting for a process that it has started: pid 77 (sh -c convert, stopped)"
+    assert f"rank 1 on demo-1 (10.0.0.6) is {where}{what}" in found.verdict
+    assert (found.exit_status, "kill -CONT 77" in found.findings[0].hint) == (2, True)
 
 
 def test_a_rank_in_another_collective():

@@ -478,11 +478,13 @@ def apart(scene: Scene) -> Iterator[Cause]:
         # Only a few ranks of a group are read. Where one of them is need not be where all are.
         read = all(one.native.where for one in groups[places[rank.number]])
         at = f" ({rank.native.where})" if read else ""
-        at += waits_for(scene, rank) + _other_program(rank, groups[most])
+        at += waits_for(scene, rank, places[rank.number]) + _other_program(rank, groups[most])
         what = f"{{is}} {alone}{places[rank.number]}{at}{scene.since}{others}"
         hint = f"{scene.hints.look} --tree shows its calls"
         if not rank.is_python and not rank.native.frames:
             hint = f"its calls, for which it is held a moment: {gdb_command(scene, rank)}"
+        if rank.last.syscall.startswith("wait"):
+            hint = chain(scene, rank).hint(scene) or hint
         # Who polls, of the others, waits. Who runs in Python may not.
         may_work = (rank, *(one for one in groups[most] if one.is_python and not one.waits))
         severity = _severity(scene, any("R" in one.states for one in may_work))
