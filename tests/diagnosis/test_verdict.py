@@ -17,6 +17,7 @@ from clusterctl.diagnosis.evidence import (
     ThreadStack,
 )
 from clusterctl.diagnosis.verdict import _open, diagnose, not_seen
+from clusterctl.domain.findings import Severity
 from clusterctl.node.jobs.spec import JobState
 from tests.diagnosis.made_up import (
     ALLREDUCE,
@@ -1540,3 +1541,25 @@ def test_steps_of_others_do_not_hide_a_rank_that_tries_again_on_a_full_disk():
     assert found.exit_status == 1 and "healthy" not in found.verdict
     # The log names rank 5.
     assert not diagnose(with_rank(evidence, 4, samples=RETRIES)).findings[0].ranks
+
+
+@pytest.mark.parametrize(
+    ("killed", "ranks", "check", "severity"),
+    [
+        ("clusterctl", 8, "rank.busy", Severity.WARNING),
+        ("python3", 8, "kernel.oom", Severity.ERROR),  # it may be a rank's data loader
+        ("clusterctl", 7, "kernel.oom", Severity.ERROR),
+    ],
+)
+def test_what_was_killed_for_memory_is_no_cause_if_it_was_not_of_the_job(
+    killed, ranks, check, severity
+):
+    text = f"Out of memory: Killed process 77 ({killed}) total-vm:9kB"
+    evidence = rank_5(*SPINS, state="R")
+    evidence = on_host_2(evidence, kernel_log=[{"age_s": 30.0, "text": text}])
+    if ranks < 8:
+        evidence = with_processes(evidence, lambda one: None if one.rank == 0 else one)
+    found = diagnose(evidence)
+    assert check in [one.check for one in found.findings]
+    assert {one.severity for one in found.findings if one.check == "kernel.oom"} == {severity}
+    assert (found.check == "kernel.oom") == (check == "kernel.oom")
