@@ -1563,3 +1563,39 @@ def test_what_was_killed_for_memory_is_no_cause_if_it_was_not_of_the_job(
     assert check in [one.check for one in found.findings]
     assert {one.severity for one in found.findings if one.check == "kernel.oom"} == {severity}
     assert (found.check == "kernel.oom") == (check == "kernel.oom")
+
+
+@pytest.mark.parametrize(
+    ("others", "status"),
+    [
+        (samples(ALLREDUCE), 1),
+        (samples(own("next"), syscall="futex"), 0),  # each waits for a process of its own
+        (samples((), stack_error="Failed to find a python interpreter"), 1),  # or sleeps in a lock
+        (
+            samples(
+                (), syscall="clock_nanosleep", stack_error="Failed to find a python interpreter"
+            ),
+            0,
+        ),
+    ],
+)
+def test_a_rank_is_slow_only_if_the_others_were_seen_to_wait_for_it(others, status):
+    """It may ask for a message in mpi4py, whose calls are in C. Others may have done their part."""
+    python = ("/usr/bin/python3", "train.py")
+    evidence = with_rank(RUNS, *range(8), samples=others, glances="w" * 20, argv=python)
+    evidence = with_rank(evidence, 5, samples=samples(own("step"), state="R"), glances="R" * 20)
+    found = diagnose(evidence)
+    assert (found.exit_status, found.check == "rank.straggler") == (status, status == 1)
+
+
+@pytest.mark.parametrize(("glances", "status"), [("wRwRwwwwwwww", 1), ("zzzzzzzzzzwz", 0)])
+def test_who_naps_may_have_done_its_part_and_waits_in_finalize(glances, status):
+    evidence = with_rank(RUNS, *range(8), argv=("ring",))
+    for rank in range(8):
+        looks = tuple(
+            replace(one, main_cpu_s=float(at), main_system_s=at * 0.5 * (rank != 5))
+            for at, one in enumerate(samples((), state="R"))
+        )
+        evidence = with_rank(evidence, rank, samples=looks, glances=glances)
+    found = diagnose(with_rank(evidence, 5, glances="R" * 12))
+    assert (found.exit_status, found.check == "rank.straggler") == (status, status == 1)
