@@ -175,6 +175,9 @@ def mpirun_argv(launch: MpiLaunch) -> list[str]:
     exports = (name if value is None else f"{name}={value}" for name, value in launch.exports)
     ours = [
         *where,
+        # mpirun has no input. Open MPI 5 passes its end on to all ranks but 0, which would wait for
+        # it without an end (measured with 5.0.11).
+        ["--stdin", "none"],
         # Each rank binds itself, next to its GPU (node/affinity.py). mpirun does not know which GPU
         # a rank uses, and Open MPI 5 would bind all ranks of a node to its first socket.
         ["--bind-to", "none"],

@@ -84,7 +84,7 @@ KERNELS = " -x CUDA_CACHE_PATH=/home/ubuntu/.cache/clusterctl/cuda -x CUDA_CACHE
 GPU_4 = (
     "/usr/bin/mpirun -np 32 --hostfile hosts"
     f" --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_args {SSH}"
-    f" --bind-to none --map-by slot {HIERARCHICAL}"
+    f" --stdin none --bind-to none --map-by slot {HIERARCHICAL}"
     " -x TF_CPP_MIN_LOG_LEVEL=0 -x PYTHONUNBUFFERED=1"
     f" -x PATH=/usr/bin:/usr/local/bin:/bin{KERNELS} -x CLUSTERCTL_JOB={JOB}"
     " --mca pml ob1 --mca btl '^openib' --mca btl_tcp_if_include 10.0.0.0/24"
@@ -97,7 +97,7 @@ def on_gpus_with_5(exports, libraries=""):
     return (
         "/opt/clusterctl/training/bin/mpirun -np 32 --hostfile hosts"
         f" --prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_args {SSH}"
-        f" --bind-to none --map-by slot {exports}"
+        f" --stdin none --bind-to none --map-by slot {exports}"
         " -x TF_CPP_MIN_LOG_LEVEL=0 -x PYTHONUNBUFFERED=1"
         " -x PATH=/opt/clusterctl/training/bin:/usr/local/bin:/usr/bin:/bin"
         f"{libraries}{KERNELS} -x CLUSTERCTL_JOB={JOB}"
@@ -112,7 +112,7 @@ EFA_PATH = "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu:/opt/amazon/efa/lib"
 CPU_4 = (
     "/usr/bin/mpirun -np 32 --hostfile hosts"
     f" --mca plm_rsh_no_tree_spawn 1 --mca plm_rsh_args {SSH}"
-    " --bind-to none --map-by slot -x TF_CPP_MIN_LOG_LEVEL=2 -x PYTHONUNBUFFERED=1"
+    " --stdin none --bind-to none --map-by slot -x TF_CPP_MIN_LOG_LEVEL=2 -x PYTHONUNBUFFERED=1"
     f" -x PATH=/usr/bin:/usr/local/bin:/bin -x CLUSTERCTL_JOB={JOB}"
     " --mca pml ob1 --mca btl '^openib' --mca btl_tcp_if_include 10.0.0.0/24"
     " --mca mpi_yield_when_idle 1"
@@ -123,7 +123,7 @@ CPU_4 = (
 CPU_5 = (
     "/opt/clusterctl/training/bin/mpirun -np 32 --hostfile hosts"
     f" --prtemca plm_ssh_no_tree_spawn 1 --prtemca plm_ssh_args {SSH}"
-    " --bind-to none --map-by slot -x TF_CPP_MIN_LOG_LEVEL=2 -x PYTHONUNBUFFERED=1"
+    " --stdin none --bind-to none --map-by slot -x TF_CPP_MIN_LOG_LEVEL=2 -x PYTHONUNBUFFERED=1"
     " -x PATH=/opt/clusterctl/training/bin:/usr/local/bin:/usr/bin:/bin"
     f" -x CLUSTERCTL_JOB={JOB}"
     " --mca pml ob1 --mca btl self,sm,tcp --mca btl_tcp_if_include 10.0.0.0/24"
@@ -493,8 +493,8 @@ def test_a_training_is_evaluated_on_the_head_node(environment):
     plan = plan_job(request, with_gpus(environment, addresses=("10.0.0.4",)), HOSTS, JOB)
     assert plan.lines == (plan.line, plan.evaluation_line)
     assert plan.evaluation_line.startswith(
-        f"{environment.mpirun.path} -np 8 --host localhost:8 --bind-to none --map-by slot"
-        " -x HOROVOD_HIERARCHICAL_ALLREDUCE=1"
+        f"{environment.mpirun.path} -np 8 --host localhost:8 --stdin none --bind-to none"
+        " --map-by slot -x HOROVOD_HIERARCHICAL_ALLREDUCE=1"
     )
     assert f"CLUSTERCTL_JOB={JOB}" in plan.evaluation
     assert flags_of(plan.evaluation_line) == f"{DATA} --eval --num_gpus 32 --model 'my net'"

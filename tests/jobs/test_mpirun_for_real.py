@@ -20,6 +20,7 @@ import os, socket, sys
 rank, size = os.environ["OMPI_COMM_WORLD_RANK"], os.environ["OMPI_COMM_WORLD_SIZE"]
 local, job = os.environ["OMPI_COMM_WORLD_LOCAL_RANK"], os.environ["CLUSTERCTL_JOB"]
 fusion = os.environ.get("HOROVOD_FUSION_THRESHOLD", "-")
+assert sys.stdin.read() == ""  # a program that asks something is not held up by it
 line = f"{rank}/{size} local {local} on {socket.gethostname()} of {job} fusion {fusion}"
 sys.stdout.write(line + "\\n")  # in one piece: the ranks share the pipe
 """

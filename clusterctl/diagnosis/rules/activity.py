@@ -252,7 +252,8 @@ def _blocked(scene: Scene, rank: Rank) -> tuple[str, str] | None:
         return f"{{is}} {does}", answer
     if _reads_input(rank):
         what = "{is} waiting for its standard input (from its launcher)"
-        return what, "start the job with < /dev/null, or give it the input"
+        help_it = "give it the input, or start the job with < /dev/null; mpirun: --stdin none"
+        return what, help_it
     if path.startswith("/dev/pts/"):
         does = does.replace(path, "its output")
     found = chain(scene, rank)
