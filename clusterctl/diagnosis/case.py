@@ -34,6 +34,7 @@ from clusterctl.diagnosis.ranks import (
     only,
     ranks_in_words,
     sees_nothing,
+    uses_processor,
     usual_size,
     works_alone,
 )
@@ -145,27 +146,30 @@ class Scene(StepSigns):
     @property
     def _of_another_writer(self) -> str:
         """Why the new lines about steps may be of a monitor, or of another program, in words: the
-        main threads of all ranks, which may be in endless loops, and of the processes that these
-        have started wrote far less. It is empty if that is not known, or if TensorFlow may print in
-        a step."""
-        wrote, home = self.job.written_bytes, self.launcher[0].host if self.launcher else ""
+        main threads of all ranks, which may be in endless loops, and the processes at work that
+        these have started wrote far less. It is empty if that is not known, or if TensorFlow may
+        print in a step."""
+        home = self.launcher[0].host if self.launcher else ""
         lines = [line for line in self.job.log_added if is_step(line)]
-        whole = self.ranks and len(self.ranks) >= self.size
-        if not (home and whole and lines) or {one.place for one in self.ranks} == {Activity.GRAPH}:
-            return ""
         # Elsewhere the looks at the processes are not those at the log.
         far = [one for one in self.ranks if one.host.host != home]
-        threads = [one for one in self.ranks if one.works_in_thread]
-        others = [one.own_written_bytes for one in (*far, *threads)]
-        if wrote is None or None in others or len(lines) < (FEW_STEPS if far else 1):
+        whole = self.ranks and len(self.ranks) >= self.size
+        in_step = {one.place for one in self.ranks} == {Activity.GRAPH}
+        if not (home and whole) or in_step or len(lines) < (FEW_STEPS if far else 1):
             return ""
-        others += [
-            one.last.written_bytes - one.samples[0].written_bytes
-            for host in self.evidence.hosts
-            for one in host.processes
-            if host.host != home and one.role == "child" and one.samples
-        ]
-        if wrote + sum(filter(None, others)) >= WRITTEN_SHARE * sum(map(len, lines)):
+        written: list[float | None] = [one.own_written_bytes for one in far]
+        for one in self.ranks:
+            if one.works_in_thread:
+                written.append(one.own_written_bytes)
+            elif one not in far:
+                written.append(self.job.written_bytes.get(str(one.process.pid)))
+        for host in self.evidence.hosts:
+            for process in host.processes:
+                if process.role == "child" and uses_processor(process):
+                    written.append(process.last.written_bytes - process.samples[0].written_bytes)
+        known = [one for one in written if one is not None]
+        enough = sum(known) >= WRITTEN_SHARE * sum(map(len, lines))
+        if enough or len(known) < len(written):
             return ""
         return "its log has new steps, and no main thread of its ranks has written them"
 

@@ -374,14 +374,20 @@ def _place(sample: Sample, is_python: bool) -> Activity:
     return Activity.GRAPH if place is Activity.UNKNOWN and sleeps else place
 
 
+def uses_processor(process: ProcessEvidence) -> bool:
+    """Return whether a process was seen to use a processor, or to be ready to."""
+    first, last = process.samples[0] if process.samples else process.last, process.last
+    uses = last.cpu_s - first.cpu_s >= RESTS * (last.at_s - first.at_s) > 0
+    return uses or {one.state for one in process.samples} == {"R"}
+
+
 def is_working(process: ProcessEvidence) -> bool:
     """Return whether a process was seen to use a processor, to be ready to, or to move bytes."""
     if not process.samples:
         return False
     first, last = process.samples[0], process.last
     moved = last.read_bytes + last.written_bytes - first.read_bytes - first.written_bytes
-    uses = last.cpu_s - first.cpu_s >= RESTS * (last.at_s - first.at_s) > 0
-    return uses or moved > 0 or {one.state for one in process.samples} == {"R"}
+    return uses_processor(process) or moved > 0
 
 
 def called(host: HostEvidence) -> str:

@@ -17,6 +17,7 @@ from clusterctl.diagnosis.evidence import (
     ThreadStack,
 )
 from clusterctl.diagnosis.verdict import _open, diagnose, not_seen
+from clusterctl.domain.findings import Severity
 from clusterctl.node.jobs.spec import JobState
 from tests.diagnosis.made_up import (
     ALLREDUCE,
@@ -1542,3 +1543,61 @@ def test_steps_of_others_do_not_hide_a_rank_that_tries_again_on_a_full_disk():
     assert found.exit_status == 1 and "healthy" not in found.verdict
     # The log names rank 5.
     assert not diagnose(with_rank(evidence, 4, samples=RETRIES)).findings[0].ranks
+
+
+@pytest.mark.parametrize(
+    ("killed", "ranks", "check", "severity"),
+    [
+        ("clusterctl", 8, "rank.busy", Severity.WARNING),
+        ("python3", 8, "kernel.oom", Severity.ERROR),  # it may be a rank's data loader
+        ("clusterctl", 7, "kernel.oom", Severity.ERROR),
+    ],
+)
+def test_what_was_killed_for_memory_is_no_cause_if_it_was_not_of_the_job(
+    killed, ranks, check, severity
+):
+    text = f"Out of memory: Killed process 77 ({killed}) total-vm:9kB"
+    evidence = rank_5(*SPINS, state="R")
+    evidence = on_host_2(evidence, kernel_log=[{"age_s": 30.0, "text": text}])
+    if ranks < 8:
+        evidence = with_processes(evidence, lambda one: None if one.rank == 0 else one)
+    found = diagnose(evidence)
+    assert check in [one.check for one in found.findings]
+    assert {one.severity for one in found.findings if one.check == "kernel.oom"} == {severity}
+    assert (found.check == "kernel.oom") == (check == "kernel.oom")
+
+
+@pytest.mark.parametrize(
+    ("others", "status"),
+    [
+        (samples(ALLREDUCE), 1),
+        (samples(own("next"), syscall="futex"), 0),  # each waits for a process of its own
+        (samples((), stack_error="Failed to find a python interpreter"), 1),  # or sleeps in a lock
+        (
+            samples(
+                (), syscall="clock_nanosleep", stack_error="Failed to find a python interpreter"
+            ),
+            0,
+        ),
+    ],
+)
+def test_a_rank_is_slow_only_if_the_others_were_seen_to_wait_for_it(others, status):
+    """It may ask for a message in mpi4py, whose calls are in C. Others may have done their part."""
+    python = ("/usr/bin/python3", "train.py")
+    evidence = with_rank(RUNS, *range(8), samples=others, glances="w" * 20, argv=python)
+    evidence = with_rank(evidence, 5, samples=samples(own("step"), state="R"), glances="R" * 20)
+    found = diagnose(evidence)
+    assert (found.exit_status, found.check == "rank.straggler") == (status, status == 1)
+
+
+@pytest.mark.parametrize(("glances", "status"), [("wRwRwwwwwwww", 1), ("zzzzzzzzzzwz", 0)])
+def test_who_naps_may_have_done_its_part_and_waits_in_finalize(glances, status):
+    evidence = with_rank(RUNS, *range(8), argv=("ring",))
+    for rank in range(8):
+        looks = tuple(
+            replace(one, main_cpu_s=float(at), main_system_s=at * 0.5 * (rank != 5))
+            for at, one in enumerate(samples((), state="R"))
+        )
+        evidence = with_rank(evidence, rank, samples=looks, glances=glances)
+    found = diagnose(with_rank(evidence, 5, glances="R" * 12))
+    assert (found.exit_status, found.check == "rank.straggler") == (status, status == 1)

@@ -19,6 +19,9 @@ from clusterctl.node.untrusted import whole
 
 # Ids of known log lines that a full disk or a full /dev/shm can cause.
 RANK_TEXT = 200  # characters that are compared
+# The kernel keeps so much of a process's name; these are of Python, and of torch's data loaders.
+LONGEST_NAME = 15
+OF_PYTHON = ("python", "pt_")
 LATELY_S = 3600.0  # in which a job may have run that is not found any more
 NO_ROOM = {"system.no-space", "mpi.backing-file", "nccl.shm-full", "torch.shm", "system.bus-error"}
 
@@ -102,6 +105,8 @@ def _of_kernel(
             check = "rank.oom"
             was = "were" if len(ranks) > 1 else "was"
             message = f"{format_ranks(ranks)} on {called(host)} {was} killed: {one.cause}"
+        elif blocks and _killed_others(scene, host):
+            severity, blocks = WARNING, False
     gpu = one.values.get("gpu", "")
     index = _gpu_index(host, gpu)
     if index is not None:
@@ -112,6 +117,17 @@ def _of_kernel(
     if scene.evidence.cluster:
         hint = hint.replace("NAME NODE", f"{scene.evidence.cluster} {host.index}")
     return Cause(check, severity, message, host.host, hint, ranks, (one.text[:300],), blocks)
+
+
+def _killed_others(scene: Scene, host: HostEvidence) -> bool:
+    """Return whether what the kernel of a host has killed for memory is known to be no process of
+    the job: all its ranks run, and none of its programs has that name. A rank's own processes may
+    be named otherwise than by Python."""
+    names = re.findall(r"Killed process \d+ \(([^)]*)\)", "\n".join(scene.kernel_lines(host)))
+    programs = {"".join(one.argv[:1]).rpartition("/")[2] for one in host.processes}
+    own = (*(one[:LONGEST_NAME] for one in programs if one), *OF_PYTHON)
+    is_whole = scene.is_running and len(scene.ranks) >= max(1, scene.size)
+    return is_whole and bool(names) and not any(name.startswith(own) for name in names)
 
 
 def _gpu_index(host: HostEvidence, bus: str) -> int | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from clusterctl.diagnosis.case import WARNING, Cause, RankFinding, Scene, combine
 from clusterctl.diagnosis.evidence import HostEvidence
-from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.frames import WAITING, Activity
 from clusterctl.diagnosis.hostchecks import card_errors_in_words, idle_among
 from clusterctl.diagnosis.progress import FEW_TIMES, number_in
 from clusterctl.diagnosis.ranks import Rank, called, is_saving, rank_lines, syscall_path
@@ -57,7 +57,13 @@ def stragglers(scene: Scene) -> Iterator[Cause]:
     if asleep and statistics.mean(asleep) > RESTS_SHARE:
         numbers = set()
     numbers = numbers or _apart(works, WORKS_SHARE, RESTS_SHARE)
-    numbers |= {one.number for one in scene.computing}
+    # Others may wait for a process of their own, or have ended, and these for a message in mpi4py.
+    rest = [one for one in scene.ranks if one.is_python and one.number not in numbers]
+    if 2 * sum(bool({*one.places} & {*WAITING}) for one in rest) < len(rest):
+        numbers = set()
+    # Who naps need not wait for a message: it may be in MPI_Finalize, and have done its part.
+    if not any(one.naps for one in scene.ranks if one not in scene.computing):
+        numbers |= {one.number for one in scene.computing}
     # A rank that saves or evaluates keeps the others waiting only for a while.
     slow = [one for one in scene.ranks if one.number in numbers and not is_saving(one)]
     found = []

@@ -41,8 +41,8 @@ class JobOutput:
     `log_writes` are the last writes to the log: how many seconds ago each was, and how many lines
     it completed; the last of these is the last of `log`.
     `rank_logs` are the last lines of the ranks' own logs, by rank, of a job that has ended.
-    `written_bytes` is how much the main threads of the job's processes on this host have written
-    meanwhile; None if that is not known.
+    `written_bytes` is how much the main threads of the ranks on this host, and of processes that
+    have their variables, have written meanwhile, by process ID.
     `metrics` are the last lines of the trainer's metrics.jsonl, and `metrics_silent_s` the time
     since that was last written.
     """
@@ -59,7 +59,7 @@ class JobOutput:
     log_is_shared: bool = False
     log_is_cut: bool = False
     log_writes: tuple[tuple[float, int], ...] = ()
-    written_bytes: Optional[int] = None
+    written_bytes: dict[str, int] = field(default_factory=dict)
     rank_logs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     metrics: tuple[dict[str, Any], ...] = ()
     metrics_silent_s: Optional[float] = None
@@ -143,18 +143,17 @@ def collect(job_id: str | None, log_lines: int, watched_s: float = 0.0) -> dict[
             found["log"] = found["log_added"]
     grown = (_added(*one) for one in before.get("own_logs", {}).items())
     found["own_added"] = next(filter(None, grown), [])
-    by_now = _written_bytes(writers) if writers == found.get("writers") else None
-    if wrote is not None and by_now is not None:
-        found["written_bytes"] = by_now - wrote
+    by_now = _written_bytes(writers)
+    found["written_bytes"] = {pid: by_now[pid] - wrote[pid] for pid in wrote.keys() & by_now.keys()}
     own = ("log_path", "own_logs", "writers")
     return {name: one for name, one in found.items() if name not in own}
 
 
-def _written_bytes(pids: Sequence[int]) -> int | None:
-    """Return the bytes that the main threads of these processes have written; None if unknown."""
-    texts = [text_in(Path(f"/proc/{pid}/task/{pid}/io")) for pid in pids]
-    found = [int(one[1]) for one in (re.search(r"wchar: (\d+)", text) for text in texts) if one]
-    return sum(found) if len(found) == len(pids) else None
+def _written_bytes(pids: Sequence[int]) -> dict[str, int]:
+    """Return the bytes that the main threads of these processes have written, as far as known."""
+    texts = {pid: text_in(Path(f"/proc/{pid}/task/{pid}/io")) for pid in pids}
+    found = {pid: re.search(r"wchar: (\d+)", text) for pid, text in texts.items()}
+    return {str(pid): int(one[1]) for pid, one in found.items() if one}
 
 
 def _size_of(path: str) -> int:

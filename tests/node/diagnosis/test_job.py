@@ -263,14 +263,14 @@ def test_what_main_threads_write_is_counted_beside_the_log(tmp_path, launched, m
 
     monkeypatch.setattr(time, "sleep", lambda _: log.write_text("step 1\n"))
     found = diagnosis.collect(str(pid), 9, watched_s=1.0)
-    assert (found["log_added"], found["written_bytes"]) == (["step 1"], 0)
+    assert (found["log_added"], found["written_bytes"]) == (["step 1"], {str(rank.pid): 0})
     log.write_text("")
     own = processes.read_process(os.getpid())
     jobs = [diagnosis.JobByHand(str(pid), processes.read_process(pid), (own,))]
     found = diagnosis.collect(str(pid), 9, watched_s=1.0)
-    assert found["written_bytes"] >= len("step 1\n")
+    assert found["written_bytes"][str(own.pid)] >= len("step 1\n")
     own.pid = 4194999
-    assert "written_bytes" not in diagnosis.collect(str(pid), 9, watched_s=1.0)
+    assert diagnosis.collect(str(pid), 9, watched_s=1.0)["written_bytes"] == {}
 
 
 def test_a_log_into_which_another_job_writes_is_told(tmp_path, launched):
