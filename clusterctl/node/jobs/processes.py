@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Iterable, Mapping, NamedTuple, Optional, Sequence
 
 from clusterctl.node.jobs import launchers
-from clusterctl.node.jobs.folder import JOBS, JobFolder
+from clusterctl.node.jobs.folder import JOBS, START_DAEMON_PATH, JobFolder
 from clusterctl.node.procfs import (
     JOB_VARIABLE,
     TICKS,
@@ -307,6 +307,12 @@ def rank_of(process: Process) -> int | None:
     return place.rank if place else None
 
 
+def is_supervisor(process: Process) -> bool:
+    """Return whether this is one of the supervisors of mpirun's daemon (start_daemon.py)."""
+    program = "/" + START_DAEMON_PATH
+    return is_python(process) and any(word.endswith(program) for word in process.argv[1:3])
+
+
 def is_train_sh(process: Process) -> bool:
     """Return whether this is train.sh or a script like it. They exec a Python program that runs
     before, between and after their mpirun lines."""
@@ -332,7 +338,13 @@ def job_processes(
     if job is not None:
         wanted = of_job(os.fsencode(job), processes, wanted)
     wanted |= descendants(wanted, processes)
-    wanted |= of_sessions(processes, wanted, job, sessions)
+    # Those of mpirun's daemons, which lack the variable: a job's, whichever it is.
+    supervisors = {pid for pid, one in processes.items() if is_supervisor(one)}
+    if any_launcher:
+        supervisors.clear()
+    elif job is None:
+        wanted |= supervisors
+    wanted |= of_sessions(processes, wanted, job, sessions, supervisors)
     for pid in wanted:
         processes[pid].role = processes[pid].role or "child"
     if all_python:
@@ -399,21 +411,26 @@ def recorded_sessions(processes: dict[int, Process], job: str | None, boot: str)
 
 
 def of_sessions(
-    processes: dict[int, Process], wanted: set[int], job: str | None, known: Collection[int]
+    processes: dict[int, Process],
+    wanted: set[int],
+    job: str | None,
+    known: Collection[int],
+    supervisors: Collection[int] = (),
 ) -> set[int]:
     """Return the processes in the sessions of jobs, and their descendants, and mark those sessions.
 
     A process with a job's variable, and what it starts, are in sessions that were made for the job:
     by `submit` of jobs.py, by sshd for mpirun's daemon, or by themselves. A run that was typed by
     hand is in the session of the user's shell, which is no job's. A user may set the variable in a
-    shell, too: a session is the job's only if its leader is. Once the leader has ended, nothing in
-    the session shows whose it was: then it has to be among the `known` ones.
+    shell, too: a session is the job's only if its leader is, or is one of the `supervisors`. Once
+    the leader has ended, nothing in the session shows whose it was: then it has to be among the
+    `known` ones.
     """
     marked = {pid for pid in wanted if is_of_any_job(processes[pid], job)}
     marked |= descendants(marked, processes) & wanted
     # mpirun's daemons lack the variable.
     marked |= {pid for pid in wanted if processes[pid].role == "daemon"}
-    sessions = {*known, *({processes[pid].session for pid in marked} & marked)}
+    sessions = {processes[pid].session for pid in marked} & marked.union(supervisors) | {*known}
     found = set()
     for pid, process in processes.items():
         process.is_session_of_job = process.session in sessions

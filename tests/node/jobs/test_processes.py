@@ -26,6 +26,7 @@ from clusterctl.node.diagnosis.sampler import mark_ranks
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.processes import job_processes as job_processes_of
 from clusterctl.node.jobs import processes
+from clusterctl.node.jobs.folder import START_DAEMON_PATH
 from clusterctl.node.jobs.processes import (
     JobSession,
     NodeProcess,
@@ -162,6 +163,25 @@ def test_by_sudo_the_login_is_who_called_it(monkeypatch, user, caller, owner, is
     monkeypatch.setattr(os, "geteuid", lambda: user)
     monkeypatch.setattr(processes, "_owner", lambda folder: owner)
     assert processes.read_process(os.getpid(), everyone=True).is_of_login is is_own
+
+
+@pytest.mark.parametrize("job", [None, "j"])
+def test_the_supervisors_of_a_daemon_are_found_and_its_session_is_the_jobs(job):
+    """sshd has started the outer one. Neither has the job's variable."""
+    start = ["python3", "-IS", f"/home/ubuntu/{START_DAEMON_PATH}", "/opt/bin/prted", "--daemonize"]
+    listed = {
+        pid: Process(pid, pid - 1, argv[0], argv, environ, session=5)
+        for pid, argv, environ in [
+            *((5, start, {}), (6, start, {}), (7, ["prted", *start], {})),
+            (8, ["python3", "train.py"], {**RANK, **JOB}),
+        ]
+    }
+    listed[9] = Process(9, 1, "python3", ["python3", "mine.py", *start], {}, session=9)
+    found = job_processes(listed, 99, job)
+    assert [(one.pid, one.is_session_of_job) for one in found] == [(n, True) for n in (5, 6, 7, 8)]
+    del listed[7], listed[8]  # stopped, they do not notice that the daemon has ended
+    assert [one.pid for one in job_processes(listed, 99, job, sessions={5})] == [5, 6]
+    assert [one.pid for one in job_processes(listed, 99)] == [5, 6], "`kill` finds them alone, too"
 
 
 TITLE = {b"ray::train_epoch()": b"", b"": b""}  # what setproctitle leaves of an environment
