@@ -150,28 +150,29 @@ fi
 until python3 -IS $lib/guard run; do sleep 5; done
 """
 )
+# Two commands may send settings at the same time: each has drafts of its own.
 _INSTALL = """\
 install_guard() {
     umask 022
     mkdir -p $lib $kept $boots &&
-    program | base64 -d | gzip -dc >$lib/guard.new &&
-    settings >$kept/guard.json.new || return 1
+    program | base64 -d | gzip -dc >$lib/guard.$$ &&
+    settings >$kept/guard.json.$$ || return 1
     # The state of another machine, of which an image was made.
     [ "$id" = "$(cat $kept/guard-instance 2>/dev/null)" ] || rm -f $kept/guard-*
-    python3 -IS $lib/guard.new check $kept/guard.json.new $left || return 1
+    python3 -IS $lib/guard.$$ check $kept/guard.json.$$ $left || return 1
     printf '%s\\n' "$id" >$kept/guard-instance &&
-    if cmp -s $lib/guard.new $lib/guard; then rm $lib/guard.new
-    else mv $lib/guard.new $lib/guard; fi &&
-    mv $kept/guard.json.new $kept/guard.json &&
-    boot >$boots/clusterctl-guard.new && chmod 755 $boots/clusterctl-guard.new &&
-    mv $boots/clusterctl-guard.new $boots/clusterctl-guard &&
+    if cmp -s $lib/guard.$$ $lib/guard; then rm $lib/guard.$$
+    else mv $lib/guard.$$ $lib/guard; fi &&
+    mv $kept/guard.json.$$ $kept/guard.json &&
+    boot >$kept/boot.$$ && chmod 755 $kept/boot.$$ &&
+    mv $kept/boot.$$ $boots/clusterctl-guard &&
     $boots/clusterctl-guard
 }
 """
 # With these settings there is nothing to guard, and the guard ends by itself.
 _REMOVE = """\
 rm -f $boots/clusterctl-guard $kept/guard-good.json
-[ ! -e $kept ] || { settings >$kept/guard.json.new && mv $kept/guard.json.new $kept/guard.json; }
+[ ! -e $kept ] || { settings >$kept/json.$$ && mv $kept/json.$$ $kept/guard.json; }
 """
 
 

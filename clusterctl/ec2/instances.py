@@ -454,10 +454,15 @@ def tag(client: EC2Client, instance_ids: Sequence[str], labels: Mapping[str, str
         once_known(lambda: client.create_tags(Resources=list(instance_ids), Tags=given))
 
 
-def untag(client: EC2Client, instance_ids: Sequence[str], key: str) -> None:
-    """Remove this tag from the instances. Does nothing without instances. Raises AwsError."""
+def untag(
+    client: EC2Client, instance_ids: Sequence[str], key: str, value: str | None = None
+) -> None:
+    """Remove this tag from the instances; with `value`, from those where it has this value.
+
+    Does nothing without instances. Raises AwsError.
+    """
     if instance_ids:
-        gone: Any = [{"Key": key}]
+        gone: Any = [{"Key": key} if value is None else {"Key": key, "Value": value}]
         once_known(lambda: client.delete_tags(Resources=list(instance_ids), Tags=gone))
 
 

@@ -133,7 +133,7 @@ class Program:
         """Return the program as a zip file for `python3 -IS FILE`."""
         main = f"from {self.names[-1]} import main\n\nmain()\n"
         paths = [_path_of(name) for name in self.modules]
-        texts = {path.relative_to(HERE).as_posix(): path.read_text() for path in paths}
+        texts = {path.relative_to(HERE).as_posix(): path.read_text("utf-8") for path in paths}
         how = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
         content = io.BytesIO()
         with zipfile.ZipFile(content, "w") as package:
@@ -164,7 +164,7 @@ def _imports(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def _source(name: str) -> str:
-    return _path_of(name).read_text()
+    return _path_of(name).read_text("utf-8")
 
 
 @functools.cache

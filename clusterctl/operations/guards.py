@@ -26,6 +26,7 @@ from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.cluster import Cluster, Market
 from clusterctl.domain.errors import AwsError, ClusterctlError, CommandFailed, UsageError
 from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.ranges import grouped
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import (
@@ -34,6 +35,7 @@ from clusterctl.ec2.instances import (
     find_user_data,
     members_or_all,
     set_at_power_off,
+    tag,
     untag,
 )
 from clusterctl.ec2.launch.capacity import block_end
@@ -138,18 +140,42 @@ def update_guards(
         return _notify(connections, target, settings[target.host], left_s)
 
     outcomes = _send_in_order(send, nodes, client, instances, end, at_power_off)
+    _check_unchanged(launcher.clients, cluster.name, instances)
     ends_at = None
     if end.left_s is not None:
         ends_at = datetime.now(timezone.utc) + timedelta(seconds=end.left_s)
     by = limit_text(spending.limits, spending.ended_by) if ends_at else ""
     keep_end(launcher.folder, ends_at, by)
     check_all(cluster, FanoutResult(outcomes[: len(targets)]))
-    earlier = [one.node.instance_id for one in instances if one.earlier_limits]
+    earlier = grouped((one.earlier_limits, one.node.instance_id) for one in instances)
     if not any(one.error for one in outcomes):
-        untag(client, earlier, tags.EARLIER_LIMITS)
+        for text, ids in earlier.items():
+            if text:
+                untag(client, ids, tags.EARLIER_LIMITS, text)
     for failure in outcomes[len(targets) :]:
         if failure.error and spending.limits.ends:
             launcher.progress.finding(_untold(cluster.name, failure.host, failure.error))
+
+
+def _check_unchanged(clients: Clients, name: str, sent: Sequence[Instance]) -> None:
+    """Raise ClusterctlError if another command has changed limits since `sent` were read, whose
+    limits were sent to the nodes; the nodes are tagged as those that may still have these.
+
+    Raises AwsError.
+    """
+    before = {one.node.instance_id: one for one in sent}
+    # With another client: for some seconds the usual one shows its own tags, whatever EC2 has.
+    for found in find_instances(clients.ec2_at_once, name):
+        one = before.get(found.node.instance_id, found)
+        # EC2 may still show the tag of before this command.
+        if (found.limits_text or "none") not in (one.limits_text or "none", one.earlier_limits):
+            earlier = {tags.EARLIER_LIMITS: one.limits_text or "none"}
+            tag(clients.ec2, [*before], earlier)
+            raise ClusterctlError(
+                f"another command has changed the limits of {name} ({found.limits_text or 'none'}) "
+                f"while others ({one.limits_text or 'none'}) were sent to its nodes",
+                f"send one of them to all nodes: clusterctl up {name}",
+            )
 
 
 def _send_in_order(
@@ -344,10 +370,12 @@ def _notify(
     result = connections.run(target, "sh -s", timeout_s=TIMEOUT_S, stdin=script)
     if not result.ok or not result.stdout.endswith("complete\n"):
         reason = result.stderr.strip() or f"exit status {result.exit_status}"
+        by_sudo = "give the login user `sudo -n`, or no limits"
+        step = by_sudo if "sudo:" in reason else "run it again"
         raise CommandFailed(
             target.host,
             f"its guard could not be set: {reason}",
-            "limits are kept by the nodes: give the login user `sudo -n`, or no limits",
+            f"limits are kept by the nodes: {step}",
         )
     return result
 

@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -305,14 +306,22 @@ def locked(folder: ClusterFolder, clock: Clock = Clock()) -> Iterator[None]:
             break
         held.close()
         if clock.monotonic() > until:
+            holder = re.fullmatch(r"process (\d+) on [\w.-]+", text_in(lock))
+            hint = f"; if it stands still: ps -fp {holder[1]}" if holder else ""
             raise ClusterctlError(
-                f"another clusterctl is at work on {folder.name}", "wait for it to end"
+                f"another clusterctl{f' ({holder[0]})' if holder else ''} is at work on "
+                f"{folder.name}",
+                f"wait for it to end{hint}",
             )
         clock.sleep(0.02)
     with held:
         try:
+            with suppress(OSError):  # a full disk
+                lock.write_text(f"process {os.getpid()} on {socket.gethostname()}")
             yield
         finally:
+            with suppress(OSError):
+                os.truncate(lock, 0)
             # The command was refused before it wrote anything, so the folder is not needed.
             if [path.name for path in folder.path.glob("*")] == [lock.name]:
                 shutil.rmtree(folder.path)

@@ -153,8 +153,8 @@ def test_the_removal_whole():
         "END_OF_settings\n"
         "}\n"
         "rm -f $boots/clusterctl-guard $kept/guard-good.json\n"
-        "[ ! -e $kept ] || { settings >$kept/guard.json.new &&"
-        " mv $kept/guard.json.new $kept/guard.json; }\n"
+        "[ ! -e $kept ] || { settings >$kept/json.$$ &&"
+        " mv $kept/json.$$ $kept/guard.json; }\n"
         "echo complete\n"
         "CLUSTERCTL_GUARD\n"
     )

@@ -47,3 +47,22 @@ def test_the_second_signal_of_one_press_does_not_cut_the_ending_off(number):
     done = completed(argv, timeout=60)
     assert (done.returncode, done.stderr.strip()) == (130, "interrupted")
     assert done.stdout == "ended what runs on the hosts\n"
+
+
+def test_files_are_utf8_in_any_locale(tmp_path):
+    """Also the programs for nodes, which are read from files. This locale's encoding is ASCII."""
+    (tmp_path / "file").write_text("…", encoding="utf-8")
+    program = (
+        "import sys, types, clusterctl.entry\n"
+        "from clusterctl.node.packer import program_of\n"
+        "program_of('clusterctl.node.guard.guard').zipapp(comments=False)\n"
+        "main = lambda: print(open(sys.argv[1]).read())\n"
+        "sys.modules['program'] = types.SimpleNamespace(main=main)\n"
+        "clusterctl.entry.run('program')\n"
+    )
+    ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = completed(
+        [sys.executable, "-c", program, str(tmp_path / "file")],
+        env={**os.environ, **ascii_locale, "PYTHONIOENCODING": "utf-8"},
+    )
+    assert (done.stdout, done.stderr) == ("…\n", "")

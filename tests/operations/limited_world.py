@@ -211,7 +211,7 @@ class World:
         self.at_work: Node
         self.may_terminate = limits.at_power_off == "terminate"
         self.whole = False
-        clients: Any = SimpleNamespace(ec2=self, account_id="1" * 12)
+        clients: Any = SimpleNamespace(ec2=self, ec2_at_once=self, account_id="1" * 12)
         self.timeouts = Timeouts(WorldClock(self))
         self.launcher = Launcher(clients, ClusterFolder(home / "demo"), timeouts=self.timeouts)
         first = first_settings("demo", limits, MACHINE_USD * NODES, False, limits.at_power_off)
@@ -244,7 +244,8 @@ class World:
     def delete_tags(self, Resources: Any, Tags: Any) -> None:  # noqa: N803
         for node in self._of(Resources):
             for one in Tags:
-                node.labels.pop(one["Key"], None)
+                if one.get("Value", node.labels.get(one["Key"])) == node.labels.get(one["Key"]):
+                    node.labels.pop(one["Key"], None)
 
     def describe_instance_attribute(self, InstanceId: str, Attribute: str) -> Any:  # noqa: N803
         [node] = self._of([InstanceId])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import os
 import re
 import time
 from dataclasses import replace
@@ -27,6 +28,7 @@ from clusterctl.ec2.resources import ResourceKind
 from clusterctl.operations import gc as gc_module
 from clusterctl.operations.costs import read_ended
 from clusterctl.operations.gc import GarbageCollector
+from clusterctl.operations.local_state import locked
 from clusterctl.operations.site import keep_site, site_of
 from tests.cli.running import CommandLine, at_moto
 from tests.lab import running
@@ -567,6 +569,21 @@ def test_the_command_says_what_is_left(places, clusterctl):
         ran = clusterctl("gc", "--cluster", "demo", "--delete", "--yes")
     assert ran.status == 1
     assert f"volume {made['volume']} in us-east-1 is left: not allowed: no" in ran.err
+
+
+def test_a_named_cluster_that_a_command_is_at_work_on_is_left(places, clusterctl, home):
+    made = leave_behind(places["us-east-1"].ec2, "demo")
+    folder = ClusterFolder(keep_folder(home, site_of(places["us-east-1"])))
+    words = ("gc", "--cluster", "demo", "--delete", "--yes")
+    with locked(folder):
+        error = clusterctl.ends(1, f"volume {made['volume']} in us-east-1 is left: a clu", *words)
+        assert "nothing to remove" not in error
+        assert len(clusterctl(*words, "--json").data["left"]) == len(made)
+        assert clusterctl("gc", "--cluster", "demo").status == 0
+        down = ("down", "demo", "--yes", "--launched-elsewhere")
+        stopped = clusterctl.ends(1, "another clusterctl (process ", *down)
+        assert f"if it stands still: ps -fp {os.getpid()}\n" in stopped
+    assert clusterctl(*words).status == 0
 
 
 def test_interrupted_it_says_what_is_left(places, clusterctl, monkeypatch):

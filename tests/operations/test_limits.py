@@ -13,8 +13,9 @@ import pytest
 
 from clusterctl.cli.status import print_spending
 from clusterctl.domain.cluster import Limits
+from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.files import ClusterFolder
-from clusterctl.ec2 import instances
+from clusterctl.ec2 import instances, tags
 from clusterctl.ec2.money import prices
 from clusterctl.ec2.money.costs import spending
 from clusterctl.ec2.money.prices import Price
@@ -208,6 +209,38 @@ def test_a_limit_that_not_every_node_has_is_not_shown_as_the_end(world, capsys):
     assert one.up(None)
     assert shown()[0] == " ends"
     assert not any("earlier" in text for _, text in shown()[1])
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_limits_that_two_machines_change_at_once_are_not_shown_as_the_end(
+    world, monkeypatch, is_last
+):
+    """The other machine's are set while the first one's are sent; it may have ended before."""
+    one = world(random.Random(1), Limits(max_hours=3))
+    run = one.run
+
+    def other(target, *args, **rest):
+        if "stdin" in rest and target.host == "demo-1":
+            labels = {tags.LIMITS: "max-hours=1"}
+            labels |= {} if is_last else {tags.EARLIER_LIMITS: "max-hours=3"}
+            for node in one.nodes:
+                node.labels |= labels
+                if is_last:
+                    node.labels.pop(tags.EARLIER_LIMITS, None)
+        return run(target, *args, **rest)
+
+    monkeypatch.setattr(one, "run", other)
+    with pytest.raises(ClusterctlError, match=r"the limits of demo \(max-hours=1\)") as refused:
+        one._up(Limits(max_hours=6))
+    assert "clusterctl up demo" in refused.value.hint
+    # The other one has seen the limits of before, and is not the one to clear these.
+    instances.untag(one, ["i-0", "i-1", "i-2"], tags.EARLIER_LIMITS, "max-hours=3")
+    [earlier] = spending(one.seen(), one.prices(), at(one.now)).findings
+    assert earlier.message == "may still have earlier limits: max-hours=6"
+    monkeypatch.setattr(one, "run", run)
+    one.limits = Limits(max_hours=1)
+    assert one.up(None)
+    assert not spending(one.seen(), one.prices(), at(one.now)).findings
 
 
 def warned(world: World, limits: Limits | None = None):
