@@ -143,7 +143,7 @@ def costs(
     """
     from clusterctl.cli.gc import places_of
     from clusterctl.operations.costs import FILE, cost_report
-    from clusterctl.operations.ended import left_behind, no_cluster
+    from clusterctl.operations.ended import no_cluster
 
     if as_json and as_csv:
         raise UsageError("--json and --csv exclude each other", "give one of them")
@@ -172,12 +172,8 @@ def costs(
             for found in one.costs.findings:
                 hint = found.hint.replace("clusterctl down", down)
                 output.findings([replace(found, host=one.name, hint=hint)])
-    unread = {one.region for one in report.failures}
-    there = {one.name for one in report.clusters}
-    for region, clients in places.items():
-        if region not in unread and not wanted:
-            for left in left_behind(clients, app.settings.home, there):
-                output.note(*left)
+    for left in report.left_behind:
+        output.note(f"warning: {left.message}", left.hint)
     for failed in report.failures:
         output.note(f"warning: not listed: {failed.region}: {failed.message}")
     if report.damaged:

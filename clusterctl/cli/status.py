@@ -303,7 +303,7 @@ def list_(app: AppContext, as_json: bool) -> None:
         ]
         output.table(("CLUSTER", "NODES", "TYPE", "GPUS", "LAUNCHED"), rows)
     for left in left_behind(app.clients, app.settings.home, found):
-        output.note(*left)
+        output.note(f"warning: {left.message}", left.hint)
 
 
 @cluster_command()

@@ -36,7 +36,14 @@ from clusterctl.ec2.money.prices import find_prices, price_key
 from clusterctl.ec2.tags import ENDS_AT, SPENT, Spent, spent_text, time_text
 from clusterctl.node.guard.settings import GRACE_S
 from clusterctl.node.record import Rows, read_rows, to_json
-from clusterctl.operations.ended import EndedCluster, end_of, ended_clusters
+from clusterctl.operations.ended import (
+    EndedCluster,
+    LeftBehind,
+    end_of,
+    ended_clusters,
+    launched_here,
+    left_behind,
+)
 from clusterctl.operations.local_state import kept_end
 from clusterctl.operations.site import check_account, kept_site, parse_site, site_of
 from clusterctl.operations.status import states
@@ -169,8 +176,9 @@ class CostReport:
     """The costs of existing clusters and of removed nodes.
 
     `failures` are the regions that could not be queried. `ended_by_limit` has what is known of
-    clusters that a limit has ended, in words, by name. `damaged` describes the lines of
-    the record of removed nodes that cannot be read.
+    clusters that a limit has ended, in words, by name. `left_behind` are clusters launched from
+    here that have no instance, of which something may be left: the sums lack them. `damaged`
+    describes the lines of the record of removed nodes that cannot be read.
     """
 
     clusters: tuple[ClusterCosts, ...]
@@ -178,9 +186,10 @@ class CostReport:
     damaged: tuple[str, ...] = ()
     failures: tuple[FailedRegion, ...] = ()
     ended_by_limit: Mapping[str, str] = field(default_factory=dict)
+    left_behind: tuple[LeftBehind, ...] = ()
     json_names = (
         *("clusters", "ended", "hourly_usd", "hourly_known", "spent_usd", "complete"),
-        *("ended_by_limit", "damaged", "failures"),
+        *("ended_by_limit", "left_behind", "damaged", "failures"),
     )
 
     @property
@@ -197,13 +206,14 @@ class CostReport:
     @property
     def hourly_known(self) -> bool:
         """Whether `hourly_usd` leaves out nothing."""
-        return not self.failures and all(one.costs.hourly_usd is not None for one in self.clusters)
+        known = not self.failures and not self.left_behind
+        return known and all(one.costs.hourly_usd is not None for one in self.clusters)
 
     @property
     def complete(self) -> bool:
         """Whether `spent_usd` leaves out nothing."""
         there = all(one.costs.complete for one in self.clusters)
-        known = not self.failures and not self.damaged
+        known = not self.failures and not self.damaged and not self.left_behind
         return there and known and all(one.complete for one in self.ended)
 
 
@@ -325,6 +335,8 @@ def cost_report(
     regions = [found_region.value for found_region in regions_found if found_region.value]
     clusters = tuple(cluster for found, _ in regions for cluster in found)
     shown = {one.name: str(one) for _, by_limit in regions for one in by_limit}
+    names = {one.name for one in clusters}
+    failed = {one.host for one in regions_found if one.error}
     # An interrupted removal has recorded nodes that still exist. They must not be counted twice.
     there = {one.node.instance_id for cluster in clusters for one in cluster.instances}
     past = read_ended(home, there) if since else Rows[PastCost]()
@@ -332,7 +344,13 @@ def cost_report(
         clusters=clusters,
         ended=_ended(past.rows, places, name, since) if since else (),
         damaged=past.damaged,
-        ended_by_limit=_by_limit(places, home, name, shown, {one.name for one in clusters}),
+        ended_by_limit=_by_limit(places, home, name, shown, names),
+        left_behind=tuple(
+            one
+            for region, clients in places.items()
+            if region not in failed
+            for one in left_behind(clients, home, names, name)
+        ),
         failures=tuple(
             FailedRegion(found_region.error, found_region.host)
             for found_region in regions_found
@@ -429,9 +447,10 @@ def record_lost_cost(
 
     A retired one that the record has is left out: the command that terminated it recorded it. To be
     called before others are launched in their place, since they are then no longer missing. `there`
-    are the cluster's instances. Without any, the cluster counts that a limit was to end by its
-    folder, if the record lacks it. Failures are those of `record_removal_cost`.
+    are the cluster's instances. Without any, the cluster that was launched from its folder counts,
+    if the record lacks it. Failures are those of `record_removal_cost`.
     """
+    folder = ClusterFolder(home / name)
 
     def find_lost() -> _Ended:
         recorded = {id for past in read_ended(home).rows for id in past.usd}
@@ -452,9 +471,11 @@ def record_lost_cost(
         shown = find_instances(clients.ec2, name, GONE)
         gone = [one for one in shown if one.node.instance_id not in recorded]
         ended = end_of(name, gone, find_prices(clients, gone), _now())
-        return (ended.instances, ended.ended_at) if ended else ((), _now())
+        if ended:
+            return ended.instances, ended.ended_at
+        return launched_here(folder, gone), _now()
 
-    if there or ClusterFolder(home / name).end.exists():
+    if there or folder.launched or folder.end.exists():
         _record_cost(home, clients, name, find_lost, notify)
 
 

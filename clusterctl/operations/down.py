@@ -10,7 +10,13 @@ from clusterctl.domain.errors import ClusterctlError, NoSuchCluster
 from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.domain.units import count
-from clusterctl.ec2.instances import Instance, billing_reservations, find_instances, find_untagged
+from clusterctl.ec2.instances import (
+    Instance,
+    billing_reservations,
+    find_instances,
+    find_untagged,
+    wanted_of,
+)
 from clusterctl.ec2.node_role import delete_node_role, role_name
 from clusterctl.ec2.resources import (
     NOT_TERMINATED,
@@ -25,7 +31,7 @@ from clusterctl.ec2.resources import (
     terminate,
 )
 from clusterctl.ec2.tags import CLUSTER, Creations
-from clusterctl.operations.costs import record_removal_cost
+from clusterctl.operations.costs import record_lost_cost, record_removal_cost
 from clusterctl.operations.launcher import StepProgress
 from clusterctl.operations.local_state import delete_folder, locked, record_removed, sent_launches
 from clusterctl.operations.site import NotLaunchedHere, Ownership, check_site, ownership, site_of
@@ -117,6 +123,12 @@ def down(
         made = wait_for_unfinished_launches(clients.ec2, folder, progress.step, timeouts)
         by_id = {one.node.instance_id: one for one in (*made, *there)}
         known = [one for one in by_id.values() if one.node.state.value in NOT_TERMINATED]
+        indices = {one.node.index for one in known}
+        missing = [index for index in wanted_of(known) if index not in indices]
+        if missing or not known:
+            # Nodes that ended by themselves: EC2 forgets them within the hour, too.
+            record = (folder.home, clients, folder.name, missing, known)
+            record_lost_cost(*record, progress.step)
         removed = removal.run(known)
         if removed.nothing and folder.launched:
             # Nodes may still run in another region or account, and only the key in this folder

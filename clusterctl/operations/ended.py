@@ -18,9 +18,15 @@ from typing import TYPE_CHECKING
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError, NoSuchCluster, no_such_cluster
 from clusterctl.domain.files import ClusterFolder
-from clusterctl.domain.ranges import fold_hosts
-from clusterctl.ec2.health import BY_ITSELF, GONE, NOT_KNOWN, why_gone
-from clusterctl.ec2.instances import Instance, find_every_cluster, find_instances, members_of
+from clusterctl.domain.ranges import fold_hosts, grouped
+from clusterctl.ec2.health import BY_CODE, BY_ITSELF, BY_USER, GONE, NOT_KNOWN, why_gone
+from clusterctl.ec2.instances import (
+    Instance,
+    find_every_cluster,
+    find_instances,
+    first_launch,
+    members_of,
+)
 from clusterctl.ec2.money.costs import Spending, format_usd, spending
 from clusterctl.ec2.money.prices import Prices, find_prices
 from clusterctl.ec2.tags import limit_text, parse_limits
@@ -32,6 +38,8 @@ if TYPE_CHECKING:
 
 # A guard checks once a minute, and a machine takes time to switch itself off and to be shown so.
 EARLY_S = 300.0
+# By how much this machine's clock may be ahead of EC2's.
+SKEW_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -127,19 +135,33 @@ def gone_words(clients: Clients, folder: ClusterFolder) -> str:
     with suppress(AwsError):
         for ended in ended_clusters(clients, folder.name):
             return str(ended)
-        gone = find_instances(clients.ec2, folder.name, GONE)
-        return by_limit or taken_words(gone)
+        return by_limit or _taken_words(clients, folder)
     return by_limit
 
 
-def taken_words(gone: Sequence[Instance]) -> str:
-    """Return which of a cluster's last nodes EC2 has taken, and why; empty for none. Pure."""
-    names: dict[str, list[str]] = {}
-    for last in _last_nodes(gone):
-        if not last.state_reason.startswith("Client."):
-            why = why_gone(last).by or NOT_KNOWN
-            names.setdefault(why, []).append(last.node.name)
+def _taken_words(clients: Clients, folder: ClusterFolder) -> str:
+    """Return which of the folder's last nodes are gone, and why; empty for none. Raises AwsError.
+
+    A request to EC2's API is told only of nodes that `launched_here` returns: others look so after
+    a `down`.
+    """
+    gone = _last_nodes(find_instances(clients.ec2, folder.name, GONE))
+    own = launched_here(folder, gone)
+    reasons = ((why_gone(one).by or NOT_KNOWN, one) for one in gone)
+    names = grouped(
+        (why, one.node.name) for why, one in reasons if one in own or why != BY_CODE[BY_USER]
+    )
     return "; ".join(f"{fold_hosts(nodes)} gone: {why}" for why, nodes in names.items())
+
+
+def launched_here(folder: ClusterFolder, gone: Sequence[Instance]) -> tuple[Instance, ...]:
+    """Return the last of these terminated nodes that the folder's cluster may have had, of which no
+    `down` has run: those launched since the folder's key was made, by clocks that may differ."""
+    with suppress(OSError):
+        since = folder.key.stat().st_mtime - SKEW_S
+        last = _last_nodes(gone) if folder.launched else ()
+        return tuple(one for one in last if first_launch(one).timestamp() >= since)
+    return ()
 
 
 def no_cluster(
@@ -174,16 +196,36 @@ def may_be_left(clients: Clients, folder: ClusterFolder) -> bool:
     return False
 
 
-def left_behind(clients: Clients, home: Path, there: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield a warning and its hint for each cluster launched from here in this region and account
-    of which something may be left, but for those `there` and those that a command is at work on."""
-    for file in sorted(home.glob("*/account")):
+@dataclass(frozen=True)
+class LeftBehind:
+    """A cluster that was launched from here and has no instance, of which something may be left.
+
+    `message` has why its nodes are gone, if that is known; `hint` is what removes the rest.
+    """
+
+    name: str
+    region: str
+    message: str
+    hint: str
+
+
+def left_behind(
+    clients: Clients, home: Path, there: Collection[str], only: str | None = None
+) -> Iterator[LeftBehind]:
+    """Yield the clusters launched from here in this region and account of which something may be
+    left, or `only` one, but for those `there` and those that a command is at work on."""
+    for file in sorted(home.glob(f"{only or '*'}/account")):
         folder = ClusterFolder(file.parent)
         name, region = folder.name, clients.ec2.meta.region_name
         busy = name in there or why_locked(folder.path / "lock")
         if not busy and may_be_left(clients, folder):
-            message = f"warning: {name} has no instance in {region}; what is left of it may cost"
-            yield message, f"remove it: clusterctl down {name} --region {region}"
+            why = ""
+            with suppress(AwsError):
+                why = _taken_words(clients, folder)
+            message = f"{name} has no instance in {region}" + (f" ({why})" if why else "")
+            message += "; what is left of it may cost"
+            hint = f"remove it: clusterctl down {name} --region {region}"
+            yield LeftBehind(name, region, message, hint)
 
 
 def did_you_mean(folder: ClusterFolder) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import threading
 import time
@@ -515,16 +516,20 @@ def test_a_cluster_that_a_limit_has_ended_is_remembered(clusterctl, client):
         (folder / "end.json").write_text(json.dumps(end))
         (folder / "account").write_text("us-east-1 at a local EC2, account 123456789012\n")
 
-    # Another cluster of that name does not end so, and the sum of the first is recorded, once.
+    # Another cluster of that name does not end so, and the sum of the first is recorded, once; so
+    # is that of the second, which its owner has terminated, by the third.
     keep_end()
+    second = set()
     for _ in range(2):
         up = ("--nodes", "1", "--instance-type", "p4d.24xlarge", "--ssh-from", "10.0.0.0/8")
         clusterctl("up", "thr", *up, "--yes", "--timeout", "0.01s")
         [again] = find_instances(client, "thr")
+        second = second or {again.node.instance_id}
         client.terminate_instances(InstanceIds=[again.node.instance_id])
     ran = clusterctl("status", "thr")
     assert (ran.status, "--max-hours" in ran.err) == (1, False), ran
-    [past] = clusterctl("costs", "thr", "--since", "1d", "--json").data["ended"]
+    [past, later] = clusterctl("costs", "thr", "--since", "1d", "--json").data["ended"]
+    assert set(later["usd"]) == second
     assert (past["complete"], past["spent_usd"]) == (True, pytest.approx(88.17, abs=0.01))
     assert set(past["usd"]) == set(ids)
     # Later EC2 has forgotten it, and the machine that launched it has not.
@@ -558,3 +563,48 @@ def test_what_an_interrupted_launch_has_left_is_named_without_an_instance(
         assert "demo" not in clusterctl("list").err
     keep_site(folder, replace(kept_site(folder), account="210987654321"))
     assert "demo" not in clusterctl("costs").err
+
+
+def launched_here(clusterctl, moto_url):
+    """Make the folder of demo as `up` leaves it, but for what it has of nodes."""
+    folder = ClusterFolder(clusterctl.home / "demo")
+    keep_site(folder, site_of(clients_of(moto_url)))
+    write_file(folder.launch, '{"launches": []}')
+    write_file(folder.key, "")
+    return folder
+
+
+def test_nodes_that_ended_without_a_command_are_named_counted_and_recorded(
+    clusterctl, client, moto_url
+):
+    launched_here(clusterctl, moto_url)
+    ids = launch(client, "demo")
+    launch(client, "mine")
+    client.terminate_instances(InstanceIds=ids)
+    machine = ec2_backends["123456789012"][REGION].get_instance(ids[1])
+    machine.state_reason.code = "Client.InstanceInitiatedShutdown"
+    machine.state_reason.message = "Client.InstanceInitiatedShutdown: Instance shutdown"
+    by_user = "demo-0 gone: a request to EC2's API"
+    itself = "demo-1 gone: a shutdown on the node itself, by a command or a limit"
+    for command in ("status", "jobs", "stop", "costs"):
+        words = f"there is no cluster demo in {REGION}: {by_user}; {itself}\n"
+        assert "what is left of it may cost" in clusterctl.ends(1, words, command, "demo")
+    for command in ("list", "costs"):
+        clusterctl.ends(0, f"demo has no instance in {REGION} ({by_user}; {itself})", command)
+    costs = clusterctl("costs", "--json").data
+    assert ([one["name"] for one in costs["left_behind"]], costs["complete"]) == (["demo"], False)
+    assert clusterctl("costs").out.count("total: at least $") == 1
+    # Nothing else is left of it; `down` records them all the same, and this is the record's only
+    # source: EC2 forgets them.
+    clusterctl("down", "demo", "--yes")
+    [past] = clusterctl("costs", "--since", "1d", "--json").data["ended"]
+    assert (past["name"], set(past["usd"]), past["complete"]) == ("demo", set(ids), False)
+
+
+def test_nodes_that_a_down_has_removed_are_not_called_gone(clusterctl, client, moto_url):
+    client.terminate_instances(InstanceIds=launch(client, "demo"))
+    assert "gone" not in clusterctl("status", "demo").err
+    # They are of an earlier cluster of that name, whose key the folder does not have.
+    folder = launched_here(clusterctl, moto_url)
+    os.utime(folder.key, (time.time() + 3600,) * 2)
+    assert "gone" not in clusterctl("status", "demo").err
