@@ -409,22 +409,41 @@ def ranks_per_host(request: JobRequest, hosts: HostsFile) -> list[int]:
             f"with {most} on each node there are {sum(filled)} at most",
         )
     if request.torchrun and len(set(filled)) > 1:
-        least = min(filled)
         raise UsageError(
             f"{count(request.ranks, 'rank')} are not as many on each node, as torchrun wants it",
-            f"take {least * len(filled)} with --processes-per-host {least}, or say another number",
+            f"take {_even(request, hosts)}, or say another number",
         )
     return filled
 
 
-def check_per_host(request: JobRequest, hosts: HostsFile) -> None:
-    """Raise UsageError if --processes-per-host is more than a node has GPUs: a rank takes one."""
+def _even(request: JobRequest, hosts: HostsFile) -> str:
+    """Return the number of ranks nearest below the request's of which each node that has any has
+    as many, with the option for it. One is always such a number."""
+    limits = (request.per_host, None, *range(max(one.slots for one in hosts.entries), 0, -1))
+    ranks, most = next(
+        (ranks, most)
+        for ranks in range(request.ranks, 0, -1)
+        for most in limits
+        if (filled := hosts.fill(ranks, most))
+        and {*filled} - {0} == {ranks / sum(map(bool, filled))}
+    )
+    if most == request.per_host:
+        return str(ranks)
+    return f"{ranks} " + (
+        f"with --processes-per-host {most}" if most else "without --processes-per-host"
+    )
+
+
+def check_per_host(request: JobRequest, hosts: HostsFile, more_slots: str = "") -> None:
+    """Raise UsageError if a node has fewer slots than --processes-per-host. `more_slots` is how to
+    have more on nodes without GPUs; empty if the nodes have GPUs, one for each slot."""
     slots = max(entry.slots for entry in hosts.entries)
     if (request.per_host or 0) > slots:
+        has = count(slots, "slot") + ", and no GPU" if more_slots else count(slots, "GPU")
         raise UsageError(
-            f"--processes-per-host {request.per_host}: a node has {count(slots, 'GPU')}, and each "
-            "rank takes one",
-            "leave it out, or launch a cluster of nodes with more GPUs",
+            f"{request.per_host} processes on each node: a node has {has}, and each rank takes one"
+            + (" slot" if more_slots else ""),
+            more_slots or "leave it out, or launch a cluster of nodes with more GPUs",
         )
 
 
@@ -447,12 +466,12 @@ def with_trainer_run(plan: JobPlan, folder: Path) -> JobPlan:
     return replace(plan, run=run, refused=refused)
 
 
-def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
+def check_request(request: JobRequest, slots: int, more_gpus: str, unit: str = "GPUs") -> None:
     """Check the parts of a request against each other and against the cluster's slots.
 
-    Raises NotEnoughGpus with the hint `more_gpus` for more ranks than slots, UsageError for less
-    than one rank or for options that are wrong, and Contradiction for options that exclude each
-    other.
+    `unit` is what a slot is called. Raises NotEnoughGpus with the hint `more_gpus` for more ranks
+    than slots, UsageError for less than one rank or for options that are wrong, and Contradiction
+    for options that exclude each other.
     """
     ranks = request.ranks
     if ranks < 1:
@@ -460,7 +479,7 @@ def check_request(request: JobRequest, slots: int, more_gpus: str) -> None:
     if ranks > slots:
         there = "there is" if slots == 1 else "there are"
         raise NotEnoughGpus(
-            f"wanted {ranks} GPUs, {there} {slots}", f"take {slots}, or {more_gpus}"
+            f"wanted {ranks} {unit}, {there} {slots}", f"take {slots}, or {more_gpus}"
         )
     request.tuning.check()
     check_mpirun_words(request.mpi_arguments)

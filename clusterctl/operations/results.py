@@ -51,6 +51,10 @@ ABSENT = 44
 READ_TIMEOUT_S = 600.0
 
 
+_METRIC = "a program's own metrics are read with --metric NAME=REGEX"
+_GROUP = "REGEX is searched for in each line, and its first (...) is the value: (?:...) for others"
+
+
 class NoResults(NotFound):
     """The logs show no table, no evaluation and no metric."""
 
@@ -215,7 +219,7 @@ def _checked(logs: Sequence[LogText], found: Results, hint: str) -> Results:
         raise NoResults(
             f"no training table, evaluation or metric in {', '.join(found.sources) or 'any log'}"
             + "".join(notes),
-            hint or "a program's own metrics are read with --metric NAME=REGEX",
+            hint or (_GROUP if found.metrics else _METRIC),
         )
     return found
 

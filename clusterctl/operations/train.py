@@ -147,10 +147,12 @@ def plan_training(
     and HostError of the head node.
     """
     hosts = live_hosts(access)
-    more = _more_gpus(access.cluster, request.ranks)
+    more_slots = _more_slots(access, request.per_host)
+    more = more_slots + ", or " if more_slots else ""
+    more += _more_gpus(access.cluster, request.ranks)
     # Before any connection is made, so that an impossible request fails at once.
-    check_per_host(request, hosts)
-    check_request(request, hosts.slots, more)
+    check_per_host(request, hosts, more_slots)
+    check_request(request, hosts.slots, more, "slots" if more_slots else "GPUs")
     if request.environment:
         request = replace(request, environment=request.environment.rstrip("/"))
     code = None
@@ -596,6 +598,14 @@ def live_hosts(access: Access) -> HostsFile:
             for node in access.cluster.in_service
         )
     )
+
+
+def _more_slots(access: Access, per_host: int | None) -> str:
+    """Return how nodes without GPUs get more slots; empty if a node has a GPU."""
+    if any(node.gpus for node in access.cluster.in_service):
+        return ""
+    path = access.folder.hosts
+    return f"write slots={per_host or 'N'} for each node into {path} (until the next `up`)"
 
 
 def _more_gpus(cluster: Cluster, ranks: int) -> str:

@@ -83,6 +83,11 @@ def main() -> None:
     if hvd.rank() == 0:
         os.truncate("early/model.ckpt-5.data-00000-of-00001", 1000)
     statuses["damaged"] = run(*train, "--log_dir", "early")
+    for name, length in (("model.ckpt-5", 0), ("model.ckpt-10", 1000), ("model.ckpt-12", 1000)):
+        copy_checkpoint(name, "damaged last", name)
+        if length and hvd.rank() == 0:
+            os.truncate(f"damaged last/{name}.data-00000-of-00001", length)
+    statuses["damaged last"] = run(*train, "--log_dir", "damaged last")
     statuses["no data"] = run(*TRAIN, "--data_dir", "no such", "--log_dir", "bad")
     statuses["too few"] = run(*train, "-b", "1000", "--log_dir", "bad")
     statuses["no checkpoint"] = run(*evaluate, "--log_dir", "bad")

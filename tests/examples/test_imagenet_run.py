@@ -294,8 +294,12 @@ def test_what_is_wrong_is_said_once_and_in_one_line(flow):
         # With more ranks, its 5 steps would count as a complete training.
         "more ranks": "early/model.ckpt-5 is of a training with 8 images a step, and this one"
         " has 16: take -b 4 to continue it, another --log_dir to keep it, or --clear_log",
-        "other model": "early/model.ckpt-5 does not fit: it is damaged, or of another --model",
-        "damaged": "early/model.ckpt-5 does not fit: it is damaged, or of another --model",
+        "other model": "early/model.ckpt-5 does not fit: it is damaged, or of another --model; take"
+        " another --log_dir to keep it, or --clear_log to delete it",
+        "damaged": "early/model.ckpt-5 does not fit: it is damaged, or of another --model; take",
+        "damaged last": "model.ckpt-12 does not fit: it is damaged, or of another --model; to go on"
+        " from step 5, move damaged last/model.ckpt-10.* damaged last/model.ckpt-12.* to another"
+        " folder",
         "no data": "no such",
         "too few": "one step takes 2000 images and there are 39: lower --batch_size",
         "no checkpoint": "bad holds no checkpoint: train first, or pass --log_dir",

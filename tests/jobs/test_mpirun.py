@@ -592,6 +592,41 @@ def test_more_ranks_on_a_node_than_gpus_are_no_matter_of_more_nodes():
     assert raised.value.hint == f"with 1 on each node there are {len(HOSTS.entries)} at most"
 
 
+def test_slots_of_nodes_without_gpus_are_not_called_gpus():
+    hosts, more = parse_hosts_file("a\nb\n"), "write slots=2 for each node into FILE"
+    with pytest.raises(UsageError) as raised:
+        check_per_host(JobRequest(4, per_host=2), hosts, more)
+    assert raised.value.message == (
+        "2 processes on each node: a node has 1 slot, and no GPU, and each rank takes one slot"
+    )
+    assert raised.value.hint == more
+    with pytest.raises(NotEnoughGpus, match="^wanted 4 slots, there are 2"):
+        check_request(JobRequest(4), hosts.slots, more, "slots")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "per_host", "hint"),
+    [
+        (6, None, "6 with --processes-per-host 3"),
+        (5, None, "4"),
+        (7, None, "6 with --processes-per-host 3"),
+        (5, 3, "4 without --processes-per-host"),
+        (4, 3, "4 without --processes-per-host"),
+    ],
+)
+def test_torchrun_is_hinted_at_the_most_ranks_that_are_even(ranks, per_host, hint):
+    hosts = parse_hosts_file("a slots=4\nb slots=4\n")
+    request = JobRequest(ranks, script="~/d.py", torchrun=True, per_host=per_host)
+    with pytest.raises(UsageError, match="as torchrun wants it") as raised:
+        ranks_per_host(request, hosts)
+    assert raised.value.hint == f"take {hint}, or say another number"
+    words = hint.split()
+    better = replace(
+        request, ranks=int(words[0]), per_host=int(words[-1]) if "with" in words else None
+    )
+    assert sum(ranks_per_host(better, hosts)) == int(words[0])
+
+
 def test_a_binding_policy_of_open_mpi_4():
     mpirun = MpiRun("/usr/bin/mpirun", "4.1.4")
     for parameter in ("hwloc_base_binding_policy core", "rmaps_base_mapping_policy slot:PE=2"):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.domain.errors import MissingTool, UsageError
+from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.files import ClusterFolder, write_file
+from clusterctl.jobs.plan import JobRequest, check_per_host, check_request
 from clusterctl.operations.hosts_access import LoginOptions, open_hosts
 from clusterctl.operations.local_state import new_key_pair, ssh_config_text
-from clusterctl.operations.train import live_hosts
+from clusterctl.operations.train import live_hosts, plan_training
 from clusterctl.transport.dial import Target
 from clusterctl.transport.keys import load_key
 from tests.cli.programs import call
@@ -91,6 +93,24 @@ def test_a_nodes_slots_are_those_of_the_hosts_file_where_it_has_any(tmp_path, te
     access = SimpleNamespace(folder=folder, cluster=cluster(node(0), node(1)))
     slots = {one.host: one.slots for one in live_hosts(access).entries}
     assert slots == {"10.0.0.4": 8, "10.0.0.5": 2 if text and text.strip() else 8}
+
+
+def test_a_node_without_a_gpu_takes_more_ranks_by_its_slots(tmp_path):
+    folder = ClusterFolder(tmp_path / "demo")
+    nodes = [replace(node(index), gpus=0) for index in range(2)]
+    access = SimpleNamespace(folder=folder, cluster=cluster(*nodes))
+    for request, says in (
+        (JobRequest(4, per_host=2), "a node has 1 slot, and no GPU"),
+        (JobRequest(4), "wanted 4 slots, there are 2"),
+    ):
+        with pytest.raises(ClusterctlError, match=says) as raised:
+            plan_training(access, request)
+        assert f"slots={request.per_host or 'N'} for each node into {folder.hosts}" in (
+            raised.value.hint
+        )
+    write_file(folder.hosts, "10.0.0.4 slots=2\n10.0.0.5 slots=2\n")
+    check_per_host(JobRequest(4, per_host=2), live_hosts(access))
+    check_request(JobRequest(4), live_hosts(access).slots, "")
 
 
 def test_a_hosts_file_from_before_a_node_was_replaced(home, tmp_path):

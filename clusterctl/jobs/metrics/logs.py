@@ -327,6 +327,7 @@ def _evaluation_rows(line: str) -> Iterator[EvaluationRow]:
 
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)"
+_EXPONENT = re.compile(r"[eE](?:[-+]\d+|\d+(?!\w))")
 _EPOCH = re.compile(r"^\s*Epoch (\d{1,9})/\d{1,9}\b")
 _BAR = re.compile(r"^\s*(\d{1,9})/(\d{1,9})(?= )")
 _UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6}
@@ -336,6 +337,7 @@ _UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6}
 class MetricDefinition:
     """A metric and the regular expression whose first group is its value.
 
+    A number's exponent belongs to the value, also if the group ends before it, as in `([0-9.]+)`.
     If the expression has a group `unit` (s, ms, us), the value is converted to seconds.
     `of_epochs`: whether a value belongs to the epoch in which it is printed.
     """
@@ -349,8 +351,9 @@ class MetricDefinition:
         match = self.regex.search(line)
         if not match:
             return None
+        exponent = _EXPONENT.match(line, match.end(1)) if match[1] else None
         try:
-            value = float(match[1])
+            value = float(match[1] + (exponent[0] if exponent else ""))
         except (TypeError, ValueError):
             return match[1] or ""
         return value * _UNITS_S.get(match.groupdict().get("unit") or "", 1.0)
@@ -535,7 +538,10 @@ class _Collected:
             what = "whose value" if len(self._texts) == 1 else "whose first value"
             lines = count(len(self._texts), "line")
             notes.append(f"matched {lines}, {what} {self._texts[0][:40]!r} is no number")
-        others = sum(map(len, self._points.values())) - len(points)
+        untagged = len(self._points.get(None, ())) if rank is not None else 0
+        if untagged:
+            notes.append(f"{count(untagged, 'value')} of lines without a rank left out")
+        others = sum(map(len, self._points.values())) - len(points) - untagged
         if others:
             notes.append(f"{count(others, 'value')} of other ranks than {rank} left out")
         if repeated and rank is None and any(point.epoch is not None for point in points):

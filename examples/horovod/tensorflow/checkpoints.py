@@ -109,14 +109,12 @@ class Checkpoints:
         # A finished run is checked as well: with other images per step, its last step would differ.
         if saved:
             wanted = int(self.images_per_step)
-            # Earlier versions saved fewer variables, and a run with a fixed loss scale saves no
-            # scale: restore only what the checkpoint has.
-            found_besides = {
-                name: variable
-                for name, variable in self.besides.items()
-                if name != "images" and number_in(saved[-1], f"besides/{name}") is not None
-            }
-            restore(self._state(found_besides), saved[-1])
+            try:
+                self._read(saved[-1])
+            except Deleted:
+                raise
+            except Problem as error:
+                raise Problem(f"{error}; {self._remedy(saved)}") from error
             found = int(self.images_per_step)
             if found != wanted:
                 # Horovod: each process takes its share of a step's images.
@@ -128,6 +126,26 @@ class Checkpoints:
                     " --clear_log to delete it"
                 )
         return saved[-1] if saved else None
+
+    def _read(self, saved: Saved) -> None:
+        """Restore a checkpoint. Raise Deleted or Problem, as `restore`."""
+        # Earlier versions saved fewer variables, and a run with a fixed loss scale saves no scale:
+        # restore only what the checkpoint has.
+        found_besides = {
+            name: variable
+            for name, variable in self.besides.items()
+            if name != "images" and number_in(saved, f"besides/{name}") is not None
+        }
+        restore(self._state(found_besides), saved)
+
+    def _remedy(self, saved: list[Saved]) -> str:
+        """Return how to go on without the last checkpoint, by trying those before it."""
+        for number in range(len(saved) - 2, -1, -1):
+            with suppress(Problem):
+                self._read(saved[number])
+                unfit = " ".join(f"{each.prefix}.*" for each in saved[number + 1 :])
+                return f"to go on from step {saved[number].step}, move {unfit} to another folder"
+        return "take another --log_dir to keep it, or --clear_log to delete it"
 
     @property
     def interval(self) -> str:

@@ -156,6 +156,16 @@ def test_of_several_ranks_the_lowest_counts(tag):
     assert [point.epoch for _, point in grown] == [1, 1, 1, 1, 2]
 
 
+def test_lines_without_a_rank_are_not_counted_as_other_ranks():
+    text = "[1,0]<stdout>:loss: 1.5\n[1,1]<stdout>:loss: 9.5\nloss: 8.5\nloss: 7.5\n"
+    series = read(text)["train:loss"]
+    assert values(series) == [1.5]
+    assert series.notes == (
+        "2 values of lines without a rank left out",
+        "1 value of other ranks than 0 left out",
+    )
+
+
 def test_epochs_that_begin_twice_without_a_rank_are_said():
     untagged = "\n".join(line.partition(":")[2] for line in RANKS.splitlines())
     [note] = read(untagged)["train:loss"].notes
@@ -263,6 +273,24 @@ def test_definitions_of_users():
     optional = read("loss: \nloss: \n", [parse_definition("x=loss: (\\d+)?")])["x"]
     assert optional.points == ()
     assert optional.notes == ("matched 2 lines, whose first value '' is no number",)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("loss: 9.5367e-07 - acc: 1.0", 9.5367e-7),
+        ("loss: 3e-05", 3e-5),
+        ("loss: 2.5E+3,", 2500),
+        ("loss: 2e3", 2000),
+        ("loss: 5e-3s", 0.005),
+        ("loss: 3e4f", 3),
+        ("loss: 1.5 each", 1.5),
+        ("loss: 1.5e", 1.5),
+    ],
+)
+def test_a_group_that_ends_before_the_exponent_reads_the_whole_number(text, number):
+    found = read(f"{text}\n", [parse_definition("loss=loss: ([0-9.]+)")])
+    assert values(found["loss"]) == [pytest.approx(number)]
 
 
 @pytest.mark.parametrize(
