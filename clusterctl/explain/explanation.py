@@ -93,11 +93,15 @@ class LogFinding:
     def remedies(self) -> tuple[tuple[str, str], ...]:
         """Alternatives of the cause, each with its remedy; one without a name if it is alone.
 
-        Those that another line shows to be true come first, with that line.
+        Those that another line shows to be true come first, with that line, then those whose name
+        has a value of this line.
         Of a message that quotes a reason, what it advises and the steps for that reason come first;
         advice that takes something away comes last.
         """
-        ordered = sorted(self.signature.remedies, key=lambda both: both[0] not in self.shown)
+        ordered = sorted(
+            self.signature.remedies,
+            key=lambda both: (both[0] not in self.shown, not self._is_named(both[0])),
+        )
         own = tuple((self._alternative(when), self._filled(do)) for when, do in ordered)
         reason = self._reason
         advice = self.values.get("advised", "")
@@ -145,6 +149,15 @@ class LogFinding:
         """The remedies as text, a line for each alternative."""
         return "\n".join(f"{when}: {do}" if when else do for when, do in self.remedies)
 
+    def _is_named(self, when: str) -> bool:
+        """Return whether an alternative's name has a value that the pattern took from the line."""
+        groups = {name.rstrip("23456789") for name in compiled(self.signature.pattern).groupindex}
+        values = (value for name, value in self.values.items() if name in groups)
+        return any(
+            len(value) >= _LEAST_VALUE and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", when)
+            for value in values
+        )
+
     def _alternative(self, when: str) -> str:
         fact = self.shown.get(when)
         told = f" (line {fact.line} shows it)" if fact else ""
@@ -167,6 +180,7 @@ _VAGUE = re.compile(
     "|where|second|mod|program|class"
 )
 # Characters of such a value.
+_LEAST_VALUE = 3
 _MOST_VALUE = 80
 # The daemon that wrote a line of the system's log: `dockerd[6317]: `.
 _PROGRAM = re.compile(r"(?:^|\s)([A-Za-z][\w.-]*?)(?:-current|\.service)?(?:\[\d+\])?: ")

@@ -123,10 +123,11 @@ def texts_by_line(
 def first_match(lines: Sequence[str]) -> Signature | None:
     """Return the first signature of the catalogue that matches the first of the lines, or None."""
     hits = table().hits(lines[0].encode(), Search.ALL)
-    some = (one for one in table().named(hit[0] for hit in hits) if one.role is not Role.FACT)
-    return next(
-        (one for one in some if compiled(one.pattern).search("\n".join(lines[: one.lines]))), None
-    )
+    for one in table().named(hit[0] for hit in hits):
+        match = compiled(one.pattern).search("\n".join(lines[: one.lines]))
+        if match and one.role is not Role.FACT and with_meanings(one, named(match)) is not None:
+            return one
+    return None
 
 
 def named(match: re.Match[str]) -> dict[str, str]:

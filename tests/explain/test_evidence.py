@@ -167,3 +167,20 @@ def test_no_number_of_a_line_ends_what_is_computed_from_it(number):
         for sample in one.samples:
             explain([re.sub(r"\d+", number, sample) + "\n"])
             explain([re.sub(r"(?<=[^\d])\d+(?=[^\d]*$)", number, sample) + "\n"])
+
+
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        ("unable to run bstrap_proxy on n1 (pid 7, exit code 65280)", "65280"),
+        ("unable to run bstrap_proxy on n1 (pid 7, exit code 32512)", "32512"),
+        ("unable to run bstrap_proxy on n1 (pid 7, exit code 256)", "256"),
+        ("mount.lustre: mount a@tcp:/fs at /fsx failed: No such device", "No such device"),
+        (
+            "mount.lustre: mount a@tcp:/fs at /fsx failed: Connection timed out",
+            "Input/output error",
+        ),
+    ],
+)
+def test_the_alternative_that_has_a_value_of_the_line_comes_first(line, first):
+    assert lead(line).remedies[0][0].startswith(first)
