@@ -43,6 +43,7 @@ from clusterctl.operations.kill import KillReport
 from clusterctl.transport import local
 from clusterctl.transport.local import LocalConnections
 from tests.diagnosis.made_up import (
+    ALLREDUCE,
     IMPORTS,
     NEXT,
     SHUTDOWN,
@@ -383,9 +384,10 @@ def test_the_same_calls_are_no_proof_that_a_job_is_stuck():
 @pytest.mark.parametrize(
     ("job", "stack", "check"),
     [
-        ({"log": ()}, (), "healthy"),  # it may have made steps: nothing of its log was seen
+        ({"log": ()}, ALLREDUCE, "healthy"),  # it may have made steps: its log was not seen
         ({"log": ()}, IMPORTS, "starting"),
-        ({"log": ("reads data",), "quiet_s": 9.0}, (), "starting"),
+        ({"log": ("reads data",), "quiet_s": 9.0}, ALLREDUCE, "starting"),
+        ({"log": ("reads data",), "quiet_s": 9.0}, (), "unknown"),  # or it tries something again
     ],
 )
 def test_a_job_is_called_starting_only_if_its_start_was_seen(job, stack, check):
@@ -393,8 +395,8 @@ def test_a_job_is_called_starting_only_if_its_start_was_seen(job, stack, check):
     first, *_ = samples(stack or own("work", 31))
     looks = used((first, *samples(own("work"), own("work", 32), own("work", 33), state="R")[1:]))
     found = diagnose(of_hosts(with_rank(young, 0, 1, samples=looks)))
-    assert (found.check, found.exit_status) == (check, 0)
-    assert f"is {check}: ranks 0-1 worked" in found.verdict
+    assert (found.check, found.exit_status) == (check, 3 if check == "unknown" else 0)
+    assert check == "unknown" or f"is {check}: ranks 0-1 worked" in found.verdict
 
 
 def left_over(parent=1, **more):
