@@ -332,7 +332,9 @@ class Fetching(RelayGroup[ClusterctlError]):
         )
 
     def _node_report(self, node: _Node) -> NodeReport:
-        host, done = node.target.host, node.done or Done()
+        # A dry run ends without `Done`: what is in the way would be left out.
+        blocked = node.gap.blocked if node.gap and self._request.dry_run else 0
+        host, done = node.target.host, node.done or Done(left_out=blocked)
         warnings = (*(node.gap.warnings if node.gap else ()), *done.warnings)
         return NodeReport(
             host,

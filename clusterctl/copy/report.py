@@ -278,7 +278,9 @@ def report_of(
 
 
 def _node_report(peer: Peer) -> NodeReport:
-    done, progress = peer.done or Done(), peer.progress or Progress()
+    # A dry run ends without `Done`: what is in the way would be left out.
+    blocked = peer.gap.blocked if peer.gap and not peer.error else 0
+    done, progress = peer.done or Done(left_out=blocked), peer.progress or Progress()
     return pick(
         *(NodeReport, done, peer),
         host=peer.name,

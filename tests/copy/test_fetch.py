@@ -454,6 +454,16 @@ def test_nothing_is_removed_while_something_is_left_out(s3, node):
     assert tree(node.home / "data") == {"b": b"x", "folder/a": b"x"}
 
 
+def test_a_dry_run_ends_as_the_copy_does_where_a_folder_is_in_the_way_of_a_file(s3, node):
+    (node.home / "data/b/inner").mkdir(parents=True)
+    wish = request(s3, s3.bucket({"a": b"x", "b": b"x"}), delete=True)
+    for one in (dry(wish), wish):
+        report = report_of(node, one)
+        assert (report.exit_status, report.nodes[0].left_out) == (1, 1)
+        assert "b: a folder with something in it is there" in report.left_out.message
+    assert tree(node.home / "data") == {"a": b"x"}
+
+
 ODD = "it's|a*b|q?x|[x]|{a}|q\"uote|back\\slash|$HOME|`id`|ünï|-dash|#hash|a%20b|plus+|a;b|&| lead"
 ODD_NAMES = [*ODD.split("|"), "trail ", "tab\there", "f0_", "f0_1", "-f/#a"]
 

@@ -133,6 +133,9 @@ def test_verify_says_what_is_in_the_way(hosts, data):
     assert failed.warnings[1].startswith("nothing was deleted")
     dry = copy(hosts, f"{data}/", "~/blocked", 2, dry_run=True, delete=True)
     assert [(len(node.warnings), node.gap.delete) for node in dry.nodes] == [(0, 0), (2, 0)]
+    # The exit status is that of the copy: the file would be left out.
+    assert ([node.left_out for node in dry.nodes], dry.exit_status) == ([0, 1], 1)
+    assert "big: a folder with something in it is there" in dry.left_out.message
 
 
 def test_a_verified_file_of_a_web_server_is_the_same_on_all_nodes(hosts, tmp_path):
