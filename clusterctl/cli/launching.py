@@ -30,7 +30,7 @@ from clusterctl.configuration.options import (
     parse_tag,
     parse_value,
 )
-from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
+from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.units import count, format_duration
@@ -247,7 +247,8 @@ def launcher_of(
 ) -> Iterator[Launcher]:
     """Yield a launcher that shows its progress.
 
-    After an interrupt it prints what exists, and the commands that continue or undo.
+    After an interrupt it prints what exists, and the commands that continue or undo; after any
+    failure what it has launched or started.
     """
     folder, clients = app.folder(name), app.clients
     launcher = None
@@ -264,7 +265,7 @@ def launcher_of(
             output.note(_left_behind(app, name))
             output.note_resume_command()
         raise
-    except ClusterctlError:
+    except Exception:  # any: also one that nothing has foreseen comes after a launch
         before = launcher.progress.awake_before if launcher else None
         runs = "" if before is None else _what_runs(app, name, before)
         if runs:

@@ -103,6 +103,12 @@ MONITORING = {"diagnose", "doctor", "explain"}
 # What Path.home() raises, for a container's user without HOME and without an entry in /etc/passwd.
 NO_HOME = "Could not determine home directory."
 
+# The hint of a failure that nothing has foreseen: not even what was done is known.
+BUG = (
+    "this is a fault of clusterctl: report it with the lines above; what the command has begun may "
+    "run on, and cost: see `clusterctl list`"
+)
+
 # Python collects garbage whenever 700 more objects exist. A short command keeps what it creates,
 # modules and EC2's descriptions: 140,000 objects. The collections took a tenth of its time.
 GC_THRESHOLD = 200_000
@@ -207,11 +213,9 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
     except Exception as bug:
         if str(bug) == NO_HOME:
             status = _failed(UsageError("this user has no home folder", "name one: HOME=DIR"))
-        elif not is_monitoring:
-            raise
         else:
             output.note("".join(traceback.format_exception(bug)).rstrip())
-            status = _failed(ClusterctlError(f"{type(bug).__name__}: {bug}"))
+            status = _failed(ClusterctlError(f"{type(bug).__name__}: {bug}", BUG))
     except SystemExit:
         # On a broken pipe Click replaces sys.stdout, and exits with status 1.
         if sys.stdout is stdout:

@@ -212,11 +212,17 @@ def why_locked(lock: Path) -> str:
         with file_lock(lock, shared=True) as state:
             if state is Lock.MISSING:
                 return f"whether {at_work} is not known: {lock} cannot be locked"
-            return at_work if state is Lock.BUSY else ""
+            return f"{at_work}{_holder(lock)}" if state is Lock.BUSY else ""
     except FileNotFoundError:
         return ""
     except OSError as error:
         return f"whether {at_work} is not known: {lock}: {error.strerror}"
+
+
+def _holder(lock: Path) -> str:
+    """Return ` (process 12 on HOST)` for a lock that a command holds; empty if it does not tell."""
+    text = text_in(lock)
+    return f" ({text})" if re.fullmatch(r"process \d+ on [\w.-]+", text) else ""
 
 
 def record_removed(folder: ClusterFolder) -> None:
@@ -306,11 +312,10 @@ def locked(folder: ClusterFolder, clock: Clock = Clock()) -> Iterator[None]:
             break
         held.close()
         if clock.monotonic() > until:
-            holder = re.fullmatch(r"process (\d+) on [\w.-]+", text_in(lock))
-            hint = f"; if it stands still: ps -fp {holder[1]}" if holder else ""
+            holder = _holder(lock)
+            hint = f"; if it stands still: ps -fp {holder.split()[1]}" if holder else ""
             raise ClusterctlError(
-                f"another clusterctl{f' ({holder[0]})' if holder else ''} is at work on "
-                f"{folder.name}",
+                f"another clusterctl{holder} is at work on {folder.name}",
                 f"wait for it to end{hint}",
             )
         clock.sleep(0.02)

@@ -409,6 +409,17 @@ def test_what_fails_after_the_launch_says_what_runs_and_what_it_costs(
     assert {one.node.instance_id for one in find_instances(client, "demo")} == before
 
 
+def test_what_fails_unforeseen_after_the_launch_says_so_too(clusterctl, client, monkeypatch):
+    def fail(*_):
+        raise KeyError("bug")
+
+    monkeypatch.setattr(up_module, "make_ready", fail)
+    ran = clusterctl("up", *DEMO, "--json")
+    assert "\n2 nodes of demo run now: that costs $" in ran.err
+    assert "\nerror: KeyError: 'bug'\n  hint: this is a fault of clusterctl: report it" in ran.err
+    assert (ran.status, ran.data["exit_status"]) == (1, 1)
+
+
 def test_down_names_the_reservation_that_goes_on_costing(clusterctl, client):
     one = client.create_capacity_reservation(
         InstanceType="g5.xlarge",
