@@ -313,7 +313,12 @@ def _spelled(message: str) -> str:
 
 
 # What mpirun prints when a rank ends with an exit status, whatever the reason.
-_MPIRUN_ENDS = {"mpi.primary-job", "mpi.child-ended", "mpi.exit-code"}
+_MPIRUN_ENDS = {
+    "mpi.primary-job",
+    "mpi.child-ended",
+    "mpi.exit-code",
+    "clusterctl.command-ended",
+}
 
 
 @dataclass(frozen=True)

@@ -251,9 +251,14 @@ def program_to_ship(
         return None
     option = "entry_point" if source_dir else "--script"
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "there is no such file here"
-        there = f"; one of the nodes is {shlex.quote(f'~/{path.name}')}, quoted"
-        hint = f"name a Python program{' in source_dir' if source_dir else there}"
+        what, hint = "there is no such file here", "name a Python program"
+        if path.is_dir():
+            what = "is a folder"
+            hint += " in it, or for a package one beside it that starts a module (docs/scripts.md)"
+        elif source_dir:
+            hint += " in source_dir"
+        else:
+            hint += f"; one of the nodes is {shlex.quote(f'~/{path.name}')}, quoted"
         raise UsageError(f"{option} {script}: {what}", hint)
     is_shell = in_script_mode and path.suffix == ".sh"
     if not is_shell and (wrong := _not_python(path)):

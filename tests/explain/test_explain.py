@@ -49,7 +49,14 @@ def test_a_rank_that_ended_by_itself_is_named_with_its_status():
     """As after sys.exit(7): mpirun's banner is then all that a log has of the failure."""
     warning = "[demo-0:1] plm:ssh: Warning: setpgid(2,2) failed in parent with errno=Permission"
     text = "rank 3 ended with exit status 7 by itself, without an error message"
-    assert explain([f"{warning} denied(13)\n", MPIRUN_ENDS]).exit_without_error == text
+    ours = "clusterctl: the command ended with exit status 7\n"
+    for more in ("", ours):
+        found = explain([f"{warning} denied(13)\n", MPIRUN_ENDS, more])
+        assert found.exit_without_error == text
+    # Without the banner, which mpirun leaves out if all ranks have ended, the line is a failure.
+    alone = explain([ours])
+    assert (alone.severity, alone.lead.values["status"]) == (Severity.ERROR, "7")
+    assert alone.exit_without_error == ""
     for error in ("RuntimeError: no\n", "[demo-0:1] *** Process received signal ***\n"):
         assert explain([error, MPIRUN_ENDS]).exit_without_error == ""
     assert explain([MPIRUN_ENDS.partition("Process name")[0]]).exit_without_error == ""
@@ -91,6 +98,7 @@ def test_what_the_examples_in_pytorch_report_of_themselves_is_the_cause():
         "failed (exitcode: 1) local_rank: 1 (pid: 12) of binary: /usr/bin/python3\n",
         "  exitcode  : -9 (pid: 12)\n",
         "clusterctl: the command ended with exit status 137 (SIGKILL)\n",
+        "clusterctl: the command ended with exit status 1\n",
     ],
 )
 def test_an_exception_of_the_program_is_not_taken_for_the_line_that_follows_it(consequence):

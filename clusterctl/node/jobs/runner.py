@@ -218,8 +218,9 @@ class Runner:
             began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
         reason = f"exit status {code}" if code else ""
         if signal_name := name_of_signal(code):
-            # A command that is killed cannot say so, and its supervisor cannot either.
             reason += f" ({signal_name})"
+        # A command that is killed cannot say so, nor does mpirun say so once all ranks have ended.
+        if signal_name or (code and spec.is_training and not self.daemon_lost):
             self.say(f"clusterctl: the command ended with {reason}")
         return code, reason + (f": {cause}" if code and cause else "")
 

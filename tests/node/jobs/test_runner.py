@@ -166,7 +166,10 @@ def test_a_command_that_does_not_exist_is_said(head):
     answer(head.submit(spec))
     job = JobFolder(head.jobs / spec.job_id)
     ended(job, JobState.FAILED, 127)
-    assert lines(job) == ["/no/such: No such file or directory"]
+    assert lines(job) == [
+        "/no/such: No such file or directory",
+        "clusterctl: the command ended with exit status 127",
+    ]
 
 
 def test_nothing_survives_a_killed_runner_and_the_job_is_lost(head):
