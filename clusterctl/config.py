@@ -167,13 +167,15 @@ def settings_of(given: Mapping[str, Any]) -> Values:
 
     path = Path("settings")  # paths of files are from the current folder on
     plain = {key: str(one) if isinstance(one, Path) else one for key, one in given.items()}
-    try:
-        text = yaml.safe_dump({"clusters": {"settings": plain}}, allow_unicode=True)
-    except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(
-            f"a setting that no clusterctl.yaml can have: {error}",
-            "use texts, numbers, True, False and None, and lists and dicts of them",
-        ) from None
+    for key, one in plain.items():
+        try:
+            yaml.safe_dump({key: one})
+        except (yaml.YAMLError, ValueError):
+            raise UsageError(
+                f"{key}: no clusterctl.yaml can have this value, of type {type(one).__name__}",
+                "use texts, numbers, True, False and None, and lists and dicts of them",
+            ) from None
+    text = yaml.safe_dump({"clusters": {"settings": plain}}, allow_unicode=True)
     file, problems = parse_spec_file(text.encode(), path)
     if problems:
         named = [(one.key.rpartition("settings.")[2], one.message) for one in problems]

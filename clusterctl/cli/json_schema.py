@@ -23,8 +23,6 @@ _PLAIN: Mapping[Any, str] = {
     dict: "object",
 }
 
-# Python 3.10 has a type of its own for `X | None`.
-
 
 def schema_of(kind: Any, within: Any = None) -> dict[str, Any]:
     """Return the schema of what `to_data` makes of a value of this type. `within` is the type that

@@ -150,7 +150,8 @@ def kill(
         output.line(how_they_ended(report, dry_run))
         jobs = {} if job_id else {one.job_id: None for one in report.found if one.job_id}
         if jobs:  # a queued one has a process, too
-            output.line(f"of these jobs: {', '.join(jobs)}")
+            more = "" if all(one.job_id for one in report.found) else ", and processes of no job"
+            output.line(f"of these jobs: {', '.join(jobs)}{more}")
     answered = [one for one in source.targets if one.host in report.answered] if source else []
     if source and not report.found and (hidden := hidden_on(source.connections, answered)):
         everyone = f"clusterctl kill {source.options} --sudo --dry-run"

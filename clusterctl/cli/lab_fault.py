@@ -24,8 +24,6 @@ from clusterctl.config import load_settings
 from clusterctl.domain.errors import LabError, UsageError
 from clusterctl.lab.record import FAULTS_PAGE, INTERRUPTIONS_PAGE, LabRecord, read_record
 
-# Paths of the lab's own HTTP pages.
-
 
 class InstanceName(click.ParamType):
     """An instance of the lab: its id, its name (`demo-1`), or `all`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -275,6 +276,8 @@ def run_program(command: click.Command) -> NoReturn:
     """
     gc.set_threshold(GC_THRESHOLD)
     output.open_closed_streams()
+    # As shells do: of a pipe that another program has set not to block, only a part would be read.
+    os.set_blocking(sys.stdin.fileno(), True)
     interrupts = Interrupts(Clock())
     with interrupts.handled():
         status = interrupts.interruptible(lambda: output.close_streams(run_command(command)))

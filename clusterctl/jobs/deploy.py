@@ -52,7 +52,6 @@ LAUNCHER_PATH = ".clusterctl/launch.pyz"  # what train.sh runs: jobs/train_sh.py
 HOSTS_PATH = f"{EXAMPLES_FOLDER}/hosts"
 UNPACK = program_of("clusterctl.node.jobs.unpack")
 UNPACK_TIMEOUT_S = 60.0
-# SHA-256 of each file that was put on the node. `unpack` needs it to find those that users changed.
 # Unpacks the first archive on a new node. All nodes of a cluster do that at once, so it starts no
 # Python. If it fails, `unpack` follows, fails for the same reason, and reports it.
 FIRST = f"""cd && if [ -e {SHIPPED} ] || [ -e examples/horovod ]; then

@@ -22,23 +22,23 @@ CHUNK = 1 << 16
 IN_MEMORY = 8 << 20
 
 
-def _read(descriptor: int) -> bytes:
-    """Return the next bytes of an input; b"" at its end. Raises ClusterctlError."""
-    while True:
-        try:
-            return os.read(descriptor, CHUNK)
-        except BlockingIOError:  # another program that has the pipe, too, may have made it so
-            select.select([descriptor], [], [])
-        except OSError as error:
-            # nohup makes it one that cannot be read; a terminal has no input for the background.
-            if error.errno == errno.EBADF or os.isatty(descriptor):
-                return b""
-            raise _unreadable(error) from None
+def _read(descriptor: int) -> bytes | None:
+    """Return the next bytes of an input: b"" at its end, None if none are there and it does not
+    block. Raises ClusterctlError."""
+    try:
+        return os.read(descriptor, CHUNK)
+    except BlockingIOError:  # another program that has the pipe, too, may have made it so
+        return None
+    except OSError as error:
+        # nohup makes it one that cannot be read; a terminal has no input for the background.
+        if error.errno == errno.EBADF or os.isatty(descriptor):
+            return b""
+        raise _unreadable(error) from None
 
 
 def _unreadable(error: OSError) -> ClusterctlError:
     why = f"cannot read the standard input, here: {error.strerror}"
-    return ClusterctlError(f"{why}; the commands have got a part of it")
+    return ClusterctlError(f"{why}; the commands have not got all of it")
 
 
 class Stdin(Protocol):
@@ -98,7 +98,9 @@ class StdinSource:
                 self._grown.wait_for(lambda: self._size < self._wanted + IN_MEMORY)
             chunk = b""
             try:
-                chunk = _read(descriptor)
+                while (piece := _read(descriptor)) is None:
+                    select.select([descriptor], [], [])
+                chunk = piece
             except ClusterctlError as error:
                 self._error = error
             with self._grown:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -38,6 +39,30 @@ def work(number):
         raise
 run_program(work)
 """
+
+
+READING = """\
+import click, sys
+from clusterctl.cli.main import run_program
+@click.command()
+def work():
+    print("reads", flush=True)
+    print(sys.stdin.buffer.read())
+run_program(work)
+"""
+
+
+def test_a_standard_input_that_does_not_block_is_read_to_its_end():
+    read, write = os.pipe()
+    os.set_blocking(read, False)
+    argv = [sys.executable, "-c", READING]
+    with subprocess.Popen(argv, stdin=read, stdout=subprocess.PIPE) as program:
+        assert program.stdout
+        assert program.stdout.readline() == b"reads\n"
+        os.write(write, b"later")
+        os.close(write)
+        os.close(read)
+        assert program.stdout.read() == b"b'later'\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

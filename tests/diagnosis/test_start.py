@@ -152,7 +152,7 @@ def test_a_login_file_that_waits_keeps_a_rank_from_starting(error, status):
 @pytest.mark.parametrize(
     "error",
     ["looking at it failed: python3 is not installed there"]
-    + ["its login shell ended before the command, with 1"],
+    + ["its login shell ended before the command, with 1", "the output of the command broke off"],
 )
 def test_a_host_that_lets_the_login_in_and_runs_nothing_is_not_called_silent(error):
     evidence = with_host(job_of(3, 1, log=("",)), 1, error=error, processes=(), facts={})

@@ -8,6 +8,7 @@ import hashlib
 import io
 import os
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -152,11 +153,14 @@ def test_input_that_cannot_be_read_is_an_error_and_not_its_end(tmp_path, kind):
     os.close(unreadable)
 
 
-def test_a_pipe_that_does_not_block_is_not_taken_for_one_at_its_end():
+def test_a_pipe_that_does_not_block_is_not_taken_for_one_at_its_end(monkeypatch):
     read, write = os.pipe()
     os.set_blocking(read, False)
     source = StdinSource(read)
     assert source.read_at(0, 0.05) is None
+    with monkeypatch.context() as taken:  # by another reader, as soon as it has arrived
+        taken.setattr(select, "select", lambda *_: ([read], [], []))
+        assert StdinStream(read).read_at(0, 0.05) is None
     os.write(write, b"later")
     os.close(write)
     assert (source.read_at(0, 10.0), source.read_at(5, 10.0)) == (b"later", b"")

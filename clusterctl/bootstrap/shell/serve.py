@@ -156,7 +156,10 @@ def parse_body(body):
     try:
         text = body.decode()
         # A function that is called for each number takes time: only where one may be too large.
-        may_be_huge = re.search(r"[eE]\+?\d{3}", text)
+        # That has an exponent of three digits, or so many digits that these fill a piece of 100.
+        may_be_huge = re.search(r"[eE]\+?\d{3}", text) or any(
+            text[at : at + 100].isdigit() for at in range(0, len(text), 100)
+        )
         payload = json.loads(text, parse_float=finite_number if may_be_huge else None)
     except UnicodeDecodeError as wrong:
         raise HttpError(400, f"JSON Parse error: not UTF-8 at offset: {wrong.start}") from None

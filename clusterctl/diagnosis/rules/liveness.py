@@ -233,14 +233,14 @@ def _why_silent(host: HostEvidence, loses: bool, is_closed: bool) -> str:
     known = next((text for form, text in SILENCES if re.search(form, host.error)), "")
     if known:
         return known
+    if "looking at it failed" in host.error or RUNS_NOTHING.search(host.error):
+        return f"lets the login in, and cannot be examined: {host.error}"
     if is_closed and not loses:
         return "answers no longer, and its kernel still takes packets: frozen"
     if loses or "did not answer in time" in host.error or "no route" in host.error:
         more = ", and its peers' packets to it are not acknowledged" if loses else ""
         return f"cannot be reached: its link is cut, or it is down{more}"
-    has_answered = re.search("looking at it failed|its login (shell|files) ", host.error)
-    begin = "lets the login in, and cannot be examined" if has_answered else "gives no answer"
-    return f"{begin}: {host.error}"
+    return f"gives no answer: {host.error}"
 
 
 # Who would read a launcher's output, and is stopped.

@@ -37,8 +37,6 @@ from clusterctl.ec2.network.vpcs import Egress, Subnet
 from clusterctl.ec2.resources import anothers_key
 from clusterctl.ec2.tags import format_limits, parse_limits
 
-# EC2's limit for user data, before the encoding in base64.
-
 
 def check_request(observed: Observed, public_key: str) -> None:
     """Raise if the existing cluster cannot become the requested one by adding nodes.

@@ -65,7 +65,6 @@ CONFIRM_S = 10.0
 PATTERNS = 200
 # For the command that prints a tool's version.
 TOOL_TIMEOUT_S = 20.0
-# Storage classes from which an object has to be restored before it can be read.
 # By tool: the argument that prints its version, and a pattern of the versions that can be used.
 # s5cmd before 2.1 writes directly to the file, and aws 1 is four times slower.
 TOOLS = {

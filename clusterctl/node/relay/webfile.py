@@ -39,7 +39,6 @@ SILENT_ATTEMPTS = 3
 PIECE = 1 << 20
 # Errors of writing a file, which have no file name. Errors of connections are never among them.
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-# HTTP statuses after which another attempt may succeed.
 
 
 class WebFile(Download):
