@@ -1545,19 +1545,27 @@ def test_steps_of_others_do_not_hide_a_rank_that_tries_again_on_a_full_disk():
     assert not diagnose(with_rank(evidence, 4, samples=RETRIES)).findings[0].ranks
 
 
+def test_a_server_of_nfs_that_a_kernel_finds_silent_is_the_cause_of_a_job_that_stands_still():
+    silent = [{"age_s": 30.0, "text": "nfs: server 10.0.0.9 not responding, still trying"}]
+    found = diagnose(on_host_2(STUCK, kernel_log=silent))
+    assert (found.check, found.exit_status) == ("kernel.nfs", 2)
+
+
 @pytest.mark.parametrize(
     ("killed", "ranks", "check", "severity"),
     [
         ("clusterctl", 8, "rank.busy", Severity.WARNING),
         ("python3", 8, "kernel.oom", Severity.ERROR),  # it may be a rank's data loader
         ("clusterctl", 7, "kernel.oom", Severity.ERROR),
+        ("train.py", 8, "kernel.oom", Severity.ERROR),  # the kernel's name of a script that is run
     ],
 )
 def test_what_was_killed_for_memory_is_no_cause_if_it_was_not_of_the_job(
     killed, ranks, check, severity
 ):
     text = f"Out of memory: Killed process 77 ({killed}) total-vm:9kB"
-    evidence = rank_5(*SPINS, state="R")
+    run = ("/usr/bin/python3", "./train.py")
+    evidence = with_processes(rank_5(*SPINS, state="R"), lambda one: replace(one, argv=run))
     evidence = on_host_2(evidence, kernel_log=[{"age_s": 30.0, "text": text}])
     if ranks < 8:
         evidence = with_processes(evidence, lambda one: None if one.rank == 0 else one)

@@ -120,11 +120,11 @@ def _of_kernel(
 
 
 def _killed_others(scene: Scene, host: HostEvidence) -> bool:
-    """Return whether what the kernel of a host has killed for memory is known to be no process of
-    the job: all its ranks run, and none of its programs has that name. A rank's own processes may
-    be named otherwise than by Python."""
+    """Return whether what the kernel of a host has killed for memory was hardly of the job: all its
+    ranks run, and no program or script that runs there, nor a process of Python's, has that name.
+    """
     names = re.findall(r"Killed process \d+ \(([^)]*)\)", "\n".join(scene.kernel_lines(host)))
-    programs = {"".join(one.argv[:1]).rpartition("/")[2] for one in host.processes}
+    programs = {one.rpartition("/")[2] for process in host.processes for one in process.argv[:2]}
     own = (*(one[:LONGEST_NAME] for one in programs if one), *OF_PYTHON)
     is_whole = scene.is_running and len(scene.ranks) >= max(1, scene.size)
     return is_whole and bool(names) and not any(name.startswith(own) for name in names)
