@@ -193,7 +193,7 @@ def show_held(held: Sequence[HeldMemory], name: str | None) -> None:
         output.note(f"error: {one.host}: GPU {one.gpu} still holds {one.mib} MiB, of {who}")
     if held:
         output.note(
-            "  hint: run `nvidia-smi` there: a driver may need a minute. Then end the "
+            "  hint: run `nvidia-smi` there again: a driver may need a minute. Then end the "
             "processes that it shows. If it shows none, the driver does not free the memory: "
             f"{_reboot(name, held)}"
         )

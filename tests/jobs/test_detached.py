@@ -101,7 +101,9 @@ def test_a_job_runs_to_its_end(node, status, state):
         2,
         "cpu",
     )
-    assert b"".join(chunks).decode() == f"out é\nerr\nCLUSTERCTL_JOB={JOB}\n{node.home}\n"
+    end = f"clusterctl: the command ended with exit status {status}\n" if status else ""
+    log = f"out é\nerr\nCLUSTERCTL_JOB={JOB}\n{node.home}\n{end}"
+    assert b"".join(chunks).decode() == log
     assert job.spec.line == shlex.join(plan(node.home, words).argv)
     assert (folder(node) / "command").read_text() == job.spec.line + "\n"
     [listed] = list_jobs(node, HEAD)

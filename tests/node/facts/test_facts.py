@@ -275,5 +275,5 @@ def test_the_hint_for_memory_that_stays_begins_with_the_harmless_step(capsys):
     show_held([HeldMemory("demo-1", 0, 9000, ())], "demo")
     error, hint = capsys.readouterr().err.splitlines()
     assert error == "error: demo-1: GPU 0 still holds 9000 MiB, of no process that is there"
-    assert hint.startswith("  hint: run `nvidia-smi` there")
+    assert hint.startswith("  hint: run `nvidia-smi` there again: a driver may need a minute")
     assert hint.endswith("the driver does not free the memory: clusterctl reboot demo 1")
