@@ -7,12 +7,13 @@ import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.kill import how_they_ended, show_held
+from clusterctl.cli.kill import how_they_ended, jobs_of, show_held
 from clusterctl.domain.results import FanoutResult
 from clusterctl.jobs.head_facts import facts_to_read
 from clusterctl.node.facts import disks, network, processes, software, training
@@ -269,6 +270,14 @@ def test_memory_of_a_gpu_that_is_not_known_is_not_called_free(programs, capsys):
     assert report.exit_status == 0
     show_held(held, "demo")
     assert "the memory of GPU 0 is free is not known" in capsys.readouterr().err
+
+
+def test_kill_names_the_jobs_of_processes_each_on_one_line():
+    alone = NodeProcess("demo-1", 7, None, "rank", None, 9, ("python",))
+    jobs = [replace(alone, job_id=one) for one in ("a", "b\n\x1b[31m", "a")]
+    assert jobs_of([alone]) == jobs_of([]) == ""
+    assert jobs_of(jobs[:1]) == "of these jobs: a"
+    assert jobs_of([*jobs, alone]) == "of these jobs: a, b\\n\\x1b[31m, and processes of no job"
 
 
 def test_the_hint_for_memory_that_stays_begins_with_the_harmless_step(capsys):
