@@ -106,8 +106,8 @@ NO_HOME = "Could not determine home directory."
 
 # The hint of a failure that nothing has foreseen: not even what was done is known.
 BUG = (
-    "this is a fault of clusterctl: report it with the lines above; what the command has begun may "
-    "run on, and cost: see `clusterctl list`"
+    "this is a fault of clusterctl: report it with the lines above; what the command has started "
+    "may run on, and cost: see `clusterctl list`"
 )
 
 # Python collects garbage whenever 700 more objects exist. A short command keeps what it creates,

@@ -253,7 +253,7 @@ def program_to_ship(
         what, hint = "there is no such file here", "name a Python program"
         if path.is_dir():
             what = "is a folder"
-            hint += " in it, or for a package one beside it that starts a module (docs/scripts.md)"
+            hint += " in it, or for a package one next to it that starts a module (docs/scripts.md)"
         elif source_dir:
             hint += " in source_dir"
         else:

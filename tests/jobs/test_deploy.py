@@ -257,7 +257,7 @@ def test_a_programs_folder_goes_with_it(project, weird_home):
     ("script", "says", "hint"),
     [
         ("none.py", "there is no such file here", "'~/none.py', quoted"),
-        ("lib", "is a folder", "one beside it that starts a module"),
+        ("lib", "is a folder", "one next to it that starts a module"),
         ("{home}/p/it.py", "is the program here meant", "--script '~/p/it.py' runs"),
         ("it's.py", "there is no such file here", """'~/it'"'"'s.py', quoted"""),
         ("../atop.py", "its folder is ", "a folder of its own"),
