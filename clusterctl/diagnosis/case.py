@@ -432,7 +432,7 @@ class Scene(StepSigns):
         if (rank.process.shared_bytes or 0) > least and alone and not self._one_rests_apart:
             return True
         if rank.is_python:
-            return rank.works_in_python(surely)
+            return rank.works_in_python(surely and not self.counts_to_total)
         if rank.reads_on:
             return True
         if not surely:

@@ -62,6 +62,9 @@ _WAITS = re.compile(
 _BEGINS = re.compile(r"(?i)\bepoch\W*[01](?:\s*(?:/|of)\s*\d+)?[\s.:]*$")
 _MEASURES = re.compile(r"(?i)loss|acc|/s\b")
 
+# A number of a total, such as `1200/5000 files` or `7 of 9`. A date or a path is none.
+_OF_TOTAL = re.compile(r"(?<![\w./:-])(\d{1,15})(?:/| of )(\d{1,15})(?![\w./:-])")
+
 
 def _complains(line: str) -> bool:
     """Return whether a log line says that something is wrong, or that a program waits."""
@@ -175,6 +178,21 @@ class StepSigns:
         after = len(self.job.log) - 1 - max(self.signs, default=0)
         is_last = len(gaps) > 0 and after < len(self.job.log_added)
         return is_last and after > 1.5 * max(gaps) + MOST_AFTER
+
+    @functools.cached_property
+    def counts_to_total(self) -> bool:
+        """Whether a new line of the log counts on towards a total that the lines before have, too:
+        that ends. What tries again and again without end has none."""
+        highest: dict[tuple[str, str], int] = {}
+        old = len(self.job.log) - len(self.job.log_added)
+        for at, line in enumerate(self.job.log):
+            for number, total in () if _complains(line) else _OF_TOTAL.findall(line):
+                key = (re.sub(r"[\W\d_]+", " ", line), total)
+                if at >= old and highest.get(key, int(total)) < int(number) <= int(total):
+                    return True
+                if at < old:
+                    highest[key] = max(int(number), highest.get(key, 0))
+        return False
 
     @functools.cached_property
     def doubt(self) -> str:

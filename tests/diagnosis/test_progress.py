@@ -203,6 +203,28 @@ def test_ranks_that_use_the_processor_may_only_try_again(function, line, status)
     assert all(one.severity is Severity.INFO for one in found.findings)
 
 
+@pytest.mark.parametrize(
+    ("before", "added", "status"),
+    [
+        ("read 11 of 90 files, 3.1 MB", "read 17 of 90 files, 8.0 MB", 0),
+        ("[1/8] opens a", "[1/8] opens a", 3),  # a rank's number
+        ("7/9 shards", "3/9 shards", 3),
+        ("attempt 7/9", "attempt 8/9", 3),
+        ("Map: 12%|█▏  | 12/90 [00:02<00:20]", "Map: 50%|██▌| 45/90 [00:09<00:09]", 0),
+        ("", "8/9 shards", 3),
+        ("at 2026/11/28", "at 2026/11/29", 3),
+        ("8/9 shards", "10/9 shards", 3),
+    ],
+)
+def test_ranks_that_use_the_processor_work_if_the_log_counts_on_to_a_total(before, added, status):
+    busy = used(samples(own("load", 3), own("log", 4), own("load", 3)))
+    log = tuple(filter(None, (before, added)))
+    evidence = job_of(log=log, log_added=(added,), quiet_s=0.1)
+    found = diagnose(with_rank(evidence, *range(8), samples=busy))
+    assert found.exit_status == status, found.verdict
+    assert diagnose(with_rank(evidence, *range(7), samples=busy)).exit_status != 0
+
+
 @pytest.mark.parametrize("quiet_s, status", [(300.0, 0), (700.0, 3)])
 def test_a_rank_that_validates_alone_for_long_is_not_called_healthy(quiet_s, status):
     written = tuple((quiet_s + 2.0 * n, 1) for n in reversed(range(60)))
