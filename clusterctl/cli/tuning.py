@@ -36,7 +36,7 @@ MEANING = {
 @click.option(
     "--output",
     "folder",
-    type=LocalPath(exists=True, file_okay=False, writable=True),
+    type=LocalPath(file_okay=False, writable=True),
     default=".",
     metavar="DIR",
     help="Copy the files here, not to the current folder.",

@@ -149,7 +149,7 @@ def no_such_cluster(name: str, region: str = "") -> NoSuchCluster:
     """Return the error for a cluster without instances, in `region` if it is given."""
     return NoSuchCluster(
         f"there is no cluster {name}" + (f" in {region}" if region else ""),
-        f"see `clusterctl list`, or launch it: clusterctl up {name}",
+        f"see `clusterctl list`, or launch it: clusterctl up {name} --nodes N --instance-type TYPE",
     )
 
 

@@ -111,6 +111,13 @@ class Clients:
         return client
 
     @functools.cached_property
+    def ec2_as_shown(self) -> EC2Client:
+        """An EC2 client whose reads have the tags that EC2 shows: those of `ec2` have the command's
+        own ones of the last seconds (`own_tags_count`)."""
+        client: EC2Client = self._make("ec2")
+        return client
+
+    @functools.cached_property
     def ssm(self) -> SSMClient:
         client: SSMClient = self._make("ssm")
         return client

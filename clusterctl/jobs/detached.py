@@ -138,11 +138,13 @@ def list_jobs(connections: Connections, head: Target, job_id: str = "") -> list[
     return [*call(connections, head, NodeCall(find_jobs, job_id, "reading the jobs", TIMEOUT_S))]
 
 
-def find_job(connections: Connections, head: Target, job_id: str) -> JobRecord:
+def find_job(
+    connections: Connections, head: Target, job_id: str, cluster: str = "NAME"
+) -> JobRecord:
     """Return the record of one job. Raises NotFound if there is none of that id; HostError."""
     jobs = list_jobs(connections, head, job_id)
     if not jobs:
-        raise NotFound(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
+        raise NotFound(f"there is no job {job_id}", f"see `clusterctl jobs {cluster}`")
     return jobs[0]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from clusterctl.config import problems_message
 from clusterctl.configuration import yaml_tree
 from clusterctl.configuration.yaml_tree import Problem
+from clusterctl.copy.request import is_s3
 from clusterctl.domain.errors import NotEnoughGpus, UsageError, did_you_mean
 from clusterctl.domain.hostsfile import HostsFile
 from clusterctl.domain.units import count
@@ -194,6 +195,11 @@ def parse_job(content: Any, folder: Path) -> JobFile:
     if max_run:
         arguments = (*arguments, f"--timeout {max_run}")
     output = _text(keys, "output_path")
+    if output and not is_s3(output):
+        raise UsageError(
+            f"output_path: it is a URL of S3, not {output!r}",
+            f"s3://BUCKET/PREFIX; for a folder here: train --model-dir {shlex.quote(output)}",
+        )
     mode = ScriptMode(
         channels=_channels(keys.get("channels"), _choice(keys, "input_mode", MODES), folder),
         hyperparameters={

@@ -205,7 +205,7 @@ def collect(
         hosts.append(replace(host, quarantined=node.quarantined))
     hosts += gone_hosts(access, on_head)
     if on_head and job_id and not on_head.found:
-        raise NotFound(f"there is no job {job_id}", "see `clusterctl jobs NAME`")
+        raise NotFound(f"there is no job {job_id}", f"see `clusterctl jobs {access.cluster.name}`")
     job = job_of(on_head, hosts, job_id)
     hosts = relevant_hosts(job, hosts)
     evidence = numbered(

@@ -264,9 +264,10 @@ class _Removal:
         # Costs are noted before the first termination: EC2 forgets an instance within the hour.
         if self._nodes_left is None:
             record_removal_cost(self.folder.home, self.clients, self._name, left, notify)
-        if left and self._nodes_left != len(left):
-            self._nodes_left = len(left)
-            notify(f"terminating {self._name}: {count(len(left), 'node')} left")
+        names = {one.node.name for one in left}
+        if names and self._nodes_left != len(names):
+            self._nodes_left = len(names)
+            notify(f"terminating {self._name}: {count(len(names), 'node')} left")
 
 
 def _wait_until_gone(client: EC2Client, name: str, creations: Creations) -> None:

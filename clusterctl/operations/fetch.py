@@ -127,7 +127,7 @@ def fetch(
     node does not answer, ClusterctlError if a write fails, and, after all else has come, if
     something cannot be read, a copy failed, or one differs.
     """
-    job = find_job(access.connections, access.head, job_id)
+    job = find_job(access.connections, access.head, job_id, access.cluster.name)
     check_place(place, job_id)
     problems: list[ClusterctlError] = []
     outputs = [] if scope is Scope.RECORD else _outputs(access, job, problems)

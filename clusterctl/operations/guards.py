@@ -28,6 +28,7 @@ from clusterctl.domain.errors import AwsError, ClusterctlError, CommandFailed, U
 from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import grouped
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
+from clusterctl.domain.timeouts import Polling
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import (
     Instance,
@@ -140,7 +141,7 @@ def update_guards(
         return _notify(connections, target, settings[target.host], left_s)
 
     outcomes = _send_in_order(send, nodes, client, instances, end, at_power_off)
-    _check_unchanged(launcher.clients, cluster.name, instances)
+    _check_unchanged(launcher, cluster.name, instances)
     ends_at = None
     if end.left_s is not None:
         ends_at = datetime.now(timezone.utc) + timedelta(seconds=end.left_s)
@@ -157,25 +158,30 @@ def update_guards(
             launcher.progress.finding(_untold(cluster.name, failure.host, failure.error))
 
 
-def _check_unchanged(clients: Clients, name: str, sent: Sequence[Instance]) -> None:
+def _check_unchanged(launcher: Launcher, name: str, sent: Sequence[Instance]) -> None:
     """Raise ClusterctlError if another command has changed limits since `sent` were read, whose
     limits were sent to the nodes; the nodes are tagged as those that may still have these.
 
     Raises AwsError.
     """
-    before = {one.node.instance_id: one for one in sent}
-    # With another client: for some seconds the usual one shows its own tags, whatever EC2 has.
-    for found in find_instances(clients.ec2_at_once, name):
-        one = before.get(found.node.instance_id, found)
-        # EC2 may still show the tag of before this command.
-        if (found.limits_text or "none") not in (one.limits_text or "none", one.earlier_limits):
-            earlier = {tags.EARLIER_LIMITS: one.limits_text or "none"}
-            tag(clients.ec2, [*before], earlier)
-            raise ClusterctlError(
-                f"another command has changed the limits of {name} ({found.limits_text or 'none'}) "
-                f"while others ({one.limits_text or 'none'}) were sent to its nodes",
-                f"send one of them to all nodes: clusterctl up {name}",
-            )
+    limits = {one.node.instance_id: one.limits_text for one in sent}
+    # EC2 may still show a tag of before this command.
+    polling = Polling(launcher.timeouts.clock, launcher.timeouts.holds_s)
+    while True:
+        there = find_instances(launcher.clients.ec2_as_shown, name)
+        others = {one.limits_text for one in there} - {*limits.values()}
+        if not others:
+            return
+        if polling.left_s < 0:
+            break
+        polling.wait()
+    own = min(sent, key=lambda one: one.node.index).limits_text or "none"
+    tag(launcher.clients.ec2, [*limits], {tags.EARLIER_LIMITS: own})
+    raise ClusterctlError(
+        f"another command has changed the limits of {name} ({min(others) or 'none'}) while others "
+        f"({own}) were sent to its nodes",
+        f"send one of them to all nodes: clusterctl up {name}",
+    )
 
 
 def _send_in_order(

@@ -267,7 +267,7 @@ def cancel(access: Access, job_id: str | None = None) -> CancelReport:
     lost: HostError | None = None
     jobs: list[JobRecord] = []
     if job_id:
-        jobs = [find_job(access.connections, access.head, job_id)]
+        jobs = [find_job(access.connections, access.head, job_id, access.cluster.name)]
     else:
         try:
             jobs = running_jobs(access)

@@ -261,7 +261,7 @@ def find(
     all jobs are queued, return the last one. Raise NotFound for an unknown id, NoJobs, HostError.
     """
     if job_id is not None:
-        return find_job(access.connections, access.head, job_id)
+        return find_job(access.connections, access.head, job_id, access.cluster.name)
     jobs = [job for job in jobs_of(access) if not (training and not job.spec.is_training)]
     jobs = [job for job in jobs if job.spec.preset != SERVE]
     if not jobs:

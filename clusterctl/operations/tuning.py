@@ -106,6 +106,7 @@ def _fetch(access: Access, place: str, path: Path, job_id: str) -> Path | None:
     # 31: zlib reads the gzip format with the largest window.
     inflate = zlib.decompressobj(wbits=31)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with locked_staging_folder(path.parent, job_id) as (folder, _):
             draft = folder / path.name
             with draft.open("wb") as file:

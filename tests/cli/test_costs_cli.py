@@ -602,7 +602,10 @@ def test_nodes_that_ended_without_a_command_are_named_counted_and_recorded(
 
 
 def test_nodes_that_a_down_has_removed_are_not_called_gone(clusterctl, client, moto_url):
-    client.terminate_instances(InstanceIds=launch(client, "demo"))
+    launch(client, "demo")
+    launch(client, "demo", 1)  # a second machine of one node
+    elsewhere = ("--launched-elsewhere", "--discard-results")
+    clusterctl.ends(0, "terminating demo: 2 nodes left", "down", "demo", "--yes", *elsewhere)
     assert "gone" not in clusterctl("status", "demo").err
     # They are of an earlier cluster of that name, whose key the folder does not have.
     folder = launched_here(clusterctl, moto_url)

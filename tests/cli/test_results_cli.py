@@ -26,7 +26,7 @@ RUN = banner() + HEADER + ROWS + "Finished in 6000.5\n" + evaluation()
 @pytest.mark.parametrize(
     ("command", "arguments", "says"),
     [
-        ("tuning", ("demo", "--output", "none"), "'none' does not exist"),
+        ("tuning", ("demo", "--output", "file"), "'file' is a file"),
         ("bench", ("demo", "--gpus", "1", "--dry-run", "--out", "file"), "'file' is a file"),
         ("results", ("demo", "--csv", "none/x.csv"), "cannot write none/x.csv"),
     ],

@@ -1451,6 +1451,9 @@ def test_a_host_that_is_off_is_why_the_job_has_failed():
     assert "has to be started again" in found.findings[0].hint
     waits = with_host(with_job(STUCK, retries_left=1), 3, error="its instance is stopped", facts={})
     assert "the job is started again by itself" in diagnose(waits).findings[0].hint
+    for job in (None, replace(STUCK.job, state=JobState.SUCCEEDED)):
+        idle = diagnose(replace(off, job=job)).findings[0]
+        assert (idle.check, "started again" in idle.hint) == ("host.off", False)
     # The host was stopped later; the job had failed for its own reason.
     own_reason = with_job(off, log=("DataLossError: corrupted record at 0", EXITED))
     assert diagnose(own_reason).check == "tf.data-loss"

@@ -26,6 +26,7 @@ from clusterctl.domain.errors import (
     CommandTimeout,
     ConnectionLost,
     HostUnreachable,
+    NotFound,
     UsageError,
 )
 from clusterctl.domain.files import ClusterFolder
@@ -101,11 +102,18 @@ def test_a_job_runs_to_its_end(node, status, state):
         2,
         "cpu",
     )
-    assert b"".join(chunks).decode() == f"out é\nerr\nCLUSTERCTL_JOB={JOB}\n{node.home}\n"
+    ours = f"clusterctl: the command ended with exit status {status}\n" if status else ""
+    assert b"".join(chunks).decode() == f"out é\nerr\nCLUSTERCTL_JOB={JOB}\n{node.home}\n{ours}"
     assert job.spec.line == shlex.join(plan(node.home, words).argv)
     assert (folder(node) / "command").read_text() == job.spec.line + "\n"
     [listed] = list_jobs(node, HEAD)
     assert replace(listed, now=0.0) == replace(find_job(node, HEAD, JOB), now=0.0)
+
+
+def test_an_unknown_job_is_answered_with_the_clusters_own_list(node):
+    with pytest.raises(NotFound, match="there is no job 20010101-000000-abcd") as raised:
+        logs.find(access_to(node), "20010101-000000-abcd")
+    assert raised.value.hint == "see `clusterctl jobs demo`"
 
 
 def test_a_job_that_was_just_looked_at_is_not_looked_at_again_before_its_log(node, monkeypatch):
@@ -343,7 +351,9 @@ def test_traced_steps_are_brought_after_a_kill_and_what_that_left_is_removed(nod
     place = tmp_path / "run"
     (place / f".fetch-{JOB}-killed").mkdir(parents=True)
     (place / f".fetch-{JOB}-killed" / "steps").write_text("st")
-    found = fetch_tuning(access, find_job(node, HEAD, JOB), place)
+    job = find_job(node, HEAD, JOB)
+    assert fetch_tuning(access, job, tmp_path / "a new" / "one").steps_file.exists()
+    found = fetch_tuning(access, job, place)
     assert [*place.iterdir()] == [found.steps_file]
     assert found.steps_file.read_text() == "steps"
 

@@ -27,7 +27,7 @@ from tests.lab.running import LabHome, client, signed_headers
 pytestmark = pytest.mark.lab
 
 MIB = 2**20
-NAMES = ("plain", "a folder/with spaces/ü and '\"", "deep/" * 20 + "end", "%2F+&?=#")
+NAMES = ("plain", "a folder/with spaces/ü\nand '\"", "deep/" * 20 + "end", "%2F+&?=#")
 VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "S3_ENDPOINT_URL")
 
 

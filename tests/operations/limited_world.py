@@ -211,7 +211,7 @@ class World:
         self.at_work: Node
         self.may_terminate = limits.at_power_off == "terminate"
         self.whole = False
-        clients: Any = SimpleNamespace(ec2=self, ec2_at_once=self, account_id="1" * 12)
+        clients: Any = SimpleNamespace(ec2=self, ec2_as_shown=self, account_id="1" * 12)
         self.timeouts = Timeouts(WorldClock(self))
         self.launcher = Launcher(clients, ClusterFolder(home / "demo"), timeouts=self.timeouts)
         first = first_settings("demo", limits, MACHINE_USD * NODES, False, limits.at_power_off)

@@ -82,7 +82,7 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
             message += scene.since and f", and the job has made no step{scene.since}"
         # A changed host key does not stop the job.
         blocks = matters and check != "host.key"
-        hint = _hint(scene, host, check)
+        hint = _hint(scene, host, check, matters)
         yield Cause(check, severity, message, host.host, hint, ranks, shown, blocks)
 
 
@@ -92,11 +92,11 @@ def _has_none_started(scene: Scene) -> bool:
     return scene.is_running and not scene.ranks and bool(seen)
 
 
-def _hint(scene: Scene, host: HostEvidence, check: str) -> str:
-    """Return what helps with a silent host."""
+def _hint(scene: Scene, host: HostEvidence, check: str, matters: bool) -> str:
+    """Return what helps with a silent host. `matters`: a job needs it, or has ended with it."""
     if check == "host.off":
-        again = "the job has to be started again"
-        if scene.is_running and scene.job.retries_left:
+        again = "the job has to be started again" if matters else ""
+        if matters and scene.is_running and scene.job.retries_left:
             again = "the job is started again by itself when its nodes answer"
         return scene.hints.steps(_back(scene, host), again)
     if check == "host.key":

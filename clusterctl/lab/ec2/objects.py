@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from moto.moto_server import werkzeug_app
+from moto.moto_server.utilities import RegexConverter
 from moto.s3.exceptions import DuplicateTagKeys, InvalidBucketName, MalformedXML, S3ClientError
 from moto.s3.models import FakeKey, S3Backend
 from moto.s3.responses import S3Response
@@ -62,9 +64,18 @@ ROOM = Room(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
 KEY_BYTES = 4096
 
 
+class _KeyConverter(RegexConverter):
+    """Matches what moto's does in a URL, also if it has line breaks, as a key may."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.regex = f"(?s:{self.regex})"
+
+
 def install() -> None:
-    """Have objects keep their content in ROOM, and refuse what S3 refuses."""
+    """Have objects keep their content in ROOM, take S3's keys, and refuse what S3 refuses."""
     keep_in_room()
+    werkzeug_app.RegexConverter = _KeyConverter  # type: ignore[attr-defined, assignment]
 
     def create_bucket(backend: Any, bucket_name: str, *given: Any, **named: Any) -> None:
         if not BUCKET.fullmatch(bucket_name) or re.fullmatch(r"[\d.]+", bucket_name):
