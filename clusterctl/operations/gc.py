@@ -148,9 +148,7 @@ def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
             if (why := _why_unknown(folder) or why_locked(folder.path / "lock"))
             for one in _identities(regions, [folder])
         },
-        unresolved=_identities(
-            regions, [folder for folder in regions if may_be_launching(folder)]
-        ),
+        unresolved=_identities(regions, [folder for folder in regions if may_be_launching(folder)]),
     )
 
 
@@ -344,7 +342,8 @@ class GarbageCollector:
         fresh = self.sweep()
         if self._options.cluster is not None:
             # Everything of the cluster goes. A resource that has appeared since may use its groups.
-            requested |= {resource_id(one.resource): one.resource for one in fresh.orphans}
+            # What is kept, since a command is at work on it in a region, is left.
+            requested |= {resource_id(one.resource): one.resource for one in fresh.classified}
         now = {resource_id(one.resource): one for one in fresh.classified}
         # What could not be read again, with the error.
         blind = {(one.region, one.kind): one.error for one in fresh.failures}
@@ -355,7 +354,7 @@ class GarbageCollector:
                 left[key] = RemainingResource(ClusterctlError(why, "run it again"), one)
             elif key in now and now[key].verdict is not Verdict.ORPHAN:
                 sure = (one.region, ResourceKind.INSTANCE) not in blind
-                why = f"{'no longer removable' if sure else 'not checked again'}: {now[key].why}"
+                why = f"{'not removable' if sure else 'not checked again'}: {now[key].why}"
                 left[key] = RemainingResource(ClusterctlError(why), one)
         left |= self._remove_all(
             [requested[key] for key in requested if key in now.keys() - left.keys()]
