@@ -50,6 +50,14 @@ def show_processes(processes: Sequence[NodeProcess]) -> None:
     )
 
 
+def jobs_of(processes: Sequence[NodeProcess]) -> str:
+    """Return the line with the jobs of these processes, as a queued one has one, too; empty if no
+    job has any."""
+    named = dict.fromkeys(output.one_line(one.job_id) for one in processes if one.job_id)
+    others = "" if all(one.job_id for one in processes) else ", and processes of no job"
+    return f"of these jobs: {', '.join(named)}{others}" if named else ""
+
+
 def show_left(processes: Sequence[NodeProcess], name: str | None) -> None:
     """Print an error for each process that could not be ended, and a hint. `name` is the cluster's;
     None for other hosts."""
@@ -148,10 +156,8 @@ def kill(
         output.data(_report_data(report))
     elif report.found or report.answered:
         output.line(how_they_ended(report, dry_run))
-        jobs = {} if job_id else {one.job_id: None for one in report.found if one.job_id}
-        if jobs:  # a queued one has a process, too
-            more = "" if all(one.job_id for one in report.found) else ", and processes of no job"
-            output.line(f"of these jobs: {', '.join(jobs)}{more}")
+        if not job_id and (jobs := jobs_of(report.found)):
+            output.line(jobs)
     answered = [one for one in source.targets if one.host in report.answered] if source else []
     if source and not report.found and (hidden := hidden_on(source.connections, answered)):
         everyone = f"clusterctl kill {source.options} --sudo --dry-run"
@@ -193,7 +199,7 @@ def show_held(held: Sequence[HeldMemory], name: str | None) -> None:
         output.note(f"error: {one.host}: GPU {one.gpu} still holds {one.mib} MiB, of {who}")
     if held:
         output.note(
-            "  hint: run `nvidia-smi` there: a driver may need a minute. Then end the "
+            "  hint: run `nvidia-smi` there again: a driver may need a minute. Then end the "
             "processes that it shows. If it shows none, the driver does not free the memory: "
             f"{_reboot(name, held)}"
         )

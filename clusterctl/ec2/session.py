@@ -55,6 +55,14 @@ def is_local(endpoint_url: str) -> bool:
         return False
 
 
+def _is_http(url: str) -> bool:
+    try:
+        _ = urllib.parse.urlsplit(url).port  # which raises also for what is no address
+    except ValueError:
+        return False
+    return bool(re.match(r"https?://[^/\s]+(/|$)", url))
+
+
 @dataclass(frozen=True)
 class Account:
     """The account and region to use. For a field of None boto3 finds the value by its own rules.
@@ -72,7 +80,7 @@ class Account:
     price_cache: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.endpoint_url and not re.match(r"https?://[^/\s]+(/|$)", self.endpoint_url):
+        if self.endpoint_url and not _is_http(self.endpoint_url):
             raise UsageError(
                 f"not an endpoint URL: {self.endpoint_url!r}", "write it as http://HOST:PORT"
             )
@@ -234,8 +242,9 @@ class Clients:
                 except ValueError as error:
                     if type(error) is not ValueError:  # botocore's own errors
                         raise
+                    given = self.account.endpoint_url and "--endpoint-url"
                     raise UsageError(
-                        f"AWS_ENDPOINT_URL, or endpoint_url in ~/.aws/config: {error}",
+                        f"{given or 'AWS_ENDPOINT_URL, or endpoint_url in ~/.aws/config'}: {error}",
                         "write it as http://HOST:PORT, or unset it",
                     ) from None
 

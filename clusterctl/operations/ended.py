@@ -29,6 +29,7 @@ from clusterctl.ec2.instances import (
 )
 from clusterctl.ec2.money.costs import Spending, format_usd, spending
 from clusterctl.ec2.money.prices import Prices, find_prices
+from clusterctl.ec2.resources import CREATED_BY, find_resources
 from clusterctl.ec2.tags import limit_text, parse_limits
 from clusterctl.operations.local_state import kept_end, may_be_launching, why_locked
 from clusterctl.operations.site import kept_site, site_of
@@ -213,18 +214,23 @@ class LeftBehind:
 def left_behind(
     clients: Clients, home: Path, there: Collection[str], only: str | None = None
 ) -> Iterator[LeftBehind]:
-    """Yield the clusters launched from here in this region and account of which something may be
-    left, or `only` one, but for those `there` and those that a command is at work on."""
+    """Yield the clusters launched from here in this region and account of which EC2 shows what is
+    left, or nodes that are gone, or `only` one, but for those `there` and those that a command is
+    at work on."""
     for file in sorted(home.glob(f"{only or '*'}/account")):
         folder = ClusterFolder(file.parent)
         name, region = folder.name, clients.ec2.meta.region_name
         busy = name in there or why_locked(folder.path / "lock")
         if not busy and may_be_left(clients, folder):
-            why = ""
+            why, has_more = "", True
             with suppress(AwsError):
                 why = _taken_words(clients, folder)
+                made = (find_resources(clients.ec2, name, kind) for kind in CREATED_BY)
+                has_more = may_be_launching(folder) or any(made)
+            if not (why or has_more):
+                continue
             message = f"{name} has no instance in {region}" + (f" ({why})" if why else "")
-            message += "; what is left of it may cost"
+            message += "; what is left of it may cost" if has_more else "; its cost is not recorded"
             hint = f"remove it: clusterctl down {name} --region {region}"
             yield LeftBehind(name, region, message, hint)
 

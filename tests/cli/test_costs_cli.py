@@ -541,6 +541,12 @@ def test_a_cluster_that_a_limit_has_ended_is_remembered(clusterctl, client):
         assert ": gone; its --max-hours would have ended it at 2026-11-21 14:02 UTC" in ran.err
 
 
+def address_of(client, name):
+    """Allocate an elastic address as `up` does."""
+    labels = [{"ResourceType": "elastic-ip", "Tags": tags.tag_list({tags.CLUSTER: name})}]
+    client.allocate_address(Domain="vpc", TagSpecifications=labels)
+
+
 def test_what_an_interrupted_launch_has_left_is_named_without_an_instance(
     clusterctl, client, moto_url
 ):
@@ -550,6 +556,9 @@ def test_what_an_interrupted_launch_has_left_is_named_without_an_instance(
     none = clusterctl.ends(1, f"there is no cluster demo in {REGION}\n", "status", "demo")
     assert "or launch it: clusterctl up" in none
     write_file(folder.creations, "{}")
+    for command in ("list", "costs"):
+        assert "demo" not in clusterctl(command).err
+    address_of(client, "demo")
     for command in ("list", "costs"):
         assert f"demo has no instance in {REGION}" in clusterctl.ends(0, remove, command)
     for command in ("status", "costs", "stop"):

@@ -118,7 +118,11 @@ def test_times_are_those_of_botocores_parser(value):
     assert parse_timestamp(value).utcoffset() is not None
 
 
-@pytest.mark.parametrize("url", ["banana", "http://", "ftp://x", "http://a b", "127.0.0.1:5000"])
+@pytest.mark.parametrize(
+    "url",
+    ["banana", "http://", "ftp://x", "http://a b", "127.0.0.1:5000"]
+    + ["http://[::1", "http://a:65536"],
+)
 def test_an_endpoint_that_is_no_url(url):
     with pytest.raises(UsageError, match="not an endpoint URL"):
         Clients(Account(region=REGION, endpoint_url=url, **KEY)).ec2

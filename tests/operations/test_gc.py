@@ -559,6 +559,9 @@ def test_a_named_cluster_that_a_command_is_at_work_on_is_left(places, clusterctl
         assert "nothing to remove" not in error
         assert len(clusterctl(*words, "--json").data["left"]) == len(made)
         assert clusterctl("gc", "--cluster", "demo").status == 0
+        leave_behind(places["us-west-2"].ec2, "demo")
+        both = (*words, "--regions", "us-east-1,us-west-2")
+        assert clusterctl.ends(1, "is left: a clu", *both).count(made["volume"]) == 1
         down = ("down", "demo", "--yes", "--launched-elsewhere")
         # A folder is of one region. What is left in another one goes, and this stays.
         leave_behind(places["us-west-2"].ec2, "demo")

@@ -7,12 +7,13 @@ import socket
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from clusterctl.cli.kill import how_they_ended, show_held
+from clusterctl.cli.kill import how_they_ended, jobs_of, show_held
 from clusterctl.domain.results import FanoutResult
 from clusterctl.jobs.head_facts import facts_to_read
 from clusterctl.node.facts import disks, network, processes, software, training
@@ -271,9 +272,17 @@ def test_memory_of_a_gpu_that_is_not_known_is_not_called_free(programs, capsys):
     assert "the memory of GPU 0 is free is not known" in capsys.readouterr().err
 
 
+def test_kill_names_the_jobs_of_processes_each_on_one_line():
+    alone = NodeProcess("demo-1", 7, None, "rank", None, 9, ("python",))
+    jobs = [replace(alone, job_id=one) for one in ("a", "b\n\x1b[31m", "a")]
+    assert jobs_of([alone]) == jobs_of([]) == ""
+    assert jobs_of(jobs[:1]) == "of these jobs: a"
+    assert jobs_of([*jobs, alone]) == "of these jobs: a, b\\n\\x1b[31m, and processes of no job"
+
+
 def test_the_hint_for_memory_that_stays_begins_with_the_harmless_step(capsys):
     show_held([HeldMemory("demo-1", 0, 9000, ())], "demo")
     error, hint = capsys.readouterr().err.splitlines()
     assert error == "error: demo-1: GPU 0 still holds 9000 MiB, of no process that is there"
-    assert hint.startswith("  hint: run `nvidia-smi` there")
+    assert hint.startswith("  hint: run `nvidia-smi` there again: a driver may need a minute")
     assert hint.endswith("the driver does not free the memory: clusterctl reboot demo 1")
