@@ -342,8 +342,7 @@ class GarbageCollector:
         fresh = self.sweep()
         if self._options.cluster is not None:
             # Everything of the cluster goes. A resource that has appeared since may use its groups.
-            # What is kept, since a command is at work on it in a region, is left.
-            requested |= {resource_id(one.resource): one.resource for one in fresh.classified}
+            requested |= {resource_id(one.resource): one.resource for one in fresh.orphans}
         now = {resource_id(one.resource): one for one in fresh.classified}
         # What could not be read again, with the error.
         blind = {(one.region, one.kind): one.error for one in fresh.failures}
@@ -354,7 +353,7 @@ class GarbageCollector:
                 left[key] = RemainingResource(ClusterctlError(why, "run it again"), one)
             elif key in now and now[key].verdict is not Verdict.ORPHAN:
                 sure = (one.region, ResourceKind.INSTANCE) not in blind
-                why = f"{'not removable' if sure else 'not checked again'}: {now[key].why}"
+                why = f"{'no longer removable' if sure else 'not checked again'}: {now[key].why}"
                 left[key] = RemainingResource(ClusterctlError(why), one)
         left |= self._remove_all(
             [requested[key] for key in requested if key in now.keys() - left.keys()]
@@ -379,6 +378,14 @@ class GarbageCollector:
             key: RemainingResource(still_exists_error(shown[key]), shown[key]) for key in new
         }
         gone = tuple(one for key, one in requested.items() if key not in remaining)
+        if self._options.cluster is not None:
+            # All of it was to go: what is kept, since a command is at work on it, is left.
+            kept = {resource_id(one.resource): one for one in after.classified}
+            remaining |= {
+                key: RemainingResource(ClusterctlError(kept[key].why), kept[key].resource)
+                for key in kept
+                if key not in remaining
+            }
         return GcReport(gone, tuple(remaining.values()), tuple(failures.values()))
 
     def _await_launches(self, name: str) -> None:

@@ -573,6 +573,7 @@ def test_what_an_interrupted_launch_has_left_is_named_without_an_instance(
     # It is of another region, and another one of its name is in this one.
     other = clients_of(moto_url).in_region("us-west-2")
     keep_site(folder, site_of(other))
+    address_of(other.ec2, "demo")
     clusterctl.ends(1, " --region us-west-2\n", "costs", "demo", "--all-regions")
     launch(client, "demo")
     clusterctl.ends(0, "demo has no instance in us-west-2", "costs", "--all-regions")
