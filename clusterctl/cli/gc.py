@@ -105,11 +105,10 @@ def gc(
         output.data(sweep_report(sweep, costs, list(places)))
     elif not as_json:
         print_orphans(sweep, costs, everything)
-    # All of a cluster was to go: what is kept, since a command is at work on it, is left.
-    kept = [one for one in sweep.classified if one.verdict is not Verdict.ORPHAN]
-    kept = kept if delete and cluster is not None else []
-    left = [RemainingResource(ClusterctlError(one.why), one.resource) for one in kept]
     if not delete or not sweep.orphans:
+        # All of a cluster was to go: what is kept, since a command is at work on it, is left.
+        kept = sweep.classified if delete and cluster is not None else ()
+        left = [RemainingResource(ClusterctlError(one.why), one.resource) for one in kept]
         if cluster is not None and not sweep.classified:
             note_unknown_cluster(cluster, list(places), sweep)
         elif left:
@@ -121,9 +120,6 @@ def gc(
         return 1 if left or sweep.failures else 0
     output.confirm(f"Remove {count(len(sweep.orphans), 'resource')}?", yes)
     removed = _remove(collector, sweep)
-    told = {(one.resource.region, one.resource.id) for one in removed.left}
-    left = [one for one in left if (one.resource.region, one.resource.id) not in told]
-    removed = replace(removed, left=(*removed.left, *left))
     if as_json:
         failures = tuple(dict.fromkeys((*sweep.failures, *removed.failures)))
         output.data(replace(removed, failures=failures))

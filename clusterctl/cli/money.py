@@ -154,7 +154,8 @@ def costs(
     known = (report.clusters, report.ended, report.ended_by_limit, report.failures)
     if wanted and not any(known):
         hint = "see `clusterctl costs`; what has ended is there with --since 30d"
-        raise no_cluster(app.clients, app.folder(wanted), ", ".join(places), hint)
+        clients = places[report.left_behind[0].region] if report.left_behind else app.clients
+        raise no_cluster(clients, app.folder(wanted), ", ".join(places), hint)
     if as_json:
         output.data(report)
     elif as_csv:

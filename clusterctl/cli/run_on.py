@@ -95,10 +95,10 @@ class QuotedCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         args = self._with_own_help(ctx, args)
-        words = [] if "--" in args else self._command(ctx, args)
+        words = self._command(ctx, args)
         is_one_word = bool(words) and not re.search(r"\s", words[0])
         short = next((word for word in words[1:] if re.match("-[^-]", word)), "")
-        if is_one_word and short:
+        if is_one_word and short and "--" not in args[: len(args) - len(words)]:
             whose = f"{short} may be COMMAND's or {ctx.command_path}'s, whose options go first"
             raise self._unquoted(ctx, args, words, whose)
         try:

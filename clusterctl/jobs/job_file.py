@@ -198,7 +198,8 @@ def parse_job(content: Any, folder: Path) -> JobFile:
     if output and not is_s3(output):
         raise UsageError(
             f"output_path: it is a URL of S3, not {output!r}",
-            f"s3://BUCKET/PREFIX; for a folder here: train --model-dir {shlex.quote(output)}",
+            "s3://BUCKET/PREFIX; for a folder here leave it out: train --model-dir "
+            f"{shlex.quote(output)}",
         )
     mode = ScriptMode(
         channels=_channels(keys.get("channels"), _choice(keys, "input_mode", MODES), folder),

@@ -31,6 +31,7 @@ from clusterctl.domain.errors import (
     ConnectionLost,
     UsageError,
 )
+from clusterctl.domain.units import count
 from clusterctl.operations.hosts_access import HostsAccess
 from clusterctl.operations.verify import Depth, errors_of, verify
 from clusterctl.transport.connections import Connections
@@ -342,18 +343,19 @@ class _Copy:
 
 
 def difference(node: NodeReport) -> ClusterctlError | None:
-    """Return an error for what the dry run would change on a node, or None if that is nothing.
-
-    What differs is named before what could not be compared.
-    """
+    """Return an error for what the dry run would change on a node, or None if that is nothing."""
     gap = node.gap
     if not gap or not (gap.missing or gap.delete):
         return None
-    names = [*gap.missing_names, *gap.delete_names] or ["DST"]
-    more = gap.missing + gap.delete - 1
-    text = f"{names[0]} and {more} more" if more else names[0]
-    if gap.unread == gap.missing + gap.delete:
-        hint = "give its owner read permission at the source, and copy again"
-        return CommandFailed(node.host, f"not compared, since it cannot be read: {text}", hint)
+    what, differ = "differs from the source", gap.missing + gap.delete - gap.unread
     hint = gap.warnings[0] if gap.blocked and gap.warnings else "copy again with --checksum"
-    return CommandFailed(node.host, f"differs from the source: {text}", hint)
+    # Those that cannot be read come last among the missing ones.
+    names = [*gap.missing_names[: gap.missing - gap.unread], *gap.delete_names] or ["DST"]
+    if not differ:
+        what, names = "not compared, since it cannot be read", [*gap.missing_names]
+        hint = "see why there (ls -l); at the source give its owner read permission, and copy again"
+    more = (differ or gap.unread) - 1
+    text = f"{what}: {names[0]}" + (f" and {more} more" if more else "")
+    if differ and gap.unread:
+        text += f"; {count(gap.unread, 'file')} not compared, since not readable"
+    return CommandFailed(node.host, text, hint)

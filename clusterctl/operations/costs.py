@@ -336,6 +336,7 @@ def cost_report(
     clusters = tuple(cluster for found, _ in regions for cluster in found)
     shown = {one.name: str(one) for _, by_limit in regions for one in by_limit}
     names = {one.name for one in clusters}
+    present = grouped((one.region, one.name) for one in clusters)
     failed = {one.host for one in regions_found if one.error}
     # An interrupted removal has recorded nodes that still exist. They must not be counted twice.
     there = {one.node.instance_id for cluster in clusters for one in cluster.instances}
@@ -349,7 +350,7 @@ def cost_report(
             one
             for region, clients in places.items()
             if region not in failed
-            for one in left_behind(clients, home, names, name)
+            for one in left_behind(clients, home, present.get(region, ()), name)
         ),
         failures=tuple(
             FailedRegion(found_region.error, found_region.host)

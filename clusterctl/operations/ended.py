@@ -178,7 +178,8 @@ def no_cluster(
     missing = no_such_cluster(name, regions or region)
     message, hint = missing.message, f"{did_you_mean(folder)}{hint or missing.hint}"
     if may_be_left(clients, folder):
-        hint = f"it was launched from here; what is left of it may cost: clusterctl down {name}"
+        hint = "it was launched from here; what is left of it may cost: "
+        hint += f"clusterctl down {name} --region {region}"
         if may_be_launching(folder):
             message = (
                 f"EC2 shows no instance of {name} in {region}; what came of a launch from here is "

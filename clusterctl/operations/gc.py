@@ -148,9 +148,7 @@ def local_clusters(home: Path, sites: Mapping[str, Site]) -> LocalClusters:
             if (why := _why_unknown(folder) or why_locked(folder.path / "lock"))
             for one in _identities(regions, [folder])
         },
-        unresolved=_identities(
-            regions, [folder for folder in regions if may_be_launching(folder)]
-        ),
+        unresolved=_identities(regions, [folder for folder in regions if may_be_launching(folder)]),
     )
 
 
@@ -380,6 +378,14 @@ class GarbageCollector:
             key: RemainingResource(still_exists_error(shown[key]), shown[key]) for key in new
         }
         gone = tuple(one for key, one in requested.items() if key not in remaining)
+        if self._options.cluster is not None:
+            # All of it was to go: what is kept, since a command is at work on it, is left.
+            kept = {resource_id(one.resource): one for one in after.classified}
+            remaining |= {
+                key: RemainingResource(ClusterctlError(kept[key].why), kept[key].resource)
+                for key in kept
+                if key not in remaining
+            }
         return GcReport(gone, tuple(remaining.values()), tuple(failures.values()))
 
     def _await_launches(self, name: str) -> None:

@@ -570,8 +570,15 @@ def test_what_an_interrupted_launch_has_left_is_named_without_an_instance(
     clusterctl.ends(1, "launch from here is not known yet", "status", "demo")
     with locked(folder):
         assert "demo" not in clusterctl("list").err
+    # It is of another region, and another one of its name is in this one.
+    other = clients_of(moto_url).in_region("us-west-2")
+    keep_site(folder, site_of(other))
+    address_of(other.ec2, "demo")
+    clusterctl.ends(1, " --region us-west-2\n", "costs", "demo", "--all-regions")
+    launch(client, "demo")
+    clusterctl.ends(0, "demo has no instance in us-west-2", "costs", "--all-regions")
     keep_site(folder, replace(kept_site(folder), account="210987654321"))
-    assert "demo" not in clusterctl("costs").err
+    assert "demo" not in clusterctl("costs", "--all-regions").err
 
 
 def launched_here(clusterctl, moto_url):

@@ -160,6 +160,7 @@ def test_every_command_option_and_page_that_is_named_exists():
         ("run demo --nodes 1 --lab ls -la /", "run demo --nodes 1 --lab 'ls -la /'"),
         # Options that clusterctl has, too.
         ("run demo uname -n", "run demo 'uname -n'"),
+        ("run demo uname -n --", "run demo 'uname -n --'"),
         ("run -b demo cat -bn /etc/hosts --json", "run -b demo 'cat -bn /etc/hosts --json'"),
     ],
 )

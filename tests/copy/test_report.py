@@ -150,9 +150,16 @@ def test_limited_by(name):
     [
         (Gap(), ""),
         (Gap(1, missing=1, missing_names=("a",)), "differs from the source: a"),
-        (Gap(2, missing=2, missing_names=("a", "b"), unread=1), "differs from the source: a and 1"),
+        (
+            Gap(2, missing=2, missing_names=("a", "b"), unread=1),
+            "differs from the source: a; 1 file not",
+        ),
         (Gap(1, missing=1, missing_names=("a",), unread=1), "not compared, since it cannot"),
         (Gap(0, delete=1, delete_names=("x",)), "differs from the source: x"),
+        (
+            Gap(1, missing=1, missing_names=("a",), unread=1, delete=1, delete_names=("x",)),
+            "differs from the source: x; 1 file not",
+        ),
     ],
 )
 def test_what_verify_finds_on_a_node(gap, words):

@@ -120,7 +120,10 @@ def test_ranks_on_a_cluster(tmp_path):
         ("entry_point: [a]", "entry_point: text is wanted"),
         ("entry_point: a\nsource_dir: s3://x/y", ":2: source_dir is a path on this machine"),
         ("entry_point: a\noutput_path: 'out 8'", ":2: output_path: it is a URL of S3, not 'out 8'"),
-        ("entry_point: a\noutput_path: 'out 8'", "for a folder here: train --model-dir 'out 8'"),
+        (
+            "entry_point: a\noutput_path: 'out 8'",
+            "for a folder here leave it out: train --model-dir 'out 8'",
+        ),
         ("entry_point: s3://x/y/p.py", ":1: entry_point is a path on this machine"),
         ("entrypoint: a.py", "a job has no key 'entrypoint'; did you mean entry_point?"),
         ("{instance_count: 1, train_instance_count: 1}", "are the same"),

@@ -27,8 +27,8 @@ class Plan(NamedTuple):
     time have to be set, or whose mode hides them from their owner. `extra`: paths that the source
     does not have, each folder after its content. `stamps`: for each entry the ctime (ns) of the
     existing file, else 0. `unlisted`: folders that cannot be listed, so that extra paths in them
-    are not known. `unread`: how many of `missing` have a file of the right size whose content could
-    not be compared, since this user may not read it.
+    are not known. `unread`: those of `missing` that have a file of the right size whose content
+    could not be read, and so not be compared.
     """
 
     missing: array[int]
@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     extra: list[bytes]
     stamps: array[int]
     unlisted: list[bytes]
-    unread: int
+    unread: frozenset[int]
 
 
 def destination(text: str, home: str) -> bytes:
@@ -122,16 +122,17 @@ def compare(
                 retouch.append(number)
     ACTIVITY.end()
     same = side_by_side(lambda n: has_digest(_at(root, entries[n]), entries[n].digest), doubtful)
-    unread = 0
+    unread = set()
     for number, is_same in zip(doubtful, same):
         (retouch if is_same else missing).append(number)
-        unread += is_same is None
+        if is_same is None:
+            unread.add(number)
     unlisted: list[bytes] = []
     extra = _extra(root, entries, folders, unlisted) if delete else []
     ACTIVITY.end()
     if len(doubtful):
         missing = array("I", sorted(missing))
-    return Plan(missing, retouch, extra, stamps, unlisted, unread)
+    return Plan(missing, retouch, extra, stamps, unlisted, frozenset(unread))
 
 
 def _at(root: bytes, entry: Entry) -> bytes:

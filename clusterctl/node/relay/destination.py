@@ -228,18 +228,21 @@ class Destination:
         writable = writable or (self._may_open_root and _can_be_opened(self.root))
         size = self.bytes_missing()
         elsewhere, full = self._elsewhere()
+        # What differs is named before what may be the same.
+        missing, unread = self.plan.missing, self.plan.unread
+        names = sorted(missing, key=unread.__contains__) if unread else missing
         return Gap(
             files=sum(1 for _ in self._missing(FILE)),
             bytes=size,
             elsewhere=min(elsewhere, size),
             full=full,
-            missing=len(self.plan.missing),
-            missing_names=shown(map(self.entries.path, self.plan.missing)),
+            missing=len(missing),
+            missing_names=shown(map(self.entries.path, names)),
             delete=len(self.plan.extra),
             delete_names=shown(self.plan.extra),
             free_bytes=free,
-            writable=writable or not self.plan.missing,
-            unread=self.plan.unread,
+            writable=writable or not missing,
+            unread=len(unread),
             blocked=len(self._blocked),
             warnings=self._warnings_of_dry_run(full),
         )

@@ -56,11 +56,13 @@ def _digest_of(path: bytes, read: Callable[[int], object], kind: str) -> bytes:
 def has_digest(path: bytes, digest: bytes) -> bool | None:
     """Return whether a file's content has this digest: a SHA-256, or an MD5 from S3.
 
-    False if the digest is empty, None if the file cannot be read.
+    False if the digest is empty or there is no such file, None if it cannot be read.
     """
     try:
         kind = "sha256" if len(digest) == SHA256_BYTES else "md5"
         return bool(digest) and digest_of(path, kind=kind) == digest
+    except FileNotFoundError:
+        return False
     except OSError:
         return None
 

@@ -72,7 +72,7 @@ class Gap(NamedTuple):
     that go to other disks, which links in the destination lead to; `full` is which of these lacks
     room. `blocked` is the number of files and links where a folder with content is. `warnings` are
     those of a dry run, these first; those of a download do not make it incomplete. `unread` is the
-    number of `missing` ones that may be the same: the node's user may not read their content.
+    number of `missing` ones that may be the same, named last: their content cannot be read.
     """
 
     files: int = 0

@@ -154,7 +154,7 @@ class Publisher(threading.Thread):
             os.chmod(folder, mode | stat.S_IRWXU)
         except OSError:
             return False
-        if entry is None:
+        if entry is None and self._unwanted[name] < 0:
             self._unwanted[name] = mode
         return True
 

@@ -240,17 +240,19 @@ def test_an_unreadable_file_is_named_before_anything_is_copied(relays, tmp_path,
 def test_a_file_that_hides_from_its_user_is_not_told_as_different(relays, tmp_path, nobodys):
     """--verify, which is such a dry run, cannot compare it; root reads the source."""
     data = tmp_path / "data"
-    make(data, {b"secret": b"s", b"open": b"o"})
-    (data / "secret").chmod(0o000)
+    make(data, {b"a secret": b"s", b"open": b"o"})
+    (data / "a secret").chmod(0o000)
     first = relays.target(nobodys / "to", user=NOBODY)
     relays.copy(relays.source(f"{data}/"), first)
     first.stop()
+    # What differs is named first.
+    (nobodys / "to" / "open").write_bytes(b"x")
     source = relays.source(f"{data}/", checksum=True)
     target = relays.target(nobodys / "to", checksum=True, dry_run=True, user=NOBODY)
     relays.begin(source, target)
     target.pull_from(source)
     gap = target.expect("gap")
-    assert (gap["missing"], gap["unread"], gap["missing_names"]) == (1, 1, ["secret"])
+    assert (gap["missing"], gap["unread"], gap["missing_names"]) == (2, 1, ["open", "a secret"])
 
 
 def test_a_read_only_folder_that_the_source_no_longer_has_is_deleted(relays, tmp_path, nobodys):
@@ -258,8 +260,9 @@ def test_a_read_only_folder_that_the_source_no_longer_has_is_deleted(relays, tmp
     data, to = tmp_path / "data", nobodys / "to"
     make(data, {b"a": b"a"})
     make(to, {b"a": b"a", b"old/one/x": b"x", b"kept/theirs/y": b"y", b"kept/z": b"z"})
+    make(to, {b"kept/theirs too/y": b"y"})
     for path in (to, *to.rglob("*")):
-        os.chown(path, 0 if path.name in ("theirs", "y") else NOBODY, -1)
+        os.chown(path, 0 if path.name in ("theirs", "theirs too", "y") else NOBODY, -1)
     for path in ("old/one", "old", "kept"):
         (to / path).chmod(0o555)
     target = relays.target(to, delete=True, user=NOBODY)
