@@ -28,6 +28,7 @@ from tests.skew import skewed
 pytestmark = [pytest.mark.lab, pytest.mark.train, pytest.mark.all]
 
 FAULTY = Path(__file__).with_name("faulty.py")
+STEPS = 15  # between two faults
 # Horovod reports a stall after a minute, which is long for a test. With its default cycle of 1 ms,
 # its threads keep the processors busy.
 QUICK = ("-x", "HOROVOD_STALL_CHECK_TIME_SECONDS=3", "-x", "HOROVOD_CYCLE_TIME=10")
@@ -86,9 +87,10 @@ class SickCluster(LabCluster):
             self.start_job()
             assert self.steps(), self.log()
             self.job = "steps"
+        # So many that the hang before them is no usual time of a step.
         began, before = time.monotonic(), self.count_steps()
-        wait_until(lambda: self.count_steps() >= before + 3, "three steps", 60)
-        self.step_s = (time.monotonic() - began) / 3
+        wait_until(lambda: self.count_steps() >= before + STEPS, "steps", 60)
+        self.step_s = (time.monotonic() - began) / STEPS
 
     def silent(self, seconds: float = 3) -> None:
         """Wait until there is no step for so long, and for the time of six, before

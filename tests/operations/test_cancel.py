@@ -31,7 +31,7 @@ class World:
             head=targets[0],
             head_name=targets[0].host,
             targets=targets[:2],
-            cluster=SimpleNamespace(nodes=nodes, in_service=nodes[:2]),
+            cluster=SimpleNamespace(name="demo", nodes=nodes, in_service=nodes[:2]),
             select=lambda which: targets[:2] if which is None else [targets[one] for one in which],
         )
 

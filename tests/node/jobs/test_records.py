@@ -169,7 +169,7 @@ def test_a_job_costs_what_the_nodes_of_each_attempt_cost():
 def test_a_record_that_is_no_jobs_is_not_written_over(foreign, tmp_path, monkeypatch):
     monkeypatch.setattr(fetching, "find_job", lambda *_: SimpleNamespace(job_id=JOB_ID))
     (tmp_path / "record.json").write_bytes(foreign)
-    access = SimpleNamespace(connections=None, head=None)
+    access = SimpleNamespace(connections=None, head=None, cluster=SimpleNamespace(name="demo"))
     with pytest.raises(UsageError, match="holds a record.json that is no job's"):
         fetching.fetch(access, JOB_ID, tmp_path)
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [foreign]
