@@ -18,7 +18,7 @@ from clusterctl.cli.params import (
     json_option,
     yes_option,
 )
-from clusterctl.domain.errors import AwsError, ClusterctlError, UsageError
+from clusterctl.domain.errors import AwsError, UsageError
 from clusterctl.domain.ranges import grouped
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.gc.orphans import Classified, Verdict, age_s
@@ -82,7 +82,6 @@ def gc(
     clusterctl gc --cluster demo --regions us-east-1,us-west-2 --delete --yes
     """
     from clusterctl.ec2.gc.orphans import GcOptions
-    from clusterctl.ec2.gc.removal import RemainingResource
     from clusterctl.operations.gc import GarbageCollector, GcReport, HourlyCosts
 
     # An empty name, of a shell's unset variable, must not mean all clusters.
@@ -106,17 +105,15 @@ def gc(
     elif not as_json:
         print_orphans(sweep, costs, everything)
     if not delete or not sweep.orphans:
-        # All of a cluster was to go: what is kept, since a command is at work on it, is left.
-        kept = sweep.classified if delete and cluster is not None else ()
-        left = [RemainingResource(ClusterctlError(one.why), one.resource) for one in kept]
+        left = sweep.left if delete and cluster is not None else ()
         if cluster is not None and not sweep.classified:
             note_unknown_cluster(cluster, list(places), sweep)
         elif left:
-            print_removal(GcReport((), tuple(left), ()))
+            print_removal(GcReport((), left, ()))
         elif not as_json:
             print_total(sweep, costs, delete)
         if as_json and delete:
-            output.data(GcReport((), tuple(left), sweep.failures))
+            output.data(GcReport((), left, sweep.failures))
         return 1 if left or sweep.failures else 0
     output.confirm(f"Remove {count(len(sweep.orphans), 'resource')}?", yes)
     removed = _remove(collector, sweep)

@@ -202,7 +202,8 @@ def may_be_left(clients: Clients, folder: ClusterFolder) -> bool:
 class LeftBehind:
     """A cluster that was launched from here and has no instance, of which something may be left.
 
-    `message` has why its nodes are gone, if that is known; `hint` is what removes the rest.
+    `message` has why its nodes are gone, if that is known; `hint` is what removes the rest, or
+    records its cost.
     """
 
     name: str
@@ -230,8 +231,10 @@ def left_behind(
             if not (why or has_more):
                 continue
             message = f"{name} has no instance in {region}" + (f" ({why})" if why else "")
-            message += "; what is left of it may cost" if has_more else "; its cost is not recorded"
-            hint = f"remove it: clusterctl down {name} --region {region}"
+            down = f"clusterctl down {name} --region {region}"
+            if has_more:
+                message += "; what is left of it may cost"
+            hint = f"remove it: {down}" if has_more else f"{down} records what it has cost"
             yield LeftBehind(name, region, message, hint)
 
 

@@ -235,6 +235,12 @@ class Sweep:
     def orphans(self) -> tuple[Classified, ...]:
         return tuple(one for one in self.classified if one.verdict is Verdict.ORPHAN)
 
+    @property
+    def left(self) -> tuple[RemainingResource, ...]:
+        """What stays of a cluster, all of which was to go: a command is at work on it."""
+        kept = (one for one in self.classified if one.verdict is not Verdict.ORPHAN)
+        return tuple(RemainingResource(ClusterctlError(one.why), one.resource) for one in kept)
+
 
 @dataclass(frozen=True)
 class GcReport:
@@ -379,13 +385,8 @@ class GarbageCollector:
         }
         gone = tuple(one for key, one in requested.items() if key not in remaining)
         if self._options.cluster is not None:
-            # All of it was to go: what is kept, since a command is at work on it, is left.
-            kept = {resource_id(one.resource): one for one in after.classified}
-            remaining |= {
-                key: RemainingResource(ClusterctlError(kept[key].why), kept[key].resource)
-                for key in kept
-                if key not in remaining
-            }
+            kept = {resource_id(one.resource): one for one in after.left}
+            remaining = {**kept, **remaining}
         return GcReport(gone, tuple(remaining.values()), tuple(failures.values()))
 
     def _await_launches(self, name: str) -> None:

@@ -607,6 +607,8 @@ def test_nodes_that_ended_without_a_command_are_named_counted_and_recorded(
         assert "what is left of it may cost" in clusterctl.ends(1, words, command, "demo")
     for command in ("list", "costs"):
         clusterctl.ends(0, f"demo has no instance in {REGION} ({by_user}; {itself})", command)
+        # Whether its cost is recorded was not looked at: a `down` may have done that.
+        assert f"{itself})\n" in clusterctl(command).err
     costs = clusterctl("costs", "--json").data
     assert ([one["name"] for one in costs["left_behind"]], costs["complete"]) == (["demo"], False)
     assert clusterctl("costs").out.count("total: at least $") == 1
