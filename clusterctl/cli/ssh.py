@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 UNREACHABLE = 255
 # Seconds for a second login, which explains the failure: ssh has just waited for the node.
 ONCE_MORE_S = 3.0
+# Seconds within which a signal is passed on that came at the worst moment.
+SIGNALS_WITHIN_S = 0.5
 
 
 class _RemoteCommand(ClusterCommand):
@@ -186,13 +188,22 @@ def run_in_foreground(argv: Sequence[str]) -> int:
 
 
 def _wait(pid: int) -> int:
-    while True:
-        _, status = os.waitpid(pid, os.WUNTRACED)
-        if os.WIFSTOPPED(status):
-            os.kill(os.getpid(), signal.SIGSTOP)
-            # SIGCONT may have been sent to this process only (kill -CONT): pass it on.
-            os.kill(pid, signal.SIGCONT)
-        elif os.WIFSIGNALED(status):
-            return 128 + os.WTERMSIG(status)
-        else:
-            return os.WEXITSTATUS(status)
+    """Wait for the end of a child, and suspend this process whenever the child is suspended."""
+    # Python runs a handler between two of its instructions. A signal that comes just before a wait
+    # begins would be handled after it, which may be never: so the wait is one of many short ones.
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    try:
+        while True:
+            ended, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
+            if not ended:
+                signal.sigtimedwait({signal.SIGCHLD}, SIGNALS_WITHIN_S)
+            elif os.WIFSTOPPED(status):
+                os.kill(os.getpid(), signal.SIGSTOP)
+                # SIGCONT may have been sent to this process only (kill -CONT): pass it on.
+                os.kill(pid, signal.SIGCONT)
+            elif os.WIFSIGNALED(status):
+                return 128 + os.WTERMSIG(status)
+            else:
+                return os.WEXITSTATUS(status)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import re
 import shlex
@@ -160,7 +161,9 @@ def run(argv: tuple[str, ...]) -> int:
     watch.start()
     for early in early_signals:  # received before mpirun was started
         processes[0].send_signal(early)
-    status = processes[0].wait()
+    # With a timeout Python polls. An endless wait would handle a signal that comes just before it
+    # only when it is over.
+    status = processes[0].wait(timeout=math.inf)
     # A process that mpirun left behind may keep the pipe open for ever.
     watch.join(DRAIN_S)
     for number, handler in caught.items():

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from clusterctl.domain.errors import MissingTool
 from tests.lab.running import wait_until
 
 PROGRAM = "import sys; from clusterctl.cli.ssh import run_in_foreground as run; "
+NINE_WHEN_TOLD = "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"
 
 
 @pytest.mark.parametrize(
@@ -35,15 +38,19 @@ def test_signals_are_ours_again_afterwards():
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-def start(script: str, before: str = "") -> subprocess.Popen[str]:
+@contextmanager
+def start(script: str, before: str = "") -> Iterator[subprocess.Popen[str]]:
     program = f"{before}{PROGRAM}sys.exit(run(['sh', '-c', sys.argv[1]]))"
-    return subprocess.Popen(
-        [sys.executable, "-c", program, script], stdout=subprocess.PIPE, text=True
-    )
+    words = [sys.executable, "-c", program, script]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # if it has not ended, the test has failed
 
 
 def test_it_ends_when_we_are_told_to():
-    with start("trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done") as process:
+    with start(NINE_WHEN_TOLD) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 9
@@ -63,6 +70,25 @@ subprocess.Popen = Slow
 """
     script = f"trap 'exit 9' TERM; kill -TERM $PPID; : >'{told}'; while :; do sleep 0.05; done"
     with start(script, slow) as process:
+        assert process.wait(120) == 9
+
+
+def test_a_signal_that_does_not_interrupt_the_wait_is_passed_on():
+    """Another thread receives it, so it changes nothing of what the main thread waits for: as if it
+    had come just before the wait."""
+    elsewhere = """
+import signal, subprocess, threading, time
+threading.Thread(target=time.sleep, args=[120], daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+class Unblocked(subprocess.Popen):
+    def __init__(self, argv):
+        unblock = lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        super().__init__(argv, preexec_fn=unblock)
+subprocess.Popen = Unblocked
+"""
+    with start(NINE_WHEN_TOLD, elsewhere) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 9
 
 

@@ -19,6 +19,7 @@ import gc
 import gzip
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -702,7 +703,9 @@ def serve_with_the_real_one(args, links):
             newest = {"state": "START"}
         if newest["state"] == "AVAILABLE":
             print_ready(TENSORFLOW_SERVING, int(newest["version"]))
-            return server.wait()
+            # With a timeout Python polls. An endless wait would handle a signal that comes just
+            # before it only when it is over.
+            return server.wait(timeout=math.inf)
         why = newest.get("status", {}).get("error_message", "")
         if newest["state"] == "END" or time.monotonic() > deadline:
             server.terminate()
