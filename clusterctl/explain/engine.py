@@ -47,9 +47,11 @@ from clusterctl.explain.lines import (
     is_source,
     place_of,
     raised_at,
+    raised_in,
     tag_of,
     text_of,
     time_of,
+    without_prefix,
 )
 from clusterctl.explain.message import MOST_READ, advice_of, is_bare, is_guess, message_of
 from clusterctl.explain.signature import Role, Signature
@@ -388,9 +390,10 @@ class _Reader:
             return
         if is_frame(said):
             self._stack(lines, number)
-        elif at_end and is_python_frame(said):  # of a traceback that is cut on both sides
-            self._note_unknown(self._line + 1, said, text, LineKind.END, lines, number)
-        else:
+        elif is_python_frame(said):
+            if at_end:  # of a traceback that is cut on both sides
+                self._note_unknown(self._line + 1, said, text, LineKind.END, lines, number)
+        elif not is_source(lines, number):
             kind = kind_of(said, [text_of(one) for one in lines[number + 1 : number + 3]])
             if kind and (at_end or kind is not LineKind.REMARK):
                 self._note_unknown(self._line + 1, said, text, kind, lines, number)
@@ -426,7 +429,14 @@ class _Reader:
         return is_known
 
     def _note_unknown(
-        self, line: int, said: str, raw: str, kind: LineKind, lines: Sequence[bytes], number: int
+        self,
+        line: int,
+        said: str,
+        raw: str,
+        kind: LineKind,
+        lines: Sequence[bytes],
+        number: int,
+        raised: str = "",
     ) -> None:
         is_remark = kind is LineKind.REMARK
         shape = f"{is_remark} {self._part} {said[:LONGEST_LINE].translate(_NO_DIGITS).strip()}"
@@ -439,7 +449,7 @@ class _Reader:
         many = 1 if kind is LineKind.END else MOST_UNKNOWN
         if sum(other.kind is kind for other in self._unknown) < many:
             message, advice = _message(said, lines, number)
-            when, raised = time_of(lines, number), raised_at(lines, number)
+            when, raised = time_of(lines, number), raised or raised_at(lines, number)
             own = replace(one, time=when, raised_at=raised, message=message, advice=advice)
             self._unknown.append(own)
             self._noted.add(shape)
@@ -548,6 +558,8 @@ class _Reader:
         if is_first:
             self._exceptions.discard(tag)
         said = following(lines, number, FOLLOWING)
+        head = said[0][1].find(TRACEBACK)
+        said = without_prefix(said, head)
         indent = len(said[0][1]) - len(said[0][1].lstrip())
         # The exception's line is the first one after the traceback's frames that is not indented.
         ends = (
@@ -571,17 +583,20 @@ class _Reader:
             if at and _OTHERS.match(line):
                 break
             for one in table().named(hit[0] for hit in table().hits(line.encode(), Search.ALL)):
-                found = compiled(one.pattern).search("\n".join(message[at:]))
+                found = compiled(one.pattern).search("\n".join(message[at : at + one.lines]))
                 is_its = found and (at or found.end() > len(line))
+                if is_its and one.near:
+                    is_its = is_near(one.near, lines, number + said[after][0])
                 # Lines after the exception's own may be another's, but for its fields: what is no
                 # cause there, such as the end of the process, does not explain it.
                 is_others = at > 1 and one.role is not Role.ROOT and not _FIELD.match(line)
                 is_others = is_others or (one.generic and beside)
                 if is_its and one.role.is_failure and not is_others:
                     return
+        raised = raised_in(line for _, line in reversed(said[:after]))
         number += said[after][0]
         line_number = self._line + 1 + said[after][0]
-        self._note_unknown(line_number, message[1], text, LineKind.EXCEPTION, lines, number)
+        self._note_unknown(line_number, message[1], text, LineKind.EXCEPTION, lines, number, raised)
 
 
 def _may_be_handled(one: LogFinding | UnknownError) -> bool:

@@ -396,7 +396,7 @@ class Explanation:
             hides.append(LineKind.DOUBTFUL)
         hidden = any(
             (one.kind is LineKind.EXCEPTION and not reports_other(one.message))
-            or (one.kind in hides and one.fatal and _is_before(one, first))
+            or (one.kind in hides and one.fatal and _may_cause(one, first))
             for one in self.failing
         )
         return None if hidden else first
@@ -556,6 +556,12 @@ def _is_before(one: UnknownError, finding: LogFinding | UnknownError) -> bool:
     if log_of(one) == log_of(finding):
         return one.line < finding.line and finding.text.strip() not in one.message
     return "" < one.time < finding.time
+
+
+def _may_cause(one: UnknownError, finding: LogFinding) -> bool:
+    """Whether a line stands before a finding, or is what its line announces: `it failed with:`."""
+    is_next = log_of(one) == log_of(finding) and one.line == finding.line + 1
+    return _is_before(one, finding) or (is_next and finding.text.endswith(":"))
 
 
 def _is_next(one: UnknownError, first: LogFinding) -> bool:

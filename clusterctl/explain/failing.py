@@ -111,7 +111,9 @@ _STACK_FRAME = re.compile(
     r"^\s+at \S.*(?:[.](?:js|java|kt|scala|ts|mjs|cjs):\d+(?::\d+)?\)?"
     r"|\((?:Native Method|Unknown Source|<generated>)\))(?: ~?\[[^\]]*\])?$"
 )
-_PYTHON_FRAME = re.compile(r'\s*File "[^"]+", line \d+, in \S')
+_PYTHON_FRAME = re.compile(
+    r'\s*File "[^"]+", line \d+, in \S|.*\sFile "[^"]+\.py", line \d+, in \S'
+)
 # Words of a program that got somewhere.
 _PROGRESS = re.compile(
     r"\b(?:[Ss]uccess(?:ful(?:ly)?)?|[Cc]ompleted?|[Dd]one|[Ff]inished|passed|PASSED|[Rr]eady"

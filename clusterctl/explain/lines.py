@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 # Lines after a line that may belong to it, as in tracebacks and stall reports.
@@ -69,6 +69,10 @@ EXCEPTION = re.compile(
 # A frame of a traceback, and the folders of Python and of installed packages.
 _FRAME_OF = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]+/|^<|/bin/[^/]+$")
+# A line of a source with its number, as IPython and rich print it: `--> 354     raise KeyError`.
+_NUMBERED = re.compile(r"[│\s]*(?:-+>|❱)?\s*(\d{1,5})(?: │)?(?:[│\s]+|$)")
+_CODE = re.compile(r"(?:raise|except|return|assert|if|elif|class|from|import|def)\b|[\w.]+ = |#")
+_ZEROS = dict.fromkeys(map(ord, "123456789"), "0")
 # Lines of a traceback that are read for where its exception was raised.
 _FRAMES = 120
 
@@ -118,7 +122,12 @@ def raised_at(lines: Sequence[bytes], number: int) -> str:
 
     It is the last frame of the traceback outside of installed packages, else the last one.
     """
-    frames = [frame for line in _frames(lines, number) if (frame := _FRAME_OF.match(line))]
+    return raised_in(_frames(lines, number))
+
+
+def raised_in(traceback: Iterable[str]) -> str:
+    """Return the same of the lines of a traceback, the last one first."""
+    frames = [frame for line in traceback if (frame := _FRAME_OF.match(line))]
     own = [frame for frame in frames if not _INSTALLED.search(frame["file"])]
     return "{file}:{line}, in {name}".format(**(own or frames)[0].groupdict()) if frames else ""
 
@@ -134,15 +143,36 @@ def _frames(lines: Sequence[bytes], number: int) -> Iterator[str]:
             return
 
 
+def without_prefix(said: Sequence[tuple[int, str]], width: int) -> list[tuple[int, str]]:
+    """Return lines without what a logger wrote before each, as long as `width` in the first one.
+
+    Lines before which something else than that stands are left out. Only digits may differ.
+    """
+    prefix = said[0][1][:width].translate(_ZEROS)
+    if not prefix.strip():
+        return list(said)
+    lines = ((at, text[:width].translate(_ZEROS), text[width:]) for at, text in said)
+    return [(at, text) for at, before, text in lines if before == prefix]
+
+
 def is_source(lines: Sequence[bytes], number: int) -> bool:
-    """Return whether a line is of the source text below a frame of a Python traceback."""
+    """Return whether a line is of the source text in a Python traceback, or in one of IPython's."""
     own = lines[number][:LONGEST_LINE].decode(errors="replace")
     tag, said = tag_of(own), clean(own)
+    numbered = _NUMBERED.match(said)
+    if numbered and _CODE.match(said, numbered.end()):
+        beside = (*lines[max(0, number - 1) : number], *lines[number + 1 : number + 2])
+        others = (_NUMBERED.match(text_of(one)) for one in beside)
+        if any(one and abs(int(one[1]) - int(numbered[1])) == 1 for one in others):
+            return True
     for line in reversed(lines[max(0, number - NEAR) : number]):
         raw = line[:LONGEST_LINE].decode(errors="replace")
         if tag_of(raw) == tag:
             above = clean(raw)
-            return bool(_FRAME_OF.match(above)) and _indent(above) < _indent(said)
+            frame = _FRAME_OF.match(above)
+            # HDF5 and others write their own errors in this form, below a file in C.
+            is_python = frame is not None and not frame["file"].endswith((".c", ".cc", ".cpp"))
+            return is_python and _indent(above) < _indent(said)
     return False
 
 

@@ -504,6 +504,45 @@ def test_the_source_text_of_a_traceback_is_no_message(tag):
     assert explain([f"    {source}\n"]).findings  # below no frame
 
 
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "2026-05-01T12:00:00.12{}Z ",
+        "(RayTrainWorker pid=55{}, ip=10.0.0.8) ",
+        "ERROR 07-15 14:23:1{} [core.py:396] ",
+        "quux-1  | ",
+    ],
+)
+def test_a_traceback_is_read_behind_what_a_logger_puts_before_each_line(prefix):
+    traceback = [
+        "Traceback (most recent call last):",
+        '  File "/opt/train.py", line 10, in main',
+        '    raise ValueError("no handle")',
+        "ValueError: no handle",
+    ]
+    log = "".join(f"{prefix.format(at)}{line}\nother\n" for at, line in enumerate(traceback))
+    found = explain([log])
+    assert [(one.line, one.text) for one in found.unknown] == [(7, "ValueError: no handle")]
+    assert found.unknown[0].raised_at == "/opt/train.py:10, in main"
+
+
+def test_the_numbered_source_text_of_a_traceback_is_no_message():
+    log = "    353 except ProxyError as e:\n--> 354     raise ProxyConnectionError(proxy_url=url)\n"
+    assert not explain([f"{log}QuuxError: no handle\n"]).findings
+
+
+def test_frames_of_c_are_followed_by_messages():
+    log = '  File "H5FDsec2.c", line 939, in H5FD_sec2_lock\n    No space left on device\n'
+    assert [one.signature.id for one in explain([log]).findings] == ["system.no-space"]
+
+
+def test_the_line_that_a_consequence_announces_is_where_to_look():
+    announced = "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\n"
+    found = explain([f"{announced}QuuxError: no handle\n"])
+    assert found.lead is None
+    assert found.unknown[0].text == "QuuxError: no handle"
+
+
 def test_a_traceback_that_is_cut_is_no_healthy_end():
     cut = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n'
     assert explain(["step 1\n" * 30 + cut]).severity is Severity.ERROR
