@@ -149,10 +149,10 @@ def without_prefix(said: Sequence[tuple[int, str]], width: int) -> list[tuple[in
     Lines before which something else than that stands are left out. Only digits may differ.
     """
     prefix = said[0][1][:width].translate(_ZEROS)
-    if not prefix.strip():
-        return list(said)
     lines = ((at, text[:width].translate(_ZEROS), text[width:]) for at, text in said)
-    return [(at, text) for at, before, text in lines if before == prefix]
+    found = [(at, text) for at, before, text in lines if before == prefix]
+    # A label such as torchrun's `traceback : ` stands before the first line alone.
+    return found if prefix.strip() and len(found) > 1 else list(said)
 
 
 def is_source(lines: Sequence[bytes], number: int) -> bool:

@@ -526,6 +526,19 @@ def test_a_traceback_is_read_behind_what_a_logger_puts_before_each_line(prefix):
     assert found.unknown[0].raised_at == "/opt/train.py:10, in main"
 
 
+def test_the_exception_in_the_list_of_torchrun_is_read():
+    log = """
+  exitcode  : 1 (pid: 141)
+  traceback : Traceback (most recent call last):
+    File "/opt/train.py", line 99, in main
+      raise QuuxError("no handle")
+  QuuxError: no handle
+"""
+    found = explain([log])
+    assert found.lead is None
+    assert found.unknown[0].text.strip() == "QuuxError: no handle"
+
+
 def test_the_numbered_source_text_of_a_traceback_is_no_message():
     log = "    353 except ProxyError as e:\n--> 354     raise ProxyConnectionError(proxy_url=url)\n"
     assert not explain([f"{log}QuuxError: no handle\n"]).findings
