@@ -557,9 +557,7 @@ class _Reader:
         self._chained.discard(tag)
         if is_first:
             self._exceptions.discard(tag)
-        said = following(lines, number, FOLLOWING)
-        head = said[0][1].find(TRACEBACK)
-        said = without_prefix(said, head)
+        said = without_prefix(following(lines, number, FOLLOWING))
         indent = len(said[0][1]) - len(said[0][1].lstrip())
         # The exception's line is the first one after the traceback's frames that is not indented.
         ends = (

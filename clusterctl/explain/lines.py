@@ -68,6 +68,9 @@ EXCEPTION = re.compile(
 )
 # A frame of a traceback, and the folders of Python and of installed packages.
 _FRAME_OF = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
+_FIRST_FRAME = '  File "'
+# Lines in which the first frame of a traceback is looked for.
+_UNTIL_FRAME = 6
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]+/|^<|/bin/[^/]+$")
 # A line of a source with its number, as IPython and rich print it: `--> 354     raise KeyError`.
 _NUMBERED = re.compile(r"[│\s]*(?:-+>|❱)?\s*(\d{1,5})(?: │)?(?:[│\s]+|$)")
@@ -143,15 +146,16 @@ def _frames(lines: Sequence[bytes], number: int) -> Iterator[str]:
             return
 
 
-def without_prefix(said: Sequence[tuple[int, str]], width: int) -> list[tuple[int, str]]:
-    """Return lines without what a logger wrote before each, as long as `width` in the first one.
+def without_prefix(said: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return the lines of a traceback without what a logger wrote before each.
 
     Lines before which something else than that stands are left out. Only digits may differ.
     """
+    frames = (text.find(_FIRST_FRAME) for _, text in said[1:_UNTIL_FRAME])
+    width = next((at for at in frames if at >= 0), 0)
     prefix = said[0][1][:width].translate(_ZEROS)
     lines = ((at, text[:width].translate(_ZEROS), text[width:]) for at, text in said)
     found = [(at, text) for at, before, text in lines if before == prefix]
-    # A label such as torchrun's `traceback : ` stands before the first line alone.
     return found if prefix.strip() and len(found) > 1 else list(said)
 
 
