@@ -341,7 +341,8 @@ class _Reader:
         text = part_to_match(line)
         if TRACEBACK in text:
             self._traceback(lines, number, text)
-            return
+            if not shape.signatures:
+                return  # else a message stands before it on this line
         if any(one in text for one in CHAINED):
             self._chained |= {tag_of(text)} & self._exceptions
             return
@@ -567,6 +568,8 @@ class _Reader:
         )
         after = next(ends, 0)
         if not after:  # the log is cut
+            inside = takewhile(lambda one: not one[1][: indent + 1].strip(), said[1:])
+            self._cover(text, max((at for at, _ in inside), default=0))
             self._note_unknown(self._line + 1, said[0][1], text, LineKind.END, lines, number)
             return
         self._cover(text, said[after][0])

@@ -526,6 +526,15 @@ def test_a_traceback_is_read_behind_what_a_logger_puts_before_each_line(prefix):
     assert found.unknown[0].raised_at == "/opt/train.py:10, in main"
 
 
+def test_the_message_on_the_line_of_a_traceback_is_read():
+    tag = "(Worker pid=7) ERROR 01-12 08:36:38 [core.py:2]"
+    log = f"{tag} Exception: CUDA out of memory, Traceback (most recent call last):\n"
+    log += f'{tag}   File "/opt/vllm/worker.py", line 9, in load\n{tag}     output = load()\n'
+    found = explain([log])
+    assert [one.signature.id for one in found.findings] == ["gpu.oom"]
+    assert found.is_certain
+
+
 def test_the_exception_in_the_list_of_torchrun_is_read():
     log = """
   exitcode  : 1 (pid: 141)
