@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import random
 import threading
 import time
@@ -20,7 +21,7 @@ from typing import Any
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import replace
 
 Copier = Callable[[Any], Any]
 
@@ -137,12 +138,11 @@ def install(lag_s: Callable[[str], float], reordered: Callable[[], bool]) -> Non
         ("volumes", "volumes"),
         ("spot_instance_requests", "spot_instance_requests"),
     ):
-        override(EC2Backend, _describe(f"describe_{part}", attribute))
+        replace(EC2Backend, f"describe_{part}", functools.partial(_describe, attribute))
 
 
-def _describe(name: str, attribute: str) -> Callable[..., Any]:
+def _describe(attribute: str, describe: Any) -> Callable[..., Any]:
     """Return moto's method, for which this attribute of the backend is the past one."""
-    describe = getattr(EC2Backend, name)
     part = "spot" if attribute.startswith("spot") else attribute
 
     def past(backend: Any, *given: Any, **named: Any) -> Any:
@@ -151,5 +151,4 @@ def _describe(name: str, attribute: str) -> Callable[..., Any]:
         stale = backend if then is None else SimpleNamespace(**{attribute: then})
         return describe(stale, *given, **named)
 
-    past.__name__ = name
     return past

@@ -140,25 +140,27 @@ def vcpus_in_use(backend: Any, quota: Quota) -> int:
 
 
 def install(applied: Callable[[str], float | None]) -> None:
-    """Complete Service Quotas. `applied` returns the value for a code, None for the default."""
+    """Have `applied` return a quota's value by its code, None for the default."""
     _applied[:] = [applied]
 
-    def list_aws_default_service_quotas(backend: Any, service_code: str) -> list[dict[str, Any]]:
-        if service_code not in SERVICES:
-            raise NoSuchResource
-        found = [one for one in QUOTAS if one.service == service_code]
-        return [_described(backend, one, one.default) for one in found]
 
-    def get_service_quota(backend: Any, service_code: str, quota_code: str) -> dict[str, Any]:
-        for one in QUOTAS:
-            if (one.service, one.code) == (service_code, quota_code):
-                return _described(backend, one, value_of(one))
+@override(ServiceQuotasBackend)
+def list_aws_default_service_quotas(backend: Any, service_code: str) -> list[dict[str, Any]]:
+    if service_code not in SERVICES:
         raise NoSuchResource
+    found = [one for one in QUOTAS if one.service == service_code]
+    return [_described(backend, one, one.default) for one in found]
 
-    override(ServiceQuotasBackend, list_aws_default_service_quotas, get_service_quota)
-    add(ServiceQuotasResponse, get_aws_default_service_quota, list_service_quotas)
+
+@override(ServiceQuotasBackend)
+def get_service_quota(backend: Any, service_code: str, quota_code: str) -> dict[str, Any]:
+    for one in QUOTAS:
+        if (one.service, one.code) == (service_code, quota_code):
+            return _described(backend, one, value_of(one))
+    raise NoSuchResource
 
 
+@add(ServiceQuotasResponse)
 def get_aws_default_service_quota(response: Any) -> str:
     request = json.loads(response.body)
     for one in response.backend.list_aws_default_service_quotas(request["ServiceCode"]):
@@ -167,6 +169,7 @@ def get_aws_default_service_quota(response: Any) -> str:
     raise NoSuchResource
 
 
+@add(ServiceQuotasResponse)
 def list_service_quotas(response: Any) -> str:
     request, ec2 = json.loads(response.body), response.backend
     service, code = request["ServiceCode"], request.get("QuotaCode")
