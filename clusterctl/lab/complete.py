@@ -31,19 +31,21 @@ from clusterctl.lab.ec2 import (
     spot,
     volumes,
 )
+from clusterctl.lab.ec2.completion import LAB
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import images, instances, vpcs
 
 # Checked in this order: a request that is wrong in itself is refused for that before it is refused
 # for a quota or for missing capacity.
 RULES = (
+    vpcs.HostRule(),
     options.OptionRule(),
     images.ArchitectureRule(),
     interfaces.InterfaceRule(),
     volumes.VolumeRule(),
     local_zones.LocalZoneRule(),
     options.ProfileRule(),
-    spot.SpotRule(lambda: FAULTS.same_index),
+    spot.SpotRule(),
     reservations.ReservationRule(),
     placement_groups.PlacementRule(),
     quotas.QuotaRule(),
@@ -72,10 +74,9 @@ def complete_moto(
     os.environ["MOTO_S3_ALLOW_CROSSACCOUNT_ACCESS"] = "false"
     for module in MODULES:
         completion.install(module)
-    capacity.install(FAULTS.capacity_left)
-    instances.install(read_console)
-    late.install(FAULTS.lag_s, lambda: FAULTS.reordered)
-    public_addresses.install(public, instances.LabInstance.changed.set)
-    quotas.install(FAULTS.quota)
-    run_instances.install((vpcs.HostRule(inside), *RULES))
-    vpcs.install(inside)
+    run_instances.RULES[:] = RULES
+    LAB.capacity_left, LAB.quota, LAB.lag_s = FAULTS.capacity_left, FAULTS.quota, FAULTS.lag_s
+    LAB.reordered, LAB.same_index = lambda: FAULTS.reordered, lambda: FAULTS.same_index
+    LAB.read_console, LAB.inside = read_console, inside
+    LAB.address_changed = instances.LabInstance.changed.set
+    LAB.addresses.extend(str(address) for address in public.hosts())

@@ -7,13 +7,43 @@ call each other in the order of their installation, so that this order would mat
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network
 from typing import Any, TypeVar
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 # Name of a module of the lab -> what `install` does for it.
 _pending: dict[str, list[Callable[[], object]]] = {}
 _replaced: set[tuple[Any, str]] = set()
+
+
+@dataclass
+class Surroundings:
+    """What the modules need of the rest of the lab. `complete` sets it.
+
+    `capacity_left` returns how many more machines there are of a type, in a zone where so many are
+    in use, `reserved` how many reserved ones the launch of this thread may use, `quota` a quota's
+    value by its code (None for each: as AWS has it). `lag_s` is how late a part is shown.
+    `reordered`: half of the reads are in time. `read_console` returns what an instance's host has
+    printed. `inside` is the network of the default VPCs. Of the free public `addresses` one that
+    is given back is taken again last of all.
+    """
+
+    capacity_left: Callable[[str, str, int], int | None] = lambda kind, zone, used: None
+    reserved: Callable[[str, str], int] = lambda kind, zone: 0
+    quota: Callable[[str], float | None] = lambda code: None
+    lag_s: Callable[[str], float] = lambda what: 0.0
+    reordered: Callable[[], bool] = lambda: False
+    same_index: Callable[[], bool] = lambda: False
+    address_changed: Callable[[], None] = lambda: None
+    read_console: Callable[[str], str] = lambda id: ""
+    inside: IPv4Network = IPv4Network("10.0.0.0/16")
+    addresses: deque[str] = field(default_factory=deque)
+
+
+LAB = Surroundings()
 
 
 def install(module: Any) -> None:

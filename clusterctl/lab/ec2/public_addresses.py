@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from ipaddress import IPv4Network
 from typing import Any
 
 from moto.ec2.models import EC2Backend
@@ -12,29 +9,12 @@ from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.utils import random_eip_association_id
 
 from clusterctl.lab.ec2 import local_zones
-from clusterctl.lab.ec2.completion import around, override
+from clusterctl.lab.ec2.completion import LAB, around, override
 from clusterctl.lab.ec2.launch import refuse
 from clusterctl.lab.ec2.quotas import ELASTIC, value_of
 
 # States in which an instance can be associated with an elastic address.
 ADDRESSABLE = ("running", "stopping", "stopped")
-
-
-# The free addresses. One that is given back is taken again last of all.
-FREE: deque[str] = deque()
-# Called when an instance's address changes.
-CHANGED: list[Callable[[], None]] = []
-
-
-def install(public: IPv4Network, changed: Callable[[], None]) -> None:
-    """Take addresses from `public`. `changed` is called when an instance's address changes."""
-    FREE.extend(str(address) for address in public.hosts())
-    CHANGED.append(changed)
-
-
-def _changed() -> None:
-    for tell in CHANGED:
-        tell()
 
 
 @override(NetworkInterface)
@@ -47,14 +27,14 @@ def check_auto_public_ip(nic: Any) -> None:
         return  # EC2 gives none to an instance with several interfaces
     if str(nic.public_ip_auto_assign).lower() == "true":
         nic.public_ip = _take()
-        _changed()
+        LAB.address_changed()
 
 
 @override(NetworkInterface)
 def stop(nic: Any) -> None:
     """Remove the address. An elastic address stays with a stopped instance."""
     if nic.public_ip and _elastic_of(nic) is None:
-        FREE.append(nic.public_ip)
+        LAB.addresses.append(nic.public_ip)
         nic.public_ip = None
 
 
@@ -77,7 +57,7 @@ def release_address(
     if elastic.association_id:
         raise refuse("address-in-use", elastic.public_ip)
     release(backend, allocation_id=elastic.allocation_id)
-    FREE.append(elastic.public_ip)
+    LAB.addresses.append(elastic.public_ip)
 
 
 @override(EC2Backend)
@@ -112,7 +92,7 @@ def associate_address(
     nic.public_ip = elastic.public_ip
     elastic.eni, elastic.instance = nic, nic.instance
     elastic.association_id = random_eip_association_id()
-    _changed()
+    LAB.address_changed()
     return elastic
 
 
@@ -125,7 +105,7 @@ def disassociate_address(
     else:
         elastic = _find(backend, address, None)
     _disassociate(elastic)
-    _changed()
+    LAB.address_changed()
 
 
 def update(instance: Any) -> None:
@@ -176,6 +156,6 @@ def _elastic_of(nic: Any) -> Any:
 
 
 def _take() -> str:
-    if not FREE:
+    if not LAB.addresses:
         raise refuse("no-free-address")
-    return FREE.popleft()
+    return LAB.addresses.popleft()

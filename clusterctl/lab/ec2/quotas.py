@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from moto.servicequotas.models import ServiceQuotasBackend
 from moto.servicequotas.responses import ServiceQuotasResponse
 
 from clusterctl.lab.data import table
-from clusterctl.lab.ec2.completion import add, override
+from clusterctl.lab.ec2.completion import LAB, add, override
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
 from clusterctl.lab.ec2.reservations import available, reservations, reserved_places
 
@@ -44,8 +44,6 @@ class Quota:
 
 ELASTIC = Quota("L-0263D0A3", "EC2-VPC Elastic IPs", default=5.0)
 INTERFACES = Quota("L-DF5E4CA3", "Network interfaces per Region", default=5000.0, service="vpc")
-# The function that `install` has set.
-_applied: list[Callable[[str], float | None]] = [lambda code: None]
 QUOTAS = (
     *(Quota(**{**one, "families": tuple(one["families"])}) for one in table("quotas")["quotas"]),
     ELASTIC,
@@ -116,7 +114,7 @@ def quota_of(instance_type: str, *, spot: bool) -> Quota | None:
 
 
 def value_of(quota: Quota) -> float:
-    applied = _applied[0](quota.code)
+    applied = LAB.quota(quota.code)
     return quota.default if applied is None else applied
 
 
@@ -137,11 +135,6 @@ def vcpus_in_use(backend: Any, quota: Quota) -> int:
         if one.kind == "default" and not quota.spot:
             kinds += [one.instance_type] * available(backend, one)
     return sum(vcpus(kind) for kind in kinds if quota_of(kind, spot=quota.spot) == quota)
-
-
-def install(applied: Callable[[str], float | None]) -> None:
-    """Have `applied` return a quota's value by its code, None for the default."""
-    _applied[:] = [applied]
 
 
 @override(ServiceQuotasBackend)

@@ -20,7 +20,7 @@ from moto.ec2.utils import (
 )
 
 from clusterctl.lab.ec2 import capacity, late
-from clusterctl.lab.ec2.completion import add, setup
+from clusterctl.lab.ec2.completion import LAB, add, setup
 from clusterctl.lab.ec2.filters import matches
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import (
@@ -150,7 +150,7 @@ def _count_them() -> None:
     EC2_RESOURCE_TO_PREFIX["capacity-reservation"] = "cr"
     EC2_PREFIX_TO_RESOURCE["cr"] = "capacity-reservation"
     filter_dict_attribute_mapping["capacity-reservation-id"] = "capacity_reservation_id"
-    capacity.RESERVED.append(_set_aside)
+    LAB.reserved = _set_aside
 
 
 @add(EC2Response)

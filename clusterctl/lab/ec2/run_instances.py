@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from moto.core.responses import ActionResult
@@ -39,11 +39,6 @@ BY_PARAMETER = "resolve:ssm:"
 
 # These check in order, and the first refusal counts.
 RULES: list[Rule] = []
-
-
-def install(rules: Sequence[Rule]) -> None:
-    """Have these rules, in their order, check launches and starts."""
-    RULES[:] = rules
 
 
 @around(EC2Response)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,7 +14,7 @@ from moto.ec2.responses import EC2Response
 from moto.ec2.utils import convert_tag_spec, filter_dict_attribute_mapping, random_spot_request_id
 
 from clusterctl.lab.data import table
-from clusterctl.lab.ec2.completion import guard, override, setup
+from clusterctl.lab.ec2.completion import LAB, guard, override, setup
 from clusterctl.lab.ec2.filters import matches
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
@@ -61,11 +60,8 @@ class LaunchedRequest(TaggedEC2Resource):
 class SpotRule(Rule):
     """A spot launch has options that go together, a type for spot, and a sufficient price.
 
-    While `same_index` returns true, all instances of a launch have the AmiLaunchIndex 0.
+    While `LAB.same_index` returns true, all instances of a launch have the AmiLaunchIndex 0.
     """
-
-    def __init__(self, same_index: Callable[[], bool]) -> None:
-        self._same_index = same_index
 
     def check_request(self, request: Request) -> None:
         if request.market != "spot":
@@ -96,7 +92,7 @@ class SpotRule(Rule):
         instance.lifecycle = "spot"
         instance.spot_instance_request_id = made.id
         instance.spot_kind = made.type
-        if self._same_index():
+        if LAB.same_index():
             instance.ami_launch_index = 0
 
 

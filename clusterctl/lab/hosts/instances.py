@@ -12,7 +12,6 @@ import contextlib
 import copy
 import threading
 import time
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -28,7 +27,7 @@ from moto.ec2.responses import EC2Response
 from clusterctl.domain.errors import LabError
 from clusterctl.lab.data import table
 from clusterctl.lab.ec2 import descriptions, late, refusals
-from clusterctl.lab.ec2.completion import around, override
+from clusterctl.lab.ec2.completion import LAB, around, override, setup
 from clusterctl.lab.ec2.launch import all_instances, refuse
 from clusterctl.lab.ec2.run_instances import ClientTokens
 from clusterctl.lab.faults.hosts import Cut
@@ -348,14 +347,11 @@ def all_lab_instances() -> list[LabInstance]:
     return [one for one in all_instances() if isinstance(one, LabInstance)]
 
 
-# Returns what an instance's host has printed, given the instance's id.
-READ_CONSOLE: list[Callable[[str], str]] = []
 TOKENS = ClientTokens()
 
 
-def install(read_console: Callable[[str], str]) -> None:
-    """Replace moto's instances, and have `read_console` read the consoles of their hosts."""
-    READ_CONSOLE[:] = [read_console]
+@setup
+def _replace_instances() -> None:
     moto_instances.Instance = LabInstance  # type: ignore[misc]
     for field, value in descriptions.FIELDS.items():
         setattr(LabInstance, field, value)
@@ -413,7 +409,7 @@ def describe_instance_status(
 def get_console_output(response: Any) -> ActionResult:
     instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
     late = time.monotonic() < instance.booted_at + FAULTS.console_delay_s
-    text = "" if late else READ_CONSOLE[0](instance.id)
+    text = "" if late else LAB.read_console(instance.id)
     shown = {"Output": base64.b64encode(text.encode()).decode()} if text else {}
     return ActionResult({"InstanceId": instance.id, "Timestamp": utcnow(), **shown})
 
