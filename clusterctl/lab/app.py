@@ -16,7 +16,7 @@ from moto.moto_server import werkzeug_app
 from werkzeug.serving import BaseWSGIServer, make_server
 
 from clusterctl.lab import gate, wsgi
-from clusterctl.lab.ec2 import network, objects, pricing
+from clusterctl.lab.ec2 import completion, network, objects, pricing
 from clusterctl.lab.faults import api, interruptions, page
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import instances
@@ -135,7 +135,7 @@ def _backend(service: Any) -> wsgi.Wsgi:
         # Not before: moto then imports the models of all its services.
         from clusterctl.lab.ec2 import cloudformation
 
-        cloudformation.install()
+        completion.install(cloudformation)
     return werkzeug_app.create_backend_app("cloudwatch" if service == "monitoring" else service)
 
 

@@ -11,6 +11,7 @@ from clusterctl.lab import sessions
 from clusterctl.lab.ec2 import (
     capacity,
     capacity_blocks,
+    completion,
     descriptions,
     filters,
     instance_types,
@@ -30,59 +31,52 @@ from clusterctl.lab.ec2 import (
     spot,
     volumes,
 )
+from clusterctl.lab.ec2.completion import LAB
 from clusterctl.lab.faults.store import FAULTS
 from clusterctl.lab.hosts import images, instances, vpcs
 
 # Checked in this order: a request that is wrong in itself is refused for that before it is refused
 # for a quota or for missing capacity.
 RULES = (
+    vpcs.HostRule(),
     options.OptionRule(),
     images.ArchitectureRule(),
     interfaces.InterfaceRule(),
     volumes.VolumeRule(),
     local_zones.LocalZoneRule(),
     options.ProfileRule(),
-    spot.SpotRule(lambda: FAULTS.same_index),
+    spot.SpotRule(),
     reservations.ReservationRule(),
     placement_groups.PlacementRule(),
     quotas.QuotaRule(),
     capacity.CapacityRule(),
 )
-
-
-def installers(
-    inside: IPv4Network, public: IPv4Network, read_console: Callable[[str], str]
-) -> list[Callable[[], None]]:
-    """Return the functions that complete moto, one for each subject. Their order does not matter.
-
-    CloudFormation's is called by `app`, when the first request comes.
-    `inside` is the network of the default VPCs, `public` that of public addresses. `read_console`
-    returns what an instance's host has printed, given the instance's id.
-    """
-    plain: tuple[Any, ...] = (
-        *(capacity_blocks, descriptions, filters, images, instance_types, interfaces, local_zones),
-        *(metrics, network, objects, options, placement_groups, reservations, sessions, speed),
-        *(spot, volumes),
-    )
-    return [
-        *(module.install for module in plain),
-        lambda: capacity.install(FAULTS.capacity_left),
-        lambda: instances.install(read_console),
-        lambda: late.install(FAULTS.lag_s, lambda: FAULTS.reordered),
-        lambda: public_addresses.install(public, instances.LabInstance.changed.set),
-        lambda: quotas.install(FAULTS.quota),
-        lambda: run_instances.install((vpcs.HostRule(inside), *RULES)),
-        lambda: vpcs.install(inside),
-    ]
+# One for each subject, installed in any order. `app` installs CloudFormation's when the first
+# request comes.
+MODULES: tuple[Any, ...] = (
+    *(capacity, capacity_blocks, descriptions, filters, images, instance_types, instances),
+    *(interfaces, late, local_zones, metrics, network, objects, options, placement_groups),
+    *(public_addresses, quotas, reservations, run_instances, sessions, speed, spot, volumes, vpcs),
+)
 
 
 def complete_moto(
     inside: IPv4Network, public: IPv4Network, read_console: Callable[[str], str]
 ) -> None:
-    """Complete moto. Call this once per process, before the first request."""
+    """Complete moto. Call this once per process, before the first request.
+
+    `inside` is the network of the default VPCs, `public` that of public addresses. `read_console`
+    returns what an instance's host has printed, given the instance's id.
+    """
     # moto reads these: the lab has its own images, and no account may use another one's buckets.
     os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
     os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
     os.environ["MOTO_S3_ALLOW_CROSSACCOUNT_ACCESS"] = "false"
-    for install in installers(inside, public, read_console):
-        install()
+    for module in MODULES:
+        completion.install(module)
+    run_instances.RULES[:] = RULES
+    LAB.capacity_left, LAB.quota, LAB.lag_s = FAULTS.capacity_left, FAULTS.quota, FAULTS.lag_s
+    LAB.reordered, LAB.same_index = lambda: FAULTS.reordered, lambda: FAULTS.same_index
+    LAB.read_console, LAB.inside = read_console, inside
+    LAB.address_changed = instances.LabInstance.changed.set
+    LAB.addresses.extend(str(address) for address in public.hosts())

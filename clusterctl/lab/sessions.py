@@ -18,7 +18,7 @@ from moto.s3.exceptions import S3AccessDeniedError
 from moto.sts.responses import TokenResponse
 
 from clusterctl.lab.accounts import KEYS, TemporaryKey
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import around, guard, override
 from clusterctl.lab.gate import KEY_HEADER
 
 # The policy of a federated session that names none: such a session may do nothing.
@@ -29,54 +29,50 @@ LASTS_S, ROLE_LASTS_S = 43_200, 3_600
 ACTIONS = {"s3:HeadBucket": "s3:ListBucket"}
 
 
-def install() -> None:
-    """Replace moto's STS calls, and check the session's policy before moto's own authorization."""
-    authorize = ActionAuthenticatorMixin._authenticate_and_authorize_action
-    federate = TokenResponse.get_federation_token
+@guard(ActionAuthenticatorMixin)
+def _authenticate_and_authorize_action(
+    response: Any, iam_request_cls: type, resource: str = "*"
+) -> None:
+    """Check the session's policy before moto's own authorization."""
+    _check(response, resource, iam_request_cls is S3IAMRequest)
 
-    def _authenticate_and_authorize_action(
-        response: Any, iam_request_cls: type, resource: str = "*"
-    ) -> None:
-        _check(response, resource, iam_request_cls is S3IAMRequest)
-        authorize(response, iam_request_cls, resource)
 
-    def get_session_token(response: Any) -> ActionResult:
-        _refuse_sessions(response, "GetSessionToken")
-        return ActionResult({"Credentials": _credentials(response, "")})
+@override(TokenResponse)
+def get_session_token(response: Any) -> ActionResult:
+    _refuse_sessions(response, "GetSessionToken")
+    return ActionResult({"Credentials": _credentials(response, "")})
 
-    def get_federation_token(response: Any) -> ActionResult:
-        _refuse_sessions(response, "GetFederationToken")
-        # moto checks the policy's length, and makes the rest of the answer.
-        known: Any = federate(response).result
-        policy = response._get_param("Policy") or NOTHING
-        return ActionResult({**known, "Credentials": _credentials(response, policy)})
 
-    assume = TokenResponse.assume_role
+@around(TokenResponse)
+def get_federation_token(federate: Any, response: Any) -> ActionResult:
+    _refuse_sessions(response, "GetFederationToken")
+    # moto checks the policy's length, and makes the rest of the answer.
+    known: Any = federate(response).result
+    policy = response._get_param("Policy") or NOTHING
+    return ActionResult({**known, "Credentials": _credentials(response, policy)})
 
-    def assume_role(response: Any) -> ActionResult:
-        """Assume a role of the caller's own account. Its trust policy is not checked."""
-        arn = response._get_param("RoleArn")
-        roles = iam_backends[response.current_account][response.partition].roles.values()
-        if not any(role.arn == arn for role in roles):
-            raise AccessDeniedError(
-                f"arn:aws:iam::{response.current_account}:user", "sts:AssumeRole"
-            )
-        known: Any = assume(response).result
-        policy = response._get_param("Policy") or ""
-        return ActionResult({**known, "Credentials": _credentials(response, policy, ROLE_LASTS_S)})
 
-    def get_caller_identity(response: Any) -> ActionResult:
-        """Name the key's holder: the user `lab`, or a session of the role `lab`."""
-        account = response.current_account
-        if isinstance(KEYS.find(response.headers.get(KEY_HEADER, "")), TemporaryKey):
-            arn, id = f"arn:aws:sts::{account}:assumed-role/lab/session", "AROALAB:session"
-        else:
-            arn, id = f"arn:aws:iam::{account}:user/lab", f"AIDALAB{account}"
-        return ActionResult({"UserId": id, "Account": account, "Arn": arn})
+@around(TokenResponse)
+def assume_role(assume: Any, response: Any) -> ActionResult:
+    """Assume a role of the caller's own account. Its trust policy is not checked."""
+    arn = response._get_param("RoleArn")
+    roles = iam_backends[response.current_account][response.partition].roles.values()
+    if not any(role.arn == arn for role in roles):
+        raise AccessDeniedError(f"arn:aws:iam::{response.current_account}:user", "sts:AssumeRole")
+    known: Any = assume(response).result
+    policy = response._get_param("Policy") or ""
+    return ActionResult({**known, "Credentials": _credentials(response, policy, ROLE_LASTS_S)})
 
-    override(ActionAuthenticatorMixin, _authenticate_and_authorize_action)
-    override(TokenResponse, assume_role, get_caller_identity)
-    override(TokenResponse, get_federation_token, get_session_token)
+
+@override(TokenResponse)
+def get_caller_identity(response: Any) -> ActionResult:
+    """Name the key's holder: the user `lab`, or a session of the role `lab`."""
+    account = response.current_account
+    if isinstance(KEYS.find(response.headers.get(KEY_HEADER, "")), TemporaryKey):
+        arn, id = f"arn:aws:sts::{account}:assumed-role/lab/session", "AROALAB:session"
+    else:
+        arn, id = f"arn:aws:iam::{account}:user/lab", f"AIDALAB{account}"
+    return ActionResult({"UserId": id, "Account": account, "Arn": arn})
 
 
 def permits(key: str, action: str, resource: str = "*") -> bool:

@@ -265,7 +265,7 @@ def running_cost(clients: Clients, plan: LaunchPlan) -> RunningCost:
     Raises no AwsError; see `spending_of`.
     """
     nodes = len(plan.wanted)
-    if plan.estimate and plan.observed.catalogue:
+    if plan.estimate:
         gpus = plan.observed.catalogue.machines[plan.places[0].instance_type].gpus
         return RunningCost(
             nodes, nodes * gpus, plan.estimate.hourly_usd, plan.estimate.price_source

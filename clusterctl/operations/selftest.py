@@ -295,7 +295,7 @@ def plan(launcher: Launcher, spec: ClusterSpec, max_cost_usd: float) -> tuple[La
     """
     check_absent(launcher)
     planned = plan_up(launcher, fixed_request(spec))
-    machine = planned.observed.launch_catalogue.machines.get(spec.instance_type)
+    machine = planned.observed.catalogue.machines.get(spec.instance_type)
     estimate = planned.estimate
     if estimate is None and machine:
         estimate = cluster_estimate(planned.observed, machine)

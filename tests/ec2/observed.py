@@ -115,9 +115,5 @@ def with_nodes(*indices: int) -> Observed:
 def settled(spec: ClusterSpec, observed: Observed) -> Observed:
     """Return the settled request that `observe` makes of this one for this snapshot."""
     spec = inherited(spec, observed.instances)
-    return replace(
-        observed,
-        spec=with_reservation_market(
-            spec, observed.catalogue.reservation if observed.catalogue else None
-        ),
-    )
+    spec = with_reservation_market(spec, observed.catalogue.reservation)
+    return replace(observed, spec=spec)

@@ -21,12 +21,8 @@ import random, sys
 from tests import hostless
 from clusterctl.lab import complete
 
-in_order = complete.installers
-def shuffled(*arguments):
-    found = in_order(*arguments)
-    random.Random(int(sys.argv[1])).shuffle(found)
-    return found
-complete.installers = shuffled
+complete.MODULES = list(complete.MODULES)
+random.Random(int(sys.argv[1])).shuffle(complete.MODULES)
 hostless.complete_moto()
 
 import boto3

@@ -229,7 +229,7 @@ def test_what_is_deleted_is_room_again(monkeypatch):
     monkeypatch.setattr(objects, "KEY_BYTES", 0)
     for name in ("value", "dispose", "instances_tracked"):
         monkeypatch.setattr(FakeKey, name, FakeKey.__dict__[name])
-    objects.keep_in_room()
+    objects._keep_in_room()
     first, second = (FakeKey(name, b"x" * 40, "1", "us-east-1") for name in "ab")
     with pytest.raises(S3ClientError, match="holds 100 bytes"):
         FakeKey("c", b"x" * 21, "1", "us-east-1").dispose()

@@ -245,8 +245,7 @@ class _Execution:
         """
         plan, attempt, capacity = self.plan, self.attempt, self.capacity
         indices = indices_of(step)
-        place = place_of(step.arguments, plan.observed)
-        assert place, "the plan is for places that EC2 has"
+        place = place_of(step.arguments, plan.observed) or plan.places[0]
         tried: list[Place] = []
         fills = True
         for number in itertools.count(1):

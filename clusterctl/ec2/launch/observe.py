@@ -217,7 +217,7 @@ class Observed:
     `spec` is complete, with what the user left open taken from the existing nodes. Only the user
     data lacks what `with_complete_user_data` (operations/guards.py) adds. All later code reads the
     spec from here. `instances` are those that are not shutting down or terminated, with those that
-    are being replaced or removed. `catalogue` is None where no node is missing. `ssh_from` is the
+    are being replaced or removed. `catalogue` is empty where no node is missing. `ssh_from` is the
     network to allow SSH from; empty where this machine's public address is unknown and the security
     group's existing rules must do. `unresolved` are launches that were sent a short time ago and
     have shown no instance yet. `node_role` is the cluster's own role if the spec requests it, and
@@ -229,7 +229,7 @@ class Observed:
     region: str
     vpc: Vpc
     ssh_from: str
-    catalogue: Catalogue | None = None
+    catalogue: Catalogue = field(default_factory=Catalogue)
     instances: tuple[Instance, ...] = ()
     key_pair: KeyPair | None = None
     group: SecurityGroup | None = None
@@ -239,12 +239,6 @@ class Observed:
     node_role: NodeRole | None = None
     profile_associations: Mapping[str, str] = field(default_factory=dict)
     age: Age = field(default_factory=lambda: Age(Clock()), compare=False)
-
-    @property
-    def launch_catalogue(self) -> Catalogue:
-        """The catalogue. Only for a cluster that lacks nodes."""
-        assert self.catalogue is not None, "observe fills it in when a node is missing"
-        return self.catalogue
 
     @cached_property
     def members(self) -> tuple[Instance, ...]:

@@ -424,7 +424,7 @@ class LaunchPlan:
     @property
     def terminated_first(self) -> tuple[Instance, ...]:
         """The nodes whose places in the full capacity reservation the missing nodes need."""
-        found = self.observed.launch_catalogue.reservation if self.missing else None
+        found = self.observed.catalogue.reservation
         return self.observed.freeing if found and found.free < len(self.missing) else ()
 
     @property
@@ -459,7 +459,7 @@ class LaunchPlan:
 
         `fills`: EC2 is to fill the volumes from the image.
         """
-        spec, catalogue = self.spec, self.observed.launch_catalogue
+        spec, catalogue = self.spec, self.observed.catalogue
         machine = catalogue.machines[place.instance_type]
         spare = 0 if spec.min_nodes is None else len(self.wanted) - spec.min_nodes
         return Launch(
@@ -652,7 +652,7 @@ def _no_place(spec: ClusterSpec, nodes: int) -> Finding:
 
 
 def _places(observed: Observed, types: Sequence[str], nodes: int) -> tuple[Place, ...]:
-    spec, catalogue = observed.spec, observed.launch_catalogue
+    spec, catalogue = observed.spec, observed.catalogue
     reservation = catalogue.reservation
     zone = spec.zone or (reservation.zone if reservation else None)
     return places(types, catalogue.offers, open_subnets(observed), zone, nodes)
@@ -680,7 +680,7 @@ def _resent(
 
 def place_of(request: Mapping[str, Any], observed: Observed) -> Place | None:
     """Return the place of a RunInstances request; None if its type, image or subnet is unknown."""
-    catalogue = observed.launch_catalogue
+    catalogue = observed.catalogue
     kind = str(request.get("InstanceType"))
     interfaces = request.get("NetworkInterfaces") or [{}]
     if kind not in catalogue.images:

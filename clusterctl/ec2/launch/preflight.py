@@ -98,7 +98,7 @@ class LaunchContext:
 
     @property
     def catalogue(self) -> Catalogue:
-        return self.observed.launch_catalogue
+        return self.observed.catalogue
 
 
 # States of a reservation that will become active.
@@ -557,10 +557,10 @@ def open_subnets(observed: Observed) -> tuple[Subnet, ...]:
 
     A subnet counts as one where its routes are not known.
     """
-    ways = observed.launch_catalogue.ways_out
+    ways = observed.catalogue.ways_out
     return tuple(
         subnet
-        for subnet in observed.launch_catalogue.subnets
+        for subnet in observed.catalogue.subnets
         if observed.head
         or (way := ways.get(subnet.subnet_id, Egress(""))).public
         or not way.table_id
@@ -747,7 +747,7 @@ def estimate_of(
     observed: Observed, machine: MachineType, nodes: int, addresses: int
 ) -> CostEstimate:
     """Return what so many nodes of this type with so many public addresses cost."""
-    spec, catalogue = observed.spec, observed.launch_catalogue
+    spec, catalogue = observed.spec, observed.catalogue
     image = catalogue.images.get(machine.name)
     disk = root_disk(spec.disk, machine, image.root_gib if image else 0)
     return estimate(

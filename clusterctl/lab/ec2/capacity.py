@@ -1,12 +1,13 @@
-"""How many machines of a type a zone has: any number, or what `install`'s function returns."""
+"""How many machines of a type a zone has: any number, or what `LAB.capacity_left` returns."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from clusterctl.lab.data import table
+from clusterctl.lab.ec2.completion import LAB
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import EC2ServerError, Rule, all_instances
 
@@ -14,16 +15,6 @@ CODE = "InsufficientInstanceCapacity"
 TEXTS: dict[str, str] = table("answers")["capacity"]
 # States in which an instance occupies no machine.
 NO_MACHINE = ("stopped", "terminated")
-
-# (type, zone, number in use) -> how many more machines there are, None for no limit.
-Left = Callable[[str, str, int], "int | None"]
-_left: list[Left] = []
-# Functions of (type, zone): how many reserved machines the launch of this thread may use.
-RESERVED: list[Callable[[str, str], int]] = []
-
-
-def install(left: Left) -> None:
-    _left[:] = [left]
 
 
 class CapacityRule(Rule):
@@ -37,8 +28,8 @@ class CapacityRule(Rule):
 
 def available(instance_type: str, zone: str) -> int | None:
     """Return how many more machines this thread's launch can have; None for no limit."""
-    left = _left[0](instance_type, zone, used(instance_type, zone)) if _left else None
-    return None if left is None else left + sum(one(instance_type, zone) for one in RESERVED)
+    left = LAB.capacity_left(instance_type, zone, used(instance_type, zone))
+    return None if left is None else left + LAB.reserved(instance_type, zone)
 
 
 def used(instance_type: str, zone: str) -> int:

@@ -28,10 +28,7 @@ UNLISTED_USD = 60.0
 OFFERINGS = "capacity_block_offerings"
 
 
-def install() -> None:
-    add(EC2Response, describe_capacity_block_offerings, purchase_capacity_block)
-
-
+@add(EC2Response)
 def describe_capacity_block_offerings(response: Any) -> ActionResult:
     """Offer blocks as requested, and remember them for a purchase."""
     ask, backend = response._get_param, response.ec2_backend
@@ -75,6 +72,7 @@ def describe_capacity_block_offerings(response: Any) -> ActionResult:
     )
 
 
+@add(EC2Response)
 def purchase_capacity_block(response: Any) -> ActionResult:
     """Make a reservation of an offering, which can be bought once."""
     response.error_on_dryrun()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import yaml
-from moto.cloudformation import models, parsing, utils
+from moto.cloudformation import models, parsing
 from moto.cloudformation.exceptions import CloudFormationError, ValidationError
 from moto.cloudformation.models import CloudFormationBackend
 from moto.cloudformation.responses import CloudFormationResponse
@@ -25,7 +25,7 @@ from moto.ec2.models.subnets import Subnet, SubnetRouteTableAssociation
 from moto.ec2.models.vpcs import VPC, VPCEndPoint
 from moto.ec2.models.vpn_gateway import VPCGatewayAttachment
 
-from clusterctl.lab.ec2.completion import guard, override
+from clusterctl.lab.ec2.completion import around, guard, override, setup
 
 # moto first checks that a name is free, and adds the stack later: two requests at the same time
 # would make two stacks with one name.
@@ -36,8 +36,8 @@ SERVED = ("AWS::EC2::", "AWS::S3::", "AWS::IAM::", "AWS::SSM::")
 # A name that a resource refers to, but for AWS's own, such as AWS::Region.
 REFERENCE = re.compile(r'(?:"Ref": "|"Fn::GetAtt": \["|"Fn::GetAtt": ")(?!AWS::)(\w+)')
 NO_UPDATES = "The lab cannot update a stack: delete it, and create it again"
-# moto's function that reads a template's tags.
-_construct = utils.yaml_tag_constructor
+# The id of the stack that this thread makes of a change set.
+CHOSEN = threading.local()
 
 
 class SecurityGroupEgress(CloudFormationModel):
@@ -73,74 +73,69 @@ class SecurityGroupEgress(CloudFormationModel):
         return cls(rule)
 
 
-def install() -> None:
+@setup
+def _complete_resources() -> None:
     for owner in (VPC, Subnet, SubnetRouteTableAssociation, SecurityGroup):
         _complete(owner)
     for owner, delete in DELETES.items():
         owner.delete = _unless_gone(delete)
-    parse = parsing.parse_resource
-
-    def parse_resource(resource_json: dict[str, Any], resources_map: Any) -> Any:
-        """Refuse a type that cannot be made. moto skips it, and then reports a complete stack."""
-        kind = resource_json["Type"]
-        nothing = kind in parsing.NULL_MODELS
-        found = parse(resource_json, resources_map) if nothing or kind.startswith(SERVED) else None
-        if found is None and not nothing:
-            raise ValidationError(message=f"Resources of the type {kind} cannot be made here")
-        return found
-
-    override(parsing, parse_resource)
-    _keep_failures()
-    _complete_change_sets()
-    _complete_templates()
 
 
-def _complete_templates() -> None:
-    """Check templates without cfn-lint, which wants a home; take them from the lab's own S3, too.
-
-    Also have Fn::GetAZs take the stack's own region by name, and name its real zones.
-    """
-    fetch, clean = CloudFormationResponse._get_stack_from_s3_url, parsing.clean_json
-
-    def validate_template(response: Any) -> ActionResult:
-        body = response._get_param("TemplateBody")
-        body = body or response._get_stack_from_s3_url(response._get_param("TemplateURL"))
-        template = _parsed(body)
-        shown = [
-            {
-                "ParameterKey": key,
-                "DefaultValue": one.get("Default"),
-                "Description": one.get("Description"),
-                "NoEcho": bool(one.get("NoEcho")),
-            }
-            for key, one in template.get("Parameters", {}).items()
-        ]
-        return ActionResult({"Description": template.get("Description"), "Parameters": shown})
-
-    def _get_stack_from_s3_url(response: Any, template_url: str) -> str:
-        # moto knows the address of an S3 with buckets as paths by this name only.
-        return fetch(response, template_url.replace("//127.0.0.1:", "//localhost:"))
-
-    def clean_json(resource_json: Any, resources_map: Any) -> Any:
-        if not isinstance(resource_json, dict) or "Fn::GetAZs" not in resource_json:
-            return clean(resource_json, resources_map)
-        own = resources_map["AWS::Region"]
-        region = clean(resource_json["Fn::GetAZs"], resources_map) or own
-        if region != own:
-            raise ValidationError(message=f"Fn::GetAZs of another region than {own}")
-        account = resources_map["AWS::AccountId"]
-        return sorted(ec2_backends[account][region].get_default_subnets())
-
-    override(CloudFormationResponse, validate_template, _get_stack_from_s3_url)
-    override(parsing, clean_json)
-    override(models, yaml_tag_constructor)
+@around(parsing)
+def parse_resource(parse: Any, resource_json: dict[str, Any], resources_map: Any) -> Any:
+    """Refuse a type that cannot be made. moto skips it, and then reports a complete stack."""
+    kind = resource_json["Type"]
+    nothing = kind in parsing.NULL_MODELS
+    found = parse(resource_json, resources_map) if nothing or kind.startswith(SERVED) else None
+    if found is None and not nothing:
+        raise ValidationError(message=f"Resources of the type {kind} cannot be made here")
+    return found
 
 
-def yaml_tag_constructor(loader: Any, tag: str, node: Any) -> Any:
+@override(CloudFormationResponse)
+def validate_template(response: Any) -> ActionResult:
+    """Check a template without cfn-lint, which wants a home."""
+    body = response._get_param("TemplateBody")
+    body = body or response._get_stack_from_s3_url(response._get_param("TemplateURL"))
+    template = _parsed(body)
+    shown = [
+        {
+            "ParameterKey": key,
+            "DefaultValue": one.get("Default"),
+            "Description": one.get("Description"),
+            "NoEcho": bool(one.get("NoEcho")),
+        }
+        for key, one in template.get("Parameters", {}).items()
+    ]
+    return ActionResult({"Description": template.get("Description"), "Parameters": shown})
+
+
+@around(CloudFormationResponse)
+def _get_stack_from_s3_url(fetch: Any, response: Any, template_url: str) -> Any:
+    """Take a template from the lab's own S3, too."""
+    # moto knows the address of an S3 with buckets as paths by this name only.
+    return fetch(response, template_url.replace("//127.0.0.1:", "//localhost:"))
+
+
+@around(parsing)
+def clean_json(clean: Any, resource_json: Any, resources_map: Any) -> Any:
+    """Have Fn::GetAZs take the stack's own region by name, and name its real zones."""
+    if not isinstance(resource_json, dict) or "Fn::GetAZs" not in resource_json:
+        return clean(resource_json, resources_map)
+    own = resources_map["AWS::Region"]
+    region = clean(resource_json["Fn::GetAZs"], resources_map) or own
+    if region != own:
+        raise ValidationError(message=f"Fn::GetAZs of another region than {own}")
+    account = resources_map["AWS::AccountId"]
+    return sorted(ec2_backends[account][region].get_default_subnets())
+
+
+@around(models)
+def yaml_tag_constructor(construct: Any, loader: Any, tag: str, node: Any) -> Any:
     """Read a tag such as `!GetAZs` with a mapping below it, unlike moto."""
     if isinstance(node, yaml.MappingNode) and tag.startswith("!"):
         return {f"Fn::{tag[1:]}": loader.construct_mapping(node, deep=True)}
-    return _construct(loader, tag, node)
+    return construct(loader, tag, node)
 
 
 def _parsed(body: str | None) -> dict[str, Any]:
@@ -195,77 +190,70 @@ def _check_parameters(template: dict[str, Any], given: dict[str, Any]) -> None:
             )
 
 
-def _complete_change_sets() -> None:
-    """Have a change set create a stack as CreateStack does, and refuse updates.
+# A change set creates a stack as CreateStack does, and updates are refused. moto makes the
+# resources of a change set without outputs, exports and tags, and an update of its changes nothing
+# but the stack's status.
 
-    moto makes the resources of a change set without outputs, exports and tags, and an update of its
-    changes nothing but the stack's status.
-    """
-    backend: Any = CloudFormationBackend
-    make, name_stack = backend.create_change_set, vars(models)["generate_stack_id"]
-    different = CloudFormationResponse._validate_different_update
-    chosen = threading.local()
 
-    def create_change_set(ec2: Any, *args: Any, **named: Any) -> Any:
-        if named["change_set_type"] != "UPDATE":
-            _check_parameters(_parsed(named["template"]), named["parameters"])
-        made = make(ec2, *args, **named)
-        change_set = ec2.change_sets[made[0]]
-        if named["change_set_type"] == "UPDATE" and change_set.status != "FAILED":
-            change_set.status, change_set.execution_status = "FAILED", "UNAVAILABLE"
-            change_set.status_reason = NO_UPDATES
-        return made
+@around(CloudFormationBackend)
+def create_change_set(make: Any, ec2: Any, *args: Any, **named: Any) -> Any:
+    if named["change_set_type"] != "UPDATE":
+        _check_parameters(_parsed(named["template"]), named["parameters"])
+    made = make(ec2, *args, **named)
+    change_set = ec2.change_sets[made[0]]
+    if named["change_set_type"] == "UPDATE" and change_set.status != "FAILED":
+        change_set.status, change_set.execution_status = "FAILED", "UNAVAILABLE"
+        change_set.status_reason = NO_UPDATES
+    return made
 
-    def _validate_different_update(response: Any, *args: Any) -> None:
-        # A change set without changes is made, and fails.
-        if response._get_action() == "UpdateStack":
-            different(response, *args)
 
-    def execute_change_set(
-        backend: Any, change_set_name: str, stack_name: str | None = None
-    ) -> None:
-        found = _find_change_set(backend, change_set_name, stack_name)
-        if found.execution_status != "AVAILABLE":
-            text = f"ChangeSet [{found.change_set_id}] cannot be executed in its current status"
-            raise CloudFormationError("InvalidChangeSetStatus", f"{text} of [{found.status}]")
-        review = backend.stacks.pop(found.stack.stack_id)
-        chosen.id = review.stack_id
-        try:
-            more = {"notification_arns": found.notification_arns, "tags": found.tags}
-            named = {**more, "role_arn": found.role_arn}
-            backend.create_stack(review.name, found.template, found.parameters, **named)
-        except Exception:
-            backend.stacks[review.stack_id] = review
-            raise
-        finally:
-            chosen.id = None
-        found.execution_status = "EXECUTE_COMPLETE"
+@around(CloudFormationResponse)
+def _validate_different_update(different: Any, response: Any, *args: Any) -> None:
+    # A change set without changes is made, and fails.
+    if response._get_action() == "UpdateStack":
+        different(response, *args)
 
-    def delete_change_set(backend: Any, change_set_name: str) -> None:
-        found = _find_change_set(backend, change_set_name)
-        del backend.change_sets[found.change_set_id]
 
-    def generate_stack_id(*args: Any) -> str:
-        return str(getattr(chosen, "id", None) or name_stack(*args))
+@override(CloudFormationBackend)
+def execute_change_set(backend: Any, change_set_name: str, stack_name: str | None = None) -> None:
+    found = _find_change_set(backend, change_set_name, stack_name)
+    if found.execution_status != "AVAILABLE":
+        text = f"ChangeSet [{found.change_set_id}] cannot be executed in its current status"
+        raise CloudFormationError("InvalidChangeSetStatus", f"{text} of [{found.status}]")
+    review = backend.stacks.pop(found.stack.stack_id)
+    CHOSEN.id = review.stack_id
+    try:
+        more = {"notification_arns": found.notification_arns, "tags": found.tags}
+        named = {**more, "role_arn": found.role_arn}
+        backend.create_stack(review.name, found.template, found.parameters, **named)
+    except Exception:
+        backend.stacks[review.stack_id] = review
+        raise
+    finally:
+        CHOSEN.id = None
+    found.execution_status = "EXECUTE_COMPLETE"
 
-    def update_stack(backend: Any, name: str, template: str, parameters: Any, **_: Any) -> None:
-        stack = backend.get_stack(name)
-        given = {one["ParameterKey"]: one.get("ParameterValue") for one in parameters}
-        changed = {key for key, value in given.items() if value is not None}
-        same = all(stack.stack_parameters.get(key) == given[key] for key in changed)
-        if stack.has_template(template) and same:
-            raise ValidationError(message="No updates are to be performed.")
-        raise ValidationError(message=NO_UPDATES)
 
-    override(
-        CloudFormationBackend,
-        create_change_set,
-        execute_change_set,
-        delete_change_set,
-        update_stack,
-    )
-    override(CloudFormationResponse, _validate_different_update)
-    override(models, generate_stack_id)
+@override(CloudFormationBackend)
+def delete_change_set(backend: Any, change_set_name: str) -> None:
+    found = _find_change_set(backend, change_set_name)
+    del backend.change_sets[found.change_set_id]
+
+
+@around(models)
+def generate_stack_id(name_stack: Any, *args: Any) -> str:
+    return str(getattr(CHOSEN, "id", None) or name_stack(*args))
+
+
+@override(CloudFormationBackend)
+def update_stack(backend: Any, name: str, template: str, parameters: Any, **_: Any) -> None:
+    stack = backend.get_stack(name)
+    given = {one["ParameterKey"]: one.get("ParameterValue") for one in parameters}
+    changed = {key for key, value in given.items() if value is not None}
+    same = all(stack.stack_parameters.get(key) == given[key] for key in changed)
+    if stack.has_template(template) and same:
+        raise ValidationError(message="No updates are to be performed.")
+    raise ValidationError(message=NO_UPDATES)
 
 
 def _find_change_set(backend: Any, name: str, stack: str | None = None) -> Any:
@@ -276,61 +264,52 @@ def _find_change_set(backend: Any, name: str, stack: str | None = None) -> Any:
     raise CloudFormationError("ChangeSetNotFound", f"ChangeSet [{name}] does not exist")
 
 
-def _keep_failures() -> None:
-    """Roll back a stack that cannot be created, keep one that cannot be deleted, record the reason.
-
-    moto leaves the one incomplete, and forgets the other.
-    """
-    make = CloudFormationBackend.create_stack
-    remove = CloudFormationBackend.delete_stack
-
-    def create_stack(
-        backend: Any, name: str, template: str, parameters: dict[str, Any], **kwargs: Any
-    ) -> Any:
-        _check_parameters(_parsed(template), parameters)
-        with CREATING:
-            before = set(backend.stacks)
-            try:
-                return make(backend, name, template, parameters, **kwargs)
-            except Exception as failed:
-                new = [stack for id, stack in backend.stacks.items() if id not in before]
-                try:
-                    for stack in new:
-                        _roll_back(backend, stack)
-                except EC2ClientError as kept:
-                    return _fail(new[0], "ROLLBACK_FAILED", kept)
-                # An error in the template is the request's error, and leaves no stack.
-                if not new or isinstance(failed, ValidationError):
-                    for stack in new:
-                        del backend.stacks[stack.stack_id]
-                    raise
-                return _fail(new[0], "ROLLBACK_COMPLETE", failed)
-
-    def delete_stack(backend: Any, name_or_stack_id: str) -> None:
-        stacks = [
-            stack
-            for stack in backend.stacks.values()
-            if name_or_stack_id in (stack.stack_id, stack.name)
-        ]
+@around(CloudFormationBackend)
+def create_stack(
+    make: Any, backend: Any, name: str, template: str, parameters: dict[str, Any], **kwargs: Any
+) -> Any:
+    """Roll back a stack that cannot be created, with the reason. moto leaves it incomplete."""
+    _check_parameters(_parsed(template), parameters)
+    with CREATING:
+        before = set(backend.stacks)
         try:
-            remove(backend, name_or_stack_id)
-        except Exception as kept:
-            if not stacks:
+            return make(backend, name, template, parameters, **kwargs)
+        except Exception as failed:
+            new = [stack for id, stack in backend.stacks.items() if id not in before]
+            try:
+                for stack in new:
+                    _roll_back(backend, stack)
+            except EC2ClientError as kept:
+                return _fail(new[0], "ROLLBACK_FAILED", kept)
+            # An error in the template is the request's error, and leaves no stack.
+            if not new or isinstance(failed, ValidationError):
+                for stack in new:
+                    del backend.stacks[stack.stack_id]
                 raise
-            backend.stacks[stacks[0].stack_id] = _fail(stacks[0], "DELETE_FAILED", kept)
+            return _fail(new[0], "ROLLBACK_COMPLETE", failed)
 
-    override(CloudFormationBackend, create_stack, delete_stack)
 
-    def check_capabilities(response: Any) -> None:
-        body = response._get_param("TemplateBody")
-        given = response._get_param("Capabilities", [])
-        kinds = [one.get("Type", "") for one in _parsed(body)["Resources"].values()] if body else []
-        if not given and any(kind.startswith("AWS::IAM::") for kind in kinds):
-            text = "Requires capabilities : [CAPABILITY_IAM]"
-            raise CloudFormationError("InsufficientCapabilitiesException", text)
+@around(CloudFormationBackend)
+def delete_stack(remove: Any, backend: Any, name_or_stack_id: str) -> None:
+    """Keep a stack that cannot be deleted, with the reason. moto forgets it."""
+    all = backend.stacks.values()
+    stacks = [stack for stack in all if name_or_stack_id in (stack.stack_id, stack.name)]
+    try:
+        remove(backend, name_or_stack_id)
+    except Exception as kept:
+        if not stacks:
+            raise
+        backend.stacks[stacks[0].stack_id] = _fail(stacks[0], "DELETE_FAILED", kept)
 
-    check_capabilities.__name__ = "create_stack"
-    guard(CloudFormationResponse, check_capabilities)
+
+@guard(CloudFormationResponse, "create_stack")
+def check_capabilities(response: Any) -> None:
+    body = response._get_param("TemplateBody")
+    given = response._get_param("Capabilities", [])
+    kinds = [one.get("Type", "") for one in _parsed(body)["Resources"].values()] if body else []
+    if not given and any(kind.startswith("AWS::IAM::") for kind in kinds):
+        text = "Requires capabilities : [CAPABILITY_IAM]"
+        raise CloudFormationError("InsufficientCapabilitiesException", text)
 
 
 def _roll_back(backend: Any, stack: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import re
 import uuid
@@ -21,7 +22,7 @@ from moto.ssm.exceptions import SSMException
 from moto.ssm.responses import SimpleSystemManagerResponse
 
 from clusterctl.lab.data import table
-from clusterctl.lab.ec2.completion import add, override
+from clusterctl.lab.ec2.completion import add, around, override, replace, setup
 from clusterctl.lab.ec2.instance_types import P3_ZONES
 from clusterctl.lab.ec2.launch import EC2ServerError, refuse
 
@@ -34,67 +35,69 @@ PAGES = {
 }
 
 
-def install() -> None:
-    """Complete the descriptions of interfaces, keys, regions, and of launches without groups."""
+@setup
+def _complete() -> None:
     utils.filter_dict_attribute_mapping.update(FILTERS)
-    override(utils, passes_filter_dict)
     shown: Any = EC2Response.RESPONSE_KEY_PATH_TO_TRANSFORMER
     shown["Instances.Instance.StateReason"] = lambda why: why if why and why.code else None
     Zone.group_name = property(lambda zone: f"{zone.network_border_group}-zg-1")  # type: ignore[attr-defined]
     NetworkInterface.association = property(_association)  # type: ignore[method-assign,assignment]
     for name, (key, most) in PAGES.items():
-        override(EC2Response, paged(getattr(EC2Response, name), key, most))
+        replace(EC2Response, name, functools.partial(paged, key, most))
     for name, (key, paths) in IGNORED.items():
-        override(EC2Response, _filtered(getattr(EC2Response, name), key, paths))
+        replace(EC2Response, name, functools.partial(_filtered, key, paths))
     for past, key, state in (
         ("stop_instances", "StoppingInstances", "stopped"),
         ("terminate_instances", "TerminatingInstances", "terminated"),
     ):
-        override(EC2Response, _as_before(getattr(EC2Response, past), key, state))
-    create, import_ = EC2Backend.create_key_pair, EC2Backend.import_key_pair
-
-    def create_key_pair(backend: Any, name: str, key_type: str | None, tags: Any) -> Any:
-        return _with_fingerprint(create(backend, name, key_type or "rsa", tags))
-
-    def import_key_pair(backend: Any, *given: Any, **named: Any) -> Any:
-        return _with_fingerprint(import_(backend, *given, **named))
-
-    regions = EC2Backend.describe_regions
-
-    def describe_regions(backend: Any, region_names: list[str] | None = None) -> list[Any]:
-        """Return the regions that are enabled for the lab's accounts: those of its types."""
-        if unknown := [name for name in region_names or () if name not in P3_ZONES]:
-            raise refuse("region-name", ", ".join(unknown))
-        return [one for one in regions(backend, region_names) if one.name in P3_ZONES]
-
-    override(EC2Backend, create_key_pair, import_key_pair, describe_regions)
-    serialize = EC2Response.serialized
-
-    def serialized(response: Any, action_result: ActionResult) -> Any:
-        """Write a response with an id of its own, and an error without Python's sets."""
-        failed = action_result.result
-        if isinstance(failed, ServiceException):
-            failed.message = re.sub(r"'?\{'([^{}]*)'\}'?", r"'\1'", str(failed.message))
-        status, headers, body = serialize(response, action_result)
-        status = 500 if isinstance(failed, EC2ServerError) else status
-        return status, headers, re.sub(">request-id<", f">{uuid.uuid4()}<", str(body), count=1)
-
-    override(EC2Response, serialized)
-    # No host has an agent of Systems Manager.
-    override(SimpleSystemManagerResponse, send_command)
-    add(SimpleSystemManagerResponse, describe_instance_information)
+        replace(EC2Response, past, functools.partial(_as_before, key, state))
 
 
+@around(EC2Backend)
+def create_key_pair(create: Any, backend: Any, name: str, key_type: str | None, tags: Any) -> Any:
+    return _with_fingerprint(create(backend, name, key_type or "rsa", tags))
+
+
+@around(EC2Backend)
+def import_key_pair(import_: Any, backend: Any, *given: Any, **named: Any) -> Any:
+    return _with_fingerprint(import_(backend, *given, **named))
+
+
+@around(EC2Backend)
+def describe_regions(
+    regions: Any, backend: Any, region_names: list[str] | None = None
+) -> list[Any]:
+    """Return the regions that are enabled for the lab's accounts: those of its types."""
+    if unknown := [name for name in region_names or () if name not in P3_ZONES]:
+        raise refuse("region-name", ", ".join(unknown))
+    return [one for one in regions(backend, region_names) if one.name in P3_ZONES]
+
+
+@around(EC2Response)
+def serialized(serialize: Any, response: Any, action_result: ActionResult) -> Any:
+    """Write a response with an id of its own, and an error without Python's sets."""
+    failed = action_result.result
+    if isinstance(failed, ServiceException):
+        failed.message = re.sub(r"'?\{'([^{}]*)'\}'?", r"'\1'", str(failed.message))
+    status, headers, body = serialize(response, action_result)
+    status = 500 if isinstance(failed, EC2ServerError) else status
+    return status, headers, re.sub(">request-id<", f">{uuid.uuid4()}<", str(body), count=1)
+
+
+# No host has an agent of Systems Manager.
+@override(SimpleSystemManagerResponse)
 def send_command(response: Any) -> ActionResult:
     named = response._get_param("InstanceIds", [])
     text = f"Instances {named} have no agent of Systems Manager: the lab's hosts have none"
     raise SSMException("InvalidInstanceId", text)
 
 
+@add(SimpleSystemManagerResponse)
 def describe_instance_information(_: Any) -> ActionResult:
     return ActionResult({"InstanceInformationList": []})
 
 
+@override(utils)
 def passes_filter_dict(instance: Any, filter_dict: dict[str, Any]) -> bool:
     """Return whether an instance passes every filter. `refusals` has checked their names."""
     known = utils.filter_dict_attribute_mapping
@@ -118,7 +121,7 @@ def _flat(found: Any) -> Any:
     return "" if found is None else found
 
 
-def paged(answer: Callable[[Any], ActionResult], key: str, most: int) -> Callable[..., Any]:
+def paged(key: str, most: int, answer: Callable[[Any], ActionResult]) -> Callable[..., Any]:
     """Return `answer`, whose list under `key` comes in pages of `most` or MaxResults."""
 
     def page(response: Any) -> ActionResult:
@@ -130,11 +133,10 @@ def paged(answer: Callable[[Any], ActionResult], key: str, most: int) -> Callabl
         rest = str(begin + size) if begin + size < len(result[key]) else None
         return ActionResult({**result, key: result[key][begin : begin + size], "NextToken": rest})
 
-    page.__name__ = answer.__name__
     return page
 
 
-def _filtered(answer: Callable[[Any], ActionResult], key: str, paths: dict[str, str]) -> Any:
+def _filtered(key: str, paths: dict[str, str], answer: Callable[[Any], ActionResult]) -> Any:
     """Return `answer`, whose list under `key` passes the filters of `paths`, too."""
 
     def passes(one: Any, name: str, values: list[str]) -> bool:
@@ -147,11 +149,10 @@ def _filtered(answer: Callable[[Any], ActionResult], key: str, paths: dict[str, 
         found = [one for one in result[key] if all(passes(one, *each) for each in wanted)]
         return ActionResult({**result, key: found})
 
-    passing.__name__ = answer.__name__
     return passing
 
 
-def _as_before(answer: Callable[[Any], ActionResult], key: str, state: str) -> Callable[..., Any]:
+def _as_before(key: str, state: str, answer: Callable[[Any], ActionResult]) -> Callable[..., Any]:
     """Return `answer`, which shows instances that are in `state` already as such."""
 
     def respond(response: Any) -> ActionResult:
@@ -161,7 +162,6 @@ def _as_before(answer: Callable[[Any], ActionResult], key: str, state: str) -> C
                 one["CurrentState"] = one["PreviousState"]
         return ActionResult(result.result)
 
-    respond.__name__ = answer.__name__
     return respond
 
 

@@ -20,49 +20,41 @@ from moto.ec2 import utils
 from moto.ec2.models.core import TaggedEC2Resource
 
 from clusterctl.lab.ec2 import late
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import around, override
 from clusterctl.lab.ec2.launch import refuse
 
 
-def install() -> None:
-    """Correct moto's filters, and speed up its search for tags."""
-    matches_one, to_regex = utils.is_filter_matching, utils.simple_aws_filter_to_re
-
-    def is_filter_matching(obj: Any, _filter: str, filter_value: Any) -> bool:
-        if not isinstance(filter_value, list):
-            return bool(matches_one(obj, _filter, filter_value))
-        return any(matches_one(obj, _filter, [_for_fnmatch(value)]) for value in filter_value)
-
-    def simple_aws_filter_to_re(filter_string: str) -> str:
-        return to_regex(_for_fnmatch(filter_string))
-
-    def instance_value_in_filter_values(value: Any, filter_values: Any) -> bool:
-        texts = [str(one) for one in value] if isinstance(value, list) else [str(value)]
-        shown = [text.lower() for text in texts] if isinstance(value, bool) else texts
-        return any(_like(text, str(one)) for text in shown for one in filter_values)
-
-    override(utils, is_filter_matching, simple_aws_filter_to_re, instance_value_in_filter_values)
-
-    def get_tags(resource: Any) -> list[dict[str, str]]:
-        """Return a resource's tags without a search through all resources."""
-        kind = (
-            utils.EC2_PREFIX_TO_RESOURCE.get(utils.get_prefix(resource.id), "")
-            if resource.id
-            else ""
-        )
-        return [
-            {"resource_id": resource.id, "key": key, "value": value, "resource_type": kind}
-            for key, value in _shown_tags(resource).items()
-        ]
-
-    override(TaggedEC2Resource, get_tags)
+@around(utils)
+def is_filter_matching(matches_one: Any, obj: Any, _filter: str, filter_value: Any) -> bool:
+    if not isinstance(filter_value, list):
+        return bool(matches_one(obj, _filter, filter_value))
+    return any(matches_one(obj, _filter, [_for_fnmatch(value)]) for value in filter_value)
 
 
-def _shown_tags(resource: Any) -> dict[str, str]:
+@around(utils)
+def simple_aws_filter_to_re(to_regex: Any, filter_string: str) -> str:
+    return str(to_regex(_for_fnmatch(filter_string)))
+
+
+@override(utils)
+def instance_value_in_filter_values(value: Any, filter_values: Any) -> bool:
+    texts = [str(one) for one in value] if isinstance(value, list) else [str(value)]
+    shown = [text.lower() for text in texts] if isinstance(value, bool) else texts
+    return any(_like(text, str(one)) for text in shown for one in filter_values)
+
+
+@override(TaggedEC2Resource)
+def get_tags(resource: Any) -> list[dict[str, str]]:
+    """Return a resource's tags without a search through all resources."""
+    prefix = utils.get_prefix(resource.id) if resource.id else ""
+    kind = utils.EC2_PREFIX_TO_RESOURCE.get(prefix, "")
     # The tags that a resource was made with are shown together with it.
-    now: dict[str, str] = resource.ec2_backend.tags.get(resource.id, {})
-    then = late.shown("tags") or {}
-    return dict(then.get(resource.id, now))
+    now = resource.ec2_backend.tags.get(resource.id, {})
+    tags = dict((late.shown("tags") or {}).get(resource.id, now))
+    return [
+        {"resource_id": resource.id, "key": key, "value": value, "resource_type": kind}
+        for key, value in tags.items()
+    ]
 
 
 def matches(

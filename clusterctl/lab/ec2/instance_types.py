@@ -13,13 +13,15 @@ from moto.ec2.models.instance_types import (
 )
 
 from clusterctl.lab.data import table
+from clusterctl.lab.ec2.completion import setup
 
 # The type of the family that moto has. The others are made from its description.
 BASE = "p3dn.24xlarge"
 P3, P3_ZONES = (table("types")[name] for name in ("p3", "p3_zones"))
 
 
-def install() -> None:
+@setup
+def _add_p3() -> None:
     """Add the types to moto's tables, and offer them in P3_ZONES."""
     for name in P3:
         INSTANCE_TYPES[name] = p3_type(name)

@@ -16,7 +16,7 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.models.elastic_network_interfaces import Attachment, NetworkInterface
 from moto.ec2.models.instances import Instance
 
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import around, setup
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, current_request, refuse
 
 # An interface's key in moto's table is its card * KEYS_PER_CARD + its device index, so the primary
@@ -94,63 +94,56 @@ class InterfaceRule(Rule):
                     nic.add_tags(tags)
 
 
-def install() -> None:
-    """Replace how moto attaches the interfaces of an instance, and how it frees them."""
-    _show_own_groups()
-    prepare, attach, end = Instance.prep_nics, Attachment.__init__, Instance.terminate
-
-    def prep_nics(instance: Any, nic_spec: list[Any], **others: Any) -> None:
-        requests = read_interfaces(nic_spec if current_request() else [])
-        if not requests:
-            prepare(instance, nic_spec, **others)
-            return
-        primary = next(one for one in requests if one.primary)
-        prepare(instance, [primary.entry], **others)
-        instance.nics[0].interface_type = primary.kind
-        for requested in requests:
-            if requested is not primary:
-                nic: Any = _existing_or_new(instance.ec2_backend, instance, requested)
-                instance.attach_eni(nic, requested.card * KEYS_PER_CARD + requested.device)
-                nic.device_index, nic.network_card_index = requested.device, requested.card
-                nic.secondary = True
-
-    def __init__(attachment: Any, nic: Any) -> None:
-        attach(attachment, nic)
-        attachment.network_card_index = getattr(nic, "network_card_index", 0)
-
-    def terminate(instance: Any) -> Any:
-        """Free the interfaces that are not deleted with the instance for another attachment."""
-        before = end(instance)
-        for nic in instance.nics.values():
-            if nic.id in instance.ec2_backend.enis:
-                nic.instance = nic.attachment_id = nic.attach_time = None
-                nic.status = "available"
-        return before
-
-    override(Instance, prep_nics)
-    override(Attachment, __init__)
-    override(Instance, terminate)
+@around(Instance)
+def prep_nics(prepare: Any, instance: Any, nic_spec: list[Any], **others: Any) -> None:
+    requests = read_interfaces(nic_spec if current_request() else [])
+    if not requests:
+        prepare(instance, nic_spec, **others)
+        return
+    primary = next(one for one in requests if one.primary)
+    prepare(instance, [primary.entry], **others)
+    instance.nics[0].interface_type = primary.kind
+    for requested in requests:
+        if requested is not primary:
+            nic: Any = _existing_or_new(instance.ec2_backend, instance, requested)
+            instance.attach_eni(nic, requested.card * KEYS_PER_CARD + requested.device)
+            nic.device_index, nic.network_card_index = requested.device, requested.card
+            nic.secondary = True
 
 
+@around(Attachment, "__init__")
+def init_attachment(attach: Any, attachment: Any, nic: Any) -> None:
+    attach(attachment, nic)
+    attachment.network_card_index = getattr(nic, "network_card_index", 0)
+
+
+@around(Instance)
+def terminate(end: Any, instance: Any) -> Any:
+    """Free the interfaces that are not deleted with the instance for another attachment."""
+    before = end(instance)
+    for nic in instance.nics.values():
+        if nic.id in instance.ec2_backend.enis:
+            nic.instance = nic.attachment_id = nic.attach_time = None
+            nic.status = "available"
+    return before
+
+
+@setup
 def _show_own_groups() -> None:
     """Have an instance's security groups be those of its primary interface, unlike moto."""
+    own = property(lambda nic: list(_groups_of_instance(nic) or nic._group_set))
+    NetworkInterface.group_set = own  # type: ignore[method-assign,assignment]
 
-    def own(nic: Any) -> list[Any]:
-        return list(_groups_of_instance(nic) or nic._group_set)
 
-    change = EC2Backend.modify_network_interface_attribute
-
-    def modify_network_interface_attribute(
-        backend: Any, eni_id: str, group_ids: list[str], *more: Any, **named: Any
-    ) -> None:
-        groups = [backend.get_security_group_from_id(id) for id in group_ids]
-        change(backend, eni_id, group_ids, *more, **named)
-        nic = backend.enis[eni_id]
-        if groups and _groups_of_instance(nic):
-            nic.instance.security_groups = groups
-
-    NetworkInterface.group_set = property(own)  # type: ignore[method-assign,assignment]
-    override(EC2Backend, modify_network_interface_attribute)
+@around(EC2Backend)
+def modify_network_interface_attribute(
+    change: Any, backend: Any, eni_id: str, group_ids: list[str], *more: Any, **named: Any
+) -> None:
+    groups = [backend.get_security_group_from_id(id) for id in group_ids]
+    change(backend, eni_id, group_ids, *more, **named)
+    nic = backend.enis[eni_id]
+    if groups and _groups_of_instance(nic):
+        nic.instance.security_groups = groups
 
 
 def _groups_of_instance(nic: Any) -> list[Any]:

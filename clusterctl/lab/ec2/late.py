@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import random
 import threading
 import time
@@ -20,7 +21,7 @@ from typing import Any
 from moto.ec2.models import EC2Backend
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import LAB, replace, setup
 
 Copier = Callable[[Any], Any]
 
@@ -59,7 +60,6 @@ PARTS: dict[str, Copier] = {
 
 # A copy of the parts that lag, made just before a change at this time (monotonic).
 Past = tuple[float, dict[str, Any]]
-_lagging = SimpleNamespace(lag_s=lambda what: 0.0, reordered=lambda: False)
 _lock = threading.Lock()
 _dice = random.Random(0)  # noqa: S311
 _request = threading.local()
@@ -67,7 +67,7 @@ _request = threading.local()
 
 def remember(backend: Any) -> None:
     """Keep a copy of what is about to change, if a Lag will show it."""
-    lags = {what: lag_s for what in PARTS if (lag_s := _lagging.lag_s(what))}
+    lags = {what: lag_s for what in PARTS if (lag_s := LAB.lag_s(what))}
     if not lags:
         return
     now = time.monotonic()
@@ -87,7 +87,7 @@ def _kept(backend: Any) -> deque[Past]:
 @contextlib.contextmanager
 def reading(backend: Any) -> Iterator[None]:
     """Have `shown` return what a read is to show now, in this thread, inside the `with`."""
-    _request.in_time = _lagging.reordered() and _dice.random() < 0.5
+    _request.in_time = LAB.reordered() and _dice.random() < 0.5
     _request.parts = {} if _request.in_time else _due(backend)
     try:
         yield
@@ -110,18 +110,15 @@ def _due(backend: Any) -> dict[str, Any]:
         kept = [*_kept(backend)]
     now, due = time.monotonic(), {}
     for what in PARTS:
-        since = now - _lagging.lag_s(what)
+        since = now - LAB.lag_s(what)
         past = [parts[what] for until, parts in kept if until > since and what in parts]
         due.update({what: past[0]} if past else {})
     return due
 
 
-def install(lag_s: Callable[[str], float], reordered: Callable[[], bool]) -> None:
-    """Have descriptions of addresses, groups, volumes and spot requests show the past.
-
-    `lag_s` returns how late a part is shown, `reordered` whether half of the reads are in time.
-    """
-    _lagging.lag_s, _lagging.reordered = lag_s, reordered
+@setup
+def _show_the_past() -> None:
+    """Have descriptions of addresses, groups, volumes and spot requests show the past."""
 
     def public_ip(nic: Any) -> Any:
         then = shown("addresses")
@@ -137,12 +134,11 @@ def install(lag_s: Callable[[str], float], reordered: Callable[[], bool]) -> Non
         ("volumes", "volumes"),
         ("spot_instance_requests", "spot_instance_requests"),
     ):
-        override(EC2Backend, _describe(f"describe_{part}", attribute))
+        replace(EC2Backend, f"describe_{part}", functools.partial(_describe, attribute))
 
 
-def _describe(name: str, attribute: str) -> Callable[..., Any]:
+def _describe(attribute: str, describe: Any) -> Callable[..., Any]:
     """Return moto's method, for which this attribute of the backend is the past one."""
-    describe = getattr(EC2Backend, name)
     part = "spot" if attribute.startswith("spot") else attribute
 
     def past(backend: Any, *given: Any, **named: Any) -> Any:
@@ -151,5 +147,4 @@ def _describe(name: str, attribute: str) -> Callable[..., Any]:
         stale = backend if then is None else SimpleNamespace(**{attribute: then})
         return describe(stale, *given, **named)
 
-    past.__name__ = name
     return past

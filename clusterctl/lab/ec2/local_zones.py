@@ -12,7 +12,7 @@ from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBacken
 from moto.ec2.models.elastic_ip_addresses import ElasticAddress
 from moto.ec2.responses import EC2Response
 
-from clusterctl.lab.ec2.completion import guard, override
+from clusterctl.lab.ec2.completion import around, guard, setup
 from clusterctl.lab.ec2.instance_types import offer
 from clusterctl.lab.ec2.launch import PendingLaunch, Rule, refuse
 
@@ -34,7 +34,8 @@ class LocalZoneRule(Rule):
             raise refuse("local-zone-rate")
 
 
-def install() -> None:
+@setup
+def _add_zone() -> None:
     """Add the zone, and give each elastic address its network border group."""
     zone = Zone(LOCAL_ZONE, REGION, "usw2-lax1-az1", "local-zone")
     RegionsAndZonesBackend.zones[REGION].append(zone)
@@ -45,29 +46,29 @@ def install() -> None:
         lambda one: "opted-in" if one.name == LOCAL_ZONE else "opt-in-not-required"
     )
     ElasticAddress.network_border_group = property(_group_of_address)  # type: ignore[attr-defined]
-    allocate = EC2Response.allocate_address
 
-    def allocate_address(response: Any) -> Any:
-        region = response.ec2_backend.region_name
-        wanted = response._get_param("NetworkBorderGroup") or region
-        if wanted not in (region, _group(region, LOCAL_ZONE)):
-            raise refuse("border-group", wanted)
-        answer: Any = allocate(response)
-        [address] = response.ec2_backend.address_by_allocation([answer.result["AllocationId"]])
-        address.lab_border_group = answer.result["NetworkBorderGroup"] = wanted
-        return answer
 
-    def release_address(response: Any) -> None:
-        """Check a release. A request that names no network border group means the region's."""
-        backend, named = response.ec2_backend, response._get_param("AllocationId")
-        wanted = response._get_param("NetworkBorderGroup") or backend.region_name
-        there = [one for one in backend.addresses if one.allocation_id == named]
-        if any(_group_of_address(one) != wanted for one in there):
-            # The code is from the EC2 API reference, ReleaseAddress.
-            raise refuse("address-elsewhere", named, wanted)
+@around(EC2Response)
+def allocate_address(allocate: Any, response: Any) -> Any:
+    region = response.ec2_backend.region_name
+    wanted = response._get_param("NetworkBorderGroup") or region
+    if wanted not in (region, _group(region, LOCAL_ZONE)):
+        raise refuse("border-group", wanted)
+    answer: Any = allocate(response)
+    [address] = response.ec2_backend.address_by_allocation([answer.result["AllocationId"]])
+    address.lab_border_group = answer.result["NetworkBorderGroup"] = wanted
+    return answer
 
-    override(EC2Response, allocate_address)
-    guard(EC2Response, release_address)
+
+@guard(EC2Response)
+def release_address(response: Any) -> None:
+    """Check a release. A request that names no network border group means the region's."""
+    backend, named = response.ec2_backend, response._get_param("AllocationId")
+    wanted = response._get_param("NetworkBorderGroup") or backend.region_name
+    there = [one for one in backend.addresses if one.allocation_id == named]
+    if any(_group_of_address(one) != wanted for one in there):
+        # The code is from the EC2 API reference, ReleaseAddress.
+        raise refuse("address-elsewhere", named, wanted)
 
 
 def check_group(elastic: Any, nic: Any) -> None:

@@ -17,15 +17,13 @@ MOST, OLDEST, NEWEST = 1000, timedelta(weeks=2), timedelta(hours=2)
 LARGEST = 2.0**360
 
 
-def install() -> None:
-    def put_metric_data(backend: Any, namespace: str, metric_data: list[dict[str, Any]]) -> None:
-        if len(metric_data) > MOST:
-            text = f"The collection MetricData must not have a size greater than {MOST}."
-            raise InvalidParameterValue(text)
-        for number, datum in enumerate(metric_data, 1):
-            _check(datum, f"MetricData.member.{number}")
-
-    guard(CloudWatchBackend, put_metric_data)
+@guard(CloudWatchBackend)
+def put_metric_data(backend: Any, namespace: str, metric_data: list[dict[str, Any]]) -> None:
+    if len(metric_data) > MOST:
+        text = f"The collection MetricData must not have a size greater than {MOST}."
+        raise InvalidParameterValue(text)
+    for number, datum in enumerate(metric_data, 1):
+        _check(datum, f"MetricData.member.{number}")
 
 
 def _check(datum: dict[str, Any], name: str) -> None:

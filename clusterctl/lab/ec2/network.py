@@ -13,78 +13,81 @@ from typing import Any
 from moto.ec2.models import EC2Backend, nat_gateways, vpcs
 from moto.ec2.models.subnets import Subnet
 
-from clusterctl.lab.ec2.completion import guard, override
+from clusterctl.lab.ec2.completion import around, guard, override
 from clusterctl.lab.ec2.launch import refuse
 
 EVERYWHERE = "0.0.0.0/0"
 
 
-def install() -> None:
-    """Correct how moto makes subnets and interfaces, and complete endpoints and deletions."""
-    original_create = EC2Backend.create_subnet
+@around(EC2Backend)
+def create_subnet(create: Any, backend: Any, vpc_id: str, *args: Any, **kwargs: Any) -> Any:
+    """Make a subnet. moto makes the first one in a zone a default subnet in every VPC."""
+    subnet = create(backend, vpc_id, *args, **kwargs)
+    if not backend.get_vpc(vpc_id).is_default:
+        subnet.default_for_az = subnet.map_public_ip_on_launch = False
+    return subnet
 
-    def create_subnet(backend: Any, vpc_id: str, cidr_block: str, *args: Any, **kwargs: Any) -> Any:
-        """Make a subnet. moto makes the first one in a zone a default subnet in every VPC."""
-        subnet = original_create(backend, vpc_id, cidr_block, *args, **kwargs)
-        if not backend.get_vpc(vpc_id).is_default:
-            subnet.default_for_az = subnet.map_public_ip_on_launch = False
-        return subnet
 
-    def request_ip(subnet: Any, ip: str, instance: Any) -> None:
-        check_address(subnet, ip)
-        if ip in subnet._subnet_ips:
-            raise refuse("address-in-use", ip)
+@guard(Subnet)
+def request_ip(subnet: Any, ip: str, instance: Any) -> None:
+    check_address(subnet, ip)
+    if ip in subnet._subnet_ips:
+        raise refuse("address-in-use", ip)
 
-    create_interface = EC2Backend.create_network_interface
 
-    def create_network_interface(
-        backend: Any, subnet: Any, address: Any, addresses: Any = None, *rest: Any, **others: Any
-    ) -> Any:
-        """Check the addresses of an interface, or choose a free one.
+@around(EC2Backend)
+def create_network_interface(
+    create: Any,
+    backend: Any,
+    subnet: Any,
+    address: Any,
+    addresses: Any = None,
+    *rest: Any,
+    **others: Any,
+) -> Any:
+    """Check the addresses of an interface, or choose a free one.
 
-        moto takes any address, and may choose the gateway's itself.
-        """
-        subnet = backend.get_subnet(subnet) if isinstance(subnet, str) else subnet
-        named = [address] if isinstance(address, str) else [*(address or ())]
-        more = [one if isinstance(one, str) else one["PrivateIpAddress"] for one in addresses or ()]
-        for one in filter(None, [*named, *more]):
-            check_address(subnet, one)
-        if not any([*named, *more]):
-            address = _free_address(subnet)
-        return create_interface(backend, subnet, address, addresses, *rest, **others)
+    moto takes any address, and may choose the gateway's itself.
+    """
+    subnet = backend.get_subnet(subnet) if isinstance(subnet, str) else subnet
+    named = [address] if isinstance(address, str) else [*(address or ())]
+    more = [one if isinstance(one, str) else one["PrivateIpAddress"] for one in addresses or ()]
+    for one in filter(None, [*named, *more]):
+        check_address(subnet, one)
+    if not any([*named, *more]):
+        address = _free_address(subnet)
+    return create(backend, subnet, address, addresses, *rest, **others)
 
-    def random_private_ip() -> str:
-        """Leave the choice to `create_network_interface`.
 
-        moto calls this for the interfaces of NAT gateways and endpoints, and its own address is in
-        no subnet.
-        """
-        return ""
+@override(nat_gateways)
+@override(vpcs)
+def random_private_ip() -> str:
+    """Leave the choice to `create_network_interface`.
 
-    override(nat_gateways, random_private_ip)
-    override(vpcs, random_private_ip)
-    guard(Subnet, request_ip)
-    override(EC2Backend, create_network_interface, create_subnet)
-    guard(EC2Backend, delete_security_group, delete_subnet, delete_vpc, detach_internet_gateway)
-    make, remove = EC2Backend.create_vpc_endpoint, EC2Backend.delete_vpc_endpoints
+    moto calls this for the interfaces of NAT gateways and endpoints, and its own address is in
+    no subnet.
+    """
+    return ""
 
-    def create_vpc_endpoint(backend: Any, **named: Any) -> Any:
-        """Make an endpoint, a gateway by default, with one route per table and service."""
-        all = list(backend.vpc_end_points.values())
-        for one in (one for one in all if one.service_name == named["service_name"]):
-            for id in {*named["route_table_ids"]} & {*(one.route_table_ids or ())}:
-                raise refuse("route-exists", id, one.destination_prefix_list_id)
-        return make(backend, **{**named, "endpoint_type": named["endpoint_type"] or "Gateway"})
 
-    def delete_vpc_endpoints(backend: Any, vpce_ids: list[str] | None = None) -> None:
-        try:
-            # This fails for one of a stack whose route table was deleted before.
-            remove(backend, vpce_ids)
-        finally:
-            for id in vpce_ids or ():
-                backend.vpc_end_points.pop(id, None)
+@around(EC2Backend)
+def create_vpc_endpoint(make: Any, backend: Any, **named: Any) -> Any:
+    """Make an endpoint, a gateway by default, with one route per table and service."""
+    all = list(backend.vpc_end_points.values())
+    for one in (one for one in all if one.service_name == named["service_name"]):
+        for id in {*named["route_table_ids"]} & {*(one.route_table_ids or ())}:
+            raise refuse("route-exists", id, one.destination_prefix_list_id)
+    return make(backend, **{**named, "endpoint_type": named["endpoint_type"] or "Gateway"})
 
-    override(EC2Backend, create_vpc_endpoint, delete_vpc_endpoints)
+
+@around(EC2Backend)
+def delete_vpc_endpoints(remove: Any, backend: Any, vpce_ids: list[str] | None = None) -> None:
+    try:
+        # This fails for one of a stack whose route table was deleted before.
+        remove(backend, vpce_ids)
+    finally:
+        for id in vpce_ids or ():
+            backend.vpc_end_points.pop(id, None)
 
 
 def reaches_s3(instance: Any) -> bool:
@@ -162,6 +165,7 @@ def _reserved(subnet: Any) -> list[str]:
     return [str(subnet.cidr[index]) for index in (0, 1, 2, 3, -1)]
 
 
+@guard(EC2Backend)
 def delete_security_group(
     backend: Any, name: str | None = None, group_id: str | None = None
 ) -> None:
@@ -170,11 +174,13 @@ def delete_security_group(
         raise refuse("dependent-object", group_id or name)
 
 
+@guard(EC2Backend)
 def delete_subnet(backend: Any, subnet_id: str) -> None:
     if any(nic.subnet.id == subnet_id for nic in backend.enis.values()):
         raise refuse("has-dependencies", "subnet", subnet_id)
 
 
+@guard(EC2Backend)
 def delete_vpc(backend: Any, vpc_id: str) -> None:
     gateways = [one for one in backend.internet_gateways.values() if one.vpc]
     others = [one for one in backend.groups[vpc_id].values() if one.name != "default"]
@@ -182,6 +188,7 @@ def delete_vpc(backend: Any, vpc_id: str) -> None:
         raise refuse("has-dependencies", "vpc", vpc_id)
 
 
+@guard(EC2Backend)
 def detach_internet_gateway(backend: Any, internet_gateway_id: str, vpc_id: str) -> None:
     nics = [nic for nic in backend.enis.values() if nic.subnet.vpc_id == vpc_id]
     if any(nic.public_ip for nic in nics):

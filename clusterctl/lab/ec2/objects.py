@@ -20,7 +20,7 @@ from moto.s3.exceptions import DuplicateTagKeys, InvalidBucketName, MalformedXML
 from moto.s3.models import FakeKey, S3Backend
 from moto.s3.responses import S3Response
 
-from clusterctl.lab.ec2.completion import guard
+from clusterctl.lab.ec2.completion import guard, setup
 
 App = Callable[..., Iterable[bytes]]
 
@@ -72,32 +72,31 @@ class _KeyConverter(RegexConverter):
         self.regex = f"(?s:{self.regex})"
 
 
-def install() -> None:
-    """Have objects keep their content in ROOM, take S3's keys, and refuse what S3 refuses."""
-    keep_in_room()
-    werkzeug_app.RegexConverter = _KeyConverter  # type: ignore[attr-defined, assignment]
+@guard(S3Backend)
+def create_bucket(backend: Any, bucket_name: str, *given: Any, **named: Any) -> None:
+    if not BUCKET.fullmatch(bucket_name) or re.fullmatch(r"[\d.]+", bucket_name):
+        raise InvalidBucketName
 
-    def create_bucket(backend: Any, bucket_name: str, *given: Any, **named: Any) -> None:
-        if not BUCKET.fullmatch(bucket_name) or re.fullmatch(r"[\d.]+", bucket_name):
-            raise InvalidBucketName
 
-    def put_bucket_policy(backend: Any, bucket_name: str, policy: bytes) -> None:
-        try:
-            json.loads(policy)
-        except ValueError:
-            raise S3ClientError("MalformedPolicy", "This policy contains invalid Json") from None
+@guard(S3Backend)
+def put_bucket_policy(backend: Any, bucket_name: str, policy: bytes) -> None:
+    try:
+        json.loads(policy)
+    except ValueError:
+        raise S3ClientError("MalformedPolicy", "This policy contains invalid Json") from None
 
-    def _bucket_response_delete_keys(response: Any, *_: Any, **__: Any) -> None:
-        if len(_keys_in(response)) > MOST_DELETED:
-            raise MalformedXML
 
-    def _tagging_from_xml(response: Any) -> None:
-        keys = _keys_in(response)
-        if len({*keys}) < len(keys):
-            raise DuplicateTagKeys
+@guard(S3Response)
+def _bucket_response_delete_keys(response: Any, *_: Any, **__: Any) -> None:
+    if len(_keys_in(response)) > MOST_DELETED:
+        raise MalformedXML
 
-    guard(S3Backend, create_bucket, put_bucket_policy)
-    guard(S3Response, _bucket_response_delete_keys, _tagging_from_xml)
+
+@guard(S3Response)
+def _tagging_from_xml(response: Any) -> None:
+    keys = _keys_in(response)
+    if len({*keys}) < len(keys):
+        raise DuplicateTagKeys
 
 
 def _keys_in(response: Any) -> list[str]:
@@ -105,8 +104,10 @@ def _keys_in(response: Any) -> list[str]:
     return re.findall("<Key>(.*?)</Key>", body if isinstance(body, str) else body.decode())
 
 
-def keep_in_room() -> None:
-    """Have moto's objects keep their content in ROOM, and be read without a copy."""
+@setup
+def _keep_in_room() -> None:
+    """Have moto take S3's keys, and keep objects' content in ROOM, to be read without a copy."""
+    werkzeug_app.RegexConverter = _KeyConverter  # type: ignore[attr-defined, assignment]
     key: Any = FakeKey
     # moto's list of all objects that were ever made would keep them after they are deleted.
     key.instances_tracked = deque(maxlen=0)

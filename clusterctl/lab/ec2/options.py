@@ -13,14 +13,14 @@ from datetime import timedelta
 from typing import Any
 
 from moto.core.exceptions import ServiceException
-from moto.core.responses import ActionResult, EmptyResult
+from moto.core.responses import EmptyResult
 from moto.core.types import Base64EncodedString
 from moto.core.utils import utcnow
 from moto.ec2.responses import EC2Response
 from moto.ec2.utils import filter_iam_instance_profiles, random_iam_instance_profile_association_id
 from werkzeug.exceptions import HTTPException
 
-from clusterctl.lab.ec2.completion import guard, override
+from clusterctl.lab.ec2.completion import around, guard
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
 
 # EC2 knows a new instance profile only so long after IAM has made it; on AWS it is about ten times
@@ -58,46 +58,41 @@ class ProfileRule(Rule):
             )
 
 
-def install() -> None:
-    """Make InstanceInitiatedShutdownBehavior an attribute that can be changed."""
-    modify = EC2Response.modify_instance_attribute
+@around(EC2Response)
+def modify_instance_attribute(modify: Any, response: Any) -> Any:
+    """Change user data, and what a power-off does. moto removes the security groups instead."""
+    names = ("UserData", "InstanceInitiatedShutdownBehavior")
+    data, behavior = (response._get_param(f"{name}.Value") for name in names)
+    if data is None and behavior is None:
+        return modify(response)
+    instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
+    if behavior is not None:
+        instance.instance_initiated_shutdown_behavior = behavior
+    else:
+        # The clients encode a value of bytes, and moto has decoded it.
+        instance.user_data = Base64EncodedString(base64.b64encode(data).decode())
+    return EmptyResult()
 
-    def modify_instance_attribute(response: Any) -> ActionResult:
-        """Change user data, and what a power-off does. moto removes the security groups instead."""
-        names = ("UserData", "InstanceInitiatedShutdownBehavior")
-        data, behavior = (response._get_param(f"{name}.Value") for name in names)
-        if data is None and behavior is None:
-            return modify(response)
-        instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
-        if behavior is not None:
-            instance.instance_initiated_shutdown_behavior = behavior
-        else:
-            # The clients encode a value of bytes, and moto has decoded it.
-            instance.user_data = Base64EncodedString(base64.b64encode(data).decode())
-        return EmptyResult()
 
-    override(EC2Response, modify_instance_attribute)
-    exchange = EC2Response.replace_iam_instance_profile_association
+@guard(EC2Response)
+def associate_iam_instance_profile(response: Any) -> None:
+    _check_profile(response)
+    instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
+    if instance.state not in ("running", "stopped"):
+        raise refuse("not-running-or-stopped", instance.id)
 
-    def associate_iam_instance_profile(response: Any) -> None:
-        _check_profile(response)
-        instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
-        if instance.state not in ("running", "stopped"):
-            raise refuse("not-running-or-stopped", instance.id)
 
-    def replace_iam_instance_profile_association(response: Any) -> ActionResult:
-        _check_profile(response)
-        result = exchange(response)
-        made: Any = result.result["IamInstanceProfileAssociation"]  # type: ignore[index]
-        made.association_id = random_iam_instance_profile_association_id()
-        made.instance.iam_instance_profile = {
-            "Arn": made.iam_instance_profile.arn,
-            "Id": made.association_id,
-        }
-        return result
-
-    guard(EC2Response, associate_iam_instance_profile)
-    override(EC2Response, replace_iam_instance_profile_association)
+@around(EC2Response)
+def replace_iam_instance_profile_association(exchange: Any, response: Any) -> Any:
+    _check_profile(response)
+    result = exchange(response)
+    made = result.result["IamInstanceProfileAssociation"]
+    made.association_id = random_iam_instance_profile_association_id()
+    made.instance.iam_instance_profile = {
+        "Arn": made.iam_instance_profile.arn,
+        "Id": made.association_id,
+    }
+    return result
 
 
 def _check_profile(response: Any) -> None:

@@ -16,7 +16,7 @@ from moto.ec2.utils import (
     random_id,
 )
 
-from clusterctl.lab.ec2.completion import add
+from clusterctl.lab.ec2.completion import add, setup
 from clusterctl.lab.ec2.filters import matches
 from clusterctl.lab.ec2.launch import LAUNCHING, PendingLaunch, Rule, refuse
 
@@ -61,14 +61,15 @@ class PlacementRule(Rule):
             instance.placement.group_id = group.id
 
 
-def install() -> None:
-    """Add the actions of placement groups, their tags, and the filter for instances by group."""
+@setup
+def _name_them() -> None:
+    """Add their tags, and the filter for instances by group."""
     EC2_RESOURCE_TO_PREFIX["placement-group"] = "pg"
     EC2_PREFIX_TO_RESOURCE["pg"] = "placement-group"
     filter_dict_attribute_mapping["placement-group-name"] = "placement.group_name"
-    add(EC2Response, create_placement_group, describe_placement_groups, delete_placement_group)
 
 
+@add(EC2Response)
 def create_placement_group(response: Any) -> ActionResult:
     name = response._get_param("GroupName")
     strategy = response._get_param("Strategy") or "cluster"
@@ -87,6 +88,7 @@ def create_placement_group(response: Any) -> ActionResult:
     return ActionResult({"PlacementGroup": _described(response.ec2_backend, made)})
 
 
+@add(EC2Response)
 def describe_placement_groups(response: Any) -> ActionResult:
     backend, filters = response.ec2_backend, response._filters_from_querystring()
     groups = _groups(backend)
@@ -99,6 +101,7 @@ def describe_placement_groups(response: Any) -> ActionResult:
     return ActionResult({"PlacementGroups": passed})
 
 
+@add(EC2Response)
 def delete_placement_group(response: Any) -> EmptyResult:
     name = response._get_param("GroupName")
     backend = response.ec2_backend

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from ipaddress import IPv4Network
 from typing import Any
 
 from moto.ec2.models import EC2Backend
@@ -12,7 +9,7 @@ from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.utils import random_eip_association_id
 
 from clusterctl.lab.ec2 import local_zones
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import LAB, around, override
 from clusterctl.lab.ec2.launch import refuse
 from clusterctl.lab.ec2.quotas import ELASTIC, value_of
 
@@ -20,94 +17,95 @@ from clusterctl.lab.ec2.quotas import ELASTIC, value_of
 ADDRESSABLE = ("running", "stopping", "stopped")
 
 
-def install(public: IPv4Network, changed: Callable[[], None]) -> None:
-    """Take addresses from `public`. `changed` is called when an instance's address changes."""
-    # One that is given back is taken again last of all.
-    free = deque(str(address) for address in public.hosts())
-    allocate = EC2Backend.allocate_address
-    release = EC2Backend.release_address
+@override(NetworkInterface)
+def check_auto_public_ip(nic: Any) -> None:
+    """Give the interface an address if it is to have one.
 
-    def check_auto_public_ip(nic: Any) -> None:
-        """Give the interface an address if it is to have one.
+    moto also calls this when it makes an interface. That is too early: it has no instance yet.
+    """
+    if not nic.instance or nic.public_ip or nic.device_index or len(nic.instance.nics) > 1:
+        return  # EC2 gives none to an instance with several interfaces
+    if str(nic.public_ip_auto_assign).lower() == "true":
+        nic.public_ip = _take()
+        LAB.address_changed()
 
-        moto also calls this when it makes an interface. That is too early: it has no instance yet.
-        """
-        if not nic.instance or nic.public_ip or nic.device_index or len(nic.instance.nics) > 1:
-            return  # EC2 gives none to an instance with several interfaces
-        if str(nic.public_ip_auto_assign).lower() == "true":
-            nic.public_ip = _take(free)
-            changed()
 
-    def stop(nic: Any) -> None:
-        """Remove the address. An elastic address stays with a stopped instance."""
-        if nic.public_ip and _elastic_of(nic) is None:
-            free.append(nic.public_ip)
-            nic.public_ip = None
+@override(NetworkInterface)
+def stop(nic: Any) -> None:
+    """Remove the address. An elastic address stays with a stopped instance."""
+    if nic.public_ip and _elastic_of(nic) is None:
+        LAB.addresses.append(nic.public_ip)
+        nic.public_ip = None
 
-    def allocate_address(
-        backend: Any, domain: str, address: str | None = None, tags: Any = None
-    ) -> Any:
-        if address:
-            raise refuse("address", address)
-        if len(backend.addresses) >= value_of(ELASTIC):
-            raise refuse("addresses-quota")
-        return allocate(backend, "vpc", address=_take(free), tags=tags)
 
-    def release_address(
-        backend: Any, address: str | None = None, allocation_id: str | None = None
-    ) -> None:
-        elastic = _find(backend, address, allocation_id)
-        if elastic.association_id:
-            raise refuse("address-in-use", elastic.public_ip)
-        release(backend, allocation_id=elastic.allocation_id)
-        free.append(elastic.public_ip)
+@around(EC2Backend)
+def allocate_address(
+    allocate: Any, backend: Any, domain: str, address: str | None = None, tags: Any = None
+) -> Any:
+    if address:
+        raise refuse("address", address)
+    if len(backend.addresses) >= value_of(ELASTIC):
+        raise refuse("addresses-quota")
+    return allocate(backend, "vpc", address=_take(), tags=tags)
 
-    def associate_address(
-        backend: Any,
-        instance: Any = None,
-        eni: Any = None,
-        address: str | None = None,
-        allocation_id: str | None = None,
-        reassociate: bool = False,
-    ) -> Any:
-        elastic = _find(backend, address, allocation_id)
-        if instance and not eni and len(instance.nics) > 1:
-            raise refuse("several-interfaces", instance.id)
-        nic = eni or instance.nics[0]
-        if nic.instance and nic.instance.state not in ADDRESSABLE:
-            raise refuse("not-addressable", nic.instance.state, nic.instance.id)
-        vpc_id, gateways = nic.subnet.vpc_id, list(backend.internet_gateways.values())
-        if not any(one.vpc and one.vpc.id == vpc_id for one in gateways):
-            raise refuse("no-gateway", vpc_id)
-        local_zones.check_group(elastic, nic)
-        if elastic.eni is nic:
-            return elastic
-        for there, name in ((elastic, elastic.allocation_id), (_elastic_of(nic), nic.id)):
-            if there and there.association_id and not reassociate:
-                raise refuse("associated", name, there.association_id)
-        if elastic.association_id:
-            _disassociate(elastic)
-        if _elastic_of(nic):
-            _disassociate(_elastic_of(nic), for_another=True)
-        nic.stop()  # gives its own address back
-        nic.public_ip = elastic.public_ip
-        elastic.eni, elastic.instance = nic, nic.instance
-        elastic.association_id = random_eip_association_id()
-        changed()
+
+@around(EC2Backend)
+def release_address(
+    release: Any, backend: Any, address: str | None = None, allocation_id: str | None = None
+) -> None:
+    elastic = _find(backend, address, allocation_id)
+    if elastic.association_id:
+        raise refuse("address-in-use", elastic.public_ip)
+    release(backend, allocation_id=elastic.allocation_id)
+    LAB.addresses.append(elastic.public_ip)
+
+
+@override(EC2Backend)
+def associate_address(
+    backend: Any,
+    instance: Any = None,
+    eni: Any = None,
+    address: str | None = None,
+    allocation_id: str | None = None,
+    reassociate: bool = False,
+) -> Any:
+    elastic = _find(backend, address, allocation_id)
+    if instance and not eni and len(instance.nics) > 1:
+        raise refuse("several-interfaces", instance.id)
+    nic = eni or instance.nics[0]
+    if nic.instance and nic.instance.state not in ADDRESSABLE:
+        raise refuse("not-addressable", nic.instance.state, nic.instance.id)
+    vpc_id, gateways = nic.subnet.vpc_id, list(backend.internet_gateways.values())
+    if not any(one.vpc and one.vpc.id == vpc_id for one in gateways):
+        raise refuse("no-gateway", vpc_id)
+    local_zones.check_group(elastic, nic)
+    if elastic.eni is nic:
         return elastic
-
-    def disassociate_address(
-        backend: Any, address: str | None = None, association_id: str | None = None
-    ) -> None:
-        if association_id:
-            elastic = backend.address_by_association([association_id])[0]
-        else:
-            elastic = _find(backend, address, None)
+    for there, name in ((elastic, elastic.allocation_id), (_elastic_of(nic), nic.id)):
+        if there and there.association_id and not reassociate:
+            raise refuse("associated", name, there.association_id)
+    if elastic.association_id:
         _disassociate(elastic)
-        changed()
+    if _elastic_of(nic):
+        _disassociate(_elastic_of(nic), for_another=True)
+    nic.stop()  # gives its own address back
+    nic.public_ip = elastic.public_ip
+    elastic.eni, elastic.instance = nic, nic.instance
+    elastic.association_id = random_eip_association_id()
+    LAB.address_changed()
+    return elastic
 
-    override(NetworkInterface, check_auto_public_ip, stop)
-    override(EC2Backend, allocate_address, release_address, associate_address, disassociate_address)
+
+@override(EC2Backend)
+def disassociate_address(
+    backend: Any, address: str | None = None, association_id: str | None = None
+) -> None:
+    if association_id:
+        elastic = backend.address_by_association([association_id])[0]
+    else:
+        elastic = _find(backend, address, None)
+    _disassociate(elastic)
+    LAB.address_changed()
 
 
 def update(instance: Any) -> None:
@@ -157,7 +155,7 @@ def _elastic_of(nic: Any) -> Any:
     return found[0] if found else None
 
 
-def _take(free: deque[str]) -> str:
-    if not free:
+def _take() -> str:
+    if not LAB.addresses:
         raise refuse("no-free-address")
-    return free.popleft()
+    return LAB.addresses.popleft()

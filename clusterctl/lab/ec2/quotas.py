@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from moto.servicequotas.models import ServiceQuotasBackend
 from moto.servicequotas.responses import ServiceQuotasResponse
 
 from clusterctl.lab.data import table
-from clusterctl.lab.ec2.completion import add, override
+from clusterctl.lab.ec2.completion import LAB, add, override
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
 from clusterctl.lab.ec2.reservations import available, reservations, reserved_places
 
@@ -44,8 +44,6 @@ class Quota:
 
 ELASTIC = Quota("L-0263D0A3", "EC2-VPC Elastic IPs", default=5.0)
 INTERFACES = Quota("L-DF5E4CA3", "Network interfaces per Region", default=5000.0, service="vpc")
-# The function that `install` has set.
-_applied: list[Callable[[str], float | None]] = [lambda code: None]
 QUOTAS = (
     *(Quota(**{**one, "families": tuple(one["families"])}) for one in table("quotas")["quotas"]),
     ELASTIC,
@@ -116,7 +114,7 @@ def quota_of(instance_type: str, *, spot: bool) -> Quota | None:
 
 
 def value_of(quota: Quota) -> float:
-    applied = _applied[0](quota.code)
+    applied = LAB.quota(quota.code)
     return quota.default if applied is None else applied
 
 
@@ -139,26 +137,23 @@ def vcpus_in_use(backend: Any, quota: Quota) -> int:
     return sum(vcpus(kind) for kind in kinds if quota_of(kind, spot=quota.spot) == quota)
 
 
-def install(applied: Callable[[str], float | None]) -> None:
-    """Complete Service Quotas. `applied` returns the value for a code, None for the default."""
-    _applied[:] = [applied]
-
-    def list_aws_default_service_quotas(backend: Any, service_code: str) -> list[dict[str, Any]]:
-        if service_code not in SERVICES:
-            raise NoSuchResource
-        found = [one for one in QUOTAS if one.service == service_code]
-        return [_described(backend, one, one.default) for one in found]
-
-    def get_service_quota(backend: Any, service_code: str, quota_code: str) -> dict[str, Any]:
-        for one in QUOTAS:
-            if (one.service, one.code) == (service_code, quota_code):
-                return _described(backend, one, value_of(one))
+@override(ServiceQuotasBackend)
+def list_aws_default_service_quotas(backend: Any, service_code: str) -> list[dict[str, Any]]:
+    if service_code not in SERVICES:
         raise NoSuchResource
+    found = [one for one in QUOTAS if one.service == service_code]
+    return [_described(backend, one, one.default) for one in found]
 
-    override(ServiceQuotasBackend, list_aws_default_service_quotas, get_service_quota)
-    add(ServiceQuotasResponse, get_aws_default_service_quota, list_service_quotas)
+
+@override(ServiceQuotasBackend)
+def get_service_quota(backend: Any, service_code: str, quota_code: str) -> dict[str, Any]:
+    for one in QUOTAS:
+        if (one.service, one.code) == (service_code, quota_code):
+            return _described(backend, one, value_of(one))
+    raise NoSuchResource
 
 
+@add(ServiceQuotasResponse)
 def get_aws_default_service_quota(response: Any) -> str:
     request = json.loads(response.body)
     for one in response.backend.list_aws_default_service_quotas(request["ServiceCode"]):
@@ -167,6 +162,7 @@ def get_aws_default_service_quota(response: Any) -> str:
     raise NoSuchResource
 
 
+@add(ServiceQuotasResponse)
 def list_service_quotas(response: Any) -> str:
     request, ec2 = json.loads(response.body), response.backend
     service, code = request["ServiceCode"], request.get("QuotaCode")

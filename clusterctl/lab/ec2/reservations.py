@@ -20,7 +20,7 @@ from moto.ec2.utils import (
 )
 
 from clusterctl.lab.ec2 import capacity, late
-from clusterctl.lab.ec2.completion import add
+from clusterctl.lab.ec2.completion import LAB, add, setup
 from clusterctl.lab.ec2.filters import matches
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import (
@@ -144,20 +144,16 @@ class ReservationRule(Rule):
             instance.lifecycle = BLOCK
 
 
-def install() -> None:
-    """Add the actions of reservations, their tags and filters, and count them as capacity."""
+@setup
+def _count_them() -> None:
+    """Add their tags and filters, and count them as capacity."""
     EC2_RESOURCE_TO_PREFIX["capacity-reservation"] = "cr"
     EC2_PREFIX_TO_RESOURCE["cr"] = "capacity-reservation"
     filter_dict_attribute_mapping["capacity-reservation-id"] = "capacity_reservation_id"
-    add(
-        EC2Response,
-        create_capacity_reservation,
-        describe_capacity_reservations,
-        cancel_capacity_reservation,
-    )
-    capacity.RESERVED.append(_set_aside)
+    LAB.reserved = _set_aside
 
 
+@add(EC2Response)
 def create_capacity_reservation(response: Any) -> ActionResult:
     ask = response._get_param
     kind, zone, backend = ask("InstanceType"), ask("AvailabilityZone"), response.ec2_backend
@@ -191,6 +187,7 @@ def keep(response: Any, made: CapacityReservation) -> dict[str, Any]:
     return describe(response.ec2_backend, made)
 
 
+@add(EC2Response)
 def describe_capacity_reservations(response: Any) -> ActionResult:
     backend, filters = response.ec2_backend, response._filters_from_querystring()
     ids = response._get_param("CapacityReservationIds", [])
@@ -201,6 +198,7 @@ def describe_capacity_reservations(response: Any) -> ActionResult:
     return ActionResult({"CapacityReservations": passed})
 
 
+@add(EC2Response)
 def cancel_capacity_reservation(response: Any) -> ActionResult:
     found = find(response.ec2_backend, response._get_param("CapacityReservationId"))
     response.error_on_dryrun()

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from moto.core.responses import ActionResult
@@ -17,7 +17,7 @@ from moto.ec2.responses import EC2Response
 from moto.ssm.models import ssm_backends
 
 from clusterctl.lab.ec2 import capacity
-from clusterctl.lab.ec2.completion import guard, override
+from clusterctl.lab.ec2.completion import around, guard
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import (
     LAUNCHING,
@@ -37,81 +37,77 @@ TEMPLATE = ("LaunchTemplateId", "LaunchTemplateName")
 BY_PARAMETER = "resolve:ssm:"
 
 
-def install(rules: Sequence[Rule]) -> None:
-    """Replace moto's launches and starts. `rules` check in order, and the first refusal counts."""
-    make, start = EC2Backend.run_instances, EC2Backend.start_instances
-    respond = EC2Response.run_instances
-    tokens = ClientTokens()
+# These check in order, and the first refusal counts.
+RULES: list[Rule] = []
 
-    def run_instances(response: Any) -> Any:
-        made = tokens.once(response, lambda: _respond(response, respond, rules))
-        if all(one.state == "terminated" for one in made.result.instances):
-            raise refuse("token-ended")
-        return made
 
-    def run_on_backend(
-        backend: Any,
-        image_id: str,
-        count: int,
-        user_data: Any,
-        security_group_names: list[str],
-        **kwargs: Any,
-    ) -> Any:
-        request = current_request()  # None for a launch by a fleet or by CloudFormation
-        with LAUNCHING:
-            for rule in rules:
-                rule.check_room(backend, count)
-            _check_known(backend, user_data, kwargs)
-            for name in security_group_names or ():
-                if backend.get_security_group_by_name_or_id(name) is None:
-                    raise refuse("group-name", name)
-            least = min(request.least, count) if request else count
-            subnet = _resolve_network(backend, kwargs, rules, (least, count))
-            wanted = (kwargs["instance_type"], str(subnet.availability_zone))
-            count = capacity.grant(backend.region_name, wanted, least, count)
-            launch = PendingLaunch(request, backend, count, subnet) if request else None
-            for rule in rules:
+@around(EC2Response)
+def run_instances(respond: Callable[[Any], ActionResult], response: Any) -> Any:
+    made = TOKENS.once(response, lambda: _respond(response, respond))
+    if all(one.state == "terminated" for one in made.result.instances):
+        raise refuse("token-ended")
+    return made
+
+
+@around(EC2Backend, "run_instances")
+def run_on_backend(
+    make: Any,
+    backend: Any,
+    image_id: str,
+    count: int,
+    user_data: Any,
+    security_group_names: list[str],
+    **kwargs: Any,
+) -> Any:
+    request = current_request()  # None for a launch by a fleet or by CloudFormation
+    with LAUNCHING:
+        for rule in RULES:
+            rule.check_room(backend, count)
+        _check_known(backend, user_data, kwargs)
+        for name in security_group_names or ():
+            if backend.get_security_group_by_name_or_id(name) is None:
+                raise refuse("group-name", name)
+        least = min(request.least, count) if request else count
+        subnet = _resolve_network(backend, kwargs, (least, count))
+        wanted = (kwargs["instance_type"], str(subnet.availability_zone))
+        count = capacity.grant(backend.region_name, wanted, least, count)
+        launch = PendingLaunch(request, backend, count, subnet) if request else None
+        for rule in RULES:
+            if launch:
+                rule.check_launch(launch)
+        with _all_or_nothing(backend):
+            made: Any = make(backend, image_id, count, user_data, security_group_names, **kwargs)
+            for instance, rule in itertools.product(made.instances, RULES):
                 if launch:
-                    rule.check_launch(launch)
-            with _all_or_nothing(backend):
-                made: Any = make(
-                    backend, image_id, count, user_data, security_group_names, **kwargs
-                )
-                for instance, rule in itertools.product(made.instances, rules):
-                    if launch:
-                        rule.mark(launch, instance)
-            for rule in rules:
-                rule.launched(made.instances)
-        return made
-
-    def start_instances(backend: Any, instance_ids: list[str]) -> Any:
-        with LAUNCHING:
-            named = backend.get_multi_instances_by_id(instance_ids)
-            stopped = [one for one in named if one.state == "stopped"]
-            for rule in rules:
-                rule.check_start(backend, stopped)
-            return start(backend, instance_ids)
-
-    def create_launch_template_version(response: Any) -> None:
-        """Make a version from another one and the changes. moto ignores the other one."""
-        source = response._get_param("SourceVersion")
-        if source:
-            named = {name: response._get_param(name) for name in TEMPLATE}
-            chosen = {name: value for name, value in named.items() if value}
-            old = response.ec2_backend._get_template_from_args({**chosen, "Version": source}).data
-            changes = response.params.get("LaunchTemplateData", {})
-            response.params["LaunchTemplateData"] = {**old, **changes}
-
-    guard(EC2Response, create_launch_template_version)
-    override(EC2Response, run_instances)
-    # `override` replaces by name, and both of moto's classes have a method of this name.
-    run_on_backend.__name__ = "run_instances"
-    override(EC2Backend, run_on_backend, start_instances)
+                    rule.mark(launch, instance)
+        for rule in RULES:
+            rule.launched(made.instances)
+    return made
 
 
-def _respond(
-    response: Any, respond: Callable[[Any], ActionResult], rules: Sequence[Rule]
-) -> ActionResult:
+@around(EC2Backend)
+def start_instances(start: Any, backend: Any, instance_ids: list[str]) -> Any:
+    with LAUNCHING:
+        named = backend.get_multi_instances_by_id(instance_ids)
+        stopped = [one for one in named if one.state == "stopped"]
+        for rule in RULES:
+            rule.check_start(backend, stopped)
+        return start(backend, instance_ids)
+
+
+@guard(EC2Response)
+def create_launch_template_version(response: Any) -> None:
+    """Make a version from another one and the changes. moto ignores the other one."""
+    source = response._get_param("SourceVersion")
+    if source:
+        named = {name: response._get_param(name) for name in TEMPLATE}
+        chosen = {name: value for name, value in named.items() if value}
+        old = response.ec2_backend._get_template_from_args({**chosen, "Version": source}).data
+        changes = response.params.get("LaunchTemplateData", {})
+        response.params["LaunchTemplateData"] = {**old, **changes}
+
+
+def _respond(response: Any, respond: Callable[[Any], ActionResult]) -> ActionResult:
     """Check a request and have moto answer it.
 
     moto launches MinCount instances, EC2 as many as it can up to MaxCount. So MinCount is set to
@@ -127,7 +123,7 @@ def _respond(
     if named.startswith(BY_PARAMETER):
         response.params["ImageId"] = _image_of(response, named[len(BY_PARAMETER) :])
     request = Request(response)
-    for rule in rules:
+    for rule in RULES:
         rule.check_request(request)
     with answering(request):
         return respond(response)
@@ -206,6 +202,9 @@ class ClientTokens:
         return answer
 
 
+TOKENS = ClientTokens()
+
+
 def _token_zone(response: Any) -> str:
     """Return the zone that a request names, itself or by a subnet; empty if it names none."""
     zone = response._get_param("Placement.AvailabilityZone")
@@ -229,9 +228,7 @@ def _check_known(backend: Any, user_data: Any, kwargs: dict[str, Any]) -> None:
         raise refuse("user-data", USER_DATA_LIMIT)
 
 
-def _resolve_network(
-    backend: Any, kwargs: dict[str, Any], rules: Sequence[Rule], counts: tuple[int, int]
-) -> Any:
+def _resolve_network(backend: Any, kwargs: dict[str, Any], counts: tuple[int, int]) -> Any:
     """Return the launch's subnet, and put it into moto's arguments.
 
     A request that names none gets a default subnet, in a zone that has the type.
@@ -240,7 +237,7 @@ def _resolve_network(
     primary = next((nic for nic in nics if int(nic.get("DeviceIndex", 0)) == 0), None)
     named = (primary or {}).get("SubnetId") or kwargs.get("subnet_id")
     subnet = backend.get_subnet(named) if named else _default_subnet(backend, kwargs, counts)
-    for rule in rules:
+    for rule in RULES:
         rule.check_subnet(subnet)
     _check_zone(backend.region_name, subnet.availability_zone, kwargs)
     if primary is None:

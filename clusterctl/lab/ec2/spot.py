@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,7 +14,7 @@ from moto.ec2.responses import EC2Response
 from moto.ec2.utils import convert_tag_spec, filter_dict_attribute_mapping, random_spot_request_id
 
 from clusterctl.lab.data import table
-from clusterctl.lab.ec2.completion import guard, override
+from clusterctl.lab.ec2.completion import LAB, guard, override, setup
 from clusterctl.lab.ec2.filters import matches
 from clusterctl.lab.ec2.instance_types import offered_zones
 from clusterctl.lab.ec2.launch import PendingLaunch, Request, Rule, refuse
@@ -61,11 +60,8 @@ class LaunchedRequest(TaggedEC2Resource):
 class SpotRule(Rule):
     """A spot launch has options that go together, a type for spot, and a sufficient price.
 
-    While `same_index` returns true, all instances of a launch have the AmiLaunchIndex 0.
+    While `LAB.same_index` returns true, all instances of a launch have the AmiLaunchIndex 0.
     """
-
-    def __init__(self, same_index: Callable[[], bool]) -> None:
-        self._same_index = same_index
 
     def check_request(self, request: Request) -> None:
         if request.market != "spot":
@@ -96,22 +92,21 @@ class SpotRule(Rule):
         instance.lifecycle = "spot"
         instance.spot_instance_request_id = made.id
         instance.spot_kind = made.type
-        if self._same_index():
+        if LAB.same_index():
             instance.ami_launch_index = 0
 
 
-def install() -> None:
-    """Add filters for spot instances and the price history, and refuse stops of one-time ones."""
+@setup
+def _add_filters() -> None:
     filter_dict_attribute_mapping["instance-lifecycle"] = "lifecycle"
     filter_dict_attribute_mapping["spot-instance-request-id"] = "spot_instance_request_id"
 
-    def stop_instances(backend: Any, instance_ids: list[str]) -> None:
-        for one in backend.get_multi_instances_by_id(instance_ids):
-            if getattr(one, "spot_kind", None) == DEFAULT_KIND:
-                raise refuse("stop-spot", one.id)
 
-    guard(EC2Backend, stop_instances)
-    override(EC2Response, describe_spot_price_history)
+@guard(EC2Backend)
+def stop_instances(backend: Any, instance_ids: list[str]) -> None:
+    for one in backend.get_multi_instances_by_id(instance_ids):
+        if getattr(one, "spot_kind", None) == DEFAULT_KIND:
+            raise refuse("stop-spot", one.id)
 
 
 def spot_usd(instance_type: str, zone: str, when: datetime) -> float | None:
@@ -127,6 +122,7 @@ def spot_usd(instance_type: str, zone: str, when: datetime) -> float | None:
     return round(on_demand * (CHEAPEST + (DEAREST - CHEAPEST) * drawn), 6)
 
 
+@override(EC2Response)
 def describe_spot_price_history(response: Any) -> ActionResult:
     """Return each type's prices, the newest first.
 

@@ -18,7 +18,7 @@ from moto.ec2.models.elastic_block_store import VolumeModification
 from moto.ec2.models.instances import Instance
 from moto.ec2.responses import EC2Response
 
-from clusterctl.lab.ec2.completion import guard, override
+from clusterctl.lab.ec2.completion import guard, override, setup
 from clusterctl.lab.ec2.launch import Request, Rule, current_request, refuse
 
 # Types that need a number of IOPS.
@@ -73,20 +73,19 @@ class VolumeRule(Rule):
         check_load(request.backend, nodes * sum(disk.load_mib_s or 0 for disk in disks))
 
 
-def install() -> None:
-    """Replace how moto makes an instance's volumes, and how it changes volumes."""
+@override(EC2Response)
+def _parse_block_device_mapping(_: Any) -> list[Any]:
+    """Return no mappings, so that moto has `setup_defaults` make all volumes."""
+    return []
 
-    def _parse_block_device_mapping(_: Any) -> list[Any]:
-        """Return no mappings, so that moto has `setup_defaults` make all volumes."""
-        return []
 
-    override(EC2Response, _parse_block_device_mapping)
-    override(Instance, setup_defaults)
+@guard(EC2Backend)
+def modify_volume(backend: Any, volume_id: str, target_size: int | None, *_: Any) -> None:
+    check_change(backend.get_volume(volume_id), target_size)
 
-    def modify_volume(backend: Any, volume_id: str, target_size: int | None, *_: Any) -> None:
-        check_change(backend.get_volume(volume_id), target_size)
 
-    guard(EC2Backend, modify_volume)
+@setup
+def _take_time() -> None:
     VolumeModification.modification_state = property(_state_of)  # type: ignore[assignment, method-assign]
 
 
@@ -108,6 +107,7 @@ def check_change(volume: Any, size_gib: int | None) -> None:
             raise refuse("modified")
 
 
+@override(Instance)
 def setup_defaults(instance: Any) -> None:
     """Make an instance's volumes. moto calls this for an instance without mappings: for all."""
     request, backend = current_request(), instance.ec2_backend

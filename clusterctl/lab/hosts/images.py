@@ -16,7 +16,7 @@ from moto.ssm.models import Parameter, ParameterDict
 
 from clusterctl.lab.addresses import REGIONS
 from clusterctl.lab.data import table
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import around, override
 from clusterctl.lab.ec2.launch import Request, Rule, refuse
 
 DLAMI_OWNER = "898082745236"
@@ -83,29 +83,21 @@ def image_id(region: str, date: str, family: Family = FAMILIES[0]) -> str:
     return "ami-0" + hashlib.sha256(f"{region} {date}{family_text}".encode()).hexdigest()[:16]
 
 
-def install() -> None:
-    """Replace moto's images, and publish the parameters that name the newest ones."""
-    override(AmiBackend, _load_amis, create_image)
-    load = ParameterDict._check_loading_status
-
-    def _check_loading_status(parameters: Any, key: str) -> None:
-        """Publish the parameters. moto calls this before it looks up a parameter or a path."""
-        # moto's images of other kinds are not the lab's.
-        if not str(key or "").startswith("/aws/service/ami-"):
-            load(parameters, key)
-        if str(key or "").startswith(PARAMETERS) and parameters.region_name in REGIONS:
-            for family in FAMILIES:
-                _publish(parameters, family)
-
-    override(ParameterDict, _check_loading_status)
+@around(ParameterDict)
+def _check_loading_status(load: Any, parameters: Any, key: str) -> None:
+    """Publish the parameters. moto calls this before it looks up a parameter or a path."""
+    # moto's images of other kinds are not the lab's.
+    if not str(key or "").startswith("/aws/service/ami-"):
+        load(parameters, key)
+    if str(key or "").startswith(PARAMETERS) and parameters.region_name in REGIONS:
+        for family in FAMILIES:
+            _publish(parameters, family)
 
 
-_create = AmiBackend.create_image
-
-
-def create_image(backend: Any, instance_id: str, *given: Any, **named: Any) -> Any:
+@around(AmiBackend)
+def create_image(create: Any, backend: Any, instance_id: str, *given: Any, **named: Any) -> Any:
     """Make an image with the instance's volumes (botocore: CreateImage), unlike moto."""
-    made: Any = _create(backend, instance_id, *given, **named)
+    made: Any = create(backend, instance_id, *given, **named)
     made.__class__, made.root_device_type = LabImage, "ebs"
     instance, text = backend.get_instance(instance_id), f"Created by CreateImage for {made.id}"
     made.root_device_name = instance.root_device_name
@@ -125,6 +117,7 @@ def create_image(backend: Any, instance_id: str, *given: Any, **named: Any) -> A
     return made
 
 
+@override(AmiBackend)
 def _load_amis(backend: Any) -> None:
     for image in [_image(backend, family, date) for family in FAMILIES for date in family.dates]:
         backend.amis[image.id] = image

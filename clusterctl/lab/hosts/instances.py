@@ -12,7 +12,6 @@ import contextlib
 import copy
 import threading
 import time
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any, ClassVar
 
@@ -28,7 +27,7 @@ from moto.ec2.responses import EC2Response
 from clusterctl.domain.errors import LabError
 from clusterctl.lab.data import table
 from clusterctl.lab.ec2 import descriptions, late, refusals
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import LAB, around, override, setup
 from clusterctl.lab.ec2.launch import all_instances, refuse
 from clusterctl.lab.ec2.run_instances import ClientTokens
 from clusterctl.lab.faults.hosts import Cut
@@ -348,69 +347,71 @@ def all_lab_instances() -> list[LabInstance]:
     return [one for one in all_instances() if isinstance(one, LabInstance)]
 
 
-def install(read_console: Callable[[str], str]) -> None:
-    """Replace moto's instances, and hide new ones from its answers.
+TOKENS = ClientTokens()
 
-    `read_console` returns what an instance's host has printed, given the instance's id.
-    """
+
+@setup
+def _replace_instances() -> None:
     moto_instances.Instance = LabInstance  # type: ignore[misc]
     for field, value in descriptions.FIELDS.items():
         setattr(LabInstance, field, value)
-    call, tokens = EC2Response.call_action, ClientTokens()
-    describe, describe_status = EC2Backend.describe_instances, EC2Backend.describe_instance_status
 
-    def call_action(response: Any) -> Any:
-        action, backend = response._get_action(), response.ec2_backend
-        # moto reads the states once to filter and again to write the answer. Without the lock, a
-        # request for instances that shut down could show one as terminated.
-        lock = LabInstance.transition if action in LOOKS else contextlib.nullcontext()
-        try:
-            with late.reading(backend):
-                values = [response.params.get(name) for name in NAMES]
-                named = [id for one in values for id in (one if isinstance(one, list) else [one])]
-                ids = [id for id in named if isinstance(id, str) and id.startswith("i-")]
-                found = [backend.get_instance_by_id(id) for id in ids]
-                hidden = [one.id for one in found if one and not one.visible]
-                # Tags of a new instance are refused on AWS only now and then: here with a fault.
-                hidden = hidden if action != "CreateTags" or FAULTS.hides else []
-                if hidden:
-                    raise InvalidInstanceIdError(hidden)
-                refusals.check(action, response.params, backend)
-                if action.startswith(READS):
-                    with lock:
-                        return call(response)
-            late.remember(backend)
-            # A launch's token is that of its instances, and checked where they are made.
-            once = action != "RunInstances"
-            return tokens.once(response, lambda: call(response)) if once else call(response)
-        except EC2ClientError as refused:
-            return response.serialized(ActionResult(refused))
 
-    def describe_instances(backend: Any, filters: Any = None) -> list[Any]:
-        found: list[Any] = describe(backend, filters)
-        for reservation in found:
-            reservation.instances = [one for one in reservation.instances if one.visible]
-        return [reservation for reservation in found if reservation.instances]
+@around(EC2Response)
+def call_action(call: Any, response: Any) -> Any:
+    """Refuse what moto accepts, show instances that are visible already, and keep tokens."""
+    action, backend = response._get_action(), response.ec2_backend
+    # moto reads the states once to filter and again to write the answer. Without the lock, a
+    # request for instances that shut down could show one as terminated.
+    lock = LabInstance.transition if action in LOOKS else contextlib.nullcontext()
+    try:
+        with late.reading(backend):
+            values = [response.params.get(name) for name in NAMES]
+            named = [id for one in values for id in (one if isinstance(one, list) else [one])]
+            ids = [id for id in named if isinstance(id, str) and id.startswith("i-")]
+            found = [backend.get_instance_by_id(id) for id in ids]
+            hidden = [one.id for one in found if one and not one.visible]
+            # Tags of a new instance are refused on AWS only now and then: here with a fault.
+            hidden = hidden if action != "CreateTags" or FAULTS.hides else []
+            if hidden:
+                raise InvalidInstanceIdError(hidden)
+            refusals.check(action, response.params, backend)
+            if action.startswith(READS):
+                with lock:
+                    return call(response)
+        late.remember(backend)
+        # A launch's token is that of its instances, and checked where they are made.
+        once = action != "RunInstances"
+        return TOKENS.once(response, lambda: call(response)) if once else call(response)
+    except EC2ClientError as refused:
+        return response.serialized(ActionResult(refused))
 
-    def describe_instance_status(
-        backend: Any, instance_ids: list[str], include_all: bool, filters: Any
-    ) -> list[Any]:
-        found: list[Any] = describe_status(backend, instance_ids, include_all, None)
-        wanted = {one["name"]: one["values"] for one in filters}
-        visible = [one for one in found if one.visible]
-        return [one for one in visible if descriptions.passes_filter_dict(one, wanted)]
 
-    override(EC2Response, call_action)
-    override(EC2Backend, describe_instances, describe_instance_status)
+@around(EC2Backend)
+def describe_instances(describe: Any, backend: Any, filters: Any = None) -> list[Any]:
+    found: list[Any] = describe(backend, filters)
+    for reservation in found:
+        reservation.instances = [one for one in reservation.instances if one.visible]
+    return [reservation for reservation in found if reservation.instances]
 
-    def get_console_output(response: Any) -> ActionResult:
-        instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
-        late = time.monotonic() < instance.booted_at + FAULTS.console_delay_s
-        text = "" if late else read_console(instance.id)
-        shown = {"Output": base64.b64encode(text.encode()).decode()} if text else {}
-        return ActionResult({"InstanceId": instance.id, "Timestamp": utcnow(), **shown})
 
-    override(EC2Response, get_console_output)
+@around(EC2Backend)
+def describe_instance_status(
+    describe: Any, backend: Any, instance_ids: list[str], include_all: bool, filters: Any
+) -> list[Any]:
+    found: list[Any] = describe(backend, instance_ids, include_all, None)
+    wanted = {one["name"]: one["values"] for one in filters}
+    visible = [one for one in found if one.visible]
+    return [one for one in visible if descriptions.passes_filter_dict(one, wanted)]
+
+
+@override(EC2Response)
+def get_console_output(response: Any) -> ActionResult:
+    instance = response.ec2_backend.get_instance(response._get_param("InstanceId"))
+    late = time.monotonic() < instance.booted_at + FAULTS.console_delay_s
+    text = "" if late else LAB.read_console(instance.id)
+    shown = {"Output": base64.b64encode(text.encode()).decode()} if text else {}
+    return ActionResult({"InstanceId": instance.id, "Timestamp": utcnow(), **shown})
 
 
 def _status(state: str, reachable: bool, impaired_since: datetime | None = None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from moto.ec2.exceptions import DefaultVpcAlreadyExists
 from moto.ec2.models import EC2Backend
 
 from clusterctl.lab.addresses import REGIONS, SUBNET_PREFIX, default_network
-from clusterctl.lab.ec2.completion import override
+from clusterctl.lab.ec2.completion import LAB, around
 from clusterctl.lab.ec2.launch import Rule, all_instances, refuse
 from clusterctl.lab.ec2.network import EVERYWHERE
 from clusterctl.lab.hosts.instances import LabInstance
@@ -22,9 +22,6 @@ MOST_HOSTS = 512
 
 class HostRule(Rule):
     """The lab has room for the instances, and their subnet can have hosts. Then they get hosts."""
-
-    def __init__(self, network: IPv4Network) -> None:
-        self._network = network
 
     def check_room(self, backend: Any, count: int) -> None:
         if backend.region_name not in REGIONS:
@@ -44,8 +41,8 @@ class HostRule(Rule):
         if not any(subnet.cidr.subnet_of(block) for block in PRIVATE):
             blocks = ", ".join(str(block) for block in PRIVATE)
             raise refuse("host-subnet", *it, f"the lab has hosts in {blocks} only")
-        if subnet.cidr.overlaps(self._network):
-            raise refuse("host-subnet", *it, f"the lab's default VPCs are in {self._network}")
+        if subnet.cidr.overlaps(LAB.inside):
+            raise refuse("host-subnet", *it, f"the lab's default VPCs are in {LAB.inside}")
         for other in all_instances():
             if other.state == "terminated" or other.vpc_id == subnet.vpc_id:
                 continue
@@ -62,41 +59,37 @@ class HostRule(Rule):
         LabInstance.changed.set()
 
 
-def install(network: IPv4Network) -> None:
-    """Have moto make default VPCs and subnets in `network`. Other regions keep moto's own."""
-    elsewhere = EC2Backend.create_default_vpc
+@around(EC2Backend)
+def create_default_vpc(elsewhere: Any, backend: Any) -> Any:
+    """Make the default VPC in `LAB.inside`. Other regions keep moto's own."""
+    if backend.region_name not in REGIONS:
+        return elsewhere(backend)
+    if backend.get_default_vpc():
+        raise DefaultVpcAlreadyExists
+    block = default_network(LAB.inside, backend.region_name, backend.account_id)
+    vpc = backend.create_vpc(cidr_block=str(block), is_default=True)
+    # The internet gateway and the route that a default VPC has on AWS, but not in moto.
+    gateway = backend.create_internet_gateway()
+    backend.attach_internet_gateway(gateway.id, vpc.id)
+    [table] = [one for one in backend.route_tables.values() if one.vpc_id == vpc.id]
+    backend.create_route(table.id, EVERYWHERE, gateway_id=gateway.id)
+    own = {"zone-type": ["availability-zone"]}
+    for zone in backend.describe_availability_zones(own):
+        backend.create_default_subnet(zone.name)
+    return vpc
 
-    def create_default_vpc(backend: Any) -> Any:
-        if backend.region_name not in REGIONS:
-            return elsewhere(backend)
-        if backend.get_default_vpc():
-            raise DefaultVpcAlreadyExists
-        block = default_network(network, backend.region_name, backend.account_id)
-        vpc = backend.create_vpc(cidr_block=str(block), is_default=True)
-        # The internet gateway and the route that a default VPC has on AWS, but not in moto.
-        gateway = backend.create_internet_gateway()
-        backend.attach_internet_gateway(gateway.id, vpc.id)
-        [table] = [one for one in backend.route_tables.values() if one.vpc_id == vpc.id]
-        backend.create_route(table.id, EVERYWHERE, gateway_id=gateway.id)
-        own = {"zone-type": ["availability-zone"]}
-        for zone in backend.describe_availability_zones(own):
-            backend.create_default_subnet(zone.name)
-        return vpc
 
-    original_subnet = EC2Backend.create_default_subnet
-
-    def create_default_subnet(backend: Any, availability_zone: str) -> Any:
-        vpc = backend.get_default_vpc()
-        existing = backend.get_default_subnets()
-        if backend.region_name not in REGIONS or vpc is None or availability_zone in existing:
-            return original_subnet(backend, availability_zone)
-        blocks = list(ip_network(vpc.cidr_block).subnets(new_prefix=SUBNET_PREFIX))
-        subnet = backend.create_subnet(
-            vpc_id=vpc.id,
-            cidr_block=str(blocks[len(existing)]),
-            availability_zone=availability_zone,
-        )
-        subnet.default_for_az = subnet.map_public_ip_on_launch = True
-        return subnet
-
-    override(EC2Backend, create_default_vpc, create_default_subnet)
+@around(EC2Backend)
+def create_default_subnet(original: Any, backend: Any, availability_zone: str) -> Any:
+    vpc = backend.get_default_vpc()
+    existing = backend.get_default_subnets()
+    if backend.region_name not in REGIONS or vpc is None or availability_zone in existing:
+        return original(backend, availability_zone)
+    blocks = list(ip_network(vpc.cidr_block).subnets(new_prefix=SUBNET_PREFIX))
+    subnet = backend.create_subnet(
+        vpc_id=vpc.id,
+        cidr_block=str(blocks[len(existing)]),
+        availability_zone=availability_zone,
+    )
+    subnet.default_for_az = subnet.map_public_ip_on_launch = True
+    return subnet

@@ -15,6 +15,7 @@ from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.findings import Severity
 from clusterctl.ec2.launch.attempt import SentLaunch
 from clusterctl.ec2.launch.capacity import Place
+from clusterctl.ec2.launch.observe import Catalogue
 from clusterctl.ec2.launch.plan import least_counts, plan_launch, wanted_indices
 from clusterctl.ec2.launch.request import ResultOf, run_request, runs
 from clusterctl.ec2.network.vpcs import FOUND_RULE, GIVEN_RULE, ElasticAddress
@@ -258,7 +259,7 @@ def test_refused_before_anything_is_made(observed, spec, kind, message, hint):
 
 
 def test_an_image_that_is_gone_does_not_matter_where_nothing_is_launched():
-    assert plan(replace(with_nodes(0, 1, 2, 3), catalogue=None)).steps == ()
+    assert plan(replace(with_nodes(0, 1, 2, 3), catalogue=Catalogue())).steps == ()
 
 
 # An existing cluster
