@@ -513,6 +513,12 @@ def test_new_steps_while_a_rank_in_c_sleeps_may_be_a_monitors():
         found = diagnose(with_rank(evidence, 5, samples=looks))
         assert found.exit_status == status
     assert "the main thread of rank 5 has not run meanwhile" in found.verdict or status == 0
+    # What it has started may work, and print such lines: it does not wait for that in a file.
+    for call, status in (("wait4", 0), ("openat /data/fifo", 3)):
+        still = tuple(replace(one, main_runs=7) for one in samples((), syscall=call))
+        held = with_rank(evidence, 5, samples=still)
+        held = replace(held, hosts=tuple(map(with_workers, held.hosts)))
+        assert diagnose(held).exit_status == status
 
 
 @pytest.mark.parametrize(

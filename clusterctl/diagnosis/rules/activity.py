@@ -149,7 +149,18 @@ def odd_ranks(scene: Scene) -> Iterator[Cause]:
             found.append(_busy(scene, rank, where, shown))
         elif scene.is_quiet:
             found.append(_resting(scene, rank, where, shown))
-    yield from combine(found)
+    yield from combine(_with_stopped(scene, one) for one in found)
+
+
+def _with_stopped(scene: Scene, found: RankFinding) -> RankFinding:
+    """Return the finding with the processes of the rank that are stopped: it may wait for them."""
+    rank = found.rank
+    pids = [str(one.pid) for one in rank.children if {x.state for x in one.samples} == {"T"}]
+    if not pids or "stopped" in found.what:
+        return found
+    of_it = f"its processes {', '.join(pids)} are" if pids[1:] else f"its process {pids[0]} is"
+    hint = scene.hints.on(rank.host, f"kill -CONT {' '.join(pids)}")
+    return found._replace(what=f"{found.what}; {of_it} stopped (state T)", hint=hint)
 
 
 def held_up(scene: Scene) -> Iterator[Cause]:
@@ -316,6 +327,10 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
     return RankFinding("rank.busy", severity, rank, activity, shown, hint)
 
 
+# Calls that wait for a message, and send none.
+_RECEIVES = ("recv", "Recv")
+
+
 def differing(scene: Scene) -> Iterator[Cause]:
     """Ranks that wait for each other in different calls, or called from different lines."""
     if scene.advances or scene.moves or not scene.is_running:
@@ -332,6 +347,20 @@ def differing(scene: Scene) -> Iterator[Cause]:
             return
         at = f" at {label(rank.user_call)}" if rank.user_call and scene.is_quiet else ""
         groups.setdefault(f"{rank.waits_in}{at}", []).append(rank)
+    kinds = {one.waits_in.rpartition(" ")[2] for one in scene.waiting}
+    if scene.stands_still and scene.is_whole and kinds <= {*_RECEIVES}:
+        yield Cause(
+            "mpi.cycle",
+            ERROR,
+            f"all ranks wait to receive a message{scene.since}, and none sends one: "
+            f"{' or '.join(sorted({one.waits_in for one in scene.waiting}))}",
+            None,
+            "let half of them send first, or use a call that does both; to see the lines: "
+            f"{scene.hints.look} --tree",
+            tuple(sorted(scene.by_number)),
+            tuple(line for one in scene.ranks[:4] for line in rank_lines(one)),
+        )
+        return
     if len(groups) < 2:
         if known == WAITING:
             yield from _by_another_way(scene)

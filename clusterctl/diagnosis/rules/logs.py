@@ -105,6 +105,8 @@ def _of_kernel(
             check = "rank.oom"
             was = "were" if len(ranks) > 1 else "was"
             message = f"{format_ranks(ranks)} on {called(host)} {was} killed: {one.cause}"
+        elif scene.advances and scene.is_whole:
+            severity = INFO  # whatever it was, the job goes on without it
         elif blocks and _killed_others(scene, host):
             severity, blocks = WARNING, False
     gpu = one.values.get("gpu", "")
@@ -126,8 +128,7 @@ def _killed_others(scene: Scene, host: HostEvidence) -> bool:
     names = re.findall(r"Killed process \d+ \(([^)]*)\)", "\n".join(scene.kernel_lines(host)))
     programs = {one.rpartition("/")[2] for process in host.processes for one in process.argv[:2]}
     own = (*(one[:LONGEST_NAME] for one in programs if one), *OF_PYTHON)
-    is_whole = scene.is_running and len(scene.ranks) >= max(1, scene.size)
-    return is_whole and bool(names) and not any(name.startswith(own) for name in names)
+    return scene.is_whole and bool(names) and not any(name.startswith(own) for name in names)
 
 
 def _gpu_index(host: HostEvidence, bus: str) -> int | None:
