@@ -289,12 +289,15 @@ class Scene(StepSigns):
         run = {one.process.argv[:1] for one in self.ranks if one.last.stacks}
         failed = any(one.fatal for one in self.explained.unknown)
         begun = failed or (self.has_made_steps and self.is_overdue)
+        oldest_s = max((one.process.age_s for one in self.ranks), default=0.0)
+        # In a job that has made steps, those that were started with the others have begun.
+        begun_s = oldest_s - STARTED_AFTER_S if self.has_made_steps else STARTING_S
         return [
             one
             for one in self.ranks
             if one.place is Activity.ENDED
             or (begun and one.has_no_interpreter)
-            and one.process.age_s >= STARTING_S
+            and one.process.age_s >= min(STARTING_S, begun_s)
             and one.process.argv[:1] in run
         ]
 

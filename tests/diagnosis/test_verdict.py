@@ -1493,6 +1493,17 @@ def test_a_job_without_ranks_is_judged_by_its_log_only_if_all_hosts_were_seen():
     assert diagnose(with_job(ending, log=("step 7",))).check == "ranks.none"
 
 
+def test_of_several_jobs_on_hosts_all_is_well_only_if_one_was_chosen():
+    evidence = replace(HEALTHY["steps, seen by the log"], source="--hosts h", cluster="")
+    both = with_job(evidence, others=("77",))
+    found = diagnose(both)
+    assert found.exit_status == 3 and "; 1 other job (77) there was not diagnosed" in found.verdict
+    assert found.next_step == "clusterctl diagnose --hosts h --launcher 77"
+    assert diagnose(with_job(both, is_chosen=True)).exit_status == 0
+    stuck = replace(with_job(rank_5(own("load")), others=("77",)), source="--hosts h")
+    assert f"diagnose --hosts h --launcher {JOB} --tree" in diagnose(stuck).findings[0].hint
+
+
 @pytest.mark.parametrize(("nodes", "said"), [("2", True), ("1", False)])
 def test_a_torchrun_whose_nodes_have_not_come_tells_where_it_waits_for_them(nodes, said):
     line = f"python3 -m torch.distributed.run --nnodes {nodes} --rdzv-endpoint=n1:29400 train.py"

@@ -492,6 +492,8 @@ def apart(scene: Scene) -> Iterator[Cause]:
     minority = len(few) * 2 < len(ranks) or most == POLLING
     if not few or not minority or any(one.place in STARTING for one in ranks):
         return
+    if any(one.is_python and one.moved for one in groups[most]):
+        return  # they were there at one look only: nobody waits
     if not scene.is_quiet and any(map(is_saving, few)):
         return
     # A program that prints no steps may have a rank that hands out work, and rests between.
@@ -519,7 +521,8 @@ def apart(scene: Scene) -> Iterator[Cause]:
         severity = _severity(scene, any("R" in one.states for one in may_work))
         if not rank.is_python and severity is INFO:
             severity = WARNING  # its calls are not known
-        if scene.quiet_s is None and scene.repeats is not Sign.REPEATED and severity is ERROR:
+        tells = scene.quiet_s is not None and any(map(str.strip, scene.job.log))
+        if not tells and scene.repeats is not Sign.REPEATED and severity is ERROR:
             severity = WARNING
         if severity is ERROR and rank.gets_on and scene.since_step_s < LONGEST_ALONE_S:
             severity = WARNING  # it may save, and sleep between what it writes

@@ -296,7 +296,9 @@ def logged(scene: Scene) -> Iterator[Cause]:
     lead = scene.whole_log.lead
     stall = lead and lead.signature.id.startswith("horovod.stall")
     if lead and not root and not stall and lead.signature.severity is ERROR:
-        text = f"earlier in the log, and the job went on: {lead.cause}"
+        is_late = lead.line in [one.line for one in scene.explained.findings]
+        where = "the log has" if is_late else "earlier in the log, and the job went on"
+        text = f"{where}: {lead.cause}"
         shown = (f"line {lead.line}: {lead.text[:300]}",)
         yield Cause(lead.signature.id, INFO, text, None, lead.remedy, (), shown, blocks=False)
     unknown = [one for one in scene.explained.unknown if one.fatal]
