@@ -28,7 +28,7 @@ from clusterctl.domain.errors import ClusterctlError
 
 if TYPE_CHECKING:
     from clusterctl.diagnosis.case import Cause
-    from clusterctl.diagnosis.evidence import Evidence
+    from clusterctl.diagnosis.evidence import Evidence, ProcessEvidence
     from clusterctl.diagnosis.verdict import Diagnosis
     from clusterctl.operations.hosts_access import HostSource
 
@@ -114,7 +114,7 @@ def diagnose(
     if as_json:
         from clusterctl.diagnosis.tree import merge
 
-        ranks = [one for host in evidence.hosts for one in host.ranks]
+        ranks = _ranks_of(evidence)
         output.data(
             {
                 "cluster": evidence.cluster or None,
@@ -204,11 +204,18 @@ def _wrapped(text: str, further: str = "", first: str = "") -> list[str]:
     ) or [""]
 
 
+def _ranks_of(evidence: Evidence) -> list[ProcessEvidence]:
+    """Return the ranks of the job; of all jobs if none was looked at."""
+    job = evidence.job
+    every = (one for host in evidence.hosts for one in host.ranks)
+    return [one for one in every if job is None or (one.job_id or "") == job.job_id]
+
+
 def tree_of(evidence: Evidence, found: Diagnosis) -> list[str]:
     """Return the merged stacks of all ranks as lines; ranks that have findings are marked."""
     from clusterctl.diagnosis.tree import merge, tree_lines
 
-    ranks = [one for host in evidence.hosts for one in host.ranks]
+    ranks = _ranks_of(evidence)
     if not ranks:
         return ["", "no rank found: no tree"]
     odd = frozenset(rank for one in found.findings if one.ranks for rank in one.ranks)

@@ -34,6 +34,7 @@ from clusterctl.diagnosis.ranks import (
     only,
     ranks_in_words,
     sees_nothing,
+    syscall_path,
     uses_processor,
     usual_size,
     works_alone,
@@ -135,7 +136,12 @@ class Scene(StepSigns):
         if found or not self.advances:
             return found
         still = [one for one in self.ranks if one.has_not_run]
-        still = [one for one in still if not any(map(is_working, one.children))]
+        # Who waits for a file does not wait for what it has started.
+        still = [
+            one
+            for one in still
+            if syscall_path(one.last.syscall) or not any(map(is_working, one.children))
+        ]
         apart = [one.number for one in still if not one.is_python and one.rests_apart]
         is_each = len(still) == len(self.ranks) and {one.place for one in still} != {Activity.GRAPH}
         if len(steps) < FEW_STEPS or not still or not (apart or is_each):
@@ -199,6 +205,11 @@ class Scene(StepSigns):
         own = usual_size(one.process.size for one in self.ranks)
         size = self.job.size or own or self.placement.ranks
         return size if size <= MOST_RANKS else 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all ranks of the job run."""
+        return self.is_running and len(self.ranks) >= max(1, self.size)
 
     @functools.cached_property
     def by_number(self) -> dict[int, Rank]:
@@ -278,12 +289,15 @@ class Scene(StepSigns):
         run = {one.process.argv[:1] for one in self.ranks if one.last.stacks}
         failed = any(one.fatal for one in self.explained.unknown)
         begun = failed or (self.has_made_steps and self.is_overdue)
+        oldest_s = max((one.process.age_s for one in self.ranks), default=0.0)
+        # In a job that has made steps, those that were started with the others have begun.
+        begun_s = oldest_s - STARTED_AFTER_S if self.has_made_steps else STARTING_S
         return [
             one
             for one in self.ranks
             if one.place is Activity.ENDED
             or (begun and one.has_no_interpreter)
-            and one.process.age_s >= STARTING_S
+            and one.process.age_s >= min(STARTING_S, begun_s)
             and one.process.argv[:1] in run
         ]
 

@@ -361,11 +361,12 @@ class JobEvidence(JobOutput):
 
     For a job that was started by hand, `job_id` is empty and `line` is that of its mpirun. `hosts`
     are the hosts of the job's hosts file with their slots. `others` are the ids of other running
-    jobs. `retries_left` is the number of times that the head node will start the job again after a
-    lost node. `reason` is the runner's word on the job's end. When its record was read, that was
-    `ended_s` seconds ago; None if that is not known. `log_kept_bytes` is how much of the log the
-    lines of `log` were before what cannot be read was taken out of them. It `went_on` if a step was
-    recorded after the samples, while the calls of ranks in C were read.
+    jobs, which matter unless this one `is_chosen` by its name. `retries_left` is the number of
+    times that the head node will start the job again after a lost node. `reason` is the runner's
+    word on the job's end. When its record was read, that was `ended_s` seconds ago; None if that is
+    not known. `log_kept_bytes` is how much of the log the lines of `log` were before what cannot be
+    read was taken out of them. It `went_on` if a step was recorded after the samples, while the
+    calls of ranks in C were read.
     """
 
     job_id: str = ""
@@ -377,6 +378,7 @@ class JobEvidence(JobOutput):
     line: str = ""
     hosts: dict[str, int] = field(default_factory=dict)
     others: tuple[str, ...] = ()
+    is_chosen: bool = False
     retries_left: int = 0
     reason: str = ""
     ended_s: Optional[float] = None

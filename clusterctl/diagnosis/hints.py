@@ -20,7 +20,7 @@ class Hints:
 
     @staticmethod
     def steps(*steps: str) -> str:
-        return "; ".join(filter(None, steps))
+        return "; ".join(filter(None, steps)).removeprefix("then ")
 
     def cluster(self, text: str) -> str:
         """Return a step that needs a cluster, with its name for NAME."""
@@ -28,8 +28,10 @@ class Hints:
 
     @property
     def look(self) -> str:
-        """The command that looks again."""
-        return f"clusterctl diagnose {self.evidence.source or self.evidence.cluster or 'NAME'}"
+        """The command that looks again, at the same job."""
+        job, source = self.evidence.job, self.evidence.source
+        same = f" --launcher {shlex.quote(job.job_id)}" if source and job and job.others else ""
+        return f"clusterctl diagnose {source or self.evidence.cluster or 'NAME'}{same}"
 
     @property
     def cancel(self) -> str:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from clusterctl.diagnosis.case import Scene
 from clusterctl.diagnosis.evidence import HostEvidence, Partner
+from clusterctl.diagnosis.frames import is_user
 from clusterctl.diagnosis.ranks import Rank, called, syscall_path
+from clusterctl.diagnosis.tree import label, main_thread
 from clusterctl.node.diagnosis.partners import LOCKS, READS, STARTS
 
 _VERBS = {
@@ -87,7 +89,7 @@ def chain(scene: Scene, rank: Rank) -> Chain:
     numbers = {(one.host.host, one.process.pid): one.number for one in scene.ranks}
     partners, pid = rank.process.partners, rank.process.pid
     while one := _of(partners, pid, found):
-        words += _named(one, numbers.get((host.host, one.pid)))
+        words += _named(one, numbers.get((host.host, one.pid)), _place(host, one.pid))
         found.append(one)
         pid = one.pid
         if _of(partners, pid, found) or "write" in one.call or one.state == "D":
@@ -128,7 +130,14 @@ def _of(partners: Sequence[Partner], pid: int, found: Sequence[Partner]) -> Part
     )
 
 
-def _named(one: Partner, rank: int | None) -> str:
+def _place(host: HostEvidence, pid: int) -> str:
+    """Return where a process is in the user's code, such as `, in load train.py:30`, or nothing."""
+    calls = [main_thread(one.last) for one in host.processes if one.pid == pid and one.samples]
+    own = [frame for frames in calls for frame in frames if is_user(frame)]
+    return f", in {label(own[-1])}" if own else ""
+
+
+def _named(one: Partner, rank: int | None, place: str) -> str:
     """Return a process, which may be a rank, with what it is to another, such as `, which pid 77
     (tee log, stopped) reads`."""
     argv = " ".join(one.argv)[:60] or "its name is not known"
@@ -138,6 +147,6 @@ def _named(one: Partner, rank: int | None) -> str:
     state = states.get(one.state, "")
     if one.relation == "child":
         return f": pid {one.pid} ({argv}{state or (f', in {call}' if call else '')})"
-    who = f"pid {one.pid} ({argv}{state})"
+    who = f"pid {one.pid} ({argv}{state}{place})"
     who = who if rank is None else f"rank {rank} (pid {one.pid}{state})"
     return f", which {who} {relation}"

@@ -17,7 +17,7 @@ from typing import Any
 from clusterctl.diagnosis.case import ERROR, INFO, Cause, Scene, gdb_command
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence
 from clusterctl.diagnosis.frames import STARTING
-from clusterctl.diagnosis.progress import SILENT_STEPS
+from clusterctl.diagnosis.progress import SILENT_STEPS, were
 from clusterctl.diagnosis.ranks import Rank, called, format_ranks, is_saving, sees_nothing
 from clusterctl.diagnosis.rules.activity import (
     apart,
@@ -81,7 +81,7 @@ OF_WATCHDOG = re.compile(r"ProcessGroupNCCL|\b[Ww]atchdog|DistBackendError")
 # Findings that tell what a rank waits for, better than that it is elsewhere than the others.
 HELD = (
     *("rank.io", "disk.full", "rank.uninterruptible", "rank.unstarted"),
-    *("rank.stopped", "rank.traced", "rank.exited"),
+    *("rank.stopped", "rank.traced", "rank.exited", "rank.exception", "rank.left"),
 )
 # Limits that a rank has reached, or has alone, which may be why it does not go on.
 REACHED = ("rank.descriptors", "rank.threads", "rank.memory", "rank.limit")
@@ -142,7 +142,23 @@ class Diagnosis:
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Draw the conclusions from the evidence."""
-    return _with_hidden(evidence, _diagnose(evidence))
+    return _with_others(evidence, _with_hidden(evidence, _diagnose(evidence)))
+
+
+def _with_others(evidence: Evidence, found: Diagnosis) -> Diagnosis:
+    """Return the diagnosis with the running jobs that were not looked at: if nobody has chosen one,
+    all is well only if all are."""
+    job = evidence.job
+    runs = job is not None and job.state in (JobState.RUNNING, None)
+    if not job or not runs or job.is_chosen or not job.others or found.exit_status:
+        return found
+    names = ", ".join(one or "one started by hand" for one in job.others[:4])
+    which = f"{count(len(job.others), 'other job')} ({names})"
+    verdict = f"{found.verdict}; {which} there {were(job.others)} not diagnosed"
+    look = f"clusterctl diagnose {evidence.source or evidence.cluster}"
+    option = " --launcher" if evidence.source else ""
+    step = f"{look}{option} {next(filter(None, job.others), 'JOB')}"
+    return replace(found, verdict=verdict, check=UNKNOWN, next_step=step)
 
 
 def _with_hidden(evidence: Evidence, found: Diagnosis) -> Diagnosis:
@@ -205,8 +221,9 @@ def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
         elif one.check in ("rank.apart", "rank.straggler"):
             into = [x for x in kept if x.check in HELD and x.ranks]
             into = [x for x in into if {*one.ranks} <= {*x.ranks}]
-        elif one.check == "log.exception" and OF_WATCHDOG.search(one.message):
-            into = [x for x in kept if x.check in ("torch.missing", "torch.mismatch")]
+        elif one.check == "log.exception":
+            by = ["torch.missing", "torch.mismatch"] if OF_WATCHDOG.search(one.message) else []
+            into = [x for x in kept if x.check in ("rank.exception", *by)]
         elif not scene.is_running and may_follow_lost_host(one):
             into = [x for x in kept if x.check == "host.off" and x.blocks]
         else:

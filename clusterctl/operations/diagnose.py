@@ -373,6 +373,7 @@ def job_of(
         **{one.name: getattr(on_head, one.name) for one in fields(JobOutput)},
         hosts={entry.host: entry.slots for entry in _entries(on_head.hosts)},
         others=on_head.others,
+        is_chosen=job_id is not None,
     )
     if record:
         return replace(

@@ -213,4 +213,5 @@ def _job(
     found = job_of(replace(on_head, found=None), ours, chosen)
     # Ranks whose launcher has ended have no name.
     others = tuple(one for one in every if one not in ("", chosen))
-    return replace(found or JobEvidence(state=JobState.RUNNING), job_id=chosen, others=others)
+    found = found or JobEvidence(state=JobState.RUNNING)
+    return replace(found, job_id=chosen, others=others, is_chosen=job_name is not None)

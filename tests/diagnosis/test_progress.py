@@ -513,6 +513,12 @@ def test_new_steps_while_a_rank_in_c_sleeps_may_be_a_monitors():
         found = diagnose(with_rank(evidence, 5, samples=looks))
         assert found.exit_status == status
     assert "the main thread of rank 5 has not run meanwhile" in found.verdict or status == 0
+    # What it has started may work, and print such lines: it does not wait for that in a file.
+    for call, status in (("wait4", 0), ("openat /data/fifo", 3)):
+        still = tuple(replace(one, main_runs=7) for one in samples((), syscall=call))
+        held = with_rank(evidence, 5, samples=still)
+        held = replace(held, hosts=tuple(map(with_workers, held.hosts)))
+        assert diagnose(held).exit_status == status
 
 
 @pytest.mark.parametrize(
@@ -972,16 +978,30 @@ def test_a_rank_of_a_job_by_hand_that_was_seen_without_its_number_is_not_missing
     assert any(one.check in ("rank.missing", "ranks.none") for one in diagnose(gone).findings)
 
 
-def test_a_rank_whose_python_has_ended_by_an_exception_is_named():
+@pytest.mark.parametrize("age_s", [240.0, 20.0])
+def test_a_rank_whose_python_has_ended_by_an_exception_is_named(age_s):
     """mpi4py: MPI_Finalize waits for the others, which wait for this rank."""
     error = "Error: Failed to find a python interpreter in the .data section"
     ended = samples((), state="S", syscall="clock_nanosleep", stack_error=error)
     evidence = job_of(stack=own("reduce"), log=(*STEPS, "ValueError: bad batch"))
-    evidence = with_rank(evidence, *range(8), argv=("python",))
+    evidence = with_rank(evidence, *range(8), argv=("python",), age_s=age_s)
     found = diagnose(with_rank(evidence, 5, samples=ended))
-    assert (found.check, found.findings[0].ranks) == ("rank.exception", (5,))
+    assert [(one.check, one.ranks) for one in found.findings] == [("rank.exception", (5,))]
     assert "rank 5 on demo-2 (10.0.0.7) has left the program" in found.verdict
     assert "ValueError: bad batch" in found.verdict
+
+
+def test_what_the_job_did_not_survive_is_not_told_as_earlier():
+    found = diagnose(job_of(stack=own("reduce"), log=(*STEPS, "KeyboardInterrupt")))
+    told = [one.message for one in found.findings if one.check == "python.interrupted"]
+    assert told and told[0].startswith("the log has: ")
+
+
+def test_who_was_at_another_line_at_another_look_waits_for_nobody():
+    """mpi4py without a line of output: all nap and reduce in turn."""
+    looks = samples(*(own("main", line) for line in (37, 37, 40)))
+    evidence = with_rank(job_of(log=(), quiet_s=56.0), *range(8), samples=looks, argv=("python",))
+    assert diagnose(with_rank(evidence, 5, samples=samples(own("main", 37)))).exit_status == 3
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,9 @@ def test_a_program_on_a_mount_whose_server_is_gone():
         "in newfstatat of /nfs/lib/x.py; 2 ranks wait for it in the start of Horovod"
     )
     assert [(one.check, one.ranks) for one in found.findings] == [("mount.dead", (1,))]
+    for other in ("PermissionError: [Errno 13] not permitted", "OSError: [Errno 38] no function"):
+        refused = with_host(evidence, 1, facts=facts("demo-1", errors={"mount /nfs": other}))
+        assert "mount.dead" not in checks(refused)
 
 
 ASKED = Socket("10.0.0.5:41000", "10.0.0.5:27000", "ESTAB", acked_bytes=81)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.cli.diagnose import tree_of
 from clusterctl.diagnosis.evidence import Frame, ProcessEvidence
 from clusterctl.diagnosis.frames import Activity, place_of
 from clusterctl.diagnosis.page import page
@@ -171,3 +172,12 @@ def test_a_page_is_whole_and_says_hostile_names_harmlessly():
     assert "\x1b" not in text
     assert text.count("&lt;script&gt;") >= 4
     assert "4 min 00 s old, GPUs 0-1\n" in text
+
+
+def test_the_tree_has_no_ranks_of_another_job():
+    evidence = job_of()
+    head, *rest = evidence.hosts
+    others = (replace(one, pid=7, job_id="77") for one in job_of(stack=own("other")).hosts[0].ranks)
+    head = replace(head, processes=(*head.processes, *others))
+    both = replace(evidence, hosts=(head, *rest))
+    assert tree_of(both, diagnose(both)) == tree_of(evidence, diagnose(evidence))

@@ -416,6 +416,10 @@ HEALTHY = {
         job_of(quiet_s=1.0), {(0, 1): CRAWLING, (1, 2): (2e5, 0.7, 0.2), (0, 2): CRAWLING}
     ),
     "the same scripts": scripted(job_of(quiet_s=1.0)),
+    "another's process was killed for memory": on_host_2(
+        job_of(quiet_s=1.0),
+        kernel_log=[{"age_s": 30.0, "text": "Out of memory: Killed process 99 (python)"}],
+    ),
     "importing": with_rank(
         job_of(quiet_s=20.0, log=(), age_s=10.0), *range(8), samples=samples(IMPORTS, INIT, STEP)
     ),
@@ -1487,6 +1491,39 @@ def test_a_job_without_ranks_is_judged_by_its_log_only_if_all_hosts_were_seen():
     for unseen in (unread, with_host(ending, 2, error="did not answer in time", processes=())):
         assert "no rank of" not in diagnose(unseen).verdict
     assert diagnose(with_job(ending, log=("step 7",))).check == "ranks.none"
+
+
+def test_of_several_jobs_on_hosts_all_is_well_only_if_one_was_chosen():
+    evidence = replace(HEALTHY["steps, seen by the log"], source="--hosts h", cluster="")
+    both = with_job(evidence, others=("77",))
+    found = diagnose(both)
+    assert found.exit_status == 3 and "; 1 other job (77) there was not diagnosed" in found.verdict
+    assert found.next_step == "clusterctl diagnose --hosts h --launcher 77"
+    assert diagnose(with_job(both, is_chosen=True)).exit_status == 0
+    stuck = replace(with_job(rank_5(own("load")), others=("77",)), source="--hosts h")
+    assert f"diagnose --hosts h --launcher {JOB} --tree" in diagnose(stuck).findings[0].hint
+
+
+@pytest.mark.parametrize(("nodes", "said"), [("2", True), ("1", False)])
+def test_a_torchrun_whose_nodes_have_not_come_tells_where_it_waits_for_them(nodes, said):
+    line = f"python3 -m torch.distributed.run --nnodes {nodes} --rdzv-endpoint=n1:29400 train.py"
+    evidence = with_processes(
+        job_of(1, 2, log=(), line=line), lambda one: None if one.role == "rank" else one
+    )
+    evidence = with_processes(evidence, lambda one: replace(one, argv=tuple(line.split())))
+    verdict = diagnose(replace(evidence, source="--local")).verdict
+    assert ("it starts them once 2 nodes have joined at n1:29400" in verdict) is said
+
+
+@pytest.mark.parametrize(("apart", "check"), [((), "mpi.cycle"), ((5,), "ranks.differ")])
+def test_all_ranks_wait_to_receive(apart, check):
+    receive, reduce = (
+        (*own("main"), Frame(name, "/x/site-packages/torch/distributed/distributed_c10d.py", 9))
+        for name in ("recv", "all_reduce")
+    )
+    evidence = job_of(stack=receive, log=tuple(f"step {n} loss 0.{n}" for n in range(90)))
+    found = diagnose(with_rank(evidence, *apart, samples=samples(reduce)))
+    assert (found.check, found.exit_status) == (check, 2)
 
 
 def test_a_daemon_and_its_parent_are_one_finding():

@@ -149,7 +149,18 @@ def odd_ranks(scene: Scene) -> Iterator[Cause]:
             found.append(_busy(scene, rank, where, shown))
         elif scene.is_quiet:
             found.append(_resting(scene, rank, where, shown))
-    yield from combine(found)
+    yield from combine(_with_stopped(scene, one) for one in found)
+
+
+def _with_stopped(scene: Scene, found: RankFinding) -> RankFinding:
+    """Return the finding with the processes of the rank that are stopped: it may wait for them."""
+    rank = found.rank
+    pids = [str(one.pid) for one in rank.children if {x.state for x in one.samples} == {"T"}]
+    if not pids or "stopped" in found.what:
+        return found
+    of_it = f"its processes {', '.join(pids)} are" if pids[1:] else f"its process {pids[0]} is"
+    hint = scene.hints.on(rank.host, f"kill -CONT {' '.join(pids)}")
+    return found._replace(what=f"{found.what}; {of_it} stopped (state T)", hint=hint)
 
 
 def held_up(scene: Scene) -> Iterator[Cause]:
@@ -316,6 +327,10 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
     return RankFinding("rank.busy", severity, rank, activity, shown, hint)
 
 
+# Calls that wait for a message, and send none.
+_RECEIVES = ("recv", "Recv")
+
+
 def differing(scene: Scene) -> Iterator[Cause]:
     """Ranks that wait for each other in different calls, or called from different lines."""
     if scene.advances or scene.moves or not scene.is_running:
@@ -332,6 +347,20 @@ def differing(scene: Scene) -> Iterator[Cause]:
             return
         at = f" at {label(rank.user_call)}" if rank.user_call and scene.is_quiet else ""
         groups.setdefault(f"{rank.waits_in}{at}", []).append(rank)
+    kinds = {one.waits_in.rpartition(" ")[2] for one in scene.waiting}
+    if scene.stands_still and scene.is_whole and kinds <= {*_RECEIVES}:
+        yield Cause(
+            "mpi.cycle",
+            ERROR,
+            f"all ranks wait to receive a message{scene.since}, and none sends one: "
+            f"{' or '.join(sorted({one.waits_in for one in scene.waiting}))}",
+            None,
+            "let half of them send first, or use a call that does both; to see the lines: "
+            f"{scene.hints.look} --tree",
+            tuple(sorted(scene.by_number)),
+            tuple(line for one in scene.ranks[:4] for line in rank_lines(one)),
+        )
+        return
     if len(groups) < 2:
         if known == WAITING:
             yield from _by_another_way(scene)
@@ -463,6 +492,8 @@ def apart(scene: Scene) -> Iterator[Cause]:
     minority = len(few) * 2 < len(ranks) or most == POLLING
     if not few or not minority or any(one.place in STARTING for one in ranks):
         return
+    if any(one.is_python and one.moved for one in groups[most]):
+        return  # they were there at one look only: nobody waits
     if not scene.is_quiet and any(map(is_saving, few)):
         return
     # A program that prints no steps may have a rank that hands out work, and rests between.
@@ -490,7 +521,8 @@ def apart(scene: Scene) -> Iterator[Cause]:
         severity = _severity(scene, any("R" in one.states for one in may_work))
         if not rank.is_python and severity is INFO:
             severity = WARNING  # its calls are not known
-        if scene.quiet_s is None and scene.repeats is not Sign.REPEATED and severity is ERROR:
+        tells = scene.quiet_s is not None and any(map(str.strip, scene.job.log))
+        if not tells and scene.repeats is not Sign.REPEATED and severity is ERROR:
             severity = WARNING
         if severity is ERROR and rank.gets_on and scene.since_step_s < LONGEST_ALONE_S:
             severity = WARNING  # it may save, and sleep between what it writes

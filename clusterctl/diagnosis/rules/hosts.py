@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator
@@ -36,6 +37,8 @@ from clusterctl.node.facts.disks import MountedFileSystem
 
 # Users of the system's own processes.
 SYSTEM = ("root", "daemon", "nobody", "messagebus", "syslog", "_apt", "_chrony")
+# A mount whose server is gone. Others refuse the login (another's home), or cannot tell their size.
+UNANSWERED = re.compile(r"no answer|\[Errno (?:5|107|110|111|112|113|116|121)\]")
 # With so little address space left, a program cannot go on.
 NO_MEMORY = 64 << 20
 FEW_DESCRIPTORS = 64  # that a rank has left
@@ -48,7 +51,7 @@ def host_facts(scene: Scene) -> Iterator[Cause]:
         for system in host.known.filesystems:
             yield from _full(scene, host, system, blocks)
         for name, why in host.known.errors.items():
-            if name.startswith("mount "):
+            if name.startswith("mount ") and UNANSWERED.search(why):
                 yield _dead_mount(scene, host, name[6:], why, blocks)
         yield from _gpus(scene, host)
     yield from _read_only(scene)

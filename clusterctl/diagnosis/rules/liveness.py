@@ -438,6 +438,9 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
     Ranks on hosts that could not be observed are not counted as missing.
     """
     unseen = _unseen(scene) if scene.is_running else []
+    blank = any(map(scene.unnumbered, scene.evidence.hosts))
+    if scene.is_running and scene.launcher and not (scene.ranks or blank):
+        yield from _awaiting_nodes(scene, *scene.launcher)
     if not unseen or scene.is_ending:
         return
     if scene.left and scene.advances:
@@ -448,7 +451,7 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
     if scene.has_made_steps and alone and python:
         return
     if not scene.ranks:
-        if not any(map(scene.unnumbered, scene.evidence.hosts)):
+        if not blank:
             yield from _none_runs(scene)
         return
     if max(one.process.age_s for one in scene.ranks) < STARTED_AFTER_S:
@@ -519,6 +522,31 @@ def _unseen(scene: Scene) -> list[int]:
         return []
     at = {rank: scene.host_of[rank].host for rank in unseen if rank in scene.host_of}
     return [one for one in unseen if (at[one] not in hidden if one in at else not blank)]
+
+
+_NODES = re.compile(r"--(nnodes|rdzv[-_]endpoint|master[-_]addr|master[-_]port)[ =](\S+)")
+
+
+def _awaiting_nodes(
+    scene: Scene, host: HostEvidence, process: ProcessEvidence
+) -> Iterator[Cause]:
+    """A torchrun without ranks: it starts them once all its nodes have come to one address."""
+    found = {name.replace("-", "_"): value for name, value in _NODES.findall(scene.job.line)}
+    nodes, name = found.get("nnodes", "1").partition(":")[0], process.launcher_name
+    if nodes in ("0", "1") or "torch" not in name or process.age_s < STARTING_S:
+        return
+    master = ":".join(found[one] for one in ("master_addr", "master_port") if one in found)
+    at = found.get("rdzv_endpoint") or master
+    yield Cause(
+        "ranks.none",
+        WARNING,
+        f"{name} on {called(host)} runs no rank, {format_duration(process.age_s)} after its start: "
+        f"it starts them once {nodes} nodes have joined{f' at {at}' if at else ''}",
+        host.host,
+        "see that it runs on each of these nodes, with the same address, port and --rdzv_id, and "
+        "that they reach that address",
+        evidence=(process_line(process),),
+    )
 
 
 def _none_runs(scene: Scene) -> Iterator[Cause]:

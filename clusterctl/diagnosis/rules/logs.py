@@ -105,6 +105,8 @@ def _of_kernel(
             check = "rank.oom"
             was = "were" if len(ranks) > 1 else "was"
             message = f"{format_ranks(ranks)} on {called(host)} {was} killed: {one.cause}"
+        elif scene.advances and scene.is_whole:
+            severity = INFO  # whatever it was, the job goes on without it
         elif blocks and _killed_others(scene, host):
             severity, blocks = WARNING, False
     gpu = one.values.get("gpu", "")
@@ -126,8 +128,7 @@ def _killed_others(scene: Scene, host: HostEvidence) -> bool:
     names = re.findall(r"Killed process \d+ \(([^)]*)\)", "\n".join(scene.kernel_lines(host)))
     programs = {one.rpartition("/")[2] for process in host.processes for one in process.argv[:2]}
     own = (*(one[:LONGEST_NAME] for one in programs if one), *OF_PYTHON)
-    is_whole = scene.is_running and len(scene.ranks) >= max(1, scene.size)
-    return is_whole and bool(names) and not any(name.startswith(own) for name in names)
+    return scene.is_whole and bool(names) and not any(name.startswith(own) for name in names)
 
 
 def _gpu_index(host: HostEvidence, bus: str) -> int | None:
@@ -295,7 +296,9 @@ def logged(scene: Scene) -> Iterator[Cause]:
     lead = scene.whole_log.lead
     stall = lead and lead.signature.id.startswith("horovod.stall")
     if lead and not root and not stall and lead.signature.severity is ERROR:
-        text = f"earlier in the log, and the job went on: {lead.cause}"
+        is_late = lead.line in [one.line for one in scene.explained.findings]
+        where = "the log has" if is_late else "earlier in the log, and the job went on"
+        text = f"{where}: {lead.cause}"
         shown = (f"line {lead.line}: {lead.text[:300]}",)
         yield Cause(lead.signature.id, INFO, text, None, lead.remedy, (), shown, blocks=False)
     unknown = [one for one in scene.explained.unknown if one.fatal]

@@ -709,7 +709,13 @@ def call_of(pid: int, said: str, paths: dict[int, str]) -> str:
             fd = int(words[1], 16) & 0xFFFFFFFF
             return f"{name} {paths.get(fd, fd)}"
         if kind in ("path", "at"):
-            return f"{name} {string_at(pid, int(words[1 if kind == 'path' else 2], 16))}".strip()
+            path = string_at(pid, int(words[1 if kind == "path" else 2], 16))
+            with contextlib.suppress(OSError):
+                if path[:1] not in ("", "/"):
+                    folder = paths.get(int(words[1], 16)) if kind == "at" else None
+                    folder = folder or os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115
+                    path = os.path.join(folder, path)  # noqa: PTH118
+            return f"{name} {path}".strip()
         path = paths.get(polled(pid, name, words), "")
         return f"{name} {path}" if POLLED.match(path) else name
     return f"call {number}"

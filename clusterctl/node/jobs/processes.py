@@ -295,6 +295,14 @@ def is_starter(process: Process) -> bool:
     return is_python(process) and any(map(STARTERS.fullmatch, words))
 
 
+def starts_ranks(process: Process) -> bool:
+    """Return whether that is what this process runs, and no word further on: it may have no rank
+    yet, as torchrun until all its nodes have come."""
+    words = [word.rpartition("/")[2] for word in process.argv[1:4] if word[:1] != "-"]
+    starts = words[:1] != ["accelerate"] or words[1:2] == ["launch"]
+    return is_starter(process) and starts and bool(STARTERS.fullmatch(words[0] if words else ""))
+
+
 def is_of_torchrun(process: Process) -> bool:
     """Return whether torchrun started the process. Then torchrun's RANK is its rank: mpirun's
     variable, inherited from torchrun, numbers the nodes."""
@@ -330,7 +338,7 @@ def job_processes(
     """Return those of one user's processes on a node that belong to MPI jobs, with their roles.
 
     `own` is the calling process. It and its ancestors are left out. `sessions` are known to be the
-    job's. `any_launcher`: see `role_of`; also torchrun and the like above ranks, as launchers.
+    job's. `any_launcher`: see `role_of`; also torchrun and the like, as launchers.
     """
     for process in processes.values():
         process.role = role_of(process, any_launcher)
@@ -358,6 +366,9 @@ def job_processes(
             above |= {one.ppid for one in processes.values() if one.is_unreadable} & {*processes}
         above -= wanted | ancestors(processes, own)
         starters = {pid for pid in above if is_starter(processes[pid])}
+        if job is None:
+            others = {*processes} - wanted - ancestors(processes, own)
+            starters |= {pid for pid in others if starts_ranks(processes[pid])}
         for pid in starters:
             processes[pid].role = "launcher"
         for pid in descendants(starters, processes) - ancestors(processes, own):

@@ -116,6 +116,12 @@ def test_a_child_that_does_not_get_to_its_program(start, tmp_path):
     wait_until(opens, "open")
 
 
+def test_a_relative_path_is_told_with_its_folder(start, tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    process = start("cat", "fifo", cwd=tmp_path)
+    wait_until(lambda: sampler.wait_of(process.pid)[2].endswith(f"{tmp_path}/fifo"), "its open")
+
+
 def test_a_child_that_is_waited_for(start):
     process = start("sh", "-c", "sleep 600; true")
     [child] = waits(process, "wait")

@@ -236,20 +236,23 @@ def test_ranks_with_titles_are_those_of_the_torchrun_that_has_started_them(title
     assert processes.job_processes(listed, 99, job="j1", any_launcher=True) == []
 
 
-def test_a_torchrun_above_ranks_is_their_launcher_on_hosts_of_no_cluster():
+def test_a_torchrun_is_a_launcher_on_hosts_of_no_cluster():
     torch = {b"TORCHELASTIC_RUN_ID": b"none", b"RANK": b"0"}
     torch |= {b"MASTER_ADDR": b"n1", b"MASTER_PORT": b"29500"}
     words = ["python3", "/usr/bin/torchrun", "train.py"]
     listed = {
         pid: Process(pid, ppid, "python3", argv, environ)
         for pid, ppid, argv, environ in (
-            (6, 1, words, {}),  # it has no rank here
+            (6, 1, words, {}),  # it has no rank yet
+            (5, 1, ["python3", "train.py", "torchrun"], {}),
+            (4, 1, ["python3", "-m", "accelerate", "config"], {}),
             (7, 1, words, {}),
             (8, 7, ["python3", "train.py"], torch),
         )
     }
     found = job_processes(listed, 99, any_launcher=True)
-    assert [(one.pid, one.role) for one in found] == [(7, "launcher"), (8, "rank")]
+    roles = [(one.pid, one.role) for one in found]
+    assert roles == [(6, "launcher"), (7, "launcher"), (8, "rank")]
     assert sorted(processes.groups_of(found)) == [7, 8]
     assert job_processes(listed, 99) == []
 
