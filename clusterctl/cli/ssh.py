@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 UNREACHABLE = 255
 # Seconds for a second login, which explains the failure: ssh has just waited for the node.
 ONCE_MORE_S = 3.0
-# Seconds within which a signal is passed on that came at the worst moment.
-SIGNALS_WITHIN_S = 0.5
+# Seconds between two looks at whether ssh has ended or was suspended.
+POLL_S = 0.05
 
 
 class _RemoteCommand(ClusterCommand):
@@ -189,21 +190,17 @@ def run_in_foreground(argv: Sequence[str]) -> int:
 
 def _wait(pid: int) -> int:
     """Wait for the end of a child, and suspend this process whenever the child is suspended."""
-    # Python runs a handler between two of its instructions. A signal that comes just before a wait
-    # begins would be handled after it, which may be never: so the wait is one of many short ones.
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    try:
-        while True:
-            ended, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
-            if not ended:
-                signal.sigtimedwait({signal.SIGCHLD}, SIGNALS_WITHIN_S)
-            elif os.WIFSTOPPED(status):
-                os.kill(os.getpid(), signal.SIGSTOP)
-                # SIGCONT may have been sent to this process only (kill -CONT): pass it on.
-                os.kill(pid, signal.SIGCONT)
-            elif os.WIFSIGNALED(status):
-                return 128 + os.WTERMSIG(status)
-            else:
-                return os.WEXITSTATUS(status)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+    # Python runs a handler between two of its instructions: a signal that comes just before an
+    # endless wait would be handled only after it. Not sigtimedwait(), which macOS lacks.
+    while True:
+        ended, status = os.waitpid(pid, os.WUNTRACED | os.WNOHANG)
+        if not ended:
+            time.sleep(POLL_S)
+        elif os.WIFSTOPPED(status):
+            os.kill(os.getpid(), signal.SIGSTOP)
+            # SIGCONT may have been sent to this process only (kill -CONT): pass it on.
+            os.kill(pid, signal.SIGCONT)
+        elif os.WIFSIGNALED(status):
+            return 128 + os.WTERMSIG(status)
+        else:
+            return os.WEXITSTATUS(status)

@@ -29,9 +29,16 @@ class Hints:
     @property
     def look(self) -> str:
         """The command that looks again, at the same job."""
-        job, source = self.evidence.job, self.evidence.source
-        same = f" --launcher {shlex.quote(job.job_id)}" if source and job and job.others else ""
-        return f"clusterctl diagnose {source or self.evidence.cluster or 'NAME'}{same}"
+        job = self.evidence.job
+        return self.look_at(job.job_id if job and job.others else "")
+
+    def look_at(self, job: str) -> str:
+        """Return the command that looks at a job; without a name, at the one it would choose."""
+        source = self.evidence.source
+        words = ["clusterctl diagnose", source or self.evidence.cluster or "NAME"]
+        if job:
+            words += ["--launcher"] * bool(source) + [shlex.quote(job)]
+        return " ".join(words)
 
     @property
     def cancel(self) -> str:

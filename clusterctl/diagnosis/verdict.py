@@ -17,6 +17,7 @@ from typing import Any
 from clusterctl.diagnosis.case import ERROR, INFO, Cause, Scene, gdb_command
 from clusterctl.diagnosis.evidence import Evidence, HostEvidence
 from clusterctl.diagnosis.frames import STARTING
+from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.progress import SILENT_STEPS, were
 from clusterctl.diagnosis.ranks import Rank, called, format_ranks, is_saving, sees_nothing
 from clusterctl.diagnosis.rules.activity import (
@@ -155,9 +156,7 @@ def _with_others(evidence: Evidence, found: Diagnosis) -> Diagnosis:
     names = ", ".join(one or "one started by hand" for one in job.others[:4])
     which = f"{count(len(job.others), 'other job')} ({names})"
     verdict = f"{found.verdict}; {which} there {were(job.others)} not diagnosed"
-    look = f"clusterctl diagnose {evidence.source or evidence.cluster}"
-    option = " --launcher" if evidence.source else ""
-    step = f"{look}{option} {next(filter(None, job.others), 'JOB')}"
+    step = Hints(evidence).look_at(next(filter(None, job.others), "JOB"))
     return replace(found, verdict=verdict, check=UNKNOWN, next_step=step)
 
 

@@ -27,6 +27,12 @@ def test_its_exit_status(script, status):
     assert run_in_foreground(["sh", "-c", script]) == status
 
 
+def test_waiting_needs_nothing_that_macos_lacks(monkeypatch):
+    for name in ("sigtimedwait", "sigwaitinfo"):
+        monkeypatch.delattr(signal, name, raising=False)
+    assert run_in_foreground(["sh", "-c", "sleep 0.2; exit 7"]) == 7
+
+
 def test_a_program_that_is_not_there():
     with pytest.raises(MissingTool):
         run_in_foreground(["/no/such/program"])

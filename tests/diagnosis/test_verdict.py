@@ -1502,6 +1502,8 @@ def test_of_several_jobs_on_hosts_all_is_well_only_if_one_was_chosen():
     assert diagnose(with_job(both, is_chosen=True)).exit_status == 0
     stuck = replace(with_job(rank_5(own("load")), others=("77",)), source="--hosts h")
     assert f"diagnose --hosts h --launcher {JOB} --tree" in diagnose(stuck).findings[0].hint
+    of_cluster = replace(stuck, source="", cluster="demo")
+    assert f"clusterctl diagnose demo {JOB} --tree" in diagnose(of_cluster).findings[0].hint
 
 
 @pytest.mark.parametrize(("nodes", "said"), [("2", True), ("1", False)])

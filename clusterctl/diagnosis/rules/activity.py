@@ -352,11 +352,12 @@ def differing(scene: Scene) -> Iterator[Cause]:
         yield Cause(
             "mpi.cycle",
             ERROR,
-            f"all ranks wait to receive a message{scene.since}, and none sends one: "
+            f"all ranks wait to receive a message{scene.since}: "
             f"{' or '.join(sorted({one.waits_in for one in scene.waiting}))}",
             None,
-            "let half of them send first, or use a call that does both; to see the lines: "
-            f"{scene.hints.look} --tree",
+            f"see what leads these ranks there: {scene.hints.look} --tree; if none has sent, half "
+            "of them have to send first, or use a call that does both; if one has, compare its "
+            "receiver, tag and group with what is waited for",
             tuple(sorted(scene.by_number)),
             tuple(line for one in scene.ranks[:4] for line in rank_lines(one)),
         )
