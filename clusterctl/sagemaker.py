@@ -33,8 +33,9 @@ from clusterctl.jobs.job_file import parse_job
 
 # The SDK's instance types for the machine that the notebook runs on: here, the local EC2.
 LOCAL = ("local", "local_gpu")
-# Last lines of a command's output that become the message when it fails.
-LINES_KEPT = 5
+# Last lines of a command's output that become the message when it fails: all that is printed of a
+# failed job, from its exit status to where its logs are.
+LINES_KEPT = 8
 
 
 class TrainingFailed(ClusterctlError):
