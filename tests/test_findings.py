@@ -12,7 +12,7 @@ import pytest
 import clusterctl
 from clusterctl.cli import output
 from clusterctl.domain import findings
-from clusterctl.domain.findings import Finding
+from clusterctl.domain.findings import Finding, Severity
 from tests.cli.test_every_command import commands
 from tests.cli.test_suggestions import COMMAND, unknown_words
 from tests.every_finding import every_finding
@@ -81,6 +81,20 @@ def test_every_finding_as_it_is_printed(made, capsys, snapshot):
 def test_every_place_that_makes_a_finding_is_reached(made):
     missing = sorted(places() - made[1])
     assert not missing, "\n".join(f"{Path(path).name}:{line}" for path, line in missing)
+
+
+# Warnings and errors that need no hint, and why.
+WITHOUT_HINT = {
+    **dict.fromkeys(("disk.copies", "disk.unknown", "fact.unknown"), "the message has the reason"),
+    **dict.fromkeys(("launch.permitted", "node.unreachable"), "it is that of the error"),
+    **dict.fromkeys(("results.metric", "results.rows"), "what the values above lack"),
+    **dict.fromkeys(("tuning.autotune", "tuning.timeline"), "what the values above lack"),
+}
+
+
+def test_every_finding_says_what_to_do_or_need_not(made):
+    bare = {one.check for one in made[0] if one.severity is not Severity.INFO and not one.hint}
+    assert bare == set(WITHOUT_HINT)
 
 
 # Options of the trainer, and of utils/preprocess_imagenet.py.

@@ -273,20 +273,25 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
     """Return what is wrong: nodes that do not answer, then slow nodes, then slow links."""
     behind = outliers(report)
     two = len({pair[0] for pair in report.many}) == 2
+    see_why = f"see why: clusterctl doctor {cluster}"
     found = [
         Finding.error("bench.no-answer", one.message, one.hint, one.host) for one in report.failures
     ]
     found += [
         Finding.error(
-            "bench.not-measured", f"its link to {pair[1]} was not measured: {why}", host=pair[0]
+            "bench.not-measured",
+            f"its link to {pair[1]} was not measured: {why}",
+            see_why,
+            pair[0],
         )
         for pair, why in report.broken.items()
     ]
+    again = "run it again; if it stays, put another machine in"
     advice = {
-        node: "run it again; if it stays, put another machine in its place: "
-        f"clusterctl replace {cluster} {node.rpartition('-')[2]}"
+        node: f"{again} its place: clusterctl replace {cluster} {node.rpartition('-')[2]}"
         for node in report.nodes
     }
+    of_link = f"{again} the place of one of the two: clusterctl replace {cluster} INDEX"
     ways = (("sends", behind.sends), ("receives", behind.receives))
     for node in sorted({**behind.sends, **behind.receives}):
         texts = [
@@ -300,7 +305,7 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
             f"a message there and back takes {microseconds(own)}, to others {microseconds(others)}"
         )
         found.append(Finding.warning("bench.late-node", text, advice[node], node))
-    found += _collective_findings(report)
+    found += _collective_findings(report, see_why)
     found += _link_findings(
         "bench.slow-link",
         behind.links,
@@ -309,6 +314,7 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
             f"{'the way back carries' if two else 'both reach'} {format_link(best)}"
         ),
         lambda link: link[0] / link[1],
+        of_link,
     )
     found += _link_findings(
         "bench.late-link",
@@ -318,16 +324,18 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
             f"{microseconds(best)}"
         ),
         lambda link: -link[0] / link[1],
+        of_link,
     )
     return found
 
 
-def _collective_findings(report: NetworkFigures) -> list[Finding]:
+def _collective_findings(report: NetworkFigures, hint: str) -> list[Finding]:
     """Return an error for each program that failed, and where nccl-tests are to be had."""
     found = [
         Finding.error(
             "bench.nccl" if NCCL_TESTS in table.program else "bench.mpi",
             f"{table.program}: {table.error}",
+            hint,
         )
         for table in (*report.allreduce, *report.collectives)
         if table.error and table.program != NO_MPI
@@ -344,15 +352,16 @@ def _link_findings(
     links: Mapping[Pair, tuple[float, float]],
     text: Callable[[Pair, float, float], str],
     order: Callable[[tuple[float, float]], float],
+    hint: str,
 ) -> list[Finding]:
     worst = sorted(links, key=lambda pair: order(links[pair]))
     found = [
-        Finding.warning(check_id, text(pair, *links[pair]), host=pair[0])
+        Finding.warning(check_id, text(pair, *links[pair]), hint, pair[0])
         for pair in worst[:MOST_LINKS]
     ]
     if len(worst) > MOST_LINKS:
         more = f"and {count(len(worst) - MOST_LINKS, 'more link')} like these (see --json)"
-        found.append(Finding.warning(check_id, more))
+        found.append(Finding.warning(check_id, more, hint))
     return found
 
 

@@ -170,21 +170,21 @@ def print_end(access: Access, job: JobRecord, as_json: bool = False) -> int:
     """
     from clusterctl.operations.logs import first_error, lost_in, with_reasons
 
-    job = with_reasons(access, job)
+    job, name = with_reasons(access, job), access.cluster.name
     if as_json:
         output.data(job.report())
     output.note(how_it_ended(job))
     lost = lost_in(job.status.attempts[-1]) if job.status.attempts else ""
     if lost:
         output.note(f"its last failed attempt lost {lost}")
-        if any(job.status.attempts[-1].get(key) for key in ("silent", "rebooted")):
-            output.note(f"  the nodes: clusterctl status {access.cluster.name}")
+        # It also tries the ways between the nodes: to EC2, and from here, all may be well.
+        output.note(f"  the nodes, and the ways between them: clusterctl doctor {name}")
     if job.state in (JobState.FAILED, JobState.LOST):
         place = access.folder.failed_job(job.job_id)
         if fetched(access, job.job_id, place, "its logs"):
             lines: list[str] = []
             with contextlib.suppress(OSError):
-                lines = first_error(place / "log")
+                lines = first_error(place / "log", bool(lost))
             for line in lines:
                 output.note(line)
             output.note(f"its record and logs are in {place}")

@@ -104,11 +104,20 @@ MONITORING = {"diagnose", "doctor", "explain"}
 # What Path.home() raises, for a container's user without HOME and without an entry in /etc/passwd.
 NO_HOME = "Could not determine home directory."
 
-# The hint of a failure that nothing has foreseen: not even what was done is known.
-BUG = (
-    "this is a fault of clusterctl: report it with the lines above; what the command has started "
-    "may run on, and cost: see `clusterctl list`"
-)
+# The hint of a failure that nothing has foreseen, and for commands that change what costs money:
+# not even what was done is known.
+BUG = "this is a fault of clusterctl: report it with the lines above"
+MAY_COST = "; what the command has started may run on, and cost: see `clusterctl list`"
+COSTING = {*SECTIONS["Clusters"], "gc", "network", "selftest"}
+
+# What helps after an OSError, by errno. Without a hint here, another run may go through.
+OS_HINTS = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room on the disk; then "),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "see whose file it is, and its mode; then "),
+    errno.EROFS: "name a place that is not mounted read-only; then ",
+    errno.ENOENT: "see whether it is there; then ",
+    errno.EMFILE: "allow more open files (ulimit -n 4096); then ",
+}
 
 # Python collects garbage whenever 700 more objects exist. A short command keeps what it creates,
 # modules and EC2's descriptions: 140,000 objects. The collections took a tenth of its time.
@@ -216,7 +225,9 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
             status = _failed(UsageError("this user has no home folder", "name one: HOME=DIR"))
         else:
             output.note("".join(traceback.format_exception(bug)).rstrip())
-            status = _failed(ClusterctlError(f"{type(bug).__name__}: {bug}", BUG))
+            may_cost = program == "clusterctl" and not COSTING.isdisjoint(words[:1])
+            hint = BUG + MAY_COST * may_cost
+            status = _failed(ClusterctlError(f"{type(bug).__name__}: {bug}", hint))
     except SystemExit:
         # On a broken pipe Click replaces sys.stdout, and exits with status 1.
         if sys.stdout is stdout:
@@ -262,10 +273,8 @@ def _without_traceback(failure: OSError) -> ClusterctlError:
             "the command may have done its work: check before you run it again",
         )
     where = f"{failure.filename}: " if failure.filename else ""
-    return ClusterctlError(
-        f"{where}{failure.strerror or failure}",
-        "see whose file it is, and whether its disk is full; then run it again",
-    )
+    hint = f"{OS_HINTS.get(failure.errno or 0, '')}run it again"
+    return ClusterctlError(f"{where}{failure.strerror or failure}", hint)
 
 
 def run_program(command: click.Command) -> NoReturn:

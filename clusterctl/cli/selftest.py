@@ -12,7 +12,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, account_options
-from clusterctl.cli.params import OutputFile, dry_run_option, json_option, yes_option
+from clusterctl.cli.params import NumberRange, OutputFile, dry_run_option, json_option, yes_option
 from clusterctl.domain.errors import ClusterctlError
 from clusterctl.domain.findings import Severity
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max-cost",
     "max_cost_usd",
-    type=float,
+    type=NumberRange(0, min_open=True),
     metavar="USD",
     required=True,
     help="Launch nothing that may cost more. The nodes also end themselves at 90 % of it.",

@@ -580,7 +580,8 @@ def _mesh(one: Examined, names: Mapping[str, str]) -> Iterator[Finding]:
     for address, reason in (one.report.get(unreached) or {}).items():
         if address in names and reason == NO_VERDICT:
             message = f"not known whether it gets through to {names[address]} ({address}): {reason}"
-            yield Finding(NOT_CHECKED, WARNING, message, one.host)
+            hint = f"try only this: clusterctl run NAME --nodes {one.index} 'ssh {address} true'"
+            yield Finding(NOT_CHECKED, WARNING, message, one.host, hint)
         elif address in names:
             message = f"cannot get through to {names[address]} ({address}): {reason}"
             hint = "keys, host keys and names are set again by: clusterctl up NAME"

@@ -20,6 +20,7 @@ _PLUGIN = re.compile(r"NET/OFI (?:Initializing|Using) aws-ofi-nccl (\S+)")
 _LIBFABRIC = re.compile(r"NET/OFI Using Libfabric version (\S+)")
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (\w+)")
 _CARDS = re.compile(r"NET/OFI Selected [Pp]rovider is .*\(found (\d+) nics?\)")
+_SEE_EFA = "see `fi_info -p efa` on the nodes: driver, interfaces, the security group's own rule"
 _INSTALL = "AWS's Deep Learning Base AMI has it; else install AWS's EFA software on every node"
 # Why NCCL does not use EFA: a pattern of its messages, the cause, and a hint. The most specific
 # cause is first.
@@ -33,7 +34,7 @@ _CAUSES = (
         r"NET/OFI .*(?:Could not find any optimal provider|No eligible providers)"
         r"|provider efa output empty list",
         "aws-ofi-nccl finds no EFA that it may use",
-        "see `fi_info -p efa` on the nodes: driver, interfaces, the security group's own rule",
+        _SEE_EFA,
     ),
     (
         r"NET/Plugin ?: Failed to find ncclNetPlugin\w* symbol|NET/OFI .*NCCL .*too old",
@@ -123,7 +124,7 @@ def transport_finding(transport: NcclNetwork, efa: bool) -> Finding:
     else:
         way = f"{way} ({transport.provider})" if transport.provider else way
         message = f"NCCL uses {way} between nodes, not their EFA"
-    return Finding.warning("nccl.network", message, transport.hint)
+    return Finding.warning("nccl.network", message, transport.hint or _SEE_EFA)
 
 
 class TransportWatch:

@@ -359,8 +359,16 @@ def lost_in(attempt: Mapping[str, Any]) -> str:
     return "; ".join(texts) or "mpirun's daemon on a node"
 
 
-def first_error(log: Path) -> list[str]:
-    """Return `explain`'s lines about the first error of a log; an empty list if it finds none."""
+# Signatures of a node that does not answer.
+UNREACHABLE = ("ssh.timeout", "ssh.no-route")
+
+
+def first_error(log: Path, is_lost: bool = False) -> list[str]:
+    """Return `explain`'s lines about the first error of a log; an empty list if it finds none.
+
+    `is_lost`: the job lost a node, whose state is known from EC2. The log's error that it did not
+    answer is then no more than that, and has no causes and hints of its own.
+    """
     from clusterctl.explain.engine import explain
 
     with log.open("rb") as file:
@@ -375,11 +383,14 @@ def first_error(log: Path) -> list[str]:
             for name, word in (("rank", "rank "), ("host", ""))
             if lead.values.get(name)
         )
-        texts = [f"first error, line {lead.line}{where}: {lead.text[:200]}", f"  {lead.cause}"]
+        first = f"first error, line {lead.line}{where}: {lead.text[:200]}"
+        if is_lost and lead.signature.id in UNREACHABLE:
+            return [first]
+        texts = [first, f"  {lead.cause}"]
         if lead.remedy:
-            first = FIRST_STEP.findall(lead.remedy)[0]
-            texts.append(f"  hint: {first}")
-            if first != lead.remedy:
+            step = FIRST_STEP.findall(lead.remedy)[0]
+            texts.append(f"  hint: {step}")
+            if step != lead.remedy:
                 texts.append(f"  other causes and hints: clusterctl explain {quote(str(log))}")
         return texts
     return [f"first error, line {one.line}: {one.text[:200]}" for one in found.unknown[:1]]

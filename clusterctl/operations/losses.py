@@ -130,7 +130,7 @@ class Losses:
             Finding.warning(
                 "results.unknown",
                 f"not known what is left there: {reason}",
-                f"see whether it can be reached, or started again: clusterctl status {name}",
+                f"see why, and whether it can be reached: clusterctl doctor {name}",
                 host,
             )
             for host, reason in self.unknown.items()

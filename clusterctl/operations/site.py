@@ -186,7 +186,8 @@ def others_text(name: str, others: Sequence[str]) -> str:
 
 def others_finding(name: str, others: Sequence[str]) -> Finding:
     """Return the warning before these resources are removed all the same."""
-    return Finding.warning("down.elsewhere", others_text(name, others))
+    hint = "refuse, unless you know that it is unused"
+    return Finding.warning("down.elsewhere", others_text(name, others), hint)
 
 
 @dataclass(frozen=True)

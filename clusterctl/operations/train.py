@@ -468,7 +468,7 @@ def _on_all(access: Access, shipped: FanoutResult[CommandResult]) -> Sequence[Co
             f"not every node got its files: {fold_hosts([f.host for f in shipped.failures])}"
             + (f" ({first.message})" if first else ""),
             (first.hint or make_room(first.message, cluster) if first else "")
-            or f"mpirun needs all of them; see `clusterctl status {cluster}`",
+            or f"mpirun needs all of them; see why: clusterctl doctor {cluster}",
         )
     return shipped.values
 

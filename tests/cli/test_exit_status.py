@@ -23,6 +23,15 @@ CAUSES = {
     255: (HostUnreachable("demo-0", "no"),),
 }
 
+BUG = "this is a fault of clusterctl: report it with the lines above"
+HINTS = (
+    ("list", OSError(28, "No space left on device"), "make room on the disk; then run it again"),
+    ("list", OSError(13, "no", "/x"), "see whose file it is, and its mode; then run it again"),
+    ("list", OSError(5, "Input/output error"), "run it again"),
+    ("jobs", RuntimeError("a bug"), BUG),
+    ("down", RuntimeError("a bug"), f"{BUG}; what the command has started may run on, and cost: "),
+)
+
 
 def error_classes(kind=ClusterctlError):
     return [kind, *(one for inner in kind.__subclasses__() for one in error_classes(inner))]
@@ -56,3 +65,18 @@ def test_every_command_that_fails_at_once(status, cause, tmp_path, monkeypatch, 
     failed = {name for name, came in ran.items() if came != status}
     assert failed == (set() if status == 130 else MONITORING - {"explain"})
     assert {ran[name] for name in failed} <= {3}
+
+
+@pytest.mark.parametrize(("name", "cause", "hint"), HINTS)
+def test_what_helps_after_an_error_of_the_system_or_of_clusterctl(
+    name, cause, hint, tmp_path, monkeypatch, capsys
+):
+    def fail(**_):
+        raise cause
+
+    monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
+    monkeypatch.setattr("clusterctl.cli.app_context.load_settings", fail)
+    run_command(cli, [name] + ["pair"] * (name != "list"))
+    shown = capsys.readouterr().err
+    assert f"\n  hint: {hint}" in shown
+    assert ("clusterctl list" in shown) == (name == "down")

@@ -163,6 +163,13 @@ def test_the_hint_of_a_first_error_is_one_step_and_where_the_others_are(
     assert more == [f"  other causes and hints: clusterctl explain {log}"] * has_more
 
 
+def test_that_a_lost_node_did_not_answer_is_not_explained_by_what_ec2_denies(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("ssh: connect to host 10.0.0.7 port 22: Connection timed out\n")
+    assert len(first_error(log)) > 1
+    assert first_error(log, is_lost=True) == [f"first error, line 1: {log.read_text().strip()}"]
+
+
 def test_the_first_step_of_each_remedy_is_whole():
     for remedy in (do for one in catalogue() for _, do in one.remedies):
         first = FIRST_STEP.findall(remedy)[0]
