@@ -217,10 +217,7 @@ def how_it_ended(job: JobRecord) -> str:
     # A cancelled mpirun ends with 1 or 143, which means nothing.
     failed = job.exit_status and job.state is JobState.FAILED
     status = f" with exit status {job.exit_status}" if failed else ""
-    lost = ""
-    if job.state is JobState.LOST:
-        why = "the head node was rebooted" if job.status.rebooted else "was it killed?"
-        lost = f" (its process is gone: {why})"
+    lost = f": {job.why_lost}" if job.state is JobState.LOST else ""
     return f"job {job.job_id} {job.state}{status} after {format_duration(job.duration_s)}{lost}"
 
 

@@ -76,8 +76,8 @@ def job_remarks(job: JobRecord) -> list[str]:
         remarks.append(f": what was requested is not known: {job.problem}")
     if queue := job.status.waits_for:
         remarks.append(f" begins after {queue[-1]}: {count(len(queue), 'job')} before it")
-    if job.state is JobState.LOST and job.status.rebooted:
-        remarks.append(" was lost when the head node rebooted")
+    if job.state is JobState.LOST and not job.problem:
+        remarks.append(f" was lost: {job.why_lost}")
     for number, attempt in enumerate(job.status.attempts, 1):
         lost = lost_in(attempt)
         remarks += [f", attempt {number} lost {lost}"] if lost else []
@@ -179,8 +179,14 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
             f"warning: ranks may have run on machines of {fold_hosts(fetched.lost)} that the "
             "cluster no longer has: what they wrote there and was not fetched before is lost"
         )
+    for path, other in fetched.taken.items():
+        output.note(
+            f"warning: nothing of {path} came: job {other} has written there since; "
+            f"{fetching.FETCH.format(name, other)}"
+        )
     if fetched.gone:
-        output.note(f"here, but not on the nodes: {output.one_line(' '.join(fetched.gone))}")
+        gone = output.one_line(" ".join(fetched.gone))
+        output.note(f"here, but no longer this job's on the nodes: {gone}")
     return 0
 
 

@@ -49,13 +49,18 @@ _CHECKPOINTS = "save them below SM_OUTPUT_DATA_DIR; fetch copies them here, aws 
 _TORCHRUN = "torchrun starts one: clusterctl train NAME GPUS --script FILE --launcher torchrun"
 # What to do in place of a key of the SDK that would have an effect and has none here.
 INSTEAD = {
+    "attribute_names": "write them into the objects, as TFRecord or RecordIO",
     "checkpoint_local_path": _CHECKPOINTS,
     "checkpoint_s3_uri": _CHECKPOINTS,
     "dependencies": "put these folders into source_dir",
     "encrypt_inter_container_traffic": "leave it out: what ranks send is not encrypted",
     "git_config": "clone it here, and name the folder: source_dir",
+    "instance_groups": "leave it out: every node has every channel",
     "output_kms_key": "set the bucket's default encryption",
     "pytorchddp": _TORCHRUN,
+    "s3_data": "source: s3://BUCKET/PREFIX",
+    "s3_data_type": "leave S3Prefix out; copy what a manifest lists below a prefix: source",
+    "shuffle_config": "shuffle_seed: 1",
     "torch_distributed": _TORCHRUN,
 }
 KEYS = (

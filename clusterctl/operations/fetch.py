@@ -8,9 +8,9 @@ import shlex
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import chain, count
 from pathlib import Path
@@ -25,6 +25,7 @@ from clusterctl.jobs.detached import JOBS, find_job
 from clusterctl.node.jobs import written
 from clusterctl.node.jobs.spec import JobRecord
 from clusterctl.node.jobs.written import (
+    CHECKPOINTS,
     OutputFiles,
     OutputFolder,
     Trees,
@@ -44,6 +45,7 @@ from clusterctl.transport.dial import Target
 R = TypeVar("R")
 LIST_TIMEOUT_S = 3600.0  # for a listing of millions of files on a disk that is slow
 RECORD = "record.json"
+FETCH = "that job's: clusterctl fetch {} {}"
 # The folder for what is known of a job's fetch until it is complete.
 STARTED = ".fetch-{}-fetching"
 
@@ -97,13 +99,16 @@ class Fetched:
     below the folder here, in or below what an earlier fetch has brought that are not on the nodes;
     some may be the user's. `empty` is the folder of `train --output` if nothing is in it, or there
     is none. `lost` are the hosts of ranks that are no nodes of the cluster any more: what they may
-    have written cannot be had. `names` are the job's files and folders in the folder here."""
+    have written cannot be had. `taken` are the log folders that another training has written into
+    since, by that job's ID: nothing of these came. `names` are the job's files and folders in the
+    folder here."""
 
     files: int = 0
     size_bytes: int = 0
     gone: tuple[str, ...] = ()
     empty: str = ""
     lost: tuple[str, ...] = ()
+    taken: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
 
 
@@ -130,7 +135,8 @@ def fetch(
     job = find_job(access.connections, access.head, job_id, access.cluster.name)
     check_place(place, job_id)
     problems: list[ClusterctlError] = []
-    outputs = [] if scope is Scope.RECORD else _outputs(access, job, problems)
+    taken: dict[str, str] = {}
+    outputs = [] if scope is Scope.RECORD else _outputs(access, job, problems, taken)
     size = sum(one.found.bytes for one in outputs)
     approve(size)
     try:
@@ -144,6 +150,11 @@ def fetch(
                 if problem:
                     problems.append(problem)
                     broken.add((part.target, part.source))
+            if any(one.found.kind == CHECKPOINTS for one in outputs):
+                for path, other in _taken(_trees(access, job), job).items():
+                    text = f"job {other} writes into {path}: some may be of that job"
+                    problems.append(ClusterctlError(text, FETCH.format(access.cluster.name, other)))
+                    broken.add((access.head, path))
             whole = [one for one in outputs if one.found.files and one.id not in broken]
             _note(access, job_id, place, whole)
             if problems:
@@ -165,7 +176,7 @@ def fetch(
     is_empty = not (is_record or any(path.startswith(f"{named}/") for path in paths))
     lost = () if is_record else gone_hosts(access.cluster, job)
     files = sum(one.found.files for one in outputs)
-    return Fetched(files, size, fetching.gone, named * is_empty, lost, fetching.names)
+    return Fetched(files, size, fetching.gone, named * is_empty, lost, taken, fetching.names)
 
 
 @dataclass(frozen=True)
@@ -285,9 +296,21 @@ def _gone(place: Path, fetched: Iterable[str], parts: Sequence[Part]) -> tuple[s
     return tuple(sorted(name for name in names if not is_own(os.fsencode(name))))
 
 
-def _outputs(access: Access, job: JobRecord, problems: list[ClusterctlError]) -> list[Output]:
+def _trees(access: Access, job: JobRecord) -> tuple[OutputFolder, ...]:
+    return _call(access, access.head, list_trees, job.job_id)
+
+
+def _taken(trees: Sequence[OutputFolder], job: JobRecord) -> dict[str, str]:
+    """Return the folders among the job's that are another job's by now, with that job's ID."""
+    return {one.path: one.job for one in trees if one.job != job.job_id}
+
+
+def _outputs(
+    access: Access, job: JobRecord, problems: list[ClusterctlError], taken: dict[str, str]
+) -> list[Output]:
     """Return what the job has written on all nodes where it may have. Add to `problems` what of it
-    is not known. Raises HostError if the head node does not answer."""
+    is not known, and to `taken` what is another job's by now. Raises HostError if the head node
+    does not answer."""
     trees: tuple[OutputFolder, ...] = ()
     try:
         if job.spec.model_dir is not None and not job.is_active:
@@ -295,9 +318,11 @@ def _outputs(access: Access, job: JobRecord, problems: list[ClusterctlError]) ->
     except CommandFailed as error:  # then each node still has its part
         problems.append(error)
     try:
-        trees = _call(access, access.head, list_trees, job.job_id)
+        trees = _trees(access, job)
     except CommandFailed as error:
         problems.append(error)
+    taken.update(_taken(trees, job))
+    trees = tuple(one for one in trees if one.job == job.job_id)
     outputs: list[Output] = []
     for target in access.all_targets:
         here = trees if target == access.head else trees_on(access, target, trees)

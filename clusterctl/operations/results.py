@@ -157,7 +157,7 @@ def state_phrase(job: JobRecord) -> str:
         JobState.SUCCEEDED: "succeeded",
         JobState.FAILED: f"failed with exit status {job.exit_status}",
         JobState.CANCELLED: "was cancelled",
-        JobState.LOST: "was lost (was the head node rebooted?)",
+        JobState.LOST: f"was lost ({job.why_lost})",
     }[job.state]
 
 

@@ -165,12 +165,13 @@ def test_logs_side_by_side_name_a_difference_beyond_the_noise_and_no_other(resul
         (JobState.CANCELLED, 143,
          "was cancelled after 1 min 30 s: this is what it wrote until then"),
         (JobState.LOST, None,
-         "was lost (was the head node rebooted?): this is what it wrote until then"),
+         "was lost (the head node was rebooted): this is what it wrote until then"),
     ],
 )  # fmt: skip
 def test_how_a_job_went(state, exit_status, says):
     began = datetime(2026, 11, 20, tzinfo=timezone.utc)
-    assert how_it_went(job_record(state, exit_status, began=began)) == says
+    job = job_record(state, exit_status, began=began)
+    assert how_it_went(replace(job, status=replace(job.status, rebooted=True))) == says
 
 
 def test_files_beside_the_table(results, tmp_path):

@@ -137,6 +137,7 @@ def test_a_notice_has_the_state_saved_at_once(flow):
     saved = sorted(path.name for path in (flow.folder / "resumed").glob("model.ckpt-*.index"))
     assert saved == [f"model.ckpt-{step}.index" for step in (12, 5, 7, 8)]
     assert flow.resumed_by_time == [7, 8], "a later run counts them among its newest five"
+    assert not [*(flow.folder / "resumed").glob(".model.ckpt-*")], "half a checkpoint"
 
 
 def test_rank_0s_clock_alone_saves_by_time_and_the_newest_five_are_kept(flow):

@@ -45,7 +45,7 @@ from clusterctl.jobs.horovod import AUTOTUNE, STEPS
 from clusterctl.jobs.mpirun import Variable
 from clusterctl.jobs.plan import JobPlan, check_job_id, new_job_id
 from clusterctl.node.jobs.spec import JobState
-from clusterctl.node.jobs.written import FILES, OutputFiles
+from clusterctl.node.jobs.written import CHECKPOINTS, FILES, OutputFiles, OutputFolder
 from clusterctl.operations import fetch as fetching
 from clusterctl.operations import logs
 from clusterctl.operations.fetch import Output, Scope, check_place, fetch
@@ -231,6 +231,29 @@ def test_the_log_is_brought_also_if_what_the_job_wrote_cannot_be(node, tmp_path,
         fetch(access_to(node), JOB, tmp_path)
     assert (tmp_path / "log").read_text() == "said\n"
     assert not (tmp_path / "record.json").exists(), "it says that all is here"
+
+
+@pytest.mark.parametrize("begins", ["before", "meanwhile"])
+def test_what_a_later_training_writes_into_the_log_folder_is_not_brought_as_this_jobs(
+    node, tmp_path, monkeypatch, begins
+):
+    start_job(node, HEAD, plan(node.home, "echo said"), "demo")
+    follow_job(node, HEAD, JOB, LogFollower(lambda _: None))
+    found = OutputFiles(JOB, "/run", CHECKPOINTS, 1, 1, "", ("model.ckpt-1.index",))
+    owners, noted = ([OTHER] if begins == "before" else [JOB, OTHER]), []
+    trees = ((OutputFolder(one, "/run", CHECKPOINTS),) for one in owners)
+    monkeypatch.setattr(fetching, "_trees", lambda *_: next(trees))
+    monkeypatch.setattr(fetching, "_call", lambda *_: (found,))
+    monkeypatch.setattr(fetching, "_copy_part", lambda *_: None)
+    monkeypatch.setattr(fetching, "_note", lambda *it: noted.extend(it[-1]))
+    if begins == "before":
+        got = fetch(access_to(node), JOB, tmp_path)
+        assert (got.files, got.taken) == (0, {"/run": OTHER})
+    else:
+        with pytest.raises(ClusterctlError, match=f"job {OTHER} writes into /run: "):
+            fetch(access_to(node), JOB, tmp_path)
+    assert noted == [], "what came does not count as fetched"
+    assert (tmp_path / "log").read_text() == "said\n"
 
 
 def test_a_second_fetch_is_whole_only_at_its_end_and_names_what_is_no_longer_there(

@@ -139,6 +139,10 @@ def test_ranks_on_a_cluster(tmp_path):
         ("{entry_point: a, instance_count: true}", "a number of 1 or more"),
         ("{entry_point: a, input_mode: Pip}", "one of File, Pipe"),
         ("{entry_point: a, channels: {train: {surce: x}}}", "did you mean source?"),
+        (
+            "{entry_point: a, channels: {t: {source: s3://x/y, s3_data_type: ManifestFile}}}",
+            "channel t has no key 's3_data_type'; leave S3Prefix out; copy what a manifest lists",
+        ),
         ("{entry_point: a, channels: {train: ''}}", "channel train has no source"),
         ("{entry_point: a, metric_definitions: {Name: x}}", "is a list of Name and Regex"),
         ("{entry_point: a, metric_definitions: [{Name: x, Regex: '('}]}", "not a regular"),

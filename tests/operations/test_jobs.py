@@ -118,7 +118,7 @@ def test_what_a_full_disk_loses_of_a_log_is_said_and_a_reboot_loses_the_queue(qu
         ] * 2
         told = quiet.ctl("jobs")[2]
         for job_id in (first, second):
-            assert f"job {job_id} was lost when the head node rebooted" in told
+            assert f"job {job_id} was lost: the head node was rebooted" in told
         quiet.ends(1, "the head node was rebooted", "wait", second)
     finally:
         quiet.on(0, "rm .clusterctl/jobs && mv /data/jobs .clusterctl/jobs")

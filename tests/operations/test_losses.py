@@ -312,7 +312,7 @@ def test_a_folder_of_two_jobs_is_searched_wherever_one_of_them_ran(monkeypatch):
         job: [OutputFolder(job, "/data/out", "files", hosts=hosts)]
         for job, hosts in (("a", ("d-1", "d-2", "d-3")), ("b", ("d-1",)))
     }
-    jobs = [SimpleNamespace(job_id=job, path=job) for job in trees]
+    jobs = [SimpleNamespace(job_id=job, path=job, has_written=lambda: True) for job in trees]
     monkeypatch.setattr(written, "all_jobs", lambda: jobs)
     monkeypatch.setattr(written, "trees_of", trees.get)
     latest, earlier, _ = written.all_trees()
@@ -579,7 +579,8 @@ def test_a_fetch_of_a_model_goes_on_where_it_was_interrupted(quiet, tmp_path):
     assert not [*place.glob(".*")]
     # What the job has removed since stays here, and is named.
     quiet.on(0, f"rm {folder}/model/a")
-    quiet.ends(0, "here, but not on the nodes: model/a\n", "fetch", job, str(place), "--verify")
+    gone = "here, but no longer this job's on the nodes: model/a\n"
+    quiet.ends(0, gone, "fetch", job, str(place), "--verify")
     assert (place / "model" / "a").read_text() == "small\n"
     # A folder of the user's that has such a file is left as it is.
     (tmp_path / "own" / "model" / "1").mkdir(parents=True)

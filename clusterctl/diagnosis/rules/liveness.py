@@ -527,9 +527,7 @@ def _unseen(scene: Scene) -> list[int]:
 _NODES = re.compile(r"--(nnodes|rdzv[-_]endpoint|master[-_]addr|master[-_]port)[ =](\S+)")
 
 
-def _awaiting_nodes(
-    scene: Scene, host: HostEvidence, process: ProcessEvidence
-) -> Iterator[Cause]:
+def _awaiting_nodes(scene: Scene, host: HostEvidence, process: ProcessEvidence) -> Iterator[Cause]:
     """A torchrun without ranks: it starts them once all its nodes have come to one address."""
     found = {name.replace("-", "_"): value for name, value in _NODES.findall(scene.job.line)}
     nodes, name = found.get("nnodes", "1").partition(":")[0], process.launcher_name

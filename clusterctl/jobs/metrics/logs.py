@@ -124,9 +124,8 @@ TAG = re.compile(r"(?:\[[^\[\]\n]{1,40}\])?\[(?:[^\s\[\]]{1,200}@)?\d{1,9},(\d{1
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 # A progress bar moves the cursor back to redraw itself: each drawing counts as a line.
 BREAK = re.compile(r"[\n\r\x08\x0b\x0c]+")
-# Longest line in characters that is read. No row or metric is longer, and users' regular
-# expressions can be slow on long lines.
-LONGEST = 4096
+# Longest line in characters that is read: users' regular expressions can be slow on long lines.
+LONGEST = 1 << 16
 
 
 def clean_lines(text: str) -> Iterator[str]:
@@ -137,10 +136,13 @@ def clean_lines(text: str) -> Iterator[str]:
     return (line for _, line in ranked_lines(text))
 
 
-def ranked_lines(text: str, rank: int | None = None) -> Iterator[tuple[int | None, str]]:
+def ranked_lines(
+    text: str, rank: int | None = None, longest: float = LONGEST
+) -> Iterator[tuple[int | None, str]]:
     """Yield the lines as clean_lines does, each with the rank of its tag; None without a tag.
 
     What redraws a line has the line's tag. `rank` is that of what the text's first line redraws.
+    Lines of more than `longest` characters are left out.
     """
     for row, written in enumerate(text.split("\n")):
         rank = None if row else rank
@@ -148,7 +150,7 @@ def ranked_lines(text: str, rank: int | None = None) -> Iterator[tuple[int | Non
             line, *tagged = TAG.split(ESCAPE.sub("", drawn).replace("\0", ""))
             for number, part in [(rank, line), *zip(map(int, tagged[::2]), tagged[1::2])]:
                 rank = number
-                if part.strip() and len(part) <= LONGEST:
+                if len(part) <= longest and part.strip():
                     yield rank, part
 
 
@@ -327,7 +329,9 @@ def _evaluation_rows(line: str) -> Iterator[EvaluationRow]:
 
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|-?inf)"
-_EXPONENT = re.compile(r"[eE](?:[-+]\d+|\d+(?!\w))")
+# Without a sign it may be a part of a name, as in 12e45ab, unless the unit of a time follows.
+_EXPONENT = re.compile(r"[eE](?:[-+]\d+|\d+(?=(?:[munµμ]?s)?(?!\w)))")
+_NAME = re.compile(r"[eE]\d\w*")
 _EPOCH = re.compile(r"^\s*Epoch (\d{1,9})/\d{1,9}\b")
 _BAR = re.compile(r"^\s*(\d{1,9})/(\d{1,9})(?= )")
 _UNITS_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6}
@@ -347,15 +351,21 @@ class MetricDefinition:
     of_epochs: bool = True
 
     def value(self, line: str) -> float | str | None:
-        """Return the metric's value in a line, as text if it is no number; None without a match."""
+        """Return the metric's value in a line, as text if it is no number, or one that a float
+        cannot hold; None without a match."""
         match = self.regex.search(line)
         if not match:
             return None
-        exponent = _EXPONENT.match(line, match.end(1)) if match[1] else None
+        text, end = match[1] or "", match.end(1)
+        more = (_EXPONENT.match(line, end) or _NAME.match(line, end)) if text else None
+        text += more[0] if more else ""
         try:
-            value = float(match[1] + (exponent[0] if exponent else ""))
-        except (TypeError, ValueError):
-            return match[1] or ""
+            value = float(text)
+        except ValueError:
+            return text
+        is_lost = math.isinf(value) or (not value and re.match(r"[^eE]*[1-9]", text))
+        if is_lost and re.search(r"\d", text):
+            return text
         return value * _UNITS_S.get(match.groupdict().get("unit") or "", 1.0)
 
 
@@ -508,12 +518,18 @@ def read_metrics(
     """
     collected = {each.name: _Collected() for each in definitions}
     epochs = _RankedEpochs()
-    lines = (line for text in texts for line in ranked_lines(text))
-    for number, (rank, line) in enumerate(lines, 1):
+    number = overlong = 0
+    for rank, line in (line for text in texts for line in ranked_lines(text, longest=math.inf)):
+        if len(line) > LONGEST:
+            overlong += 1
+            continue
+        number += 1
         for name, value in _points(line, number, epochs.of(rank, line), definitions):
             collected[name].add(rank, value)
+    left_out = f"{count(overlong, 'line')} of more than {LONGEST:,} characters left out"
+    of_all = (left_out * bool(overlong),)
     repeated = epochs.repeated()
-    return [each.series(name, repeated) for name, each in collected.items()]
+    return [each.series(name, repeated, of_all) for name, each in collected.items()]
 
 
 class _Collected:
@@ -529,15 +545,17 @@ class _Collected:
         else:
             self._points.setdefault(rank, []).append(value)
 
-    def series(self, name: str, repeated: str) -> MetricSeries:
-        """Return the lowest rank's values. `repeated` is a note for values of lines untagged."""
+    def series(self, name: str, repeated: str, notes: Iterable[str]) -> MetricSeries:
+        """Return the lowest rank's values. `repeated` is a note for values of lines untagged,
+        `notes` are those of all series, or empty."""
         rank = lowest(self._points)
         points = self._points.get(rank, [])
-        notes = []
+        notes = [note for note in notes if note]
         if self._texts:
             what = "whose value" if len(self._texts) == 1 else "whose first value"
-            lines = count(len(self._texts), "line")
-            notes.append(f"matched {lines}, {what} {self._texts[0][:40]!r} is no number")
+            lines, first = count(len(self._texts), "line"), self._texts[0]
+            why = "too large or small" if re.fullmatch(_NUMBER, first) else "no number"
+            notes.append(f"matched {lines}, {what} {first[:40]!r} is {why}")
         untagged = len(self._points.get(None, ())) if rank is not None else 0
         if untagged:
             notes.append(f"{count(untagged, 'value')} of lines without a rank left out")

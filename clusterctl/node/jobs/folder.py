@@ -39,6 +39,8 @@ from pathlib import Path
 from typing import Any, Tuple
 
 from clusterctl.node.jobs.spec import (
+    NOT_RECORDED,
+    STILL_RUN,
     CopyNode,
     JobEvent,
     JobRecord,
@@ -78,6 +80,8 @@ SCRIPT_FOLDERS = (
     *("code", "input/config", "input/data", "model", "output/data", "output/intermediate"),
 )
 CHECKPOINT = re.compile(r"model\.ckpt-\d+\.index")
+# What a training that was killed has left of the checkpoint that it was writing.
+HALF_CHECKPOINT = re.compile(r"\.model\.ckpt-\d+[._].*|model\.ckpt-\d+_temp.*")
 RESERVED_BYTES = 64 << 10  # of events.jsonl
 END_BYTES = 4 << 10  # of these, only `ended` may use the last ones
 HEARTBEAT_BYTES, LOCK_BYTES = 64, 64
@@ -355,6 +359,13 @@ class JobFolder:
         found = self.stamps(spec).items()
         return [name for name, stamp in found if stamp and stamp != status.before.get(name, "")]
 
+    def has_written(self) -> bool:
+        """Return whether the job may have written into its folders. A training begins with its log;
+        an evaluation writes one of another name, and no checkpoint."""
+        spec, status = self.known_spec()[0], self.status()
+        has_started = status.started_at is not None
+        return has_started and (not spec.log_dir or spec.log_name in self.written(spec, status))
+
     def keep_metrics(self, spec: JobSpec, status: JobStatus) -> None:
         """Copy the trainer's rows at the end of the job, since a later job may delete them."""
         path = self.metrics(spec, status)
@@ -375,6 +386,11 @@ class JobFolder:
             before = {name: JobFolder(self.path.parent / name) for name in status.waits_for}
             left = (name for name, one in before.items() if one.is_active())
             status = replace(status, waits_for=tuple(left))
+        if status.reason == NOT_RECORDED and not status.has_ended:
+            # Without its supervisors nothing ends what a runner that was killed has left.
+            processes = Path("/proc").glob("[0-9]*")
+            if any(is_of_job(one, self.job_id) for one in processes):
+                status = replace(status, reason=NOT_RECORDED + STILL_RUN)
         return JobRecord(
             spec,
             status,

@@ -9,6 +9,7 @@ not in the hosts file. Each failure is recorded as an AttemptData (spec.py).
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import os
 import re
@@ -94,7 +95,7 @@ def end_here(job_id: str) -> None:
 def recover(folder: Path, spec: JobSpec, attempt: FailedAttempt) -> dict[str, Any]:
     """Stop what is left of the job. Return {"attempt": the description of the failure, "again":
     {"argv", "ranks", "hosts"} of the next attempt, or None, "cause": what is known of why there is
-    none}."""
+    none, "rates": see rates_after}."""
     known, nodes = {node["name"]: node for node in spec.nodes}, nodes_of(spec, attempt.hosts)
     silent, rebooted, killed = sweep(spec.job_id, nodes, attempt.began_at)
     lost = bool(silent or rebooted) or attempt.has_lost
@@ -132,7 +133,23 @@ def recover(folder: Path, spec: JobSpec, attempt: FailedAttempt) -> dict[str, An
     if why:
         say(why)
     attempt_data = {**described, "retried": bool(again), "message": why or cause}
-    return {"attempt": attempt_data, "again": again, "cause": cause}
+    rates = rates_after(nodes, noticed)
+    return {"attempt": attempt_data, "again": again, "cause": cause, "rates": rates}
+
+
+def rates_after(
+    nodes: list[dict[str, Any]], noticed: dict[str, dict[str, str]]
+) -> list[tuple[float, float]]:
+    """Return when EC2 took each of the nodes that it has given notice of, in seconds since 1970,
+    and what the others cost an hour from then on; empty if a price is not known."""
+    prices: dict[str, Any] = {str(node["name"]): node.get("hourly_usd") for node in nodes}
+    rates = []
+    for name, notice in sorted(noticed.items(), key=lambda one: one[1]["time"]):
+        prices.pop(name, None)
+        with contextlib.suppress(ValueError, TypeError):
+            at = calendar.timegm(time.strptime(notice["time"], NOTICE_TIME))
+            rates.append((min(at, time.time()), sum(prices.values())))
+    return rates
 
 
 def say(text: str) -> None:

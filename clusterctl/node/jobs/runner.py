@@ -230,7 +230,7 @@ class Runner:
         found = self.aside(lambda: recovery.recover(self.folder.path, self.spec, failed))
         self.check_stop()
         found = found or {"attempt": failed.as_data(), "again": None}
-        self.folder.append("failed", **found["attempt"])
+        self.folder.append("failed", **found["attempt"], rates=found.get("rates", ()))
         return found["again"], found.get("cause", "")
 
     def command(self, argv: Sequence[str], is_tagged: bool, is_watched: bool = False) -> int:

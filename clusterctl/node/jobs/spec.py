@@ -166,7 +166,8 @@ class JobEvent:
                an earlier job
     attempt    {"argv", "ranks", "hosts": [NAME], "hourly_usd"}: the work is started. The price is
                that of these hosts, None if unknown
-    failed     an attempt has failed: see recovery.py
+    failed     an attempt has failed: see recovery.py. {"rates": [TIME, USD]} are the times at which
+               EC2 took nodes of it, and what the others cost from then on
     cancel     {"by", "why"}: a user has requested the job's end
     message    {"text"}: from the watchdog
     ended      {"state", "exit_status", "reason", "cleanup"}. `cleanup` is the proof of the end:
@@ -181,6 +182,8 @@ class JobEvent:
 
 
 NOT_RECORDED = "its end was not recorded (runner killed or crashed, or the disk is read-only)"
+STILL_RUN = "; its processes still run, until `clusterctl cancel` ends them"
+REBOOTED = "the head node was rebooted"
 AT_SHUTDOWN = ", as at a shutdown"
 
 
@@ -190,9 +193,10 @@ class JobStatus:
     head node's clock.
 
     `exit_status` is None for a job that has not ended, that never began, or that is lost.
-    `waits_for` are the jobs before this one in the queue. `ranks` and `hosts` are those of the
-    latest attempt, `ran_on` the hosts of all. `attempts` describes the failed ones. `rates` has the
-    time and the hourly price in US dollars of each attempt. `messages` are the watchdog's. `cancel`
+    `waits_for` are the jobs before this one in the queue. `ranks`, `hosts` and `argv` are those of
+    the latest attempt, `ran_on` the hosts of all. `attempts` describes the failed ones. `rates` has
+    the time and the hourly price in US dollars of each attempt, and of what was left of its nodes
+    when EC2 had taken some. `messages` are the watchdog's. `cancel`
     is the first request to end the job. `rebooted`: the head node was, since the job was submitted.
     `before` are the files of an earlier job that the log folder had at the start, with what shows
     that they were written since.
@@ -213,6 +217,7 @@ class JobStatus:
     rebooted: bool = False
     attempts: tuple[dict[str, Any], ...] = ()
     rates: tuple[tuple[float, Optional[float]], ...] = ()
+    argv: tuple[str, ...] = ()
     messages: tuple[str, ...] = ()
     cancel: Optional[dict[str, Any]] = None
     cleanup: dict[str, Any] = field(default_factory=dict)
@@ -233,7 +238,7 @@ class JobStatus:
         """Return the status of a job without a runner and without a recorded end."""
         rebooted = self.is_before(boot_id)
         state = JobState.CANCELLED if self.cancel else JobState.LOST
-        reason = "the head node was rebooted" if rebooted else NOT_RECORDED
+        reason = REBOOTED if rebooted else NOT_RECORDED
         return replace(
             self,
             state=state,
@@ -279,9 +284,13 @@ def _after(status: JobStatus, event: JobEvent) -> JobStatus:
         rates = ((at, data["hourly_usd"]),) if "hourly_usd" in data else ()
         rates = (*status.rates, *rates)
         ran_on = tuple(dict.fromkeys((*status.ran_on, *hosts)))
-        return replace(status, ranks=ranks, hosts=hosts, ran_on=ran_on, rates=rates)
+        argv = tuple(map(str, data["argv"]))
+        status = replace(status, ranks=ranks, hosts=hosts, argv=argv)
+        return replace(status, ran_on=ran_on, rates=rates)
     if kind == "failed":
-        return replace(status, attempts=(*status.attempts, data))
+        attempt = {name: value for name, value in data.items() if name != "rates"}
+        later = ((float(at), usd) for at, usd in data.get("rates", ()))
+        return replace(status, attempts=(*status.attempts, attempt), rates=(*status.rates, *later))
     if kind == "cancel":
         return replace(status, cancel=status.cancel or data)
     if kind == "ended":
@@ -399,7 +408,8 @@ class JobRecord:
     def usd(self) -> float | None:
         """The cost of the job's nodes while it ran, in US dollars; None if a price is unknown.
 
-        After a retry on other nodes, these count from then on."""
+        After a retry on other nodes, these count from then on. A node that EC2 has taken, with
+        notice, counts until then."""
         if self.spec.hourly_usd is None:
             return None
         if self.state is JobState.QUEUED:
@@ -416,16 +426,25 @@ class JobRecord:
 
     @property
     def hourly_usd(self) -> float | None:
-        """What the nodes of the latest attempt cost, in US dollars; None if that is unknown."""
+        """What the nodes of the latest attempt cost, without those that EC2 has taken, in US
+        dollars; None if that is unknown."""
         return self._rates[-1]
 
     @property
     def _rates(self) -> tuple[float | None, ...]:
         return (self.spec.hourly_usd, *(rate for _, rate in self.status.rates[1:]))
 
+    @property
+    def why_lost(self) -> str:
+        return REBOOTED if self.status.rebooted else self.status.reason
+
     def report(self) -> JobReport:
+        argv = self.status.argv or self.spec.argv
         return pick(
             *(JobReport, self.spec, self.status, self.row, self),
+            argv=argv,
+            line=shlex.join(argv),
+            hosts=self.status.hosts or self.spec.hosts,
             started_at=self.started_at,
             ended_at=None if self.is_active else self.ended_at,
             duration_s=round(self.duration_s, 1),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from clusterctl.node.jobs.folder import (
     CHECKPOINT,
     CODE,
     COLLECTED,
+    HALF_CHECKPOINT,
     JOB_IDS,
     JOBS,
     KNOWN_HOSTS,
@@ -175,16 +177,19 @@ def trees_of(folder: Path, in_s3: bool = False) -> list[OutputFolder]:
 
 
 def all_trees() -> tuple[list[OutputFolder], list[OutputFolder], dict[str, str]]:
-    """Return the folders of all jobs, each once: the latest job's. Then those that only earlier
-    jobs have on some of the other nodes. And why those of a job are not known, by job."""
+    """Return the folders of all jobs, each once: that of the latest job that wrote there. Then
+    those that only earlier jobs have on some of the other nodes. And why those of a job are not
+    known, by job."""
     found: dict[tuple, OutputFolder] = {}
     earlier: list[OutputFolder] = []
     hosts_of: dict[tuple, set[str]] = {}
     unknown = {}
-    for job in reversed(all_jobs()):
+    jobs = all_jobs()[::-1]
+    jobs.sort(key=lambda one: not one.has_written())
+    for job in jobs:
         try:
             for tree in trees_of(job.path):
-                key = tree.path, tree.since
+                key = os.path.realpath(tree.path), tree.since  # noqa: PTH114
                 hosts = hosts_of.setdefault(key, set())
                 if found.setdefault(key, tree) is not tree:
                     earlier.append(
@@ -235,10 +240,11 @@ def list_files(tree: OutputFolder) -> tuple[list[tuple[str, os.stat_result]], li
     since, until = tree.since or 0.0, tree.until or float("inf")
     shipped = shipped_files(tree.shipped)
     left_out = NO_RESULTS if tree.is_whole else NO_RESULTS | NEXT_TO_A_PROGRAM
+    half = HALF_CHECKPOINT if tree.kind == CHECKPOINTS else re.compile("(?!)")
     hosts = str(Path.home() / HOSTS)
     for root, folders, names in os.walk(tree.path, onerror=note):
-        folders[:] = sorted(set(folders) - left_out)
-        for name in sorted(set(names) - left_out):
+        folders[:] = sorted(one for one in {*folders} - left_out if not half.fullmatch(one))
+        for name in sorted(one for one in {*names} - left_out if not half.fullmatch(one)):
             path = os.path.join(root, name)  # noqa: PTH118
             if path == hosts:
                 continue
@@ -315,8 +321,15 @@ def find_output(request: Trees) -> tuple[OutputFiles, ...]:
 
 
 def list_trees(request: str) -> tuple[OutputFolder, ...]:
-    """Return, on the head node, the folders that the job of this ID writes into. Raises OSError."""
-    return tuple(trees_of(JOBS / request, in_s3=True))
+    """Return, on the head node, the folders that the job of this ID writes into. Where another
+    training has written into its log folder since, that is the other job's: nothing tells which of
+    the checkpoints are whose. Raises OSError."""
+    latest = {os.path.realpath(one.path): one for one in all_trees()[0]}  # noqa: PTH114
+    own = trees_of(JOBS / request, in_s3=True)
+    return tuple(
+        latest.get(os.path.realpath(one.path), one) if one.kind == CHECKPOINTS else one  # noqa: PTH114
+        for one in own
+    )
 
 
 def note_fetched(request: FetchedOutput) -> None:

@@ -226,7 +226,10 @@ def unpacked(parts: Iterator[Part], whole: bool) -> Iterator[Part]:
     for data, left, name in parts:
         rest = bytes(data)
         while rest:
-            if opened.eof:  # gzip files may be concatenated
+            if opened.eof:  # gzip files may be concatenated, and padded with zeros
+                rest = rest.lstrip(b"\0")
+                if not rest:
+                    break
                 opened = zlib.decompressobj(31)
             try:
                 out, fed = opened.decompress(rest, PART_BYTES), True

@@ -91,7 +91,10 @@ class Checkpoints:
         belongs to a different training.
         """
         saved = from_rank_0(self._restore_last)
-        if self.saves:  # what earlier programs of this training have left
+        if self.saves:  # what earlier programs of this training have left, also killed ones
+            for half in Path(self.folder).glob(".model.ckpt-*"):
+                with suppress(OSError):
+                    remove(half)
             self.by_time = [each.step for each in saved_in(self.folder) if is_by_time(each)]
         if not saved:
             return 0

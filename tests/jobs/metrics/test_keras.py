@@ -283,7 +283,8 @@ def test_definitions_of_users():
         ("loss: 2.5E+3,", 2500),
         ("loss: 2e3", 2000),
         ("loss: 5e-3s", 0.005),
-        ("loss: 3e4f", 3),
+        ("loss: 3e2ms", 300),
+        ("loss: 0e-9999", 0),
         ("loss: 1.5 each", 1.5),
         ("loss: 1.5e", 1.5),
     ],
@@ -291,6 +292,22 @@ def test_definitions_of_users():
 def test_a_group_that_ends_before_the_exponent_reads_the_whole_number(text, number):
     found = read(f"{text}\n", [parse_definition("loss=loss: ([0-9.]+)")])
     assert values(found["loss"]) == [pytest.approx(number)]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("loss: 3e4f", "matched 1 line, whose value '3e4f' is no number"),
+        ("loss: 12e4567", "matched 1 line, whose value '12e4567' is too large or small"),
+        ("loss: 0.5e-5000", "matched 1 line, whose value '0.5e-5000' is too large or small"),
+        (f"{'x' * LONGEST} loss: 0.5", f"1 line of more than {LONGEST:,} characters left out"),
+    ],
+)
+def test_a_value_that_is_left_out_is_named(text, says):
+    [found] = read(f"{text}\nloss: inf\n", [parse_definition("loss=loss: ([0-9.]+|inf)")]).values()
+    assert (values(found), found.notes) == ([math.inf], (says,))
+    [found] = read(f"{'x' * 5000} loss: 0.5", [parse_definition("loss=loss: ([0-9.]+)")]).values()
+    assert (values(found), found.notes) == ([0.5], ())
 
 
 @pytest.mark.parametrize(

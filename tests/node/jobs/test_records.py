@@ -150,14 +150,21 @@ def test_a_job_without_a_runner_lasted_until_its_last_heartbeat(
 
 
 def test_a_job_costs_what_the_nodes_of_each_attempt_cost():
-    fewer = {**ATTEMPT.data, "ranks": 4, "hourly_usd": 18.0}
+    fewer = {**ATTEMPT.data, "argv": ["mpirun", "-np", "4"], "ranks": 4, "hourly_usd": 18.0}
     again = replace(ATTEMPT, at=260.0, data=fewer)
     attempt = replace(ATTEMPT, data={**ATTEMPT.data, "hourly_usd": 36.0})
     events = [SUBMITTED, RUNNING, attempt, FAILED, again]
-    spec = JobSpec(JOB_ID, ranks=8, hourly_usd=36.0)
+    spec = JobSpec(JOB_ID, ranks=8, hourly_usd=36.0, hosts=("a", "b"))
     job = JobRecord(spec, fold(events), now=360.0)
     assert (job.usd, job.hourly_usd) == (pytest.approx(1.0 + 0.5), 18.0)
     assert (job.report().gpus, JobRecord(spec, fold([SUBMITTED])).report().gpus) == (4, 8)
+    # EC2 took the one that cost 18 dollars 9 seconds after the start.
+    taken = replace(FAILED, data={**FAILED.data, "rates": [[170.0, 18.0]]})
+    job = JobRecord(spec, fold([*events[:-2], taken, again]), now=360.0)
+    assert (job.usd, job.hourly_usd) == (pytest.approx(0.1 + 0.45 + 0.5), 18.0)
+    assert job.status.attempts == (FAILED.data,)
+    assert job.report().argv == tuple(again.data["argv"])
+    assert (job.report().line, job.report().hosts) == ("mpirun -np 4", ("a",))
     # A node that `up` has added meanwhile is not in the job's record.
     unknown = replace(again, data={**again.data, "hourly_usd": None})
     job = JobRecord(spec, fold([*events[:-1], unknown]), now=360.0)

@@ -156,6 +156,8 @@ def test_only_the_nodes_of_the_failed_attempt_are_lost_and_by_their_machines_ids
         {"name": f"demo-{last}", "address": f"10.0.0.{last}", "instance_id": f"i-{last}"}
         for last in range(3)
     ]
+    for node in nodes:
+        node["hourly_usd"] = 1.5
     job = spec(tmp_path, nodes=nodes)
     for hosts, machines in (
         (("demo-0", "demo-1", "demo-2"), {"demo-1": "i-1", "demo-2": "i-2"}),
@@ -167,6 +169,11 @@ def test_only_the_nodes_of_the_failed_attempt_are_lost_and_by_their_machines_ids
     monkeypatch.setattr(recovery, "end_on", lambda nodes, job: ["5.0\n" for _ in nodes])
     attempt = recovery.recover(tmp_path, job, recovery.FailedAttempt(1, 3, -9.0))["attempt"]
     assert attempt["rebooted"] == ["demo-1", "demo-2"] == [*attempt["machines"]]
+    # What EC2 has taken costs nothing from then on.
+    notice = {"demo-2": {"action": "terminate", "time": "2026-01-01T00:00:00Z"}}
+    monkeypatch.setattr(recovery, "notices_of", lambda *_: notice)
+    rates = recovery.recover(tmp_path, job, recovery.FailedAttempt(1, 3, -9.0))["rates"]
+    assert rates == [(1767225600, 3.0)]
 
 
 def test_a_cleanup_reaches_the_machine_that_took_a_lost_nodes_place(tmp_path):

@@ -25,6 +25,7 @@ from clusterctl.node.jobs.written import (
     OutputFolder,
     fetched_of,
     found_in,
+    list_trees,
     overview,
     trees_of,
 )
@@ -220,6 +221,57 @@ def test_what_a_program_of_the_nodes_writes_counts_though_the_clock_was_set_mean
     assert found
     assert found.names == ("result",)
     assert tree.hosts == ("demo-1", "10.0.0.9", "10.0.0.7"), "ranks ran there, too"
+
+
+TRAINS = ("resumes", "clears")
+DOES = (*TRAINS, "evaluates", "fails at once", "is queued")
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.sampled_from(DOES), min_size=1, max_size=4))
+def test_no_job_has_a_later_trainings_checkpoints_and_all_are_some_jobs(does):
+    """By `fetch`, and by `down`, which name the same job for each."""
+    with (
+        tempfile.TemporaryDirectory() as made,
+        mock.patch.multiple(written, JOBS=Path(made), CODE=Path(made, "code")),
+        mock.patch.object(folder, "JOBS", Path(made)),
+    ):
+        log_dir = Path(made, "run")
+        log_dir.mkdir()
+        ids = [f"20261127-00000{number}-abcd" for number in range(len(does))]
+        for number, (job_id, what) in enumerate(zip(ids, does)):
+            job = JobFolder(Path(made, job_id))
+            spec = JobSpec(job_id, steps=(JobStep(("x",)),), workdir=made, log_dir="run")
+            job.create(spec, [])
+            os.utime(job.path / "spec.json", (number, number))
+            if what != "is queued":
+                job.append("running", before=job.stamps(spec))
+            if what == "clears":
+                shutil.rmtree(log_dir)
+                log_dir.mkdir()
+            if what in TRAINS:
+                for name in ("hvd_train.log", "metrics.jsonl", f"model.ckpt-{number}.index"):
+                    (log_dir / name).write_text(f"{number}" * (number + 1))
+                (log_dir / f".model.ckpt-{number + 1}_temp").mkdir(exist_ok=True)
+                (log_dir / f".model.ckpt-{number + 1}_temp" / "part").touch()
+            elif what == "evaluates":
+                (log_dir / "eval_hvd_train.log").write_text(f"{number}")
+                with (log_dir / "metrics.jsonl").open("a") as file:
+                    file.write("eval")
+        trained = [number for number, what in enumerate(does) if what in TRAINS]
+        brought = {
+            job_id: [one for one in list_trees(job_id) if one.job == job_id] for job_id in ids
+        }
+        if trained:
+            latest = ids[trained[-1]]
+            assert [job_id for job_id, trees in brought.items() if trees] == [latest]
+            assert [one.job for one in written.all_trees()[0]] == [latest]
+            found = found_in(brought[latest][0], named=True)
+            assert found
+            assert f"model.ckpt-{trained[-1]}.index" in found.names
+            assert not [name for name in found.names if "_temp" in name], "half a checkpoint"
+        else:
+            assert not [one for trees in brought.values() for one in trees if found_in(one)]
 
 
 def test_by_a_damaged_record_nothing_was_fetched(tmp_path):
