@@ -235,7 +235,7 @@ def by_words(message: str, line: int = 0, text: str = "") -> LogFinding | None:
     comes after words that begin guesses is left out. The number of an error of a library counts
     before the words, which may mean something else there, and the name of an error after them.
     """
-    message = GUESSES.split(message)[0] or message
+    message = _GRPC_CODE.sub("", GUESSES.split(message)[0] or message)
     if known := _by_code(message, line, text):
         return known
     spelled = (_spelled(one) for one in (_innermost(message), message))
@@ -281,6 +281,8 @@ def known_of(message: str, roles: Sequence[Role]) -> LogFinding | None:
     return None
 
 
+# What containerd puts after its messages: a code of gRPC without a meaning of its own.
+_GRPC_CODE = re.compile(r"(?:: unknown)+[.\"\s]*$")
 # Reasons that belong to the name before them.
 _OF_NAME = re.compile(r"(?i:not? |executable file )")
 
