@@ -150,19 +150,19 @@ fi
 until python3 -IS $lib/guard run; do sleep 5; done
 """
 )
-# Two commands may send settings at the same time: each has drafts of its own.
+# Two commands may send settings at the same time: each has drafts of its own. The state of another
+# machine, of which an image was made, is removed. Comments here would take room from user data.
 _INSTALL = """\
 install_guard() {
     umask 022
+    trap 'rm -f $lib/*.$$ $kept/*.$$' EXIT
     mkdir -p $lib $kept $boots &&
     program | base64 -d | gzip -dc >$lib/guard.$$ &&
     settings >$kept/guard.json.$$ || return 1
-    # The state of another machine, of which an image was made.
     [ "$id" = "$(cat $kept/guard-instance 2>/dev/null)" ] || rm -f $kept/guard-*
     python3 -IS $lib/guard.$$ check $kept/guard.json.$$ $left || return 1
     printf '%s\\n' "$id" >$kept/guard-instance &&
-    if cmp -s $lib/guard.$$ $lib/guard; then rm $lib/guard.$$
-    else mv $lib/guard.$$ $lib/guard; fi &&
+    { cmp -s $lib/guard.$$ $lib/guard || mv $lib/guard.$$ $lib/guard; } &&
     mv $kept/guard.json.$$ $kept/guard.json &&
     boot >$kept/boot.$$ && chmod 755 $kept/boot.$$ &&
     mv $kept/boot.$$ $boots/clusterctl-guard &&

@@ -13,6 +13,7 @@ from clusterctl.cli import output
 from clusterctl.cli.params import (
     BitRate,
     Duration,
+    FreeText,
     Group,
     Indices,
     NumberRange,
@@ -309,7 +310,9 @@ COMMANDS = (
         (
             ACTION,
             CODE,
-            _option("--message", "The error's text; AWS's own for the code.", str, default=""),
+            _option(
+                "--message", "The error's text; AWS's own for the code.", FreeText(), default=""
+            ),
             _option("--status", "The HTTP status; AWS's own for the code.", int, default=0),
             _option("--after", "Carry the request out first."),
             TIMES,

@@ -22,6 +22,7 @@ from clusterctl.domain.ranges import parse_indices, parse_nodes
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.domain.units import (
     DURATIONS,
+    as_utf8,
     format_bytes,
     parse_bytes,
     parse_duration_s,
@@ -226,6 +227,13 @@ class NonBlank(click.types.StringParamType):
         if param and ctx.get_parameter_source(param.name) in typed:
             refuse_blank(self, value, param, ctx)
         return super().convert(value, param, ctx)
+
+
+class FreeText(NonBlank):
+    """Words for people, such as a reason."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        return as_utf8(super().convert(value, param, ctx))
 
 
 def refuse_blank_texts(command: click.Command) -> None:

@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import hostlines, output
 from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.params import indices_argument, json_option
+from clusterctl.cli.params import FreeText, indices_argument, json_option
 from clusterctl.domain.cluster import Cluster
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.results import status_of
@@ -35,7 +35,7 @@ LOGIN_WITHIN_S = 6.0
 
 @cluster_command(explicit=True)
 @indices_argument
-@click.option("--reason", default="", help="Shown by `status`.")
+@click.option("--reason", type=FreeText(), default="", help="Shown by `status`.")
 @json_option("InService")
 def quarantine(
     app: AppContext, name: str, indices: tuple[int, ...], reason: str, as_json: bool

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from clusterctl.domain.cluster import ClusterSpec, Disk, Limits, Market
 from clusterctl.domain.errors import UsageError
-from clusterctl.domain.units import DURATIONS, parse_duration_s
+from clusterctl.domain.units import DURATIONS, as_utf8, parse_duration_s
 
 
 class ValueKind(Enum):
@@ -223,7 +223,7 @@ def parse_value(option: Option, text: str) -> Any:
 
 def parse_tag(text: str) -> tuple[str, str]:
     """Return key and value of `team=nlp`. Raises UsageError."""
-    key, equals, value = text.partition("=")
+    key, equals, value = as_utf8(text).partition("=")
     if not equals:
         raise UsageError(f"not KEY=VALUE: {text!r}")
     return check_tag(key, value)

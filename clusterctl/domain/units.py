@@ -17,6 +17,12 @@ MANY_MINUTES = 300
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
+def as_utf8(text: str) -> str:
+    """Return a word of the command line as UTF-8: in an 8-bit locale Python keeps the bytes of `ü`
+    as surrogates, which no other program reads."""
+    return text.encode(errors="surrogateescape").decode(errors="surrogateescape")
+
+
 def parse_duration_s(text: str, usual: str = "s") -> float:
     """Return the seconds of `90s`, `5ms`, `1.5m`, `2h` or `1d`.
 

@@ -235,6 +235,12 @@ def wanted_of(instances: Sequence[Instance]) -> tuple[int, ...]:
     return min(current, key=lambda found: found.node.index).wanted if current else ()
 
 
+def missing_of(instances: Sequence[Instance]) -> list[int]:
+    """Return the indices of the nodes that should exist and have no instance."""
+    there = {found.node.index for found in instances}
+    return [index for index in wanted_of(instances) if index not in there]
+
+
 def members_of(instances: Sequence[Instance]) -> tuple[Instance, ...]:
     """Return the members of the cluster: all but the nodes that are being replaced or removed."""
     wanted = wanted_of(instances)

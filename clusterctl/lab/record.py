@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from clusterctl.domain.errors import LabError
+from clusterctl.domain.files import write_file
 from clusterctl.node.procfs import read_stat
 
 FAULTS_PAGE, INTERRUPTIONS_PAGE = "/_lab/faults", "/_lab/interruptions"
@@ -124,15 +125,9 @@ def read_record(home: Path) -> LabRecord | None:
 
 
 def write_record(record: LabRecord) -> None:
-    """Replace the record in one step, so that a reader never sees half of it.
-
-    Only its owner can read it, since it has the lab's keys.
-    """
-    folder = folder_of(record.home)
-    new = folder / "lab.json.new"
-    new.touch(0o600)
-    new.write_text(json.dumps({**asdict(record), "home": str(record.home)}, indent=2) + "\n")
-    new.replace(folder / "lab.json")
+    """Replace the record in one step. Only its owner can read it, since it has the lab's keys."""
+    text = json.dumps({**asdict(record), "home": str(record.home)}, indent=2)
+    write_file(folder_of(record.home) / "lab.json", f"{text}\n")
 
 
 def process_started(pid: int) -> int | None:

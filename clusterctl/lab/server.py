@@ -38,8 +38,8 @@ from clusterctl.lab.hosts.metadata import make_metadata_server
 from clusterctl.lab.hosts.namespaces import HOSTS_MEMORY, Daemon, DaemonPlan, NetworkTaken
 from clusterctl.lab.hosts.supervisor import Supervisor
 
-# Files in the lab's folder that remain when a lab is killed.
-LEFT_BY_A_DEAD_LAB = ("lab.json", "lab.json.new", "dial.sock")
+# Files in the lab's folder that remain when a lab is killed: patterns of their names.
+LEFT_BY_A_DEAD_LAB = ("lab.json", ".lab.json.*", "dial.sock")
 # The hard limit of open files on Ubuntu's images.
 MOST_FILES = 2**20
 # The program that ssh runs as its ProxyCommand.
@@ -72,8 +72,8 @@ def _start(options: record.LabOptions) -> Callable[[], None]:
     """
     folder = record.folder_of(Path(options.home))
     lock = _lock(folder)
-    for name in LEFT_BY_A_DEAD_LAB:
-        (folder / name).unlink(missing_ok=True)
+    for left in (path for name in LEFT_BY_A_DEAD_LAB for path in folder.glob(name)):
+        left.unlink(missing_ok=True)
     listening = _listen(options.port)
     with contextlib.suppress(OSError, ValueError):  # as high as on EC2's images, where root may
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

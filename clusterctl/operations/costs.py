@@ -28,6 +28,7 @@ from clusterctl.ec2.instances import (
     find_instances,
     first_launch,
     members_of,
+    missing_of,
     tag,
     wanted_of,
 )
@@ -372,8 +373,7 @@ def _region_costs(
     for cluster, instances in found.items():
         if not instances:
             continue
-        there = {one.node.index for one in instances}
-        missing = [index for index in wanted_of(instances) if index not in there]
+        missing = missing_of(instances)
         money = spending_of(clients, instances)
         money = with_gone(money, cluster, find_gone(clients.ec2, cluster, missing, instances))
         region = str(clients.ec2.meta.region_name)
@@ -476,7 +476,7 @@ def record_lost_cost(
             return ended.instances, ended.ended_at
         return launched_here(folder, gone), _now()
 
-    if there or folder.launched or folder.end.exists():
+    if missing if there else folder.launched or folder.end.exists():
         _record_cost(home, clients, name, find_lost, notify)
 
 

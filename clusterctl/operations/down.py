@@ -15,7 +15,7 @@ from clusterctl.ec2.instances import (
     billing_reservations,
     find_instances,
     find_untagged,
-    wanted_of,
+    missing_of,
 )
 from clusterctl.ec2.node_role import delete_node_role, role_name
 from clusterctl.ec2.resources import (
@@ -123,12 +123,9 @@ def down(
         made = wait_for_unfinished_launches(clients.ec2, folder, progress.step, timeouts)
         by_id = {one.node.instance_id: one for one in (*made, *there)}
         known = [one for one in by_id.values() if one.node.state.value in NOT_TERMINATED]
-        indices = {one.node.index for one in known}
-        missing = [index for index in wanted_of(known) if index not in indices]
-        if missing or not known:
-            # Nodes that ended by themselves: EC2 forgets them within the hour, too.
-            record = (folder.home, clients, folder.name, missing, known)
-            record_lost_cost(*record, progress.step)
+        # Nodes that ended by themselves: EC2 forgets them within the hour, too.
+        ended = (folder.home, clients, folder.name, missing_of(known), known)
+        record_lost_cost(*ended, progress.step)
         removed = removal.run(known)
         if removed.nothing and folder.launched:
             # Nodes may still run in another region or account, and only the key in this folder

@@ -42,7 +42,7 @@ from clusterctl.ec2.gc.removal import (
     still_exists_error,
     unreachable_region,
 )
-from clusterctl.ec2.instances import Instance
+from clusterctl.ec2.instances import Instance, find_instances, missing_of
 from clusterctl.ec2.money.prices import (
     PUBLIC_IPV4_HOUR_USD,
     disk_hourly_usd,
@@ -51,7 +51,7 @@ from clusterctl.ec2.money.prices import (
 )
 from clusterctl.ec2.resources import Resource, ResourceKind
 from clusterctl.node.record import from_json, to_json
-from clusterctl.operations.costs import Region, record_removal_cost, spending_of
+from clusterctl.operations.costs import Region, record_lost_cost, record_removal_cost, spending_of
 from clusterctl.operations.down import wait_for_unfinished_launches
 from clusterctl.operations.local_state import locked, may_be_launching, why_locked
 from clusterctl.operations.site import Site, check_account, kept_site, site_of
@@ -482,18 +482,26 @@ class GarbageCollector:
                     except ClusterctlError as failure:
                         busy[name] = failure
             free = [one for one in resources if one.cluster not in busy]
-            self._record_removal_cost(place, free)
+            self._record_costs(place, free, here)
             left = remove(place.clients, place.host, free, self._notified, self._notify)
         taken = (
             RemainingResource(busy[one.cluster], one) for one in resources if one.cluster in busy
         )
         return (*left, *taken)
 
-    def _record_removal_cost(self, place: Region, resources: Sequence[Resource]) -> None:
-        """Record what the instances among these have cost, before they are terminated."""
+    def _record_costs(
+        self, place: Region, resources: Sequence[Resource], here: Collection[tuple[str, str]]
+    ) -> None:
+        """Record what the instances among these have cost, before they are terminated; and of
+        clusters of this machine, what those cost that ended by themselves, which EC2 forgets."""
         ending = (one.instance for one in resources if one.instance)
         for name, instances in grouped((one.cluster, one) for one in ending).items():
             record_removal_cost(self._home, place.clients, name, instances, self._notify)
+        for name in sorted({one.cluster for one in resources if one.cluster is not None}):
+            if (place.host, name) in here:
+                there = find_instances(place.clients.ec2, name)
+                ended = (self._home, place.clients, name, missing_of(there), there)
+                record_lost_cost(*ended, self._notify)
 
     def _notified(self, resource: Resource) -> None:
         with self._lock:

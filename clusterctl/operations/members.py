@@ -22,6 +22,7 @@ from clusterctl.ec2.instances import (
     find_instances,
     leaving_of,
     members_of,
+    missing_of,
     tag,
     unfinished_of,
     untag,
@@ -204,7 +205,7 @@ def replace_nodes(launcher: Launcher, indices: Sequence[int]) -> UpReport:
         before = unfinished_of(there)
         # An index from an interrupted `replace` may already belong to the new instance, which must
         # not be replaced.
-        fresh = [index for index in indices if index not in {*before.replace, *_missing(there)}]
+        fresh = [index for index in indices if index not in {*before.replace, *missing_of(there)}]
         old = _chosen(name, members_of(there), fresh)
         names = [f"{name}-{index}" for index in sorted(set(indices))]
         launcher.progress.step(f"replacing {fold_hosts(names)}")
@@ -337,11 +338,6 @@ def _chosen(name: str, nodes: Sequence[Instance], indices: Sequence[int]) -> tup
     return tuple(by_index[index] for index in sorted(set(indices)))
 
 
-def _missing(there: Sequence[Instance]) -> set[int]:
-    """Return the indices of the nodes that should exist and have no instance."""
-    return set(wanted_of(there)) - {found.node.index for found in there}
-
-
 def check_removable(name: str, indices: Collection[int]) -> None:
     """Raise UsageError for the head node."""
     if 0 in indices:
@@ -354,7 +350,7 @@ def check_removable(name: str, indices: Collection[int]) -> None:
 
 def check_head(name: str, there: Sequence[Instance]) -> None:
     """Raise ClusterctlError if the head node is missing: it has the records of what jobs wrote."""
-    if 0 in _missing(there):
+    if 0 in missing_of(there):
         raise ClusterctlError(
             f"{name}-0: the head node is gone, with the jobs and logs on its disk",
             f"launch another in its place: clusterctl up {name}",

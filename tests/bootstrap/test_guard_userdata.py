@@ -139,6 +139,18 @@ def test_a_plain_shell_reads_it(script, settings):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_failed_installation_leaves_no_drafts(tmp_path):
+    (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "python3").chmod(0o755)
+    text = guard_update_script(SETTINGS).replace('"sudo -n"', "")
+    for folder in ("/usr/local/lib/clusterctl", "/var/lib"):
+        text = text.replace(folder, str(tmp_path / "node"))
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh"], input=text, env=environ, check=False, text=True)
+    assert done.returncode
+    assert [path for path in (tmp_path / "node").rglob("*") if path.is_file()] == []
+
+
 def test_the_removal_whole():
     assert guard_update_script(OFF) == (
         'as= && [ "$(id -u)" = 0 ] || as="sudo -n"\n'

@@ -161,6 +161,22 @@ def test_a_cluster_by_name_with_its_instances_and_no_other(places, home):
     assert told == ("demo", "us-east-1", nodes), "the memory of costs"
 
 
+def test_what_a_machine_cost_that_ended_by_itself_is_recorded(places, home):
+    """EC2 forgets it within the hour, and afterwards nothing leads to `down`."""
+    ec2 = places["us-east-1"].ec2
+    folder = ClusterFolder(home / "demo")
+    folder.path.mkdir(parents=True)
+    folder.key.touch()
+    folder.launch.touch()
+    node = launch(ec2, "demo")
+    ec2.terminate_instances(InstanceIds=[node])
+    leave_behind(ec2, "demo")
+    collector = GarbageCollector(places, home, GcOptions(cluster="demo"))
+    assert collector.remove(collector.sweep().orphans).left == ()
+    [ended] = read_ended(home).rows
+    assert (ended.name, set(ended.usd)) == ("demo", {node})
+
+
 def test_what_runs_is_a_colleagues_until_it_is_too_old(places, home, later):
     ec2 = places["us-east-1"].ec2
     running = launch(ec2, "demo")
