@@ -18,6 +18,7 @@ from clusterctl.cli.following import exit_status, how_it_ended, note_lost
 from clusterctl.cli.params import JobId, NodePath, json_option, refuse_overwriting
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import count, format_duration
+from clusterctl.jobs.metrics.logs import limited_searches
 from clusterctl.jobs.metrics.reference import REFERENCES, choose_reference, compare
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ TRAINING_COLUMNS = ("STEP", "EPOCH", "IMAGES/S", "LOSS", "FINAL LOSS", "LR")
 @click.option(
     "--cloudwatch", metavar="NAMESPACE", help="Send a job's rows and metrics there, too; once."
 )
+@limited_searches()
 def results(
     app: AppContext,
     name: str | None,

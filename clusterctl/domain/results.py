@@ -179,12 +179,26 @@ _LIMITED = re.compile(
 )
 
 
+_BROKEN_PYTHON = (
+    "the first python3 on the PATH of a login may be broken, as by conda or pyenv in ~/.bashrc: "
+    "see `command -v python3` and `python3 --version` there"
+)
+
+
 def program_failure(result: CommandResult, doing: str) -> CommandFailed:
     """Return the error for a program that exited with an error on its node. `doing` names the
     operation in the message: "reading the disks"."""
     lacking = python_lacking(result.exit_status, result.stderr)
-    reason = last_line(result.stderr) if result.stderr.strip() else f"exit {result.exit_status}"
-    reason, hint = lacking or (reason, "")
+    output, how = result.stderr.strip() or result.stdout.strip(), f"exit {result.exit_status}"
+    # A program of ours ends with 1 and a message, or by a signal.
+    is_ours = result.exit_status > 128 or (result.exit_status == 1 and result.stderr.strip())
+    if lacking:
+        reason, hint = lacking
+    elif is_ours:
+        reason, hint = last_line(output) if output else how, ""
+    else:
+        more = f": {last_line(output)}" if output else ""
+        reason, hint = f"python3 there ended with {how}{more}", _BROKEN_PYTHON
     if _LIMITED.search(result.stderr):
         hint = "a limit of the login there may be too low: see `ulimit -a`, and its ~/.bashrc"
     return CommandFailed(result.host, f"{doing} failed: {reason}", hint)
@@ -194,7 +208,8 @@ def python_lacking(exit_status: int, stderr: str) -> tuple[str, str] | None:
     """Return why a host has no python3 for a program of ours, and what to do, by how the program
     ended before it wrote anything. None if that was not the reason."""
     # dash ends with 127, too, where it may not execute a file.
-    if exit_status == 127 and "python3" in stderr and "ermission denied" not in stderr:
+    other = "ermission denied", "pyenv: "  # pyenv's own command for a version that lacks it
+    if exit_status == 127 and "python3" in stderr and not any(one in stderr for one in other):
         return "python3 is not installed there", "install it: apt-get install python3"
     complaint = last_line(stderr)
     # The message of the version check in node/packer.py.

@@ -251,9 +251,12 @@ def program_to_ship(
     option = "entry_point" if source_dir else "--script"
     if not path.is_file():
         what, hint = "there is no such file here", "name a Python program"
+        next_to_it = "one next to it that starts a module (docs/scripts.md)"
         if path.is_dir():
             what = "is a folder"
-            hint += " in it, or for a package one next to it that starts a module (docs/scripts.md)"
+            hint += f" in it, or for a package {next_to_it}"
+        elif {"-m", "--module"} & {*script.split()}:
+            hint = f"a module is not named; for a package name {next_to_it}"
         elif source_dir:
             hint += " in source_dir"
         else:

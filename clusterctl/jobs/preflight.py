@@ -681,7 +681,7 @@ def _earlier_run(context: TrainerContext, records: int | None) -> Iterable[Findi
         yield Finding.warning("log.nothing_left", text, hint, context.head.host)
     else:
         of = f" of {steps}" if steps is not None else ""
-        text = f"training resumes from step {last}{of} in {folder}"
+        text = f"training resumes from step {last}{of} in {folder}, if that can be read"
         yield Finding.info("log.resumed", text, host=context.head.host)
 
 

@@ -258,6 +258,7 @@ def test_a_programs_folder_goes_with_it(project, weird_home):
     [
         ("none.py", "there is no such file here", "'~/none.py', quoted"),
         ("lib", "is a folder", "one next to it that starts a module"),
+        ("-m lib.it", "there is no such file here", "one next to it that starts a module"),
         ("{home}/p/it.py", "is the program here meant", "--script '~/p/it.py' runs"),
         ("it's.py", "there is no such file here", """'~/it'"'"'s.py', quoted"""),
         ("../atop.py", "its folder is ", "a folder of its own"),

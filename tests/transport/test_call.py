@@ -36,8 +36,11 @@ def test_a_function_runs_there_whatever_its_login_prints(node):
     ("script", "error", "message"),
     [
         ("echo 'MemoryError' >&2; exit 1", CommandFailed, "removing failed: MemoryError"),
-        ("exit 3", CommandFailed, "removing failed: exit 3"),
-        ("exit 127", CommandFailed, "removing failed: exit 127"),
+        ("exit 3", CommandFailed, "removing failed: python3 there ended with exit 3"),
+        ("echo broken; exit 1", CommandFailed, "python3 there ended with exit 1: broken"),
+        ("exit 127", CommandFailed, "`command -v python3` and `python3 --version` there"),
+        ("echo 'pyenv: python3: command not found' >&2; exit 127", CommandFailed, "127: pyenv: "),
+        ("kill -9 $$", CommandFailed, "removing failed: Killed"),
         ("echo python3: not found >&2; exit 127", CommandFailed, "python3 is not installed"),
         ("echo 'python3: Permission denied' >&2; exit 127", CommandFailed, "Permission denied"),
         ("exit 0", CommandNotRun, "unexpected response: not JSON: it is empty"),
@@ -56,7 +59,7 @@ def test_no_response_or_a_damaged_one_is_an_error_and_never_nothing_found(
     with pytest.raises(error) as caught:
         cleaned(node)
     assert caught.value.host == "demo-0"
-    assert message in str(caught.value)
+    assert message in f"{caught.value} {caught.value.hint}"
 
 
 class Late:

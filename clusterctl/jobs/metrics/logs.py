@@ -19,10 +19,13 @@ import contextlib
 import json
 import math
 import re
+import signal
+import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, Optional, Union
 
 from clusterctl.domain.errors import UsageError
@@ -367,6 +370,39 @@ class MetricDefinition:
         if is_lost and re.search(r"\d", text):
             return text
         return value * _UNITS_S.get(match.groupdict().get("unit") or "", 1.0)
+
+
+SEARCH_LIMIT_S = 10.0
+
+
+@contextlib.contextmanager
+def limited_searches(limit_s: float = SEARCH_LIMIT_S) -> Iterator[None]:
+    """End a search for a metric in one line that takes longer than `limit_s` seconds, at most twice
+    as long, with a UsageError: some expressions backtrack for years. In the main thread only."""
+    searching: list[FrameType | None] = [None]
+
+    def check(_: int, frame: FrameType | None) -> None:
+        while frame and frame.f_code is not MetricDefinition.value.__code__:
+            frame = frame.f_back
+        if frame and frame is searching[0]:
+            name, line = frame.f_locals["self"].name, frame.f_locals["line"]
+            raise UsageError(
+                f"metric {name}: its expression takes longer than {limit_s:g} s for one line of "
+                f"{count(len(line), 'character')}",
+                "repetition within repetition, as in (a+)+, tries all ways to match: repeat once",
+            )
+        searching[0] = frame
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, check)
+    signal.setitimer(signal.ITIMER_REAL, limit_s, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import signal
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from clusterctl.jobs.metrics.logs import (
     GrowingLog,
     TrainingRow,
     clean_lines,
+    limited_searches,
     parse_definition,
     parse_definitions,
     read_metrics,
@@ -292,6 +294,14 @@ def test_definitions_of_users():
 def test_a_group_that_ends_before_the_exponent_reads_the_whole_number(text, number):
     found = read(f"{text}\n", [parse_definition("loss=loss: ([0-9.]+)")])
     assert values(found["loss"]) == [pytest.approx(number)]
+
+
+def test_an_expression_that_backtracks_without_end_is_refused():
+    slow = [parse_definition("x=((?:a+)+)$")]
+    says = "metric x: its expression takes longer than 0.1 s for one line of 41 characters"
+    with pytest.raises(UsageError, match=says), limited_searches(0.1):
+        read("a" * 40 + "!", slow)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
