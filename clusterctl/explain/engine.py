@@ -51,6 +51,7 @@ from clusterctl.explain.lines import (
     tag_of,
     text_of,
     time_of,
+    without_label,
     without_prefix,
 )
 from clusterctl.explain.message import MOST_READ, advice_of, is_bare, is_guess, message_of
@@ -346,11 +347,14 @@ class _Reader:
         if any(one in text for one in CHAINED):
             self._chained |= {tag_of(text)} & self._exceptions
             return
-        if clean(text).strip() == _FRAME and self._is_read(lines, number, text):
+        if clean(text).endswith(_FRAME) and self._is_read(lines, number, text):
             return
         for one in shape.signatures:
             said = following(lines, number, one.lines) if one.lines > 1 else [(0, clean(text))]
             matched = self._matched(one, said, text, lines, number)
+            if not matched and one.lines > 1 and (labelled := without_label(said)):
+                said = labelled
+                matched = self._matched(one, said, text, lines, number)
             if matched and one.role is not Role.FACT:
                 shape.finding = (self._part, one.id)
                 self._cover(text, said[matched - 1][0])
@@ -418,6 +422,8 @@ class _Reader:
         if self._covered.get(tag_of(text), -1) >= self._line:
             return True
         said = following(lines, number, _FRAME_LINES)
+        if said[0][1].strip() != _FRAME:
+            said = without_label(said)
         ends = next((at for at, one in enumerate(said) if at and one[1].strip() == _FRAME), 0)
         body = [part for _, part in said[1:ends]]
         firsts = (first_match(body[at:]) for at in range(len(body)))

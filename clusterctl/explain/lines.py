@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -76,6 +77,8 @@ _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]+/|^<|
 _NUMBERED = re.compile(r"[│\s]*(?:-+>|❱)?\s*(\d{1,5})(?: │)?(?:[│\s]+|$)")
 _CODE = re.compile(r"(?:raise|except|return|assert|if|elif|class|from|import|def)\b|[\w.]+ = |#")
 _ZEROS = dict.fromkeys(map(ord, "123456789"), "0")
+# The end of what a logger writes before a line: `worker-1  | `, `[pod/a] `, `host orted[71]: `.
+_LABEL_END = re.compile(r"[\])>|:] +")
 # Lines of a traceback that are read for where its exception was raised.
 _FRAMES = 120
 
@@ -157,6 +160,25 @@ def without_prefix(said: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
     lines = ((at, text[:width].translate(_ZEROS), text[width:]) for at, text in said)
     found = [(at, text) for at, before, text in lines if before == prefix]
     return found if prefix.strip() and len(found) > 1 else list(said)
+
+
+def without_label(said: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Return the lines of a message without what a logger wrote before each, or [] if it did not.
+
+    That is what the first two lines begin with, up to a bracket, bar or colon. Only digits may
+    differ. Lines that begin otherwise are left out.
+    """
+    plain = [text.translate(_ZEROS) for _, text in said]
+    common = os.path.commonprefix(plain[:2])
+    ends = [found.end() for found in _LABEL_END.finditer(common)]
+    if not ends:
+        return []
+    width, label = ends[-1], common[: ends[-1]]
+    return [
+        (at, text[width:])
+        for (at, text), line in zip(said, plain)
+        if line.startswith(label) or line == label.rstrip()
+    ]
 
 
 def is_source(lines: Sequence[bytes], number: int) -> bool:

@@ -526,6 +526,25 @@ def test_a_traceback_is_read_behind_what_a_logger_puts_before_each_line(prefix):
     assert found.unknown[0].raised_at == "/opt/train.py:10, in main"
 
 
+@pytest.mark.parametrize("prefix", ["mpi-1  | ", "[pod/mpi-1/a] ", "10:00:0{},12 INFO mpi: "])
+def test_a_message_of_several_lines_is_read_behind_what_a_logger_puts_before_each(prefix):
+    rule = "-" * 74
+    message = [
+        rule,
+        "WARNING: An invalid value was given for btl_tcp_if_include.  This",
+        "value will be ignored.",
+        "",
+        "  Local host: demo-1",
+        "  Value:      eno1",
+        "  Message:    Unknown interface name",
+        rule,
+    ]
+    log = "".join(f"{prefix.format(at)}{line}".rstrip() + "\n" for at, line in enumerate(message))
+    found = explain([log]).findings
+    assert [(one.signature.id, one.line) for one in found] == [("mpi.interface-ignored", 2)]
+    assert found[0].values["value"] == "eno1"
+
+
 def test_the_message_on_the_line_of_a_traceback_is_read():
     tag = "(Worker pid=7) ERROR 01-12 08:36:38 [core.py:2]"
     log = f"{tag} Exception: CUDA out of memory, Traceback (most recent call last):\n"
