@@ -169,9 +169,12 @@ class Scene(StepSigns):
                 written.append(one.own_written_bytes)
             elif one not in far:
                 written.append(self.job.written_bytes.get(str(one.process.pid)))
+        # A rank that is ready to run at all looks does not wait for what it has started.
+        runs = {(one.host.host, one.process.pid) for one in self.ranks if one.was("R")}
         for host in self.evidence.hosts:
             for process in host.processes:
-                if process.role == "child" and uses_processor(process):
+                waits_not = (host.host, process.parent) in runs
+                if process.role == "child" and not waits_not and uses_processor(process):
                     written.append(process.last.written_bytes - process.samples[0].written_bytes)
         known = [one for one in written if one is not None]
         enough = sum(known) >= WRITTEN_SHARE * sum(map(len, lines))

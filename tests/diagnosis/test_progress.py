@@ -557,17 +557,26 @@ def test_new_steps_that_no_main_thread_has_written_may_be_of_another_writer(
     spins = evidence.hosts[-1].ranks[-1].samples
     short = with_rank(evidence, 7, samples=spins[:2])
     assert hosts == 1 or diagnose(short).exit_status == 0, "too short to see all that it writes"
-    for of_child, its_status in ((1.0, 0), (0.0, found.exit_status)):
+    evidence = replace(evidence, hosts=tuple(map(with_workers, evidence.hosts)))
+    for of_child, state, its_status in (
+        (1.0, "S", 0),  # a process that a rank has started prints, and trains
+        (1.0, "R", found.exit_status),  # the rank runs itself, and does not wait for that
+        (0.0, "S", found.exit_status),
+    ):
         its = tuple(
             replace(one, written_bytes=50 * at, cpu_s=of_child * at, state="S")
             for at, one in enumerate(spins)
         )
-        evidence = replace(evidence, hosts=tuple(map(with_workers, evidence.hosts)))
-        evidence = with_processes(
-            evidence, lambda one, its=its: replace(one, samples=its) if one.parent > 999 else one
+        changed = with_processes(
+            evidence,
+            lambda one, its=its, state=state: replace(
+                one,
+                samples=its
+                if one.parent > 999
+                else tuple(replace(x, state=state) for x in one.samples),
+            ),
         )
-        # A process that a rank has started prints, and trains or rests.
-        assert diagnose(evidence).exit_status == its_status
+        assert diagnose(changed).exit_status == its_status
 
 
 def test_a_log_that_another_job_writes_too_neither_clears_nor_accuses_anybody():

@@ -93,3 +93,15 @@ def test_the_host_that_is_not_reached_is_named_with_its_address_and_port():
 )
 def test_what_is_no_finding(evidence):
     assert "rendezvous.unreached" not in {one.check for one in diagnose(evidence).findings}
+
+
+@pytest.mark.parametrize(("port", "checks"), [("29501", ["rendezvous.unreached"]), ("29500", [])])
+def test_a_rank_with_another_port_is_no_other_job(port, checks):
+    variables = {"MASTER_ADDR": "n1", "MASTER_PORT": port}
+    evidence = with_rank(starting("n1"), 2, job_id=f"n1:{port}", variables=variables)
+    job = replace(evidence.job, hosts={}, line="", others=(f"n1:{port}",))
+    evidence = replace(evidence, source="--hosts h", job=job)
+    found = [one for one in diagnose(evidence).findings if one.check != "rank.missing"]
+    assert [one.check for one in found] == checks
+    for one in found:
+        assert one.message.startswith("rank 2 on demo-2 (10.0.0.7) and rank 0 on demo-0")

@@ -1493,6 +1493,12 @@ def test_a_job_without_ranks_is_judged_by_its_log_only_if_all_hosts_were_seen():
     assert diagnose(with_job(ending, log=("step 7",))).check == "ranks.none"
 
 
+def test_a_rank_that_strace_follows_is_not_held():
+    looks = (replace(one, main_runs=900 * at) for at, one in enumerate(samples((), state="t")))
+    found = diagnose(with_rank(STUCK, 5, samples=tuple(looks)))
+    assert "rank.traced" not in [one.check for one in found.findings]
+
+
 def test_of_several_jobs_on_hosts_all_is_well_only_if_one_was_chosen():
     evidence = replace(HEALTHY["steps, seen by the log"], source="--hosts h", cluster="")
     both = with_job(evidence, others=("77",))

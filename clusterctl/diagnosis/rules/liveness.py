@@ -349,7 +349,8 @@ def processes(scene: Scene) -> Iterator[Cause]:
             check = "rank.stopped"
             what, hint = _stopped(scene, rank.host, rank.process, f"{rank.process.pid}")
             what = f"{{is}} {what}"
-        elif rank.was("t"):
+        elif rank.was("t") and not (rank.grown("main_runs") or rank.grown("main_cpu_s")):
+            # One that strace follows is in that state at each of its calls, and goes on.
             by = next((one for one in rank.process.partners if one.relation == "traces"), None)
             who = f"pid {by.pid} ({' '.join(by.argv)[:60]})" if by else "a debugger"
             check, what = "rank.traced", f"{{is}} held by {who} (state t)"
@@ -459,6 +460,21 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
     if scene.evidence.source:
         ended = {one.number for one in scene.gone}
         elsewhere = [one for one in unseen if one not in ended and one not in scene.host_of]
+        lost = _at_another_address(scene, elsewhere)
+        seen = {one.number for one in lost}
+        elsewhere, unseen = ([x for x in ranks if x not in seen] for ranks in (elsewhere, unseen))
+        if lost:
+            here, there = scene.ranks[0].process.meets_at, lost[0].process.meets_at
+            yield Cause(
+                "rendezvous.unreached",
+                ERROR,
+                f"{ranks_in_words(lost)} and {ranks_in_words(scene.ranks)} wait for each other at "
+                f"two addresses, {there} and {here}: they never meet",
+                lost[0].host.host,
+                f"start all with one MASTER_ADDR and MASTER_PORT; {scene.hints.cancel}",
+                tuple(one.number for one in lost),
+                tuple(process_line(one.process) for one in lost[:4]),
+            )
         if elsewhere:
             yield Cause(
                 "rank.missing",
@@ -477,6 +493,17 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
         )
     for where, ranks in by_host.items():
         yield _gone(scene, ranks, where)
+
+
+def _at_another_address(scene: Scene, missing: list[int]) -> list[Rank]:
+    """Return the missing ranks that look like another job: they run this program for as many ranks,
+    and are to meet at another address or port."""
+    first = scene.ranks[0].process
+    own = (first.argv, first.size)
+    found = [one for one in scene.left_over if one.number in missing and one.process.meets_at]
+    found = [one for one in found if (one.process.argv, one.process.size) == own]
+    waits = first.meets_at and all(one.place is Activity.INIT for one in (*scene.ranks, *found))
+    return found if waits and {one.process.meets_at for one in found} - {first.meets_at} else []
 
 
 # For hosts without a cluster.
