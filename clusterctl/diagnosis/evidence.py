@@ -19,10 +19,13 @@ from clusterctl.node.facts.disks import MountedFileSystem
 from clusterctl.node.facts.flight import FlightDump
 from clusterctl.node.facts.native import NativeCalls
 from clusterctl.node.facts.network import ConnectAttempt, EfaCard, Interface
-from clusterctl.node.jobs.processes import STARTERS
+from clusterctl.node.jobs.processes import LAUNCHERS, OTHER_LAUNCHERS, STARTERS
 from clusterctl.node.jobs.spec import JobState
 from clusterctl.node.record import finite, salvage
 from clusterctl.node.untrusted import legible
+
+# Launchers of MPI that are called by the names of their programs.
+NAMED = {*LAUNCHERS, *OTHER_LAUNCHERS} - {"ompirun_wrapper"}
 
 
 @dataclass(frozen=True)
@@ -212,7 +215,7 @@ class ProcessEvidence:
     def launcher_name(self) -> str:
         """What a launcher is called, such as torchrun; empty for other processes."""
         names = [word.rpartition("/")[2] for word in self.argv[:4]]
-        known = (one for one in names if STARTERS.fullmatch(one) or one in ("srun", "mpiexec"))
+        known = (one for one in names if STARTERS.fullmatch(one) or one in NAMED)
         return next(known, "mpirun") if self.role == "launcher" else ""
 
     @property

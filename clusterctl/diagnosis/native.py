@@ -43,6 +43,13 @@ class Native:
         return bool(self.frames) and not self.mpi and not within
 
     @property
+    def is_unnamed(self) -> bool:
+        """Whether it is in no function of the program's own that is known, other than `main`: a
+        compiler may have merged others into that."""
+        own = [one.function for one in self.frames if ".so" not in one.file]
+        return {*own} <= {"", "_start", "main", "MAIN__"}
+
+    @property
     def caller(self) -> Frame | None:
         """The innermost call of a program's own, or of which there is no better one."""
         outer = self.frames[:-1] if self.mpi else self.frames

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterctl.diagnosis.case import ERROR, INFO, Cause, Scene, gdb_command
-from clusterctl.diagnosis.evidence import Evidence, HostEvidence
+from clusterctl.diagnosis.evidence import NAMED, Evidence, HostEvidence
 from clusterctl.diagnosis.frames import STARTING
 from clusterctl.diagnosis.hints import Hints
 from clusterctl.diagnosis.progress import SILENT_STEPS, were
@@ -504,7 +504,7 @@ def _clean(scene: Scene, found: list[Cause]) -> Iterator[str]:
     launched = scene.is_running and scene.launcher
     if launched and not any(check.startswith(("launcher", "daemon")) for check in checks):
         name = launched[1].launcher_name
-        with_daemons = f"{name} and its daemons" if name == "mpirun" else name
+        with_daemons = f"{name} and its daemons" if name in NAMED else name
         yield with_daemons + on([host for host in answered if not sees_nothing(host)])
     if scene.is_running and scene.job.log and not scene.stall:
         yield "no stall report of Horovod is open"

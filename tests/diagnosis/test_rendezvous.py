@@ -93,3 +93,23 @@ def test_the_host_that_is_not_reached_is_named_with_its_address_and_port():
 )
 def test_what_is_no_finding(evidence):
     assert "rendezvous.unreached" not in {one.check for one in diagnose(evidence).findings}
+
+
+@pytest.mark.parametrize(
+    ("meets_at", "age_s", "is_one_job"),
+    [
+        ("10.0.0.5:29501", 60.0, True),
+        ("10.0.0.5:29500", 60.0, False),
+        ("10.0.0.5:29501", 9.0, False),  # the others may still come
+        ("10.9.9.9:29501", 60.0, False),  # its rank 0 may be there
+    ],
+)
+def test_a_rank_with_another_port_is_no_other_job(meets_at, age_s, is_one_job):
+    variables = dict(zip(("MASTER_ADDR", "MASTER_PORT"), meets_at.split(":")))
+    changed = {"job_id": meets_at, "variables": variables, "age_s": age_s}
+    evidence = with_rank(starting("10.0.0.5"), 2, **changed)
+    job = replace(evidence.job, hosts={}, line="", others=(meets_at,))
+    evidence = replace(evidence, source="--hosts h", job=job)
+    found = [one for one in diagnose(evidence).findings if one.check == "rendezvous.unreached"]
+    words = "rank 2 on demo-2 (10.0.0.7) and rank 0 on demo-0"
+    assert [one.message[: len(words)] for one in found] == [words] * is_one_job

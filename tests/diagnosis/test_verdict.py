@@ -18,6 +18,7 @@ from clusterctl.diagnosis.evidence import (
 )
 from clusterctl.diagnosis.verdict import _open, diagnose, not_seen
 from clusterctl.domain.findings import Severity
+from clusterctl.node.facts.native import NativeCalls, NativeFrame
 from clusterctl.node.jobs.spec import JobState
 from tests.diagnosis.made_up import (
     ALLREDUCE,
@@ -723,6 +724,11 @@ def test_packets_that_are_lost_name_the_pair_of_hosts():
     assert "ping -c 3 -M do -s 1472 10.0.0.5" in found.findings[0].hint
 
 
+def test_packets_that_are_lost_are_told_before_a_step_is_overdue():
+    found = diagnose(between(RUNS, 2, 0, **{**LOST, "retransmits": 3}))
+    assert (found.check, found.exit_status) == ("link.lost", 1)
+
+
 def test_the_direction_is_told_by_what_arrived():
     """The data of the other end arrive here, and its kernel does not get to know."""
     evidence = between(STUCK, 2, 0, received_bytes=500, **LOST)
@@ -1003,8 +1009,12 @@ def c_ranks(evidence, computes=(), **more):
 
 
 def test_a_rank_in_c_that_computes_while_the_others_ask_for_data_is_named():
+    at = [NativeFrame("main", "/opt/model"), NativeFrame("spin", "/opt/model")]
+    for frames, status in ((at, 2), (at[:1], 1)):  # nothing tells that it does not evaluate
+        read = NativeCalls(5, tuple(frames), "eu-stack")
+        found = diagnose(with_rank(c_ranks(STUCK, [5]), 5, native=read))
+        assert (found.check, found.exit_status) == ("rank.apart", status)
     found = diagnose(c_ranks(STUCK, [5]))
-    assert (found.check, found.exit_status) == ("rank.apart", 2)
     assert "rank 5 on demo-2 (10.0.0.7) is alone computing for 3 min 34 s" in found.verdict
     assert "the others are running or polling" in found.verdict
     steps = {"log_added": ("step 8 loss 0.1",), "quiet_s": 0.1}
@@ -1022,6 +1032,9 @@ def test_ranks_in_c_that_poll_now_and_then_are_not_slow():
     for rank in range(8):
         evidence = with_rank(evidence, rank, glances=glances[min(rank, 2)])
     assert diagnose(evidence).exit_status == 0
+    sleeps = with_rank(with_rank(evidence, *range(8), glances="R" * 20), 5, glances="z" * 18 + "RR")
+    found = diagnose(sleeps)
+    assert (found.check, found.findings[0].ranks, found.exit_status) == ("rank.straggler", (5,), 1)
 
 
 def test_a_rank_that_three_samples_meet_at_its_own_work_is_not_slow():
@@ -1491,6 +1504,12 @@ def test_a_job_without_ranks_is_judged_by_its_log_only_if_all_hosts_were_seen():
     for unseen in (unread, with_host(ending, 2, error="did not answer in time", processes=())):
         assert "no rank of" not in diagnose(unseen).verdict
     assert diagnose(with_job(ending, log=("step 7",))).check == "ranks.none"
+
+
+def test_a_rank_that_strace_follows_is_not_held():
+    looks = (replace(one, main_runs=900 * at) for at, one in enumerate(samples((), state="t")))
+    found = diagnose(with_rank(STUCK, 5, samples=tuple(looks)))
+    assert "rank.traced" not in [one.check for one in found.findings]
 
 
 def test_of_several_jobs_on_hosts_all_is_well_only_if_one_was_chosen():

@@ -475,7 +475,7 @@ POLLING, COMPUTING = "running or polling", "computing"
 def apart(scene: Scene) -> Iterator[Cause]:
     """Few ranks that do something else than most, in a job of which no library's call tells who
     waits: programs in C, and Python that calls MPI."""
-    if scene.advances or scene.moves or not scene.is_running or suspects(scene):
+    if scene.advances or scene.moves or not scene.is_running or suspects(scene) or scene.left:
         return
     ranks = [one for one in scene.ranks if one.samples and not scene.works(one)]
     if len(scene.ranks) < 3 or len(ranks) < len(scene.ranks):
@@ -522,6 +522,8 @@ def apart(scene: Scene) -> Iterator[Cause]:
         severity = _severity(scene, any("R" in one.states for one in may_work))
         if not rank.is_python and severity is INFO:
             severity = WARNING  # its calls are not known
+        if may_evaluate(scene, rank) and severity is ERROR:
+            severity = WARNING
         tells = scene.quiet_s is not None and any(map(str.strip, scene.job.log))
         if not tells and scene.repeats is not Sign.REPEATED and severity is ERROR:
             severity = WARNING
@@ -530,6 +532,12 @@ def apart(scene: Scene) -> Iterator[Cause]:
         shown = (*rank_lines(rank), *inner_lines(rank))
         found.append(RankFinding("rank.apart", severity, rank, what, shown, hint))
     yield from combine(found)
+
+
+def may_evaluate(scene: Scene, rank: Rank) -> bool:
+    """Return whether a rank in C that computes may evaluate: nothing names its function."""
+    computes = "R" in rank.states and not rank.is_python and rank.native.is_unnamed
+    return computes and scene.since_step_s < LONGEST_ALONE_S
 
 
 def _other_program(rank: Rank, others: list[Rank]) -> str:

@@ -78,6 +78,8 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
         message = f"{called(host)} {what}{there}"
         if matters and not scene.is_running:
             message += f": job {scene.job.job_id} {scene.job.state} without it"
+        elif matters and scene.advances and not scene.doubt:
+            message += f"; the job goes on: {scene.advances}"
         elif matters:
             message += scene.since and f", and the job has made no step{scene.since}"
         # A changed host key does not stop the job.
@@ -205,13 +207,16 @@ def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
     """Return why a host did not answer, and the evidence: EC2's state, SSH's error, sockets."""
     shown = [f"SSH: {host.error}"] if host.error != host.ec2 else []
     shown += [host.ec2] if host.ec2 else []
-    to_it = [
-        one
+    looks = [
+        [
+            {x.local: x for x in look.sockets if x.peer.rpartition(":")[0] in host.addresses}
+            for look in (process.samples[0], process.last)
+        ]
         for other in scene.evidence.hosts
         for process in other.processes
-        for one in process.last.sockets
-        if one.peer.rpartition(":")[0] in host.addresses
+        if process.samples
     ]
+    to_it = [one for _, last in looks for one in last.values()]
     queued = sum(one.send_queue_bytes for one in to_it)
     retransmits = max((one.retransmits for one in to_it), default=0)
     persist = sum(one.timer == "persist" for one in to_it)
@@ -220,11 +225,17 @@ def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
             f"sockets to it: {format_bytes(queued)} unsent, {retransmits} retransmissions, "
             f"{persist} with a closed window"
         )
-    return _why_silent(host, bool(retransmits), bool(persist)), tuple(shown)
+    sends = any(
+        last[local].received_bytes > first[local].received_bytes
+        for first, last in looks
+        for local in first.keys() & last.keys()
+    )
+    return _why_silent(host, bool(retransmits), bool(persist), sends), tuple(shown)
 
 
-def _why_silent(host: HostEvidence, loses: bool, is_closed: bool) -> str:
-    """Return why a host did not answer. Its peers' packets are lost, or find its window closed."""
+def _why_silent(host: HostEvidence, loses: bool, is_closed: bool, sends: bool) -> str:
+    """Return why a host did not answer. Its peers' packets are lost, or find its window closed, or
+    data came from it to them."""
     off = OFF.search(host.ec2) or OFF.search(f"{host.error} {host.ec2}")
     if off:
         state = off["state"] or "gone"
@@ -238,8 +249,10 @@ def _why_silent(host: HostEvidence, loses: bool, is_closed: bool) -> str:
     if is_closed and not loses:
         return "answers no longer, and its kernel still takes packets: frozen"
     if loses or "did not answer in time" in host.error or "no route" in host.error:
+        if sends:
+            return "cannot be reached from here, while data come from it to other hosts of the job"
         more = ", and its peers' packets to it are not acknowledged" if loses else ""
-        return f"cannot be reached: its link is cut, or it is down{more}"
+        return f"cannot be reached from here: its link is cut, or it is down{more}"
     return f"gives no answer: {host.error}"
 
 
@@ -267,7 +280,8 @@ def daemons(scene: Scene) -> Iterator[Cause]:
             pids = " ".join(str(one.pid) for one in family if _is_stopped(one))
             shown = tuple(process_line(one) for one in family if _is_stopped(one))
             states = {"T"} if pids else states
-            name = process.launcher_name or "mpirun's daemon (prted)"
+            program = "".join(process.argv[:1]).rpartition("/")[2] or "prted"
+            name = process.launcher_name or f"mpirun's daemon ({program})"
             stopped = [one for one in process.partners if (one.relation, one.state) == READER]
             for one in stopped if process.role == "launcher" else ():
                 yield Cause(
@@ -349,7 +363,8 @@ def processes(scene: Scene) -> Iterator[Cause]:
             check = "rank.stopped"
             what, hint = _stopped(scene, rank.host, rank.process, f"{rank.process.pid}")
             what = f"{{is}} {what}"
-        elif rank.was("t"):
+        elif rank.was("t") and not (rank.grown("main_runs") or rank.grown("main_cpu_s")):
+            # One that strace follows is in that state at each of its calls, and goes on.
             by = next((one for one in rank.process.partners if one.relation == "traces"), None)
             who = f"pid {by.pid} ({' '.join(by.argv)[:60]})" if by else "a debugger"
             check, what = "rank.traced", f"{{is}} held by {who} (state t)"
@@ -459,6 +474,21 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
     if scene.evidence.source:
         ended = {one.number for one in scene.gone}
         elsewhere = [one for one in unseen if one not in ended and one not in scene.host_of]
+        lost = _at_another_address(scene, elsewhere)
+        seen = {one.number for one in lost}
+        elsewhere, unseen = ([x for x in ranks if x not in seen] for ranks in (elsewhere, unseen))
+        if lost:
+            here, there = scene.ranks[0].process.meets_at, lost[0].process.meets_at
+            yield Cause(
+                "rendezvous.unreached",
+                ERROR,
+                f"{ranks_in_words(lost)} and {ranks_in_words(scene.ranks)} wait for each other at "
+                f"two addresses, {there} and {here}: they never meet",
+                lost[0].host.host,
+                f"start all with one MASTER_ADDR and MASTER_PORT; {scene.hints.cancel}",
+                tuple(one.number for one in lost),
+                tuple(process_line(one.process) for one in lost[:4]),
+            )
         if elsewhere:
             yield Cause(
                 "rank.missing",
@@ -477,6 +507,28 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
         )
     for where, ranks in by_host.items():
         yield _gone(scene, ranks, where)
+
+
+def _at_another_address(scene: Scene, missing: list[int]) -> list[Rank]:
+    """Return the missing ranks that look like another job: they run this program for as many ranks,
+    and are to meet at another address or port.
+
+    Two jobs that wait for ranks on hosts which were not seen look like that, too. So together they
+    have to be all ranks, and rank 0, which listens, is not on the seen host where some look for it.
+    """
+    first = scene.ranks[0].process
+    own = (first.argv, first.size)
+    found = [one for one in scene.left_over if one.number in missing and one.process.meets_at]
+    found = [one for one in found if (one.process.argv, one.process.size) == own]
+    every = sorted((*scene.ranks, *found), key=lambda one: one.number)
+    waits = all(x.place is Activity.INIT and x.process.age_s >= STARTING_S for x in every)
+    if not waits or [one.number for one in every] != [*range(first.size or 0)]:
+        return []
+    at = {one.process.meets_at for one in every}
+    elsewhere = {one.rpartition(":")[0] for one in at - {every[0].process.meets_at}}
+    answered = (host for host in scene.evidence.hosts if not (host.error or host.hidden))
+    seen = set().union(*(host.names | host.addresses for host in answered))
+    return found if elsewhere and elsewhere <= seen else []
 
 
 # For hosts without a cluster.

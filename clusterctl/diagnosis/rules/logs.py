@@ -17,18 +17,22 @@ from clusterctl.explain.signature import Role
 from clusterctl.node.jobs.spec import AT_SHUTDOWN, JobState
 from clusterctl.node.untrusted import whole
 
-# Ids of known log lines that a full disk or a full /dev/shm can cause.
+# An exception that need not be an error, of who sends that signal.
+INTERRUPTED = "python.interrupted"
 RANK_TEXT = 200  # characters that are compared
 # The kernel keeps so much of a process's name; these are of Python, and of torch's data loaders.
 LONGEST_NAME = 15
 OF_PYTHON = ("python", "pt_")
 LATELY_S = 3600.0  # in which a job may have run that is not found any more
+# Ids of known log lines that a full disk or a full /dev/shm can cause.
 NO_ROOM = {"system.no-space", "mpi.backing-file", "nccl.shm-full", "torch.shm", "system.bus-error"}
 
 
 def first_error(scene: Scene) -> str:
     """Return the log's first error, known as a cause or not in the catalogue; else empty."""
-    root = root_error(scene)
+    root, lead = root_error(scene), scene.explained.lead
+    if lead and lead.signature.id == INTERRUPTED:
+        root = lead
     unknown = next((one for one in scene.explained.unknown if one.fatal), None)
     if unknown and (root is None or unknown.line < root.line):
         return unknown.text

@@ -18,7 +18,13 @@ from clusterctl.diagnosis.ranks import (
     rank_lines,
     ranks_in_words,
 )
-from clusterctl.diagnosis.rules.activity import POLLING, different_calls, rests, signature
+from clusterctl.diagnosis.rules.activity import (
+    POLLING,
+    different_calls,
+    may_evaluate,
+    rests,
+    signature,
+)
 
 # Calls of MPI in which all ranks of a communicator, a window or a file wait for each other.
 COLLECTIVE = re.compile(
@@ -152,6 +158,7 @@ def collectives(scene: Scene) -> Iterator[Cause]:
     no_step = f"; no step was shown{scene.since}" * bool(scene.since and not starts)
     # By the mean since the start alone, who computes may evaluate.
     sleep = all(one.was("S") for one in outside) and (scene.is_overdue or not starts)
+    busy = busy or all(may_evaluate(scene, one) for one in outside)
     yield Cause(
         "mpi.awaited",
         ERROR if (scene.is_stuck or sleep) and not busy else WARNING,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from clusterctl.diagnosis.case import ERROR, STARTING_S, WARNING, Cause, Scene
 from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence, Socket
 from clusterctl.diagnosis.frames import Activity
+from clusterctl.diagnosis.progress import is_step
 from clusterctl.diagnosis.ranks import called, format_ranks, rank_lines
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.node.facts.network import REFUSED
@@ -19,6 +20,8 @@ from clusterctl.node.facts.network import REFUSED
 # A connection that stands: nothing was acknowledged between the first and the last sample, and the
 # kernel has sent its data again so often. Two are 0.6 s after the first, on a link of 1 ms.
 RETRANSMITS = 2
+# After so long it is sent again first; each next time takes twice as long.
+AGAIN_S = 0.2
 # The timer of a connection whose other end has closed its window, or whose packets are dropped by a
 # rule or a route of its own host.
 PERSIST = "persist"
@@ -41,8 +44,12 @@ class _Pair:
 
 
 def broken_links(scene: Scene) -> Iterator[Cause]:
-    """Pairs of hosts between which data do not get through, in a job that makes no step."""
-    if scene.advances or not scene.is_running:
+    """Pairs of hosts between which data do not get through, in a job that makes no step.
+
+    Its last step may be so recent that none is overdue. One may even have come after the first
+    sample, but several need no such data.
+    """
+    if sum(map(is_step, scene.job.log_added)) > 1 or not scene.is_running:
         return
     pairs = _standing(scene)
     reported: set[frozenset[str]] = set()
@@ -138,6 +145,9 @@ def _standing(scene: Scene) -> dict[tuple[str, str], _Pair]:
     for host, process, one in stuck:
         receiver = scene.host_at.get(one.peer.rpartition(":")[0])
         far = far_ends.get((one.peer, one.local))
+        # A job that has made a step since does not need it.
+        if scene.advances and AGAIN_S * (2**one.retransmits - 1) > scene.since_step_s + AGAIN_S * 9:
+            continue
         # What does not reach a host that is silent is told with that host.
         if receiver is None or receiver.host == host.host or receiver.error:
             continue

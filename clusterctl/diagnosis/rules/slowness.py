@@ -7,12 +7,19 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from clusterctl.diagnosis.case import WARNING, Cause, RankFinding, Scene, combine
+from clusterctl.diagnosis.case import WARNING, Cause, RankFinding, Scene, combine, gdb_command
 from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.diagnosis.frames import WAITING, Activity
 from clusterctl.diagnosis.hostchecks import card_errors_in_words, idle_among
 from clusterctl.diagnosis.progress import FEW_TIMES, number_in
-from clusterctl.diagnosis.ranks import Rank, called, is_saving, rank_lines, syscall_path
+from clusterctl.diagnosis.ranks import (
+    NAPS_SHARE,
+    Rank,
+    called,
+    is_saving,
+    rank_lines,
+    syscall_path,
+)
 from clusterctl.diagnosis.repeats import NUMBERED
 from clusterctl.diagnosis.tree import label
 from clusterctl.domain.units import format_bytes, format_duration
@@ -71,7 +78,22 @@ def stragglers(scene: Scene) -> Iterator[Cause]:
         what = f"{{is}} slower than the others, which wait for it: it is {_slow_at(rank)}"
         hint = f"{scene.hints.look} --tree shows where it spends its time"
         found.append(RankFinding("rank.straggler", WARNING, rank, what, rank_lines(rank), hint))
-    yield from combine(found)
+    yield from combine([*found, *([] if found else _sleepers(scene))])
+
+
+def _sleepers(scene: Scene) -> Iterator[RankFinding]:
+    """Ranks in C that sleep most of the time in a job that makes steps, while the others do not:
+    these may ask for a message all the time."""
+    shares = {
+        one.number: _share(one.process.glances, "z")
+        for one in scene.ranks
+        if len(one.process.glances) >= GLANCES and not one.is_python
+    }
+    slow = _apart(shares, WORKS_SHARE, NAPS_SHARE) if len(shares) == len(scene.ranks) else set()
+    for rank in (one for one in scene.ranks if one.number in slow):
+        what = "{is} asleep for most of the time, and the others are not: they may wait for it"
+        hint = f"see what it waits for: {gdb_command(scene, rank)}"
+        yield RankFinding("rank.straggler", WARNING, rank, what, rank_lines(rank), hint)
 
 
 def _share(glances: str, letters: str) -> float:
@@ -334,9 +356,14 @@ def _steps_fell(scene: Scene) -> Cause | None:
     numbers = [int(one[1]) for one in map(NUMBERED.search, scene.job.log) if one]
     added = [int(one[1]) for one in map(NUMBERED.search, scene.job.log_added) if one]
     span_s = max((one.span_s for one in scene.ranks), default=0.0)
-    if len(added) < 2 or len(numbers) <= len(added) or numbers != sorted(numbers) or not span_s:
+    if not added or len(numbers) <= len(added) or numbers != sorted(numbers) or not span_s:
         return None
     now = (numbers[-1] - numbers[-len(added) - 1]) / span_s
+    if len(added) < 2:
+        # One line need not come in the middle: it is at most twice as fast. And it may be a pause.
+        now *= 2
+        if not any(one.naps for one in scene.ranks):
+            return None
     before = numbers[-len(added) - 1] / max(scene.job.age_s - span_s, span_s)
     speeds = _past_speeds(scene, span_s)
     if len(speeds) >= FEW_TIMES:

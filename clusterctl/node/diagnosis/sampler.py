@@ -226,7 +226,6 @@ def look(
             break  # what was seen would be lost
         listed = processes.all_processes(everyone=os.geteuid() == 0)
         found = processes.job_processes(listed, parent, any_launcher=True)
-        mark_jobs(found)
         mark_ranks(found)
         groups = processes.groups_of(found)
         others_ranks = ranks_of_others(found, groups, request.job or "")
@@ -348,18 +347,6 @@ def sources(told: dict[str, Any]) -> dict[str, str]:
             if path.stat().st_ctime < started:
                 found[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     return found
-
-
-def mark_jobs(found: list[processes.Process]) -> None:
-    """Give daemons their job's ID. One on another node was started over SSH and has none, but its
-    ranks have it."""
-    by_pid = {one.pid: one for one in found}
-    for one in found:
-        mark = one.environ.get(processes.JOB)
-        above = by_pid.get(one.ppid)
-        while mark and above and processes.JOB not in above.environ:
-            above.environ[processes.JOB] = mark
-            above = by_pid.get(above.ppid)
 
 
 def mark_ranks(found: list[processes.Process]) -> None:

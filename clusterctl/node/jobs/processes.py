@@ -375,7 +375,21 @@ def job_processes(
             processes[pid].role = processes[pid].role or "child"
             wanted.add(pid)
         wanted |= starters
-    return [processes[pid] for pid in sorted(wanted)]
+    found = [processes[pid] for pid in sorted(wanted)]
+    mark_jobs(found)
+    return found
+
+
+def mark_jobs(found: list[Process]) -> None:
+    """Give daemons, and what has started them, their job's ID. One on another node was started over
+    SSH and has none, but its ranks have it."""
+    by_pid = {one.pid: one for one in found}
+    for one in found:
+        mark = one.environ.get(JOB)
+        above = by_pid.get(one.ppid)
+        while mark and above and JOB not in above.environ:
+            above.environ[JOB] = mark
+            above = by_pid.get(above.ppid)
 
 
 def find_any() -> list[Process]:

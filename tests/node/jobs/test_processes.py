@@ -179,6 +179,8 @@ def test_the_supervisors_of_a_daemon_are_found_and_its_session_is_the_jobs(job):
     listed[9] = Process(9, 1, "python3", ["python3", "mine.py", *start], {}, session=9)
     found = job_processes(listed, 99, job)
     assert [(one.pid, one.is_session_of_job) for one in found] == [(n, True) for n in (5, 6, 7, 8)]
+    # A rank tells whose they are.
+    assert [listed[pid].environ.pop(b"CLUSTERCTL_JOB") for pid in (5, 6)] == [b"j", b"j"]
     del listed[7], listed[8]  # stopped, they do not notice that the daemon has ended
     assert [one.pid for one in job_processes(listed, 99, job, sessions={5})] == [5, 6]
     assert [one.pid for one in job_processes(listed, 99)] == [5, 6], "`kill` finds them alone, too"
