@@ -46,7 +46,8 @@ def print_nodes(cluster: Cluster, reached: Reached | None = None) -> None:
 
 @dataclass(frozen=True)
 class ReachedNode(Node):
-    """A node, and whether SSH reaches it; null if it runs and was not tried."""
+    """A node, and whether SSH reaches it; null if it runs and was not tried. `unreachable_because`
+    is the error, or the state of a machine that does not run, with the time and EC2's reason."""
 
     reachable: Optional[bool] = None
     unreachable_because: str = ""
@@ -83,11 +84,16 @@ def _status(
     found: ClusterStatus, reached: Reached, health: Sequence[Finding], money: Spending
 ) -> Status:
     cluster = found.cluster
+    off = {
+        one.node.instance_id: describe_state(one)
+        for one in found.instances
+        if one.node.state is not NodeState.RUNNING
+    }
     nodes = (
         ReachedNode(
             **vars(node),
             reachable=_is_reached(node, reached),
-            unreachable_because=reached.get(node.name, ""),
+            unreachable_because=reached.get(node.name) or off.get(node.instance_id, ""),
         )
         for node in cluster.nodes
     )

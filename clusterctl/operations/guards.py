@@ -76,7 +76,7 @@ def with_complete_user_data(clients: Clients, observed: Observed) -> Observed:
     user data is too large or cannot be read.
     """
     spec = observed.spec
-    if len(observed.members) >= spec.nodes:
+    if not observed.lacking:
         return observed
     there, data = members_or_all(observed.instances), spec.user_data
     if there and not data:

@@ -237,7 +237,10 @@ def test_the_report_has_every_cluster_and_the_sum(clusterctl, client):
     client.stop_instances(InstanceIds=[stopped])
     wait_until(lambda: state_of(client, "two") == "stopped", "stopped")
     off = clusterctl("status", "two").err
-    assert re.search(r"two-0: stopped: a request to EC2's API at .*Client.UserInitiatedSh", off)
+    why = r"stopped: a request to EC2's API at .*Client.UserInitiatedSh"
+    assert re.search(f"two-0: {why}", off)
+    [node] = clusterctl("status", "two", "--json").data["nodes"]
+    assert re.match(why, node["unreachable_because"])
     assert re.search(r"; `clusterctl start two .*` starts the cluster\n", off)
     client.run_instances(ImageId=NEW_IMAGE, MinCount=1, MaxCount=1)
     ran = clusterctl("costs")

@@ -245,6 +245,8 @@ class _Execution:
         """
         plan, attempt, capacity = self.plan, self.attempt, self.capacity
         indices = indices_of(step)
+        # Every step has a known place: the plan's own, and those of launches that are sent again
+        # (`_resent`). The other value is never taken.
         place = place_of(step.arguments, plan.observed) or plan.places[0]
         tried: list[Place] = []
         fills = True

@@ -264,6 +264,11 @@ class Observed:
         return tuple(one for one in self.members if wanted and one.instance_profile != wanted)
 
     @property
+    def lacking(self) -> int:
+        """How many nodes are missing."""
+        return _lacking(self.spec, self.members)
+
+    @property
     def head(self) -> Instance | None:
         """The head node; None if it does not exist."""
         return next((one for one in self.members if one.node.index == 0), None)
@@ -288,7 +293,7 @@ def observe(
     requested = request(instances)
     spec = inherited(requested, instances)
     members = members_of(instances)
-    lacking = max(0, spec.nodes - len(members))
+    lacking = _lacking(spec, members)
     if requested.network and members:
         _check_network(client, requested, members[0])
     reservation = None
@@ -322,6 +327,10 @@ def observe(
     if not lacking:
         return observed
     return replace(observed, catalogue=_catalogue(clients, observed, reservation, subnets, lacking))
+
+
+def _lacking(spec: ClusterSpec, members: Sequence[Instance]) -> int:
+    return max(0, spec.nodes - len(members))
 
 
 def _with_profile(clients: Clients, observed: Observed, creations: Creations) -> Observed:
