@@ -18,6 +18,7 @@ from clusterctl.cli.following import exit_status, how_it_ended, note_lost
 from clusterctl.cli.params import JobId, NodePath, json_option, refuse_overwriting
 from clusterctl.domain.errors import ClusterctlError, UsageError
 from clusterctl.domain.units import count, format_duration
+from clusterctl.jobs.metrics.flops import IMAGE_SIZE
 from clusterctl.jobs.metrics.logs import limited_searches
 from clusterctl.jobs.metrics.reference import REFERENCES, choose_reference, compare
 
@@ -386,7 +387,10 @@ def _comparison_row(run: Run) -> tuple[object, ...]:
 
 def _unlike(ours: Sequence[Run], theirs: Sequence[Run]) -> list[str]:
     """Return how the runs differ in what their logs have besides speed."""
-    names = ("data", "training_samples", "peak_learning_rate", "tensorflow")
+    names = (
+        *("model", "image_size", "precision", "gpu", "data", "training_samples"),
+        *("peak_learning_rate", "tensorflow"),
+    )
     values = [
         [sorted({str(getattr(run.facts, name) or "-") for run in runs}) for name in names]
         for runs in (ours, theirs)
@@ -420,7 +424,14 @@ def _compared(found: Results, name: str) -> tuple[Comparison | None, ...]:
     if name == "none":
         return (None,) * len(found.runs)
     given = next((each for each in REFERENCES if each.name == name), None)
-    return tuple(compare(run, given or choose_reference(run)) for run in found.runs)
+    # Of neither the speed nor the losses would mean anything.
+    other = [run.facts.other_model for run in found.runs]
+    for model in dict.fromkeys(filter(None, other)):
+        output.note(f"{model}: not compared with the tutorial's ResNet-50 with {IMAGE_SIZE} pixels")
+    return tuple(
+        None if model else compare(run, given or choose_reference(run))
+        for run, model in zip(found.runs, other)
+    )
 
 
 def _write_csv(found: Results, file: str, metrics: bool) -> None:

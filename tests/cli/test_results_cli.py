@@ -85,12 +85,17 @@ def test_the_use_of_the_gpus(results, tmp_path, changes, says, mfu):
     mllog += '"epoch_start", "value": null, "metadata": {"epoch_num": 1}}\n'
     text = mllog.join(json.dumps({"run": "a", **line}) + "\n" for line in lines)
     (tmp_path / "metrics.jsonl").write_text(text)
-    assert f"  {says}" in results("--log", "metrics.jsonl").out
+    ran = results("--log", "metrics.jsonl")
+    assert f"  {says}" in ran.out
+    is_other = "model" in changes
+    assert ("compared with the tutorial's run" in ran.out) is not is_other
+    assert ("mine with 224 pixels: not compared with the tutorial's" in ran.err) is is_other
     [run] = json.loads(results("--log", "metrics.jsonl", "--json").out)["runs"]
     assert run["mfu"] == (None if mfu is None else pytest.approx(mfu, rel=1e-3))
     assert run["images_per_s_per_hourly_usd"] is None
-    (tmp_path / "again.jsonl").write_text(text)
+    (tmp_path / "again.jsonl").write_text(text.replace('"image_size": 224', '"image_size": 32'))
     ran = results("--log", "metrics.jsonl", "again.jsonl", "--compare")
+    assert "image size: 224 and 32" in ran.out + ran.err
     unit = "rank" if changes == {"gpu": None} else "GPU"
     assert (
         f"again.jsonl against metrics.jsonl, images/s of each {unit}:\n{unit.upper()}S " in ran.out

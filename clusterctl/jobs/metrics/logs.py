@@ -30,6 +30,7 @@ from typing import Any, Optional, Union
 
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count
+from clusterctl.jobs.metrics.flops import IMAGE_SIZE
 from clusterctl.jobs.trainer import IMAGENET_IMAGES
 from clusterctl.node.record import RecordError, from_data, from_json
 
@@ -112,6 +113,13 @@ class RunFacts:
     def synthetic(self) -> bool:
         """Whether the run used synthetic data: the log's banner is complete and names no data."""
         return self.peak_learning_rate is not None and not (self.data or self.training_samples)
+
+    @property
+    def other_model(self) -> str:
+        """The model with its image size, if it is not the tutorial's; else empty."""
+        model, size = self.model or "resnet50", self.image_size or IMAGE_SIZE
+        is_same = (model, size) == ("resnet50", IMAGE_SIZE)
+        return "" if is_same else f"{model} with {size} pixels"
 
     @property
     def other_data(self) -> bool:
