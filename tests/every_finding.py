@@ -38,6 +38,7 @@ from clusterctl.jobs.preflight import crowding_findings, preflight
 from clusterctl.jobs.trainer import JobRecipe
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.gpus import GpusOfNode, ProcessOnGpu
+from clusterctl.node.facts.guard import guard_silence_s
 from clusterctl.node.facts.parts import copy_parts
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.software import data, scripts
@@ -48,6 +49,7 @@ from clusterctl.operations import doctor, guards, known_hosts, readiness
 from clusterctl.operations.bench_network import no_answer
 from clusterctl.operations.costs import with_gone
 from clusterctl.operations.disk import SlowDisk, findings_of
+from clusterctl.operations.guards import guard_findings
 from clusterctl.operations.kill import memory_of_none
 from clusterctl.operations.logs import RunningWork
 from clusterctl.operations.losses import Losses, Written
@@ -281,6 +283,8 @@ def of_nodes() -> Iterator[Finding]:
     used = replace(drift.CARD, memory_used_mib=14000.0)
     own = replace(used, processes=(ProcessOnGpu(None, None),))
     yield from memory_of_none("demo-1", GpusOfNode("580.95.05", "13.0", (drift.CARD, own, used)))
+    unguarded = FactReport(0, 0, (FactReading(name_of(guard_silence_s), "", 300.0),))
+    yield from guard_findings("demo-1", unguarded, "max-hours=8 budget=500")
     left = NodeProcess("demo-1", 812, 0, "rank", None, 9, ("python", "train.py"))
     access = SimpleNamespace(head_name="demo-0", cluster=SimpleNamespace(name="demo"))
     yield from doctor._of_unknown_jobs(access, [left])

@@ -219,7 +219,8 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
 
     found = app.status(name)
     health = (*found.duplicates, *health_findings(app.clients.ec2, found.instances))
-    outcomes = _log_in(app, found.cluster)
+    outcomes, silent = _log_in(app, found)
+    health = (*health, *silent)
     reached = {one.host: one.error.message if one.error else "" for one in outcomes}
     money = spending_of(app.clients, found.instances)
     money = with_gone(money, name, found.gone)
@@ -262,18 +263,25 @@ def status(app: AppContext, name: str, as_json: bool) -> None:
         )
 
 
-def _log_in(app: AppContext, cluster: Cluster) -> tuple[HostOutcome[Any], ...]:
-    """Return each node's login; empty if no node runs, or if the key is not on this machine."""
+def _log_in(
+    app: AppContext, found: ClusterStatus
+) -> tuple[tuple[HostOutcome[Any], ...], list[Finding]]:
+    """Return each node's login, and the guards that are not at work; empty if no node runs, or if
+    the key is not on this machine."""
     from clusterctl.operations.access import log_in_everywhere
+    from clusterctl.operations.guards import silent_guards
 
-    if all(node.state is not NodeState.RUNNING for node in cluster.nodes):
-        return ()
+    if all(node.state is not NodeState.RUNNING for node in found.cluster.nodes):
+        return (), []
     try:
-        with app.access(cluster) as access:
-            return log_in_everywhere(access, LOGIN_WITHIN_S).outcomes
+        with app.access(found.cluster) as access:
+            outcomes = log_in_everywhere(access, LOGIN_WITHIN_S).outcomes
+            reached = {one.host for one in outcomes if not one.error}
+            targets = [one for one in access.all_targets if one.host in reached]
+            return outcomes, silent_guards(access.connections, targets, found.instances)
     except MissingTool as missing:
         output.note(f"no login was tried: {missing.message}")
-        return ()
+        return (), []
 
 
 @click.command("list")

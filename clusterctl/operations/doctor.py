@@ -23,6 +23,7 @@ from clusterctl.jobs.preflight import notice_findings
 from clusterctl.jobs.trainer import DATA_FOLDER
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.gpus import dcgm, fabric_manager, gpus, nvlink
+from clusterctl.node.facts.guard import guard_silence_s
 from clusterctl.node.facts.network import efa, efa_cards, interfaces, unreached
 from clusterctl.node.facts.processes import active_jobs
 from clusterctl.node.facts.report import Fact
@@ -31,6 +32,7 @@ from clusterctl.node.facts.system import kernel_log, limits, memory, system
 from clusterctl.node.guard.notices import notices
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.operations.access import Access
+from clusterctl.operations.guards import guard_findings, needs_guard
 from clusterctl.operations.hosts_access import HostSource
 from clusterctl.operations.kill import kill, memory_of_none
 from clusterctl.operations.logs import running_work, work_facts
@@ -93,6 +95,7 @@ def doctor(
     targets = access.select(indices)
     python, mpirun = _environment(access)
     addresses = {node.name: node.private_ip for node in access.cluster.nodes}
+    limits = {one.node.name: one.limits_text for one in instances}
 
     def facts(target: Target) -> Sequence[Fact]:
         is_head = target.host == access.head_name
@@ -101,6 +104,7 @@ def doctor(
         return (
             *FACTS,
             *work_facts(access, target),
+            *([guard_silence_s] if needs_guard(limits.get(target.host, "")) else []),
             partial(versions, python=python, mpirun=mpirun),
             partial(data, folder=data_dir or f"~/{DATA_FOLDER}"),
             partial(unreached, peers=tested, over_ssh=is_head),
@@ -116,6 +120,7 @@ def doctor(
     found = [*health, *_unreachable(result.failures), *check(examined)]
     for one in examined:
         found += notice_findings(one.host, one.report.get(notices) or ())
+        found += guard_findings(one.host, one.report, limits.get(one.host, ""))
         found += memory_of_none(one.host, one.report.get(gpus))
     # Of a part of the nodes they would be older than those of the others: a run that has ended or
     # started meanwhile would look like leftovers.

@@ -29,6 +29,7 @@ from clusterctl.domain.findings import Finding, Severity
 from clusterctl.domain.ranges import grouped
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
 from clusterctl.domain.timeouts import Polling
+from clusterctl.domain.units import format_duration
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import (
     Instance,
@@ -42,12 +43,15 @@ from clusterctl.ec2.instances import (
 from clusterctl.ec2.launch.capacity import block_end
 from clusterctl.ec2.launch.observe import Observed
 from clusterctl.ec2.money.costs import EARLIER, Spending
-from clusterctl.ec2.tags import limit_text
+from clusterctl.ec2.tags import limit_text, parse_limits
+from clusterctl.node.facts.guard import guard_silence_s
+from clusterctl.node.facts.report import FactReport
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.operations.access import Access
 from clusterctl.operations.costs import give_grace, note_spent, spending_of
 from clusterctl.operations.launcher import Launcher, check_all
 from clusterctl.operations.local_state import keep_end
+from clusterctl.transport.call import read_reports
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.dial import Target
 from clusterctl.transport.fanout import fan_out
@@ -239,6 +243,46 @@ def _present_spending(
     if spending.grace_due:
         spending = spending_of(launcher.clients, give_grace(launcher.clients, instances), used_h)
     return spending
+
+
+def silent_guards(
+    connections: Connections, targets: Sequence[Target], instances: Sequence[Instance]
+) -> list[Finding]:
+    """Return a finding for each node whose guard is not at work, and cannot keep its limits.
+
+    A node that does not answer, or has no limits, is passed over.
+    """
+    limits = {one.node.name: one.limits_text for one in instances}
+    guarded = [one for one in targets if needs_guard(limits.get(one.host, ""))]
+    doing = "looking for its guard"
+    reports = read_reports(connections, guarded, [guard_silence_s], doing, TIMEOUT_S / 2)
+    found = (guard_findings(one.host, one, limits[one.host]) for one in reports.values)
+    return [one for each in found for one in each]
+
+
+def needs_guard(limits_text: str) -> bool:
+    """Return whether a node with these limits has a guard, which keeps them."""
+    limits = parse_limits(limits_text)
+    return bool(limits.ends or limits.idle_minutes)
+
+
+def guard_findings(host: str, report: FactReport, limits_text: str) -> list[Finding]:
+    """Return an error if the node with this report has limits and no guard that is at work."""
+    silence_s = report.get(guard_silence_s) if needs_guard(limits_text) else None
+    if silence_s is None:
+        return []
+    cluster, _, index = host.rpartition("-")
+    return [
+        Finding.error(
+            "guard.silent",
+            f"its guard has done nothing for {format_duration(silence_s)}: no limit of {cluster} "
+            f"ends this node ({limits_text})",
+            f"start it again: clusterctl up {cluster}; one that hangs is started again after: "
+            f"clusterctl run {cluster} --nodes {index} 'sudo pkill -9 -f "
+            '"lib/[c]lusterctl/guard run"\'',
+            host,
+        )
+    ]
 
 
 def _untold(cluster: str, host: str, error: ClusterctlError) -> Finding:

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import re
+import shlex
 from datetime import datetime, timezone
 from types import SimpleNamespace
 
@@ -425,6 +426,13 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
             return found["InstanceInitiatedShutdownBehavior"]["Value"]
 
         assert at_power_off() == "terminate"
+        guard = "sudo pkill -STOP -f 'lib/[c]lusterctl/guard run'"
+        clusterctl("run", name, f"{guard}; sudo touch -d -5min /run/clusterctl/guard-state.json")
+        hangs = clusterctl("status", name).err
+        assert "its guard has done nothing for 5 min" in hangs
+        [again] = re.findall(r"started again after: clusterctl (run .*)", hangs)
+        assert clusterctl(*shlex.split(again)).status == 0
+        assert "guard" not in clusterctl("status", name).err
         assert clusterctl(*command, "--idle-stop", "8s").status == 0
         assert at_power_off() == "stop"
         wait_until(lambda: state() in ("stopped", "terminated"), "the end of idleness")
