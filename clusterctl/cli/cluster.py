@@ -276,9 +276,10 @@ def add(
         with naming_ups_options(name):
             show_plan(plan_add(launcher, number), as_json)
         return
-    with naming_ups_options(name), launcher_of(
-        app, name, waiting, price_consent(app, yes)
-    ) as launcher:
+    with (
+        naming_ups_options(name),
+        launcher_of(app, name, waiting, price_consent(app, yes)) as launcher,
+    ):
         report = launch(launcher, number)
     show_report(app, report, as_json)
     _show_end(app, name)
