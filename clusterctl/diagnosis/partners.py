@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterctl.diagnosis.case import Scene
 from clusterctl.diagnosis.evidence import HostEvidence, Partner
 from clusterctl.diagnosis.frames import is_user
-from clusterctl.diagnosis.ranks import Rank, called, syscall_path
+from clusterctl.diagnosis.ranks import Rank, asks_user, called, syscall_path
 from clusterctl.diagnosis.tree import label, main_thread
 from clusterctl.node.diagnosis.partners import LOCKS, READS, STARTS
 
@@ -23,7 +22,6 @@ _WHY = {
     "wait_for_partner": " (a pipe: no process is at its other end)",
     "__break_lease": " (another process has a lease on it)",
 }
-_TERMINAL = re.compile(r"/dev/(?:pts/|tty|console)")
 
 
 @dataclass(frozen=True)
@@ -73,11 +71,6 @@ def wait_in_words(call: str, channel: str) -> str:
         return "waiting for input on its terminal"
     verb = next((word for part, word in _VERBS.items() if part in name), f"in {name} of")
     return f"blocked {verb} {path}{_WHY.get(channel, '')}"
-
-
-def asks_user(call: str) -> bool:
-    """Return whether a system call waits for what is typed on a terminal."""
-    return call.startswith(READS) and bool(_TERMINAL.match(syscall_path(call)))
 
 
 def chain(scene: Scene, rank: Rank) -> Chain:

@@ -24,6 +24,7 @@ from clusterctl.diagnosis.hostchecks import SHM, has_no_room
 from clusterctl.diagnosis.native import Native, native_of
 from clusterctl.diagnosis.tree import joined, label, main_thread, sample_path
 from clusterctl.domain.ranges import format_indices
+from clusterctl.node.diagnosis.partners import READS
 from clusterctl.node.jobs.processes import SHELLS
 
 # A share needs so many seconds of processor time: the kernel counts hundredths.
@@ -52,6 +53,8 @@ POLLING_CALLS = {
 # So few ranks on several hosts are named with their hosts.
 MOST_NAMED = 3
 
+
+_TERMINAL = re.compile(r"/dev/(?:pts/|tty|console)")
 
 # What py-spy prints about a process without Python: it has ended there, or has not begun.
 NO_INTERPRETER = "Failed to find a python interpreter"
@@ -190,6 +193,16 @@ class Rank:
         runs = {one.main_runs for one in self.samples}
         is_known = len(self.samples) > 1 and None not in runs and not self.works_in_thread
         return is_known and len(runs) == 1 and not self.grown("main_cpu_s")
+
+    @property
+    def reads_input(self) -> bool:
+        """Whether it reads what its launcher writes: that is its standard input."""
+        above = {one.pid for one in self.host.processes if one.role in ("launcher", "daemon")}
+        partners = [one for one in self.process.partners if one.waiter in (0, self.process.pid)]
+        # What it reads from a socket is an answer of its launcher: MPI's start.
+        return self.last.syscall.startswith("read pipe:") and any(
+            one.pid in above for one in partners
+        )
 
     @property
     def runs_alone(self) -> bool:
@@ -459,6 +472,11 @@ def syscall_path(syscall: str) -> str:
     """Return the path in a system call such as `read /data/train-00017`; else empty."""
     found = re.match(r"\w+ (/.*)", syscall)
     return found[1] if found else ""
+
+
+def asks_user(call: str) -> bool:
+    """Return whether a system call waits for what is typed on a terminal."""
+    return call.startswith(READS) and bool(_TERMINAL.match(syscall_path(call)))
 
 
 # Names of functions in which one rank works, and the others wait for it.

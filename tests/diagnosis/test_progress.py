@@ -241,6 +241,9 @@ def test_a_rank_that_validates_alone_at_one_line_is_not_known_if_it_uses_the_pro
     assert diagnose(with_rank(job_of(), 0, samples=looks)).exit_status == status
     two = diagnose(with_rank(job_of(2, 1), 0, samples=looks))
     assert status < 3 or ", rank 1 waits in Horovod's allreduce" in two.verdict
+    # With mpi4py the others do not wait in a call that is known.
+    mpi4py = with_rank(job_of(), *range(8), samples=used(samples(own("main"), state="R"), 0.5))
+    assert diagnose(with_rank(mpi4py, 0, samples=looks)).exit_status == status
 
 
 def test_who_is_ready_to_run_at_nearly_all_glances_works_though_it_slept_at_one_sample():

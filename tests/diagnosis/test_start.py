@@ -114,15 +114,20 @@ def test_another_program_has_the_port_where_the_ranks_meet(ends, is_told):
 
 
 @pytest.mark.parametrize(
-    ("call", "is_input"), [("read pipe:[9]", True), ("read socket:[9]", False)]
+    ("call", "log", "is_input"),
+    [
+        ("read pipe:[9]", (), True),
+        ("read pipe:[9]", [*(f"step {step}" for step in range(40)), "continue? "], True),
+        ("read socket:[9]", (), False),
+    ],
 )
-def test_a_rank_that_reads_its_standard_input(call, is_input):
-    """MPI's start reads answers of the launcher, too: from a socket."""
+def test_a_rank_that_reads_its_standard_input(call, log, is_input):
+    """MPI's start reads answers of the launcher, too: from a socket. A log that ends within a line
+    comes in blocks otherwise."""
     mpirun = Partner(900, "S", "writes", ("mpirun", "train.py"), 1000, "poll")
     looks = samples(own("<module>", 4), syscall=call, wait_channel="anon_pipe_read")
-    evidence = with_rank(
-        job_of(2, 1, own("bcast", 5), log=()), 0, samples=looks, partners=(mpirun,)
-    )
+    evidence = job_of(2, 1, own("bcast", 5), log=tuple(log), quiet_s=30.0, log_is_cut=bool(log))
+    evidence = with_rank(evidence, 0, samples=looks, partners=(mpirun,))
     found = diagnose(evidence)
     assert ("standard input" in found.verdict) is is_input
     if is_input:

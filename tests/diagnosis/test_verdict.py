@@ -296,6 +296,20 @@ def test_a_silent_host_is_not_told_to_reboot(host, commands, error):
     assert [one for one in commands if one not in silent.hint] == []
 
 
+@pytest.mark.parametrize("came", [True, False])
+def test_a_host_that_only_this_machine_cannot_reach(came):
+    looks = samples(ALLREDUCE)
+    ends = (socket_to(3, received_bytes=700 * came * at) for at in range(3))
+    looks = tuple(replace(look, sockets=(end,)) for look, end in zip(looks, ends))
+    cut = with_host(RUNS, 3, error="did not answer in time", processes=())
+    found = diagnose(with_rank(cut, 0, samples=looks))
+    [silent] = [one for one in found.findings if one.check == "host.silent"]
+    why = ", while data come from it to other hosts of the job" if came else ": its link is cut"
+    assert f"cannot be reached from here{why}" in silent.message
+    assert "; the job goes on: a step was printed 1.0 s ago" in silent.message
+    assert (found.exit_status, "replace" in silent.hint) == (1, False)
+
+
 def test_the_output_of_a_job_whose_head_node_is_silent_was_not_seen():
     """It may print a step a second."""
     evidence = with_host(RUNS, 0, error="no answer", processes=())

@@ -20,13 +20,14 @@ from clusterctl.diagnosis.case import (
     gdb_command,
 )
 from clusterctl.diagnosis.frames import STARTING, WAITING, Activity, is_user
-from clusterctl.diagnosis.partners import asks_user, chain, wait_in_words, waits_for
+from clusterctl.diagnosis.partners import chain, wait_in_words, waits_for
 from clusterctl.diagnosis.progress import LONGEST_ALONE_S
 from clusterctl.diagnosis.ranks import (
     POLLING_CALLS,
     RESTS,
     WORKS_SHARE,
     Rank,
+    asks_user,
     format_ranks,
     full_disk_of,
     is_saving,
@@ -202,21 +203,13 @@ def _severity(scene: Scene, works: bool) -> Severity:
 def _waits_outside(rank: Rank) -> bool:
     """Return whether a rank is in a call on a file, a lock, its input, its output or a pipe that it
     writes, and got no further in it. What it reads from a pipe may be its own workers' work."""
-    if _reads_input(rank):
+    if rank.reads_input:
         return True
     call, path = rank.last.syscall, syscall_path(rank.last.syscall)
     if "write" in call.partition(" ")[0] and ("pipe:[" in call or "socket:[" in call):
         return not rank.grown("written_bytes")
     is_file = path and (not path.startswith("/dev/") or path.startswith("/dev/pts/"))
     return bool(is_file) or call.partition(" ")[0] in LOCKS
-
-
-def _reads_input(rank: Rank) -> bool:
-    """Return whether a rank reads what its launcher writes: that is its standard input."""
-    above = {one.pid for one in rank.host.processes if one.role in ("launcher", "daemon")}
-    partners = [one for one in rank.process.partners if one.waiter in (0, rank.process.pid)]
-    # What it reads from a socket is an answer of its launcher: MPI's start.
-    return rank.last.syscall.startswith("read pipe:") and any(one.pid in above for one in partners)
 
 
 def rests(rank: Rank) -> bool:
@@ -261,7 +254,7 @@ def _blocked(scene: Scene, rank: Rank) -> tuple[str, str] | None:
     if asks_user(call):
         answer = f"attach to its terminal, {path}, and answer, or start the job with < /dev/null"
         return f"{{is}} {does}", answer
-    if _reads_input(rank):
+    if rank.reads_input:
         what = "{is} waiting for its standard input (from its launcher)"
         help_it = "give it the input, or start the job with < /dev/null; mpirun: --stdin none"
         return what, help_it
@@ -316,8 +309,8 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
         f"fixed: {scene.hints.cancel}"
     )
     # At one line at all looks, it may evaluate in a long call, or in a loop without an end.
-    evaluates = is_saving(rank) and rank.uses_processor and scene.since_step_s < LONGEST_ALONE_S
-    severity = INFO if works_alone(rank) or evaluates else _severity(scene, works=True)
+    is_at_work = works_alone(rank) or evaluates(scene, rank)
+    severity = INFO if is_at_work else _severity(scene, works=True)
     if severity is ERROR and (saves_with_progress(rank) or not (seen or scene.stall)):
         severity = WARNING
     elif saves_with_progress(rank):
@@ -520,6 +513,8 @@ def apart(scene: Scene) -> Iterator[Cause]:
         # Who polls, of the others, waits. Who runs in Python may not.
         may_work = (rank, *(one for one in groups[most] if one.is_python and not one.waits))
         severity = _severity(scene, any("R" in one.states for one in may_work))
+        if evaluates(scene, rank):
+            severity = INFO
         if not rank.is_python and severity is INFO:
             severity = WARNING  # its calls are not known
         if may_evaluate(scene, rank) and severity is ERROR:
@@ -532,6 +527,12 @@ def apart(scene: Scene) -> Iterator[Cause]:
         shown = (*rank_lines(rank), *inner_lines(rank))
         found.append(RankFinding("rank.apart", severity, rank, what, shown, hint))
     yield from combine(found)
+
+
+def evaluates(scene: Scene, rank: Rank) -> bool:
+    """Return whether a rank works in a function that saves or evaluates, by its name, and need not
+    be called stuck yet."""
+    return is_saving(rank) and rank.uses_processor and scene.since_step_s < LONGEST_ALONE_S
 
 
 def may_evaluate(scene: Scene, rank: Rank) -> bool:

@@ -19,10 +19,11 @@ from clusterctl.diagnosis.case import (
 )
 from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence
 from clusterctl.diagnosis.frames import Activity
-from clusterctl.diagnosis.partners import asks_user, chain, wait_in_words
+from clusterctl.diagnosis.partners import chain, wait_in_words
 from clusterctl.diagnosis.progress import were
 from clusterctl.diagnosis.ranks import (
     Rank,
+    asks_user,
     called,
     format_ranks,
     full_disk_of,
@@ -167,6 +168,8 @@ def _renewal(scene: Scene, host: HostEvidence) -> str:
     ping = ""
     if near is not None and host.address:
         ping = f"see it from another node: {hints.on(near, f'ping -c 3 {host.address}')}"
+    if scene.advances and not scene.doubt:
+        return hints.steps(f"diagnose again: {hints.look}", ping)
     last = f"a new machine in its place, its disks are lost: clusterctl replace NAME {host.index}"
     last = f"last, {last}"
     if not host.index:

@@ -12,14 +12,7 @@ from clusterctl.diagnosis.evidence import HostEvidence
 from clusterctl.diagnosis.frames import WAITING, Activity
 from clusterctl.diagnosis.hostchecks import card_errors_in_words, idle_among
 from clusterctl.diagnosis.progress import FEW_TIMES, number_in
-from clusterctl.diagnosis.ranks import (
-    NAPS_SHARE,
-    Rank,
-    called,
-    is_saving,
-    rank_lines,
-    syscall_path,
-)
+from clusterctl.diagnosis.ranks import Rank, called, is_saving, rank_lines, syscall_path
 from clusterctl.diagnosis.repeats import NUMBERED
 from clusterctl.diagnosis.tree import label
 from clusterctl.domain.units import format_bytes, format_duration
@@ -37,6 +30,8 @@ CARD_MOVED_BYTES = 64 << 20
 # With at least GLANCES glances: a straggler works in WORKS_SHARE of them, the other ranks on
 # average in RESTS_SHARE at most.
 GLANCES, WORKS_SHARE, RESTS_SHARE = 15, 0.6, 0.3
+# One that sleeps all the time takes fewer glances.
+FEW_GLANCES, SLEEPS_SHARE = 6, 0.9
 # The same for samples: a straggler is at its own work in BUSY_SHARE of them, and the other ranks
 # wait in WAIT_SHARE of theirs.
 BUSY_SHARE, WAIT_SHARE = 0.75, 0.5
@@ -87,9 +82,9 @@ def _sleepers(scene: Scene) -> Iterator[RankFinding]:
     shares = {
         one.number: _share(one.process.glances, "z")
         for one in scene.ranks
-        if len(one.process.glances) >= GLANCES and not one.is_python
+        if len(one.process.glances) >= FEW_GLANCES and not one.is_python
     }
-    slow = _apart(shares, WORKS_SHARE, NAPS_SHARE) if len(shares) == len(scene.ranks) else set()
+    slow = _apart(shares, SLEEPS_SHARE, RESTS_SHARE) if len(shares) == len(scene.ranks) else set()
     for rank in (one for one in scene.ranks if one.number in slow):
         what = "{is} asleep for most of the time, and the others are not: they may wait for it"
         hint = f"see what it waits for: {gdb_command(scene, rank)}"
