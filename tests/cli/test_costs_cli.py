@@ -633,7 +633,8 @@ def test_nodes_that_ended_without_a_command_are_named_counted_and_recorded(
     assert clusterctl("costs").out.count("total: at least $") == 1
     # Nothing else is left of it; `down` records them all the same, and this is the record's only
     # source: EC2 forgets them.
-    clusterctl("down", "demo", "--yes")
+    assert clusterctl("down", "demo", "--yes").status == 0
+    assert "demo" not in clusterctl("costs").err
     [past] = clusterctl("costs", "--since", "1d", "--json").data["ended"]
     assert (past["name"], set(past["usd"]), past["complete"]) == ("demo", set(ids), False)
 
