@@ -48,8 +48,11 @@ def metadata(path: str) -> str:
         with opener.open(request, timeout=METADATA_TIMEOUT_S) as answer:
             return str(answer.read().decode())
 
-    token = ask("api/token", "PUT", "X-aws-ec2-metadata-token-ttl-seconds", "300")
-    return ask(path, "GET", "X-aws-ec2-metadata-token", token)
+    try:
+        token = ask("api/token", "PUT", "X-aws-ec2-metadata-token-ttl-seconds", "300")
+        return ask(path, "GET", "X-aws-ec2-metadata-token", token)
+    except (ValueError, http.client.HTTPException) as error:  # no address, or no service of AWS's
+        raise OSError(f"{base} is no metadata service: {error}") from None
 
 
 def epoch_s(text: str) -> int:

@@ -468,6 +468,11 @@ def record_lost_cost(
             # A retired one may have ended before the command that retired it recorded its cost.
             lost = [one for one in found.values() if one]
             lost = [one for one in lost if not one.retired or one.node.instance_id not in recorded]
+            ended = end_of(name, lost, find_prices(clients, lost), _now())
+            # When a budget ended them does not follow from the cost of a part of the nodes.
+            by_time = ended and ended.spending.limits.budget_usd is None
+            if ended and by_time and len(ended.instances) == len(lost):
+                return ended.instances, ended.ended_at
             return lost, _now()
         shown = find_instances(clients.ec2, name, GONE)
         gone = [one for one in shown if one.node.instance_id not in recorded]

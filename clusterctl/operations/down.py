@@ -10,6 +10,7 @@ from clusterctl.domain.errors import ClusterctlError, NoSuchCluster
 from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.domain.units import count
+from clusterctl.ec2.health import GONE
 from clusterctl.ec2.instances import (
     Instance,
     billing_reservations,
@@ -32,6 +33,7 @@ from clusterctl.ec2.resources import (
 )
 from clusterctl.ec2.tags import CLUSTER, Creations
 from clusterctl.operations.costs import record_lost_cost, record_removal_cost
+from clusterctl.operations.ended import launched_here
 from clusterctl.operations.launcher import StepProgress
 from clusterctl.operations.local_state import delete_folder, locked, record_removed, sent_launches
 from clusterctl.operations.site import NotLaunchedHere, Ownership, check_site, ownership, site_of
@@ -127,7 +129,11 @@ def down(
         ended = (folder.home, clients, folder.name, missing_of(known), known)
         record_lost_cost(*ended, progress.step)
         removed = removal.run(known)
-        if removed.nothing and folder.launched:
+        if (
+            removed.nothing
+            and folder.launched
+            and not launched_here(folder, find_instances(clients.ec2, folder.name, GONE))
+        ):
             # Nodes may still run in another region or account, and only the key in this folder
             # can log in to them.
             raise NoSuchCluster(

@@ -27,6 +27,7 @@ from clusterctl.operations.local_state import locked
 from clusterctl.operations.site import keep_site, kept_site, site_of
 from tests.lab.running import wait_until
 from tests.moto_ec2 import NEW_IMAGE, REGION, clients_of
+from tests.operations.test_ended import gone
 
 
 def launch(client, name, nodes=2, instance_type="p4d.24xlarge", **tagged):
@@ -101,6 +102,21 @@ def test_a_retired_node_that_something_else_ended_is_recorded_once(clusterctl, c
     [line] = (clusterctl.home / FILE).read_text().splitlines()
     assert [*json.loads(line)["usd"]] == retired
     assert notes == []
+
+
+@pytest.mark.parametrize(("limits", "complete"), [("max-hours=3", True), ("budget=5", False)])
+def test_a_node_that_a_limit_ended_is_recorded_with_its_cost_until_then(
+    clusterctl, client, moto_url, monkeypatch, limits, complete
+):
+    """EC2 does not say when it switched itself off."""
+    launch(client, "demo", 1)
+    ended = gone(9, limits, 1)
+    monkeypatch.setattr("clusterctl.operations.costs.find_gone", lambda *_: {1: ended})
+    there = find_instances(client, "demo")
+    record_lost_cost(clusterctl.home, clients_of(moto_url), "demo", [1], there, pytest.fail)
+    [line] = (clusterctl.home / FILE).read_text().splitlines()
+    assert json.loads(line)["complete"] == complete
+    assert json.loads(line)["ended_at"].startswith("2026-11-21T06:00") == complete
 
 
 def test_list_shows_the_launch_and_not_the_last_start(clusterctl, client, monkeypatch):
@@ -617,7 +633,8 @@ def test_nodes_that_ended_without_a_command_are_named_counted_and_recorded(
     assert clusterctl("costs").out.count("total: at least $") == 1
     # Nothing else is left of it; `down` records them all the same, and this is the record's only
     # source: EC2 forgets them.
-    clusterctl("down", "demo", "--yes")
+    assert clusterctl("down", "demo", "--yes").status == 0
+    assert "demo" not in clusterctl("costs").err
     [past] = clusterctl("costs", "--since", "1d", "--json").data["ended"]
     assert (past["name"], set(past["usd"]), past["complete"]) == ("demo", set(ids), False)
 

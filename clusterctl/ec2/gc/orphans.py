@@ -212,7 +212,8 @@ class _ClusterResources:
         if self._identity in self._rules.unresolved:
             why = (
                 "what came of a launch from this machine is not known yet, and no command is at "
-                f"work: clusterctl down {one.cluster} waits for it, and removes all of it"
+                f"work: clusterctl up {one.cluster} goes on with it; clusterctl down {one.cluster} "
+                "waits for it, and removes the cluster"
             )
             return Classified(one, Verdict.KEPT, why)
         # Without the list of instances everything else would seem unused.

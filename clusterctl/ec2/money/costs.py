@@ -364,7 +364,8 @@ def node_cost(
     begin, why = _counted_until(instance)
     missing = [*unpriced, *why]
     if (begin - now).total_seconds() > BRIEF_S:
-        missing.append("its cost tag has a date in the future")
+        what = "its cost tag" if spent else "its launch"
+        missing.append(f"{what} has a date in the future by this machine's clock")
     if node.state not in (*AWAKE, *ASLEEP):
         # It is shutting down or terminated: its disk stopped costing when that was requested.
         hourly, now = 0.0, stopped or now

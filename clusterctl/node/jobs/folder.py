@@ -208,7 +208,8 @@ class JobFolder:
         """Append an event and sync it: one write of one line, so that a reader sees all of it or
         nothing. On a full disk, events other than `ended` that do not fit are dropped. Raises
         OSError for `ended`."""
-        line = to_json(JobEvent(kind, round(time.time(), 3), data)).encode() + b"\n"
+        event = JobEvent(kind, round(time.time(), 3), data, _boot_s())
+        line = to_json(event).encode() + b"\n"
         try:
             with (self.path / EVENTS).open("a+b", buffering=0) as file:
                 size = file.seek(0, os.SEEK_END)
@@ -391,6 +392,8 @@ class JobFolder:
             processes = Path("/proc").glob("[0-9]*")
             if any(is_of_job(one, self.job_id) for one in processes):
                 status = replace(status, reason=NOT_RECORDED + STILL_RUN)
+        if status.state is JobState.RUNNING:
+            status = status.ran_until(_boot_s())
         return JobRecord(
             spec,
             status,
@@ -408,6 +411,11 @@ class JobFolder:
             text = text_in(self.path / COPIED)
             return from_json(Tuple[CopyNode, ...], text)  # type: ignore[arg-type]
         return ()
+
+
+def _boot_s() -> float:
+    """Return the seconds since the boot, suspends included."""
+    return round(time.clock_gettime(time.CLOCK_BOOTTIME), 3)
 
 
 def last_row(path: Path | None, since: float) -> Row:

@@ -159,7 +159,8 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class JobEvent:
-    """A line of events.jsonl: what happened to a job, at `at` by the head node's clock.
+    """A line of events.jsonl: what happened to a job, at `at` by the head node's clock, which may
+    be set, and at `boot_s` by that of its boot.
 
     submitted  {"after": [JOB_ID], "boot_id"}
     running    {"before": {NAME: STAMP}}: its turn has come, and the log folder has these files of
@@ -179,6 +180,7 @@ class JobEvent:
     kind: str
     at: float
     data: dict[str, Any] = field(default_factory=dict)
+    boot_s: Optional[float] = None
 
 
 NOT_RECORDED = "its end was not recorded (runner killed or crashed, or the disk is read-only)"
@@ -199,7 +201,8 @@ class JobStatus:
     when EC2 had taken some. `messages` are the watchdog's. `cancel`
     is the first request to end the job. `rebooted`: the head node was, since the job was submitted.
     `before` are the files of an earlier job that the log folder had at the start, with what shows
-    that they were written since.
+    that they were written since. `began_boot_s` is when it began by the clock of the head node's
+    boot, and `ran_s` how long it has run by that clock, which nobody sets.
     """
 
     state: JobState = JobState.LOST
@@ -222,10 +225,18 @@ class JobStatus:
     cancel: Optional[dict[str, Any]] = None
     cleanup: dict[str, Any] = field(default_factory=dict)
     before: dict[str, str] = field(default_factory=dict)
+    began_boot_s: Optional[float] = None
+    ran_s: Optional[float] = None
 
     def is_before(self, boot_id: str) -> bool:
         """Return whether the job was submitted in an earlier boot of the head node."""
         return bool(self.boot_id) and self.boot_id != boot_id
+
+    def ran_until(self, boot_s: float | None) -> JobStatus:
+        """Return the status of a job that has run until this time of the boot in which it began."""
+        if boot_s is None or self.began_boot_s is None:
+            return self
+        return replace(self, ran_s=boot_s - self.began_boot_s)
 
     def read_in(self, boot_id: str) -> JobStatus:
         """Return the status of a job with a recorded end. The record of one that a signal has
@@ -278,7 +289,8 @@ def _after(status: JobStatus, event: JobEvent) -> JobStatus:
         return JobStatus(JobState.QUEUED, submitted_at=at, waits_for=after, boot_id=boot)
     if kind == "running":
         before = {str(name): str(stamp) for name, stamp in data.get("before", {}).items()}
-        return replace(status, state=JobState.RUNNING, started_at=at, waits_for=(), before=before)
+        began = replace(status, state=JobState.RUNNING, started_at=at, waits_for=(), before=before)
+        return replace(began, began_boot_s=event.boot_s)
     if kind == "attempt":
         ranks, hosts = int(data["ranks"]), tuple(map(str, data["hosts"]))
         rates = ((at, data["hourly_usd"]),) if "hourly_usd" in data else ()
@@ -294,8 +306,9 @@ def _after(status: JobStatus, event: JobEvent) -> JobStatus:
     if kind == "cancel":
         return replace(status, cancel=status.cancel or data)
     if kind == "ended":
+        # The end of a job without a runner is recorded later, perhaps after a reboot.
         return replace(
-            status,
+            status if "heartbeat_at" in data else status.ran_until(event.boot_s),
             state=JobState(data["state"]),
             ended_at=data.get("heartbeat_at") or at,
             has_ended=True,
@@ -400,6 +413,8 @@ class JobRecord:
         """How long the job has run, or has waited if it is queued; 0 if it never began."""
         if not (self.is_active or self.status.started_at):
             return 0.0
+        if self.status.ran_s is not None:
+            return self.status.ran_s
         began = self.started_at.timestamp()
         ended = self.now if self.is_active else self.status.ended_at or began
         return max(0.0, ended - began)

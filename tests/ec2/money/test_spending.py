@@ -107,6 +107,15 @@ def test_one_node(node, price, hourly, spent, complete):
             assert again.complete is complete
 
 
+@pytest.mark.parametrize(
+    ("node", "what"),
+    [(machine(-0.2), "its launch"), (machine(1, spent=noted(1, -0.2)), "its cost tag")],
+)
+def test_what_is_in_the_future_is_so_by_this_machines_clock(node, what):
+    [why] = node_cost(node, TEN, NOW).missing
+    assert why == f"{what} has a date in the future by this machine's clock"
+
+
 def test_what_its_guard_has_counted():
     """A machine switched itself off and was started again. EC2 knows only the last 3 hours."""
     node = machine(3, made=50)

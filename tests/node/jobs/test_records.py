@@ -130,6 +130,15 @@ def test_what_became_of_a_job(events, state, facts):
     assert {name: getattr(status, name) for name in facts} == facts
 
 
+@pytest.mark.parametrize("at", [0.0, 86400.0])
+def test_a_clock_that_is_set_changes_neither_duration_nor_cost(at):
+    events = [SUBMITTED, replace(RUNNING, boot_s=30.0), replace(ENDED, at=at, boot_s=70.0)]
+    job = JobRecord(JobSpec(JOB_ID, hourly_usd=90.0), fold(events), now=at)
+    assert (job.duration_s, job.usd) == (40.0, 1.0)
+    runs = JobRecord(job.spec, fold(events[:2]).ran_until(50.0), now=at)
+    assert (runs.duration_s, runs.usd) == (20.0, 0.5)
+
+
 @pytest.mark.parametrize(
     ("events", "boot", "state", "lasted_s", "reason"),
     [

@@ -354,6 +354,13 @@ with open("train_0", "rb") as file:
     assert err.count(b"\n") == 1
 
 
+@pytest.mark.parametrize("address", ["bad", "http://[::1", "http://h:x/"])
+def test_an_address_of_no_metadata_service(monkeypatch, address):
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", address)
+    with pytest.raises(OSError, match="is no metadata service: "):
+        s3.metadata("meta-data/placement/region")
+
+
 def test_a_folders_links(tmp_path):
     data, other = tmp_path / "data", tmp_path / "other"
     for place in (data / "deep", other):
