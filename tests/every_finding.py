@@ -345,6 +345,7 @@ def of_jobs(folder: Path) -> Iterator[Finding]:
         ([replace(jobs.checkpoints(head, 7), images_per_step=63)], plan(kept)),
         ([head], plan(kept)),
         ([replace(head, free_bytes=1 << 29)], plan()),
+        ([head, replace(second, shell="/usr/bin/fish", sessions_bytes=0)], plan()),
         ([head], plan(replace(run, eval_interval=5))),
         ([head], plan(replace(run, trace_steps=(999, 1009)))),
         ([head], plan(replace(run, batch_size=4096))),

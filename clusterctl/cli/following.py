@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.cli import output
 from clusterctl.domain.errors import ClusterctlError, HostError
-from clusterctl.domain.units import format_duration
+from clusterctl.domain.units import format_bytes, format_duration
 from clusterctl.jobs.metrics.logs import EvaluationRow, GrowingLog, LogItem, TrainingRow
 from clusterctl.node.jobs.spec import JobRecord, JobState
 
@@ -217,8 +217,14 @@ def how_it_ended(job: JobRecord) -> str:
     # A cancelled mpirun ends with 1 or 143, which means nothing.
     failed = job.exit_status and job.state is JobState.FAILED
     status = f" with exit status {job.exit_status}" if failed else ""
-    lost = f": {job.why_lost}" if job.state is JobState.LOST else ""
+    lost = f": {job.why_lost}" if job.state is JobState.LOST else lost_output(job)
     return f"job {job.job_id} {job.state}{status} after {format_duration(job.duration_s)}{lost}"
+
+
+def lost_output(job: JobRecord) -> str:
+    """Return `; the log lacks its last 3.2 KiB: the disk was full`; empty if it is whole."""
+    size = job.status.lost_bytes
+    return f"; the log lacks its last {format_bytes(size)}: the disk was full" if size else ""
 
 
 def exit_status(job: JobRecord) -> int:

@@ -10,7 +10,7 @@ import click
 
 from clusterctl.cli import output
 from clusterctl.cli.app_context import AppContext, cluster_command
-from clusterctl.cli.following import follow_to_end, print_end
+from clusterctl.cli.following import follow_to_end, lost_output, print_end
 from clusterctl.cli.params import JobId, job_argument, json_option, yes_option
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.ranges import fold_hosts
@@ -78,6 +78,7 @@ def job_remarks(job: JobRecord) -> list[str]:
         remarks.append(f" begins after {queue[-1]}: {count(len(queue), 'job')} before it")
     if job.state is JobState.LOST and not job.problem:
         remarks.append(f" was lost: {job.why_lost}")
+    remarks += [lost_output(job)] if lost_output(job) else []
     for number, attempt in enumerate(job.status.attempts, 1):
         lost = lost_in(attempt)
         remarks += [f", attempt {number} lost {lost}"] if lost else []
@@ -108,6 +109,8 @@ def logs(app: AppContext, name: str, job_id: str | None, follow: bool, rank: int
         if follow:
             return follow_to_end(access, job.job_id, job.spec.preset, rank=rank, last_read=job)
         read_log(access, job, output.raw, rank)
+        if lost_output(job):
+            output.note(f"job {job.job_id}{lost_output(job)}")
         return 0
 
 
@@ -183,6 +186,11 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
         output.note(
             f"warning: nothing of {path} came: job {other} has written there since; "
             f"{fetching.FETCH.format(name, other)}"
+        )
+    if fetched.unrecorded:
+        output.note(
+            f"warning: the head node could not record this: {fetched.unrecorded}; `down` names "
+            "these files as not fetched"
         )
     if fetched.gone:
         gone = output.one_line(" ".join(fetched.gone))

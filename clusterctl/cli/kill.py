@@ -247,7 +247,7 @@ def cancel(app: AppContext, name: str, job_id: str | None, as_json: bool) -> int
         output.data({"jobs": jobs, **_report_data(others)})
     else:
         for before, job in cancelled.jobs:
-            output.line(how_it_ended(job) + ("" if before.is_active else " already"))
+            output.line(("" if before.is_active else "already ended: ") + how_it_ended(job))
         if others.found:
             show_processes(others.found)
             output.line(how_they_ended(others))

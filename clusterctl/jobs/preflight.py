@@ -5,6 +5,7 @@ Python 3.8 and the standard library only: this module also runs on the nodes (jo
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,11 +24,12 @@ from clusterctl.node.facts.gpus import capabilities
 from clusterctl.node.facts.report import Fact, FactReport
 from clusterctl.node.facts.results import output_error
 from clusterctl.node.facts.software import versions
-from clusterctl.node.facts.system import in_lab, system
+from clusterctl.node.facts.system import in_lab, login, system
 from clusterctl.node.facts.training import (
     COMPILED,
     TrainingFiles,
     TrainingLog,
+    free_bytes,
     script_error,
     training_files,
     training_log,
@@ -46,7 +48,8 @@ class PreflightFacts:
     (None if unknown). `free_bytes` is None if unknown. `versions` are by program or library.
     `script_error` is why Python could not read the user's program, `output_error` why the folder of
     --output cannot be fetched. `in_lab`: `cpus` are those of the machine that all hosts of the lab
-    share. `capabilities` are the GPUs' compute capabilities, 90 for 9.0.
+    share. `capabilities` are the GPUs' compute capabilities, 90 for 9.0. `shell` is the login's,
+    `sessions_bytes` is free where mpirun has its session folder.
     """
 
     host: str
@@ -65,6 +68,8 @@ class PreflightFacts:
     in_lab: bool = False
     capabilities: tuple[int, ...] = ()
     notices: tuple[InterruptionNotice, ...] = ()
+    shell: str = ""
+    sessions_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ def facts_to_read(plan: JobPlan, ships_script: bool = False) -> tuple[Fact, ...]
         partial(versions, python=plan.python, mpirun=plan.argv[0]),
         partial(script_error, path="" if ships_script else plan.script_path),
         *((partial(output_error, path=plan.output, job=plan.job_id),) if plan.output else ()),
-        *(system, in_lab, capabilities, notices),
+        *(system, in_lab, capabilities, notices, login, partial(free_bytes, folder=SESSIONS)),
     )
 
 
@@ -121,7 +126,7 @@ def facts_of_node(host: str, report: FactReport) -> PreflightFacts:
         raise CommandFailed(host, f"looking at it failed: {reading.label}: {reading.error}")
     files = report.get(training_files) or TrainingFiles()
     log = report.get(training_log) or TrainingLog()
-    machine = report.get(system)
+    machine, of_login = report.get(system), report.get(login)
     return pick(
         *(PreflightFacts, files, log),
         host=host,
@@ -133,6 +138,8 @@ def facts_of_node(host: str, report: FactReport) -> PreflightFacts:
         in_lab=bool(report.get(in_lab)),
         capabilities=report.get(capabilities) or (),
         notices=report.get(notices) or (),
+        shell=of_login.shell if of_login else "",
+        sessions_bytes=report.get(free_bytes),
     )
 
 
@@ -201,6 +208,35 @@ def notice_findings(host: str, found: Iterable[InterruptionNotice]) -> list[Find
     cluster, _, index = host.rpartition("-")
     hint = f"start jobs without it: clusterctl quarantine {cluster} {index}"
     return [Finding.warning("node.notice", text, "" if index == "0" else hint, host)]
+
+
+SESSIONS, LEAST_SESSIONS_BYTES = "/tmp", 1 << 20
+# mpirun starts its daemons through the login shell, with lines that these do not read.
+_OTHER_SHELLS = {"fish", "nu", "elvish", "xonsh", "pwsh"}
+
+
+def launch_findings(context: JobContext) -> list[Finding]:
+    """Check what mpirun needs of the nodes with ranks to start its daemons: a login shell that
+    reads its lines, and room for its session folder."""
+    others = [node for node in context.readers if node is not context.head]
+    shells = [
+        (node.host, f"the login shell is {name}: mpirun cannot start its daemon there")
+        for node in others
+        if (name := posixpath.basename(node.shell)) in _OTHER_SHELLS
+    ]
+    full = [
+        (
+            node.host,
+            f"{SESSIONS} has {format_bytes(free)} left: mpirun has its session folder there",
+        )
+        for node in context.readers
+        if (free := node.sessions_bytes) is not None and free < LEAST_SESSIONS_BYTES
+    ]
+    hint = "clusterctl run NAME 'sudo usermod -s /bin/bash $USER'"
+    return [
+        *findings_by_message("login.shell", shells, hint),
+        *findings_by_message("tmp.full", full, "make room there: clusterctl disk NAME"),
+    ]
 
 
 def environment_findings(context: JobContext) -> list[Finding]:
@@ -771,6 +807,7 @@ def preflight(
         *besides,
         *(one for node in with_ranks for one in notice_findings(node.host, node.notices)),
         *flags_findings(plan),
+        *launch_findings(context),
         *environment_findings(context),
         *gpu_findings(context),
         *script_findings(context),

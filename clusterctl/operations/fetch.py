@@ -101,7 +101,8 @@ class Fetched:
     is none. `lost` are the hosts of ranks that are no nodes of the cluster any more: what they may
     have written cannot be had. `taken` are the log folders that another training has written into
     since, by that job's ID: nothing of these came. `names` are the job's files and folders in the
-    folder here."""
+    folder here. `unrecorded` is why the head node could not record the fetch, as on a full disk:
+    then `down` does not know of it."""
 
     files: int = 0
     size_bytes: int = 0
@@ -110,6 +111,7 @@ class Fetched:
     lost: tuple[str, ...] = ()
     taken: Mapping[str, str] = field(default_factory=dict)
     names: tuple[str, ...] = ()
+    unrecorded: str = ""
 
 
 def fetch(
@@ -156,7 +158,7 @@ def fetch(
                     problems.append(ClusterctlError(text, FETCH.format(access.cluster.name, other)))
                     broken.add((access.head, path))
             whole = [one for one in outputs if one.found.files and one.id not in broken]
-            _note(access, job_id, place, whole)
+            unrecorded = _note(access, job_id, place, whole)
             if problems:
                 raise _incomplete(job_id, place, problems)
             started = place / STARTED.format(job_id)
@@ -176,7 +178,9 @@ def fetch(
     is_empty = not (is_record or any(path.startswith(f"{named}/") for path in paths))
     lost = () if is_record else gone_hosts(access.cluster, job)
     files = sum(one.found.files for one in outputs)
-    return Fetched(files, size, fetching.gone, named * is_empty, lost, taken, fetching.names)
+    return Fetched(
+        files, size, fetching.gone, named * is_empty, lost, taken, fetching.names, unrecorded
+    )
 
 
 @dataclass(frozen=True)
@@ -243,8 +247,9 @@ def gone_hosts(cluster: Cluster, job: JobRecord) -> tuple[str, ...]:
     return tuple(sorted(gone)) if is_program else ()
 
 
-def _note(access: Access, job_id: str, place: Path, whole: Sequence[Output]) -> None:
-    """Record on the head node that these files were fetched, and here into which folder."""
+def _note(access: Access, job_id: str, place: Path, whole: Sequence[Output]) -> str:
+    """Record on the head node that these files were fetched, and here into which folder. Return why
+    the head node could not; empty if it did."""
     noted: dict[str, dict[str, str]] = {}
     for one in whole:
         noted.setdefault(one.target.host, {})[one.found.path] = one.found.digest
@@ -253,7 +258,11 @@ def _note(access: Access, job_id: str, place: Path, whole: Sequence[Output]) -> 
         # Without it `down` does not notice that this copy was deleted, as with another machine's.
         with suppress(OSError):
             note_copy(access.folder, FetchedCopy(str(place.absolute()), digests))
-        _call(access, access.head, note_fetched, written.FetchedOutput(job_id, noted))
+        try:
+            _call(access, access.head, note_fetched, written.FetchedOutput(job_id, noted))
+        except CommandFailed as error:
+            return error.message
+    return ""
 
 
 def _incomplete(job_id: str, place: Path, problems: Sequence[ClusterctlError]) -> ClusterctlError:

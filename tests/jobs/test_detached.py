@@ -256,6 +256,26 @@ def test_what_a_later_training_writes_into_the_log_folder_is_not_brought_as_this
     assert (tmp_path / "log").read_text() == "said\n"
 
 
+def test_a_fetch_that_a_full_head_node_cannot_record_is_whole_all_the_same(
+    node, tmp_path, monkeypatch
+):
+    start_job(node, HEAD, plan(node.home, "echo said"), "demo")
+    follow_job(node, HEAD, JOB, LogFollower(lambda _: None))
+    found = OutputFiles(JOB, "/out", FILES, 1, 1, "", ("a",))
+
+    def refuse(access, target, function, request):
+        raise CommandFailed("demo-0", "No space left on device")
+
+    monkeypatch.setattr(fetching, "_outputs", lambda *_: [Output(HEAD, "out", found)])
+    monkeypatch.setattr(fetching, "_copy_part", lambda *_: None)
+    monkeypatch.setattr(fetching, "note_copy", lambda *_: None)
+    monkeypatch.setattr(fetching, "_call", refuse)
+    access = access_to(node)
+    access.folder = None
+    assert fetch(access, JOB, tmp_path).unrecorded == "No space left on device"
+    assert (tmp_path / "record.json").exists()
+
+
 def test_a_second_fetch_is_whole_only_at_its_end_and_names_what_is_no_longer_there(
     node, tmp_path, monkeypatch
 ):

@@ -150,7 +150,7 @@ def images_per_step(metrics: Path) -> int | None:
     return found if found and found > 0 else None
 
 
-def free_bytes(folder: str) -> int | None:
+def free_bytes(folder: str) -> Optional[int]:
     """Return the free bytes on the file system of a folder, which need not exist; None: unknown."""
     for place in [Path(folder), *Path(folder).parents] if folder else []:
         with contextlib.suppress(OSError):

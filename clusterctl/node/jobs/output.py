@@ -164,6 +164,11 @@ class Logs:
         self._writes = 0
         self._is_amid_line = False
 
+    @property
+    def lost_bytes(self) -> int:
+        """The bytes lost at the end of the log, which does not have their number."""
+        return self._lost.get("log", 0)
+
     def begin_line(self) -> None:
         """End the log's last line, if a rank's or a command's end has left it incomplete."""
         if self._is_amid_line:

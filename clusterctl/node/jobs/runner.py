@@ -115,9 +115,8 @@ class Runner:
         if has_started:
             self.folder.keep_metrics(self.spec, self.folder.status())
         self.write_heartbeat()
-        self.folder.append(
-            "ended", state=state.value, exit_status=code, reason=reason, cleanup=cleanup
-        )
+        how = {"state": state.value, "exit_status": code, "reason": reason, "cleanup": cleanup}
+        self.folder.append("ended", **how, lost_bytes=self.logs.lost_bytes)
 
     def say(self, text: str) -> None:
         """Add a line of clusterctl's own to the log."""

@@ -171,7 +171,7 @@ class JobEvent:
                EC2 took nodes of it, and what the others cost from then on
     cancel     {"by", "why"}: a user has requested the job's end
     message    {"text"}: from the watchdog
-    ended      {"state", "exit_status", "reason", "cleanup"}. `cleanup` is the proof of the end:
+    ended      {"state", "exit_status", "reason", "cleanup", "lost_bytes"}. `cleanup` is the proof:
                {"ended": N, "left": [PID], "silent": [NAME]}, or {"problem"}: why there is none.
                Of a job without a runner also {"heartbeat_at", "rebooted"}: its last heartbeat, and
                whether the head node was rebooted
@@ -202,7 +202,8 @@ class JobStatus:
     is the first request to end the job. `rebooted`: the head node was, since the job was submitted.
     `before` are the files of an earlier job that the log folder had at the start, with what shows
     that they were written since. `began_boot_s` is when it began by the clock of the head node's
-    boot, and `ran_s` how long it has run by that clock, which nobody sets.
+    boot, and `ran_s` how long it has run by that clock, which nobody sets. `lost_bytes` are those
+    that the log lacks at its end, of a full disk.
     """
 
     state: JobState = JobState.LOST
@@ -227,6 +228,7 @@ class JobStatus:
     before: dict[str, str] = field(default_factory=dict)
     began_boot_s: Optional[float] = None
     ran_s: Optional[float] = None
+    lost_bytes: int = 0
 
     def is_before(self, boot_id: str) -> bool:
         """Return whether the job was submitted in an earlier boot of the head node."""
@@ -317,6 +319,7 @@ def _after(status: JobStatus, event: JobEvent) -> JobStatus:
             cleanup=dict(data.get("cleanup") or {}),
             rebooted=bool(data.get("rebooted")),
             waits_for=(),
+            lost_bytes=int(data.get("lost_bytes") or 0),
         )
     return status
 

@@ -557,7 +557,8 @@ def test_a_full_disk_hides_neither_the_end_nor_a_lost_node_nor_a_cancellation(sm
     err = refused.stderr.read()
     assert (refused.wait(), b"No space left on device" in err) == (1, True), err
     (tmp_path / "go").touch()
-    assert len(ended(full, JobState.FAILED, 255).messages) == 100
+    status = ended(full, JobState.FAILED, 255)
+    assert (len(status.messages), status.lost_bytes > 9999) == (100, True)
     assert not list(small.jobs.glob(".new*"))
     (small.home / "fill").unlink()
     cancelled = small.start(f"{FILL}; touch {tmp_path}/again; exec {small.sleep}")
@@ -566,7 +567,7 @@ def test_a_full_disk_hides_neither_the_end_nor_a_lost_node_nor_a_cancellation(sm
     ended(cancelled, JobState.CANCELLED, 143)
     (small.home / "fill").unlink()
     freed = small.start(f"{FILL}; yes x | head -c 99999; sleep 0.3; rm fill; sleep 0.3; echo b")
-    ended(freed, JobState.SUCCEEDED, 0)
+    assert ended(freed, JobState.SUCCEEDED, 0).lost_bytes == 0, "the log has them"
     text = (freed.path / "log").read_text()
     assert "bytes of output are lost: the disk was full\n" in text
     assert text.endswith("b\n")
