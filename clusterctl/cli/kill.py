@@ -124,6 +124,7 @@ def kill(
     second check has to find none of them, and the GPUs' memory free. On hosts of no cluster, named
     by --hosts, -w or --local, all jobs of the login end, of any launcher, or the one of --launcher.
     """
+    from clusterctl.jobs.detached import find_job
     from clusterctl.jobs.processes import hidden_on, hidden_users_text
     from clusterctl.node.jobs.processes import ProcessQuery
     from clusterctl.operations.kill import kill as kill_processes
@@ -152,6 +153,8 @@ def kill(
             with app.open(name or "") as access:
                 chosen = access.select(indices)
                 report = kill_processes(access.connections, chosen, query, dry_run, found)
+                if job_id and not (report.found or report.failures):
+                    find_job(access.connections, access.head, job_id, access.cluster.name)
     if as_json:
         output.data(_report_data(report))
     elif report.found or report.answered:

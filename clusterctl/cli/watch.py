@@ -225,7 +225,7 @@ def what_job(view: LiveView) -> str:
         return f"its job is not known: the head node {head.host} {why}"
     if head.at is None:
         return f"its job is not known yet: the head node {head.host} is being read"
-    return "no job has run"
+    return "no job is on record"
 
 
 def job_line(job: JobEvidence, nodes: Sequence[WatchedNode]) -> str:

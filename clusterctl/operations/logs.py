@@ -267,7 +267,8 @@ def find(
     if not jobs:
         name = access.cluster.name
         raise NoJobs(
-            f"no job has run on {name}", f"start one: clusterctl train {name} GPUS --synthetic"
+            f"no job is on record on {name}: none has run, or `clean-logs` has removed them",
+            f"start one: clusterctl train {name} GPUS --synthetic",
         )
     started = [job for job in jobs if job.state is not JobState.QUEUED]
     return (jobs if latest or not started else started)[-1]

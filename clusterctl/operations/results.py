@@ -177,7 +177,7 @@ def _before_jobs(access: Access, none: NoJobs, definitions: Sequence[MetricDefin
     folders = [(LOG_FOLDER, LOG_NAME), (SYNTHETIC_LOG_FOLDER, LOG_NAME)]
     logs = _folder_logs(access, folders)
     if not logs:
-        raise NoResults(f"{none.message}: there are no results yet", none.hint)
+        raise NoResults(f"there are no results: {none.message}", none.hint)
     return results_of(logs, definitions, none.hint)
 
 

@@ -372,14 +372,14 @@ def _passed_limits(launcher: Launcher, plan: LaunchPlan) -> list[Finding]:
     """
     limits, there = plan.spec.limits, plan.observed.instances
     changed = any(one.limits_text != format_limits(limits) for one in plan.observed.members)
-    if not limits.ends or not (changed or plan.missing):
+    if not (changed or plan.missing):
         return []
     ran_h, spent_usd = 0.0, 0.0
     if there:
         money = spending_of(launcher.clients, there)
         ran_h, spent_usd = money.ran_h, money.spent_usd
     if plan.missing:
-        # The checks of a launch have compared the budget with the price of the new nodes.
-        limits = replace(limits, budget_usd=None)
+        # The checks of a launch have compared these with the price of the new nodes.
+        limits = replace(limits, budget_usd=None, max_hourly_usd=None)
     hourly = running_cost(launcher.clients, plan).hourly_usd
     return left_findings(limits, ran_h, spent_usd, hourly)

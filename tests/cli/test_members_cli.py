@@ -123,6 +123,11 @@ def test_nobody_is_asked_about_the_head_node_which_cannot_be_removed(running, cl
     clusterctl.ends(2, "demo-0 is the head node, and cannot be removed", "remove", "demo", "0")
 
 
+def test_a_price_an_hour_below_that_of_the_nodes_is_refused(running, clusterctl):
+    text = "--max-hourly $0.0100 is less than the nodes cost: $"
+    clusterctl.ends(1, text, "up", "demo", "--max-hourly", "0.01", "--dry-run")
+
+
 def test_a_replace_that_is_refused_reports_no_request_but_earlier_ones(running, clusterctl, client):
     ids = [found.node.instance_id for found in find_instances(client, "demo")]
     client.create_tags(Resources=ids, Tags=[{"Key": tags.LIMITS, "Value": "max-hourly=0.01"}])

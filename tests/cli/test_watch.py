@@ -251,7 +251,7 @@ SAID = {"cpu": 0.5, "net": [0, 0], "disk": [0, 0]}
             "the head node demo-0 cannot be read",
             False,
         ),
-        (WatchedNode("demo-0", SAID, math.inf), "no job has run", False),
+        (WatchedNode("demo-0", SAID, math.inf), "no job is on record", False),
         (WatchedNode("demo-0", SAID, 0.0), "the head node demo-0 does not answer", True),
     ],
 )
@@ -259,7 +259,7 @@ def test_before_the_first_look_nobody_is_silent_and_a_silent_head_has_jobs(head,
     view = LiveView("demo", SimpleNamespace(job=None, nodes=[head], head=head), 2.0)
     line = line_of(view)
     assert said in line and ("no answer: demo-0" in line) == silent
-    assert ("no job has run" in line) == (said == "no job has run")
+    assert ("no job is on record" in line) == (said == "no job is on record")
     console = Console(width=100, height=20, file=io.StringIO())
     console.print(view)
     assert said in console.file.getvalue()

@@ -62,7 +62,8 @@ def test_the_jobs_own_end_by_force_and_the_users_stay(deaf):
     assert "would end" in shown
     assert alive(deaf, 1, own)
 
-    assert deaf.ctl("kill", "20261120-154501-3f2a")[:2] == (0, "nothing to end\n")
+    status, _, err = deaf.ctl("kill", "20261120-154501-3f2a")
+    assert (status, "there is no job 20261120-154501-3f2a" in err) == (1, True)
     with deaf.fault(1, "gpu", "--memory", "14000"):
         status, out, err = deaf.ctl("kill", "--json")
         checked = json.loads(deaf.ctl("doctor", "--json")[1])

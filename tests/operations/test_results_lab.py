@@ -62,7 +62,7 @@ def steps(run):
 
 def test_a_job_its_log_folder_and_a_folder_by_itself(quiet, tmp_path):
     with quiet.access() as access:
-        with pytest.raises(NoResults, match="no job has run on pair") as none:
+        with pytest.raises(NoResults, match="no job is on record on pair") as none:
             results_of_cluster(access)
         assert "start one: clusterctl train pair" in none.value.hint
 

@@ -168,12 +168,17 @@ LEAST_LEFT_S = 300.0
 def left_findings(
     limits: Limits, ran_h: float, spent_usd: float, hourly: float | None
 ) -> list[Finding]:
-    """Refuse a time or budget that has passed, or that leaves less than five minutes.
+    """Refuse a time or budget that has passed, or that leaves less than five minutes, and a price
+    an hour below that of the nodes.
 
     `ran_h` are the hours of the node that has run longest, `spent_usd` is what the cluster has
     cost. `hourly` is its price in US dollars an hour while all of it runs; None if it is unknown.
     """
     found: list[Finding] = []
+    if limits.max_hourly_usd is not None and hourly and hourly > limits.max_hourly_usd:
+        text = f"--max-hourly {format_usd(limits.max_hourly_usd)} is less than the nodes cost: "
+        hint = f"give --max-hourly {math.ceil(hourly * 100) / 100:.2f} or more, or remove nodes"
+        found.append(Finding.error("limits.passed", f"{text}{format_usd(hourly)} an hour", hint))
     if limits.max_hours is not None:
         ran = f"the nodes have run for {format_duration(ran_h * 3600)}"
         least = math.ceil((ran_h + LEAST_LEFT_S / 3600) * 10 + 0.01) / 10

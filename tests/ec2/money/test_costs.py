@@ -125,7 +125,8 @@ def test_what_the_limits_say(limits, hourly, spent, expected):
         (Limits(budget_usd=6), 2, 5.99, None, []),
         (Limits(budget_usd=6), 2, 5.99, 0.0, []),
         (Limits(budget_usd=6, max_hours=2), 2, 7, 1, ["--max-hours 2", "--budget $6.00"]),
-        (Limits(idle_minutes=1, max_hourly_usd=1), 99, 99, 99, []),
+        (Limits(idle_minutes=1, max_hourly_usd=99), 99, 99, 99, []),
+        (Limits(max_hourly_usd=1), 99, 99, 99, ["--max-hourly $1.00 is less than the nodes cost"]),
     ],
 )
 def test_a_limit_that_would_end_the_cluster_at_once_is_refused(
@@ -136,9 +137,9 @@ def test_a_limit_that_would_end_the_cluster_at_once_is_refused(
     for one, text in zip(found, expected):
         assert (text in one.message, one.severity) == (True, Severity.ERROR)
         # The limit that the hint proposes is accepted.
-        least = float(re.search(r"give --\S+ ([\d.]+) or more", one.hint)[1])
-        field = "max_hours" if "max-hours" in one.hint else "budget_usd"
-        assert left_findings(Limits(**{field: least}), ran_h, spent, hourly) == []
+        option, least = re.search(r"give --(\S+) ([\d.]+) or more", one.hint).groups()
+        fields = {"max-hours": "max_hours", "budget": "budget_usd", "max-hourly": "max_hourly_usd"}
+        assert left_findings(Limits(**{fields[option]: float(least)}), ran_h, spent, hourly) == []
 
 
 # Limits in tags: what was written can be read, and foreign content does no harm
