@@ -296,6 +296,21 @@ def test_a_silent_host_is_not_told_to_reboot(host, commands, error):
     assert [one for one in commands if one not in silent.hint] == []
 
 
+@pytest.mark.parametrize(
+    ("path", "cwd", "check"),
+    [
+        ("/mnt/other", "/home/u", "unknown"),
+        ("/mnt/other", "/mnt/other/run", "disk.full"),
+        ("/data", "/home/u", "disk.full"),
+    ],
+)
+def test_a_full_mount_of_hosts_that_no_rank_uses_is_not_why_a_job_is_stuck(path, cwd, check):
+    evidence = with_rank(replace(full(path), source="--hosts h", cluster=""), *range(8), cwd=cwd)
+    found = diagnose(evidence)
+    assert found.check == check
+    assert "disk.full" in [one.check for one in found.findings]
+
+
 def test_a_silent_host_may_have_the_ranks_whose_host_is_not_known():
     by_hand = with_job(STUCK, hosts={}, line="mpirun ./model")
     evidence = with_host(by_hand, 3, error="did not answer in time", processes=())
