@@ -189,7 +189,8 @@ def screen(evidence: Evidence, found: Diagnosis) -> list[str]:
 def _details(one: Cause) -> list[str]:
     shown = [line for text in one.evidence[:6] for line in _wrapped(text[:400], "      ", "    | ")]
     # Not wrapped: users copy the commands in it.
-    return [*shown, f"  hint: {output.suggested(one.hint)}"] if one.hint else shown
+    hint = output.suggested(one.hint).replace("\n", "\n        ")
+    return [*shown, f"  hint: {hint}"] if hint else shown
 
 
 def _wrapped(text: str, further: str = "", first: str = "") -> list[str]:

@@ -29,7 +29,7 @@ from typing import Any
 import clusterctl
 from clusterctl.bootstrap.wheels import program_in_wheel
 from clusterctl.diagnosis.case import numbered
-from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence
+from clusterctl.diagnosis.evidence import Evidence, HostEvidence, JobEvidence, ProcessEvidence
 from clusterctl.diagnosis.ranks import sees_nothing, usual_size
 from clusterctl.domain.errors import (
     ClusterctlError,
@@ -40,6 +40,7 @@ from clusterctl.domain.errors import (
     UsageError,
 )
 from clusterctl.domain.hostsfile import HostSlots, parse_hosts_file
+from clusterctl.jobs.processes import job_names
 from clusterctl.node.diagnosis.job import JobOnHead, JobOutput
 from clusterctl.node.diagnosis.sampler import SamplerRequest, SamplerResponse, sample
 from clusterctl.node.diagnosis.stacks import FOLDER as NODES_PY_SPY
@@ -206,7 +207,9 @@ def collect(
     hosts += gone_hosts(access, on_head)
     if on_head and job_id and not on_head.found:
         raise NotFound(f"there is no job {job_id}", f"see `clusterctl jobs {access.cluster.name}`")
+    hosts, others = apart(hosts, str(on_head.launcher) if on_head and not on_head.found else "")
     job = job_of(on_head, hosts, job_id)
+    job = job and replace(job, others=(*job.others, *others))
     hosts = relevant_hosts(job, hosts)
     evidence = numbered(
         Evidence(
@@ -220,6 +223,27 @@ def collect(
     if looking.samples > 1:
         evidence = with_closer_reads(access.connections, access.all_targets, evidence)
     return replace(evidence, took_s=round(time.monotonic() - began, 2))
+
+
+def apart(hosts: list[HostEvidence], launcher: str) -> tuple[list[HostEvidence], dict[str, None]]:
+    """Return the hosts with a job ID for the processes of other jobs by hand than that of this
+    launcher on the head node, and these IDs; nothing new if no such job was chosen."""
+    name = job_names([host.processes for host in hosts])
+    heads = [one for host in hosts if host.index == 0 for one in host.processes]
+    own = next(
+        (name(one) for one in heads if one.role == "launcher" and f"{one.pid}" == launcher), ""
+    )
+    others: dict[str, None] = {}
+
+    def marked(one: ProcessEvidence) -> ProcessEvidence:
+        its = name(one) if one.job_id is None and own else ""
+        if its in ("", own):
+            return one
+        others.update({its: None} if one.role == "rank" else {})
+        return replace(one, job_id=its)
+
+    found = [replace(host, processes=tuple(map(marked, host.processes))) for host in hosts]
+    return found, others
 
 
 def gone_hosts(access: Access, on_head: JobOnHead | None) -> list[HostEvidence]:

@@ -296,6 +296,31 @@ def test_a_silent_host_is_not_told_to_reboot(host, commands, error):
     assert [one for one in commands if one not in silent.hint] == []
 
 
+@pytest.mark.parametrize(
+    ("path", "cwd", "check"),
+    [
+        ("/mnt/other", "/home/u", "unknown"),
+        ("/mnt/other", "/mnt/other/run", "disk.full"),
+        ("/data", "/home/u", "disk.full"),
+    ],
+)
+def test_a_full_mount_of_hosts_that_no_rank_uses_is_not_why_a_job_is_stuck(path, cwd, check):
+    evidence = with_rank(replace(full(path), source="--hosts h", cluster=""), *range(8), cwd=cwd)
+    found = diagnose(evidence)
+    assert found.check == check
+    assert "disk.full" in [one.check for one in found.findings]
+
+
+def test_a_silent_host_may_have_the_ranks_whose_host_is_not_known():
+    by_hand = with_job(STUCK, hosts={}, line="mpirun ./model")
+    evidence = with_host(by_hand, 3, error="did not answer in time", processes=())
+    found = diagnose(evidence)
+    assert (found.check, found.exit_status) == ("host.silent", 2)
+    assert "ranks 6-7 were not observed: running, or ended, and the job has made no step" in (
+        found.verdict
+    )
+
+
 @pytest.mark.parametrize("came", [True, False])
 def test_a_host_that_only_this_machine_cannot_reach(came):
     looks = samples(ALLREDUCE)
@@ -1528,6 +1553,8 @@ def test_a_rank_that_strace_follows_is_not_held():
 
 def test_of_several_jobs_on_hosts_all_is_well_only_if_one_was_chosen():
     evidence = replace(HEALTHY["steps, seen by the log"], source="--hosts h", cluster="")
+    on_cluster = with_job(HEALTHY["steps, seen by the log"], others=("77",))
+    assert diagnose(on_cluster).next_step == "clusterctl diagnose --hosts FILE --launcher 77"
     both = with_job(evidence, others=("77",))
     found = diagnose(both)
     assert found.exit_status == 3 and "; 1 other job (77) there was not diagnosed" in found.verdict

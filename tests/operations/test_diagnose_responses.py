@@ -7,6 +7,7 @@ from unittest import mock
 
 import pytest
 
+from clusterctl.diagnosis.evidence import HostEvidence, ProcessEvidence
 from clusterctl.domain.errors import CommandNotRun, HostError
 from clusterctl.domain.results import CommandResult
 from clusterctl.node.diagnosis.job import JobOnHead
@@ -14,7 +15,7 @@ from clusterctl.node.diagnosis.sampler import SamplerRequest, SamplerResponse
 from clusterctl.node.jobs.spec import JobRecord, JobSpec, JobState, JobStatus
 from clusterctl.node.record import to_data
 from clusterctl.operations import diagnose
-from clusterctl.operations.diagnose import PySpies, ask, job_of
+from clusterctl.operations.diagnose import PySpies, apart, ask, job_of
 
 RECORD = to_data(JobRecord(JobSpec("20261123-004105-3f2a"), JobStatus()))
 
@@ -72,3 +73,19 @@ def test_a_node_that_does_not_tell_the_time(tmp_path, greeting):
     host, _ = asked(tmp_path, {}, None, greeting)
     assert (host.clock_offset_s, host.clock_error_s) == (None, None)
     assert host.problems[0].startswith("unexpected value: clock: ")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "names"), [("7", [None, None, "9", "9"]), ("", [None] * 4), ("5", [None] * 4)]
+)
+def test_two_jobs_by_hand_on_a_cluster_are_not_taken_for_one(launcher, names):
+    processes = [
+        ProcessEvidence(pid=pid, parent=parent, role=role, group=group, rank=rank)
+        for pid, parent, role, group, rank in [
+            *((7, 1, "launcher", "a", None), (8, 7, "rank", "a", 0)),
+            *((9, 1, "launcher", "b", None), (10, 9, "rank", "b", 0)),
+        ]
+    ]
+    found, others = apart([HostEvidence(host="demo-0", processes=tuple(processes))], launcher)
+    assert [one.job_id for one in found[0].processes] == names
+    assert [*others] == [*filter(None, names)][:1]

@@ -30,7 +30,8 @@ from clusterctl.diagnosis.hostchecks import (
     skews,
     slowdown,
 )
-from clusterctl.diagnosis.ranks import called, format_ranks, syscall_path
+from clusterctl.diagnosis.ranks import called, format_ranks, full_disk_of, syscall_path
+from clusterctl.diagnosis.rules.logs import NO_ROOM
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_bytes
 from clusterctl.node.facts.disks import MountedFileSystem
@@ -41,6 +42,8 @@ SYSTEM = ("root", "daemon", "nobody", "messagebus", "syslog", "_apt", "_chrony")
 UNANSWERED = re.compile(r"no answer|\[Errno (?:5|107|110|111|112|113|116|121)\]")
 # With so little address space left, a program cannot go on.
 NO_MEMORY = 64 << 20
+# Mounts in which a job writes though it has no file open there.
+USUAL = ("/", "/tmp", "/var", "/home", "/data", "/scratch")  # noqa: S108
 FEW_DESCRIPTORS = 64  # that a rank has left
 
 
@@ -96,6 +99,10 @@ def _full(
 ) -> Iterator[Cause]:
     """Find a full file system. Only one without any room can be why a job is stuck."""
     is_out = has_no_room(system)
+    # Of other hosts than a cluster's, a mount may be anybody's.
+    own = (full_disk_of(one) for one in scene.ranks if one.host is host)
+    is_ours = not scene.evidence.source or system.path in (*USUAL, SHM) or system.path in own
+    is_ours = is_ours or any(one.signature.id in NO_ROOM for one in scene.whole_log.findings)
     hint = room_hint(scene)
     if system.path == SHM:
         hint = f"{scene.hints.on(host, 'ls -lS /dev/shm')}: what dead jobs left there can go"
@@ -103,11 +110,11 @@ def _full(
         if short.severity is ERROR:
             yield Cause(
                 short.check.replace("inodes.", ""),
-                ERROR if blocks and is_out else WARNING,
+                ERROR if blocks and is_out and is_ours else WARNING,
                 f"{system.path} on {called(host)} {short.words}",
                 host.host,
                 hint,
-                blocks=blocks and is_out,
+                blocks=blocks and is_out and is_ours,
             )
 
 

@@ -50,7 +50,10 @@ def silent_hosts(scene: Scene) -> Iterator[Cause]:
     for host in scene.silent:
         if host.host in slow:
             continue  # it did not answer in time because of its link, which slow_links reports
-        matters = scene.is_running and (host.host in used or bool(host.quarantined))
+        # Where ranks are that were not seen may not be known.
+        may_have = not scene.advances and bool(_not_seen(scene))
+        matters = host.host in used or bool(host.quarantined) or may_have
+        matters = scene.is_running and matters
         ranks = tuple(sorted(one for one, at in scene.host_of.items() if at.host == host.host))
         starts_none = UNSTARTED in host.error and _has_none_started(scene)
         is_awaited = scene.others_wait(ranks) or starts_none
