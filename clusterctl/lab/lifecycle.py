@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -53,6 +55,7 @@ def _no_answer(running: LabRecord, failure: Exception) -> LabError:
 
 
 STOP_TIMEOUT_S = 15.0
+LINK_TIMEOUT_S = 2.0
 
 
 def start(options: LabOptions) -> LabRecord:
@@ -83,6 +86,7 @@ def stop(running: LabRecord) -> None:
         process = os.pidfd_open(running.pid)
     except ProcessLookupError:
         return
+    index = _interface(running.link)
     try:
         signal.pidfd_send_signal(process, signal.SIGTERM)
         if not _ended(process, STOP_TIMEOUT_S):
@@ -90,15 +94,28 @@ def stop(running: LabRecord) -> None:
             _ended(process, STOP_TIMEOUT_S)
     finally:
         os.close(process)
-    # The kernel removes a dead namespace, and the link into it, in the background.
-    deadline = time.monotonic() + STOP_TIMEOUT_S
-    link = Path("/sys/class/net", running.link or "")
-    while running.link and link.exists() and time.monotonic() < deadline:
+    # The kernel removes a dead namespace, and the link into it, in the background; but only after
+    # minutes if a connection there has data left for a host that was cut off.
+    deadline = time.monotonic() + LINK_TIMEOUT_S
+    while (is_there := index is not None and _interface(running.link) == index) and (
+        time.monotonic() < deadline
+    ):
         time.sleep(0.02)
+    if is_there:
+        command = ["ip", "link", "delete", str(running.link)]
+        subprocess.run(command, check=False, capture_output=True)
     if read_record(running.home) is None:  # otherwise these are the files of a lab started since
         for name in ("lab.json", "dial.sock"):
             (folder_of(running.home) / name).unlink(missing_ok=True)
     cgroups.remove([Path(folder) for folder in running.cgroups])
+
+
+def _interface(link: str | None) -> int | None:
+    """Return the number of a network interface, which no later one of its name has; None for
+    none."""
+    with contextlib.suppress(OSError):
+        return socket.if_nametoindex(link or "")
+    return None
 
 
 def instances(running: LabRecord) -> list[dict[str, Any]]:

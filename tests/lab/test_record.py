@@ -5,10 +5,12 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from clusterctl.domain.errors import LabError
+from clusterctl.lab.lifecycle import stop
 from clusterctl.lab.record import AccessKey, LabRecord, process_started, read_record, write_record
 from tests.programs import completed
 
@@ -38,6 +40,17 @@ def test_what_is_written_is_read(mine):
     write_record(mine)
     assert read_record(mine.home) == mine
     assert (mine.home / "lab/lab.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes network links")
+def test_a_link_that_the_kernel_keeps_is_removed_with_its_lab(mine):
+    """As it does while a connection has data left for a host that was cut off."""
+    link = "clab250"
+    pair = ["type", "veth", "peer", "name", "clab251"]
+    subprocess.run(["ip", "link", "add", link, *pair], check=True)
+    with subprocess.Popen(["sleep", "600"]) as process:
+        stop(replace(mine, pid=process.pid, link=link))
+    assert not Path("/sys/class/net", link).exists()
 
 
 def test_without_a_record_no_lab_runs(mine):
