@@ -344,6 +344,7 @@ def of_jobs(folder: Path) -> Iterator[Finding]:
         ([head, jobs.checkpoints(second, 400)], plan(kept)),
         ([replace(jobs.checkpoints(head, 7), images_per_step=64)], plan(kept)),
         ([replace(jobs.checkpoints(head, 7), images_per_step=63)], plan(kept)),
+        ([replace(jobs.checkpoints(head, 7), model="resnet18")], plan(kept)),
         ([head], plan(kept)),
         ([replace(head, free_bytes=1 << 29)], plan()),
         ([head, replace(second, shell="/usr/bin/fish", sessions_bytes=0)], plan()),

@@ -44,12 +44,12 @@ class PreflightFacts:
 
     `training` and `validation` are the data files' sizes in bytes by name. `records` has the number
     of records of those files that were counted, -1 for a file that ends within a record.
-    `checkpoints` are steps, ascending, of a training with `images_per_step` of all ranks together
-    (None if unknown). `free_bytes` is None if unknown. `versions` are by program or library.
-    `script_error` is why Python could not read the user's program, `output_error` why the folder of
-    --output cannot be fetched. `in_lab`: `cpus` are those of the machine that all hosts of the lab
-    share. `capabilities` are the GPUs' compute capabilities, 90 for 9.0. `shell` is the login's,
-    `sessions_bytes` is free where mpirun has its session folder.
+    `checkpoints` are steps, ascending, of a training of `model` with `images_per_step` of all ranks
+    together (None if unknown). `free_bytes` is None if unknown. `versions` are by program or
+    library. `script_error` is why Python could not read the user's program, `output_error` why the
+    folder of --output cannot be fetched. `in_lab`: `cpus` are those of the machine that all hosts
+    of the lab share. `capabilities` are the GPUs' compute capabilities, 90 for 9.0. `shell` is the
+    login's, `sessions_bytes` is free where mpirun has its session folder.
     """
 
     host: str
@@ -60,6 +60,7 @@ class PreflightFacts:
     checkpoints: tuple[int, ...] = ()
     checkpoint_bytes: int = 0
     images_per_step: int | None = None
+    model: str | None = None
     free_bytes: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     script_error: str = ""
@@ -693,6 +694,11 @@ def _earlier_run(context: TrainerContext, records: int | None) -> Iterable[Findi
         hint = f"copy that folder to {context.head.host}, or start over: --clear"
         yield Finding.error("log.elsewhere", text, hint, context.head.host)
         return
+    if not run.clears and context.head.model not in (None, run.model):
+        text = f"{folder} holds a training of {context.head.model}, and this one is of {run.model}"
+        hint = f"to resume it: -- --model {context.head.model}; {_KEEP}"
+        yield Finding.error("log.other_model", text, hint, context.head.host)
+        return
     if not run.clears and context.head.images_per_step not in (None, run.global_batch):
         yield _other_batch(context)
         return
@@ -721,6 +727,9 @@ def _earlier_run(context: TrainerContext, records: int | None) -> Iterable[Findi
         yield Finding.info("log.resumed", text, host=context.head.host)
 
 
+_KEEP = "to keep it: -- --log_dir NAME; to delete it: --clear"
+
+
 def _other_batch(context: TrainerContext) -> Finding:
     """Return the error that the trainer would not go on from the checkpoints."""
     run, there = context.run, context.head.images_per_step or 0
@@ -730,7 +739,7 @@ def _other_batch(context: TrainerContext) -> Finding:
         f"{run.global_batch:,} ({run.ranks} x {run.batch_size}): the trainer does not resume it"
     )
     go_on = f"-- --batch_size {each}" if not left else f"a number of GPUs that divides {there:,}"
-    hint = f"to resume it: {go_on}; to keep it: -- --log_dir NAME; to delete it: --clear"
+    hint = f"to resume it: {go_on}; {_KEEP}"
     return Finding.error("log.other_batch", text, hint, context.head.host)
 
 

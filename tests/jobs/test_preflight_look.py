@@ -16,7 +16,7 @@ from clusterctl.jobs.preflight import facts_of_node, facts_to_read
 from clusterctl.node.facts import gpus
 from clusterctl.node.facts.report import FactReading, FactReport, collect, request_of
 from clusterctl.node.facts.software import versions
-from clusterctl.node.facts.training import images_per_step
+from clusterctl.node.facts.training import last_training
 from clusterctl.transport.call import read_reports
 from tests.local_node import HEAD, LocalNode
 from tests.pythons import python_or_skip
@@ -147,10 +147,13 @@ def rows(run, samples, batch, steps):
 )
 def test_images_of_a_step_by_the_metrics_of_a_training(tmp_path, lines, found):
     path = tmp_path / "metrics.jsonl"
-    assert images_per_step(path) is None
+    assert last_training(path) == (None, None)
     texts = [one if isinstance(one, str) else json.dumps(one) for one in lines]
     path.write_text("\n".join(texts))
-    assert images_per_step(path) == found
+    assert last_training(path)[0] == found
+    begin, step = rows("a", 100, 8, [5])
+    path.write_text(f"{json.dumps({**begin, 'model': 'resnet18'})}\n{json.dumps(step)}")
+    assert last_training(path) == (8, "resnet18")
 
 
 def test_a_program(asked, weird_home):

@@ -8,7 +8,7 @@ import re
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from clusterctl.node.facts.report import deadline
 from clusterctl.node.paths import step_of
@@ -99,12 +99,14 @@ def count(path: Path) -> int | None:
 class TrainingLog:
     """What a training has left in its log folder: the steps of its whole checkpoints, ascending,
     and the bytes of all. `images_per_step` is of all ranks together; None: unknown. `free_bytes` is
-    the free space there, also of a folder that is not there yet; None: unknown."""
+    the free space there, also of a folder that is not there yet; None: unknown. So is `model`, the
+    name of the training's."""
 
     checkpoints: tuple[int, ...] = ()
     checkpoint_bytes: int = 0
     images_per_step: Optional[int] = None
     free_bytes: Optional[int] = None
+    model: Optional[str] = None
 
 
 @deadline(READ_S)
@@ -123,31 +125,34 @@ def training_log(folder: str) -> TrainingLog:
             # TensorFlow writes the index last: without it the checkpoint is not complete.
             if name.endswith(".index"):
                 steps.add(step)
-    images = images_per_step(Path(folder, METRICS)) if steps else None
-    return TrainingLog(tuple(sorted(steps)), size, images, free_bytes(folder))
+    images, model = last_training(Path(folder, METRICS)) if steps else (None, None)
+    return TrainingLog(tuple(sorted(steps)), size, images, free_bytes(folder), model)
 
 
-def images_per_step(metrics: Path) -> int | None:
+def last_training(metrics: Path) -> tuple[int | None, str | None]:
     """Return how many images a step of the last training in a log folder had, of all ranks
-    together; None if its metrics lack it.
+    together, and its model; None for what its metrics lack.
 
     They have the training's images, and how many epochs came before a step.
     """
     samples: dict[str, int] = {}
-    found = None
+    models: dict[str, Any] = {}
+    found = model = None
     try:
         # Not a pipe of that name, which would block.
         lines = metrics.read_text(errors="replace").splitlines() if metrics.is_file() else []
     except OSError:
-        return None
+        return None, None
     for line in lines:
         with contextlib.suppress(LookupError, TypeError, ValueError, ArithmeticError):
             row = from_json(dict, line)
             if row["kind"] == "begin":
                 samples[row["run"]] = row["training_samples"]
+                models[row["run"]] = row.get("model")
             elif row["kind"] == "train":
+                model = models[row["run"]]
                 found = round(row["epoch"] * samples[row["run"]] / row["step"])
-    return found if found and found > 0 else None
+    return found if found and found > 0 else None, str(model) if model else None
 
 
 def free_bytes(folder: str) -> Optional[int]:
