@@ -159,7 +159,7 @@ NODE_USD = 21.957642 + 0.08 + 0.005
 @pytest.fixture(autouse=True)
 def no_hosts(monkeypatch):
     """Prevent logins: there are no hosts."""
-    monkeypatch.setattr("clusterctl.cli.status._log_in", lambda *_: ())
+    monkeypatch.setattr("clusterctl.cli.status._log_in", lambda *_: ((), []))
 
 
 def test_status_shows_the_money(clusterctl, client):

@@ -61,7 +61,7 @@ SERVING = "/usr/local/bin/tensorflow_model_server"
 @pytest.fixture
 def at_moto(snapshot, tmp_path, clusterctl: CommandLine, monkeypatch):
     """Return what records commands of this process at moto's EC2."""
-    monkeypatch.setattr("clusterctl.cli.status._log_in", lambda *_: ())
+    monkeypatch.setattr("clusterctl.cli.status._log_in", lambda *_: ((), []))
     monkeypatch.setattr("sys.argv", ["clusterctl"])
     golden = Golden(snapshot, tmp_path, {})
 

@@ -18,7 +18,7 @@ from tests.jobs.training_logs import HEADER, banner, evaluation, rows
 @pytest.fixture
 def see(clusterctl, snapshot, monkeypatch):
     """Runs a command and compares its output and exit status with the snapshot."""
-    monkeypatch.setattr("clusterctl.cli.status._log_in", lambda *_: ())
+    monkeypatch.setattr("clusterctl.cli.status._log_in", lambda *_: ((), []))
     monkeypatch.setattr("sys.argv", ["clusterctl"])
 
     def compare(*arguments: str, account: bool = True) -> None:

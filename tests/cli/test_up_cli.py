@@ -133,7 +133,7 @@ def test_user_data_and_image_and_ssh_from(clusterctl, client, tmp_path):
 
 def test_status(clusterctl, client, monkeypatch):
     # There are no hosts here. tests/operations/test_unreachable.py tests hosts that do not answer.
-    monkeypatch.setattr("clusterctl.cli.status._log_in", lambda *_: ())
+    monkeypatch.setattr("clusterctl.cli.status._log_in", lambda *_: ((), []))
     launched(clusterctl)
     ran = clusterctl("status", "demo")
     assert ran.status == 0

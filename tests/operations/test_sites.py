@@ -20,7 +20,7 @@ from clusterctl.operations import up as up_module
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.local_state import local_key
 from tests.cli.running import at_moto
-from tests.moto_ec2 import OTHER_KEY, REGION, clients_of, reset
+from tests.moto_ec2 import OTHER_KEY, REGION, clients_of, forget_terminated, reset
 from tests.operations.commands import NAME, SHORT, down_from
 from tests.operations.wire import Mode, WiredClients
 from tests.variants import usual
@@ -207,6 +207,7 @@ def test_every_command_with_the_wrong_credentials(clusterctl, places, monkeypatc
 def test_nothing_found_is_not_removed(clusterctl, places):
     folder = ClusterFolder(clusterctl.home / NAME)
     down_from(places[0].plain, ClusterFolder(clusterctl.home / "elsewhere" / NAME))
+    forget_terminated()
     ran = clusterctl("down", "demo", "--yes")
     assert (ran.status, ran.out) == (1, "")
     assert f"rm -r {folder.path}" in ran.err
