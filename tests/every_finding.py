@@ -158,7 +158,8 @@ def of_costs() -> Iterator[Finding]:
     yield too_dear("2 nodes of g5.xlarge", 4.62, 3.0)
     yield from left_findings(Limits(max_hours=8, budget_usd=5), 8.0, 5.5, 10)
     yield from left_findings(Limits(max_hours=8, budget_usd=6), 7.95, 5.5, 12)
-    yield from left_findings(Limits(max_hourly_usd=5), 0.0, 0.0, 12)
+    for price in (12, None):
+        yield from left_findings(Limits(max_hourly_usd=5), 0.0, 0.0, price)
     off = {"state": "stopped", "transition_reason": ago(0.5)}
     for node_, limited, price in (
         (machine(3, made=50), "max-hours=3.25", TEN),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,7 +20,7 @@ from clusterctl.cli.host_options import (
     one_of,
 )
 from clusterctl.cli.params import dry_run_option, job_argument, json_option
-from clusterctl.domain.errors import UsageError
+from clusterctl.domain.errors import HostError, UsageError
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import count, format_duration
 from clusterctl.node.record import to_data
@@ -80,7 +80,7 @@ def _reboot(name: str | None, found: Sequence[NodeProcess | HeldMemory]) -> str:
     return f"clusterctl reboot {name} {' '.join(host.rpartition('-')[2] for host in hosts)}"
 
 
-@contextmanager
+@contextlib.contextmanager
 def hint_after_interrupt(where: str) -> Iterator[None]:
     """After Ctrl-C, print the command that shows what is left: some processes have ended."""
     try:
@@ -154,7 +154,9 @@ def kill(
                 chosen = access.select(indices)
                 report = kill_processes(access.connections, chosen, query, dry_run, found)
                 if job_id and not (report.found or report.failures):
-                    find_job(access.connections, access.head, job_id, access.cluster.name)
+                    # A head node that was not chosen need not answer.
+                    with contextlib.suppress(HostError):
+                        find_job(access.connections, access.head, job_id, access.cluster.name)
     if as_json:
         output.data(_report_data(report))
     elif report.found or report.answered:

@@ -108,7 +108,9 @@ NO_HOME = "Could not determine home directory."
 # not even what was done is known.
 BUG = "this is a fault of clusterctl: report it with the lines above"
 MAY_COST = "; what the command has started may run on, and cost: see `clusterctl list`"
-COSTING = {*SECTIONS["Clusters"], "gc", "network", "selftest"}
+COSTING = {*SECTIONS["Clusters"], "gc", "network", "selftest"} - {
+    *("quarantine", "release", "status", "list", "ssh", "hosts"),
+}
 
 # What helps after an OSError, by errno. Without a hint here, another run may go through.
 OS_HINTS = {
@@ -224,7 +226,9 @@ def run_command(command: click.Command, argv: list[str] | None = None, **extra: 
         if str(bug) == NO_HOME:
             status = _failed(UsageError("this user has no home folder", "name one: HOME=DIR"))
         else:
-            output.note("".join(traceback.format_exception(bug)).rstrip())
+            output.note(
+                "".join(traceback.format_exception(type(bug), bug, bug.__traceback__)).rstrip()
+            )
             may_cost = program == "clusterctl" and not COSTING.isdisjoint(words[:1])
             hint = BUG + MAY_COST * may_cost
             status = _failed(ClusterctlError(f"{type(bug).__name__}: {bug}", hint))

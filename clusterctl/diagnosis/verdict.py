@@ -504,7 +504,9 @@ def _clean(scene: Scene, found: list[Cause]) -> Iterator[str]:
     launched = scene.is_running and scene.launcher
     if launched and not any(check.startswith(("launcher", "daemon")) for check in checks):
         name = launched[1].launcher_name
-        with_daemons = f"{name} and its daemons" if name in NAMED else name
+        # Slurm's daemons are root's, and are not looked at.
+        has_daemons = name in NAMED and name != "srun"
+        with_daemons = f"{name} and its daemons" if has_daemons else name
         yield with_daemons + on([host for host in answered if not sees_nothing(host)])
     if scene.is_running and scene.job.log and not scene.stall:
         yield "no stall report of Horovod is open"

@@ -234,9 +234,12 @@ def apart(hosts: list[HostEvidence], launcher: str) -> tuple[list[HostEvidence],
         (name(one) for one in heads if one.role == "launcher" and f"{one.pid}" == launcher), ""
     )
     others: dict[str, None] = {}
+    ranks = (one for host in hosts for one in host.processes if one.role == "rank")
+    if not any(name(one) == own for one in ranks if one.job_id is None):
+        return hosts, others  # it is not known which ranks are its own
 
     def marked(one: ProcessEvidence) -> ProcessEvidence:
-        its = name(one) if one.job_id is None and own else ""
+        its = name(one) if one.job_id is None else ""
         if its in ("", own):
             return one
         others.update({its: None} if one.role == "rank" else {})

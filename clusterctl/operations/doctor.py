@@ -104,7 +104,7 @@ def doctor(
         return (
             *FACTS,
             *work_facts(access, target),
-            *([guard_silence_s] if needs_guard(limits.get(target.host, "")) else []),
+            *([guard_silence_s] if needs_guard(target.host, limits.get(target.host, "")) else []),
             partial(versions, python=python, mpirun=mpirun),
             partial(data, folder=data_dir or f"~/{DATA_FOLDER}"),
             partial(unreached, peers=tested, over_ssh=is_head),

@@ -156,7 +156,8 @@ def fetch(
                 for path, other in _taken(_trees(access, job), job).items():
                     text = f"job {other} writes into {path}: some may be of that job"
                     problems.append(ClusterctlError(text, FETCH.format(access.cluster.name, other)))
-                    broken.add((access.head, path))
+                    # Each job may name the folder by another path.
+                    broken.update(one.id for one in outputs if one.found.kind == CHECKPOINTS)
             whole = [one for one in outputs if one.found.files and one.id not in broken]
             unrecorded = _note(access, job_id, place, whole)
             if problems:

@@ -325,7 +325,13 @@ def test_a_silent_host_may_have_the_ranks_whose_host_is_not_known():
 def test_a_host_that_only_this_machine_cannot_reach(came):
     looks = samples(ALLREDUCE)
     ends = (socket_to(3, received_bytes=700 * came * at) for at in range(3))
-    looks = tuple(replace(look, sockets=(end,)) for look, end in zip(looks, ends))
+    # What a port has accepted from another port there.
+    other = replace(socket_to(3, received_bytes=90), peer=f"{socket_to(3).peer}1")
+    orders = ((0, 1), (1, 0), (1, 0))
+    looks = tuple(
+        replace(look, sockets=tuple((end, other)[one] for one in order))
+        for look, end, order in zip(looks, ends, orders)
+    )
     cut = with_host(RUNS, 3, error="did not answer in time", processes=())
     found = diagnose(with_rank(cut, 0, samples=looks))
     [silent] = [one for one in found.findings if one.check == "host.silent"]

@@ -76,7 +76,8 @@ def test_a_node_that_does_not_tell_the_time(tmp_path, greeting):
 
 
 @pytest.mark.parametrize(
-    ("launcher", "names"), [("7", [None, None, "9", "9"]), ("", [None] * 4), ("5", [None] * 4)]
+    ("launcher", "names"),
+    [("7", [None, None, "9", "9", "5"]), *((one, [None] * 5) for one in ("", "5", "6"))],
 )
 def test_two_jobs_by_hand_on_a_cluster_are_not_taken_for_one(launcher, names):
     processes = [
@@ -86,6 +87,8 @@ def test_two_jobs_by_hand_on_a_cluster_are_not_taken_for_one(launcher, names):
             *((9, 1, "launcher", "b", None), (10, 9, "rank", "b", 0)),
         ]
     ]
+    # Without a rank of its own here, it is not known which ranks elsewhere are its own.
+    processes.append(ProcessEvidence(pid=5, parent=1, role="launcher"))
     found, others = apart([HostEvidence(host="demo-0", processes=tuple(processes))], launcher)
     assert [one.job_id for one in found[0].processes] == names
-    assert [*others] == [*filter(None, names)][:1]
+    assert [*others] == ["9"] * (launcher == "7")

@@ -215,7 +215,11 @@ def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
     shown += [host.ec2] if host.ec2 else []
     looks = [
         [
-            {x.local: x for x in look.sockets if x.peer.rpartition(":")[0] in host.addresses}
+            {
+                (x.local, x.peer): x
+                for x in look.sockets
+                if x.peer.rpartition(":")[0] in host.addresses
+            }
             for look in (process.samples[0], process.last)
         ]
         for other in scene.evidence.hosts
@@ -232,9 +236,9 @@ def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
             f"{persist} with a closed window"
         )
     sends = any(
-        last[local].received_bytes > first[local].received_bytes
+        last[pair].received_bytes > first[pair].received_bytes
         for first, last in looks
-        for local in first.keys() & last.keys()
+        for pair in first.keys() & last.keys()
     )
     return _why_silent(host, bool(retransmits), bool(persist), sends), tuple(shown)
 

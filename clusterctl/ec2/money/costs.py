@@ -175,10 +175,13 @@ def left_findings(
     cost. `hourly` is its price in US dollars an hour while all of it runs; None if it is unknown.
     """
     found: list[Finding] = []
-    if limits.max_hourly_usd is not None and hourly and hourly > limits.max_hourly_usd:
-        text = f"--max-hourly {format_usd(limits.max_hourly_usd)} is less than the nodes cost: "
+    if limits.max_hourly_usd is not None and hourly is None:
+        text = "the price of the nodes is not known: --max-hourly cannot be kept"
+        found.append(Finding.error("cost.price", text, "allow pricing:GetProducts"))
+    elif limits.max_hourly_usd is not None and hourly and hourly > limits.max_hourly_usd:
+        text = f"--max-hourly {format_usd(limits.max_hourly_usd)} is less than the nodes cost"
         hint = f"give --max-hourly {math.ceil(hourly * 100) / 100:.2f} or more, or remove nodes"
-        found.append(Finding.error("limits.passed", f"{text}{format_usd(hourly)} an hour", hint))
+        found.append(Finding.error("limits.passed", text, hint))
     if limits.max_hours is not None:
         ran = f"the nodes have run for {format_duration(ran_h * 3600)}"
         least = math.ceil((ran_h + LEAST_LEFT_S / 3600) * 10 + 0.01) / 10

@@ -280,6 +280,13 @@ def fold(events: Iterable[JobEvent]) -> JobStatus:
     return status
 
 
+def _unset(status: JobStatus, event: JobEvent) -> float:
+    """Return when it was by the clock as it was at the job's beginning, if that was set since."""
+    if None in (event.boot_s, status.began_boot_s, status.started_at):
+        return event.at
+    return status.started_at + event.boot_s - status.began_boot_s  # type: ignore[operator]
+
+
 def _after(status: JobStatus, event: JobEvent) -> JobStatus:
     kind, at, data = event.kind, event.at, event.data
     if kind == "message":
@@ -295,7 +302,7 @@ def _after(status: JobStatus, event: JobEvent) -> JobStatus:
         return replace(began, began_boot_s=event.boot_s)
     if kind == "attempt":
         ranks, hosts = int(data["ranks"]), tuple(map(str, data["hosts"]))
-        rates = ((at, data["hourly_usd"]),) if "hourly_usd" in data else ()
+        rates = ((_unset(status, event), data["hourly_usd"]),) if "hourly_usd" in data else ()
         rates = (*status.rates, *rates)
         ran_on = tuple(dict.fromkeys((*status.ran_on, *hosts)))
         argv = tuple(map(str, data["argv"]))
@@ -303,7 +310,8 @@ def _after(status: JobStatus, event: JobEvent) -> JobStatus:
         return replace(status, ran_on=ran_on, rates=rates)
     if kind == "failed":
         attempt = {name: value for name, value in data.items() if name != "rates"}
-        later = ((float(at), usd) for at, usd in data.get("rates", ()))
+        moved_s = _unset(status, event) - at
+        later = ((float(taken) + moved_s, usd) for taken, usd in data.get("rates", ()))
         return replace(status, attempts=(*status.attempts, attempt), rates=(*status.rates, *later))
     if kind == "cancel":
         return replace(status, cancel=status.cancel or data)

@@ -174,6 +174,11 @@ def test_a_job_costs_what_the_nodes_of_each_attempt_cost():
     assert job.status.attempts == (FAILED.data,)
     assert job.report().argv == tuple(again.data["argv"])
     assert (job.report().line, job.report().hosts) == ("mpirun -np 4", ("a",))
+    # The same, with a clock that was set by a day when the attempt had failed.
+    running, *rest = (replace(one, boot_s=one.at - 60) for one in (RUNNING, attempt, FAILED))
+    late = replace(again, at=again.at + 86400, boot_s=again.at - 60)
+    status = fold([SUBMITTED, running, *rest, late]).ran_until(300.0)
+    assert JobRecord(spec, status, now=90000.0).usd == pytest.approx(1.0 + 0.5)
     # A node that `up` has added meanwhile is not in the job's record.
     unknown = replace(again, data={**again.data, "hourly_usd": None})
     job = JobRecord(spec, fold([*events[:-1], unknown]), now=360.0)
