@@ -724,7 +724,7 @@ def _earlier_run(context: TrainerContext, records: int | None) -> Iterable[Findi
     if run.clears:
         severity = Severity.WARNING if context.plan.clears_on_purpose else Severity.ERROR
         hint = (
-            "--clear deletes it"
+            "this run deletes it"
             if context.plan.clears_on_purpose
             else _offer(is_final, run.data_dir is None)
         )
