@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, MissingTool, unquoted_home
-from clusterctl.domain.findings import Finding, Severity, as_warning, errors, in_order
+from clusterctl.domain.findings import Finding, Severity, as_warning, errors, folded, in_order
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, NAMES, RUNS_ON, SERIES, dotted
 from clusterctl.domain.units import count, format_bytes
@@ -117,7 +117,7 @@ def facts_to_read(plan: JobPlan, ships_script: bool = False) -> tuple[Fact, ...]
         partial(versions, python=plan.python, mpirun=plan.argv[0]),
         partial(script_error, path="" if ships_script else plan.script_path),
         *((partial(output_error, path=plan.output, job=plan.job_id),) if plan.output else ()),
-        *(system, in_lab, capabilities, notices, login, partial(free_bytes, folder=SESSIONS)),
+        *(system, in_lab, capabilities, notices, *LAUNCH_FACTS),
     )
 
 
@@ -216,28 +216,28 @@ SESSIONS, LEAST_SESSIONS_BYTES = "/tmp", 1 << 20
 _OTHER_SHELLS = {"fish", "nu", "elvish", "xonsh", "pwsh"}
 
 
-def launch_findings(context: JobContext) -> list[Finding]:
-    """Check what mpirun needs of the nodes with ranks to start its daemons: a login shell that
-    reads its lines, and room for its session folder."""
-    others = [node for node in context.readers if node is not context.head]
-    shells = [
-        (node.host, f"the login shell is {name}: mpirun cannot start its daemon there")
-        for node in others
-        if (name := posixpath.basename(node.shell)) in _OTHER_SHELLS
-    ]
-    full = [
-        (
-            node.host,
-            f"{SESSIONS} has {format_bytes(free)} left: mpirun has its session folder there",
-        )
-        for node in context.readers
-        if (free := node.sessions_bytes) is not None and free < LEAST_SESSIONS_BYTES
-    ]
-    hint = "clusterctl run NAME 'sudo usermod -s /bin/bash $USER'"
-    return [
-        *findings_by_message("login.shell", shells, hint),
-        *findings_by_message("tmp.full", full, "make room there: clusterctl disk NAME"),
-    ]
+# What `launch_findings` is told.
+LAUNCH_FACTS: tuple[Fact, ...] = (login, partial(free_bytes, folder=SESSIONS))
+
+
+def launch_findings(host: str, shell: str, free: int | None) -> list[Finding]:
+    """Check what mpirun needs of a node to start its daemon: a login shell that reads its lines,
+    and bytes that are `free` for its session folder. `shell` is empty where no daemon starts."""
+    found: list[Finding] = []
+    name = posixpath.basename(shell)
+    if name in _OTHER_SHELLS:
+        text = f"the login shell is {name}: mpirun cannot start its daemon there"
+        hint = "clusterctl run NAME 'sudo usermod -s /bin/bash $USER'"
+        found.append(Finding.error("login.shell", text, hint, host))
+    if free is not None and free < LEAST_SESSIONS_BYTES:
+        text = f"{SESSIONS} has {format_bytes(free)} left: mpirun has its session folder there"
+        hint = "make room there: clusterctl disk NAME"
+        found.append(Finding.error("tmp.full", text, hint, host))
+    return found
+
+
+def _launch(node: PreflightFacts, is_head: bool) -> list[Finding]:
+    return launch_findings(node.host, "" if is_head else node.shell, node.sessions_bytes)
 
 
 def environment_findings(context: JobContext) -> list[Finding]:
@@ -831,7 +831,7 @@ def preflight(
         *besides,
         *(one for node in with_ranks for one in notice_findings(node.host, node.notices)),
         *flags_findings(plan),
-        *launch_findings(context),
+        *folded([one for node in with_ranks for one in _launch(node, node is nodes[0])]),
         *environment_findings(context),
         *gpu_findings(context),
         *script_findings(context),
