@@ -200,6 +200,11 @@ class SizeResult:
     mfu: float | None = None
 
     @property
+    def epoch_images(self) -> int:
+        """The images of an epoch: the data set's, or ImageNet's for synthetic data."""
+        return round(self.epoch_s * self.images_per_s.value)
+
+    @property
     def epoch_usd(self) -> float | None:
         """The cost of an epoch in US dollars; None if the price is unknown."""
         return None if self.hourly_usd is None else self.hourly_usd * self.epoch_s / 3600

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from clusterctl.domain.errors import ClusterctlError, CommandFailed, MissingTool, unquoted_home
-from clusterctl.domain.findings import Finding, Severity, as_warning, errors, in_order
+from clusterctl.domain.findings import Finding, Severity, as_warning, errors, folded, in_order
 from clusterctl.domain.ranges import fold_hosts, grouped
 from clusterctl.domain.releases import FIRST_WITHOUT_KERNELS, NAMES, RUNS_ON, SERIES, dotted
 from clusterctl.domain.units import count, format_bytes
@@ -117,7 +117,7 @@ def facts_to_read(plan: JobPlan, ships_script: bool = False) -> tuple[Fact, ...]
         partial(versions, python=plan.python, mpirun=plan.argv[0]),
         partial(script_error, path="" if ships_script else plan.script_path),
         *((partial(output_error, path=plan.output, job=plan.job_id),) if plan.output else ()),
-        *(system, in_lab, capabilities, notices, login, partial(free_bytes, folder=SESSIONS)),
+        *(system, in_lab, capabilities, notices, *LAUNCH_FACTS),
     )
 
 
@@ -216,28 +216,28 @@ SESSIONS, LEAST_SESSIONS_BYTES = "/tmp", 1 << 20
 _OTHER_SHELLS = {"fish", "nu", "elvish", "xonsh", "pwsh"}
 
 
-def launch_findings(context: JobContext) -> list[Finding]:
-    """Check what mpirun needs of the nodes with ranks to start its daemons: a login shell that
-    reads its lines, and room for its session folder."""
-    others = [node for node in context.readers if node is not context.head]
-    shells = [
-        (node.host, f"the login shell is {name}: mpirun cannot start its daemon there")
-        for node in others
-        if (name := posixpath.basename(node.shell)) in _OTHER_SHELLS
-    ]
-    full = [
-        (
-            node.host,
-            f"{SESSIONS} has {format_bytes(free)} left: mpirun has its session folder there",
-        )
-        for node in context.readers
-        if (free := node.sessions_bytes) is not None and free < LEAST_SESSIONS_BYTES
-    ]
-    hint = "clusterctl run NAME 'sudo usermod -s /bin/bash $USER'"
-    return [
-        *findings_by_message("login.shell", shells, hint),
-        *findings_by_message("tmp.full", full, "make room there: clusterctl disk NAME"),
-    ]
+# What `launch_findings` is told.
+LAUNCH_FACTS: tuple[Fact, ...] = (login, partial(free_bytes, folder=SESSIONS))
+
+
+def launch_findings(host: str, shell: str, free: int | None) -> list[Finding]:
+    """Check what mpirun needs of a node to start its daemon: a login shell that reads its lines,
+    and bytes that are `free` for its session folder. `shell` is empty where no daemon starts."""
+    found: list[Finding] = []
+    name = posixpath.basename(shell)
+    if name in _OTHER_SHELLS:
+        text = f"the login shell is {name}: mpirun cannot start its daemon there"
+        hint = "clusterctl run NAME 'sudo usermod -s /bin/bash $USER'"
+        found.append(Finding.error("login.shell", text, hint, host))
+    if free is not None and free < LEAST_SESSIONS_BYTES:
+        text = f"{SESSIONS} has {format_bytes(free)} left: mpirun has its session folder there"
+        hint = "make room there: clusterctl disk NAME"
+        found.append(Finding.error("tmp.full", text, hint, host))
+    return found
+
+
+def _launch(node: PreflightFacts, is_head: bool) -> list[Finding]:
+    return launch_findings(node.host, "" if is_head else node.shell, node.sessions_bytes)
 
 
 def environment_findings(context: JobContext) -> list[Finding]:
@@ -434,21 +434,16 @@ def data_findings(context: TrainerContext) -> list[Finding]:
     readers = [
         node for node in context.readers if node.host not in without and not run.evaluates_only
     ]
-    incomplete = [(node.host, text) for node in readers for text in _incomplete(node.training)]
-    incomplete += [
-        (node.host, text) for node in _evaluating(context) for text in _incomplete(node.validation)
-    ]
-    cut = [(node.host, text) for node in readers for text in _cut_short(node)]
     hint = (
         f"compare the nodes: clusterctl data verify NAME {_quoted(context)}, and copy what differs"
     )
     return [
         *findings_by_message("data.missing", unreadable, _quote_data_dir(context) or UNREADABLE),
         *findings_by_message("data.missing", missing, _missing_hint(context)),
-        *findings_by_message("data.incomplete", incomplete, _copy_hint(context)),
-        *findings_by_message("data.cut_short", cut, _cut_hint(context)),
+        *_damaged(context, readers, "train"),
         *findings_by_message("data.differs", _differing(readers), hint),
         *_validation(context),
+        *_damaged(context, _evaluating(context), "validation"),
         *(_shards(readers[0], run) if readers else ()),
     ]
 
@@ -474,7 +469,7 @@ def _quote_data_dir(context: TrainerContext) -> str:
 
 def _missing_hint(context: TrainerContext) -> str:
     quote = _quote_data_dir(context)
-    if quote or _complete(context):
+    if quote or _complete(context, "train"):
         return quote or _copy_hint(context)
     return (
         f"put ImageNet's TFRecord files into {context.run.data_dir} on every node, train-* and "
@@ -482,9 +477,27 @@ def _missing_hint(context: TrainerContext) -> str:
     )
 
 
-def _copy_hint(context: TrainerContext) -> str:
+def _damaged(
+    context: TrainerContext, nodes: Sequence[PreflightFacts], subset: str
+) -> list[Finding]:
+    """Find nodes where files of a subset are missing or cut short."""
+    incomplete = [(n.host, text) for n in nodes for text in _incomplete(_files(n, subset))]
+    cut = [(n.host, text) for n in nodes for text in _cut_short(n, subset)]
+    hint = _copy_hint(context, subset)
+    # Nodes that all have the same damaged file do not differ.
+    whole = "" if _complete(context, subset) else f"; {VERIFY}"
+    return [
+        *findings_by_message("data.incomplete", incomplete, hint),
+        *findings_by_message("data.cut_short", cut, hint + whole),
+    ]
+
+
+VERIFY = "preprocess_imagenet.py --verify finds out whether FOLDER is damaged, too"
+
+
+def _copy_hint(context: TrainerContext, subset: str = "train") -> str:
     """Return a hint to copy the data from the first node that has all of it, or else from here."""
-    complete = _complete(context)
+    complete = _complete(context, subset)
     folder = _quoted(context)
     elsewhere = "or name another folder: --data-dir"
     # `copy --from` takes a node's index in the cluster. For train.sh, hosts are addresses instead.
@@ -495,19 +508,20 @@ def _copy_hint(context: TrainerContext) -> str:
     return f"copy the data to every node: clusterctl copy NAME FOLDER/ {folder}; {elsewhere}"
 
 
-def _cut_hint(context: TrainerContext) -> str:
-    if _complete(context):
-        return _copy_hint(context)
-    # Nodes that all have the same damaged file do not differ.
-    whole = "preprocess_imagenet.py --verify finds out whether FOLDER is damaged, too"
-    return f"{_copy_hint(context)}; {whole}"
+def _complete(context: TrainerContext, subset: str) -> list[str]:
+    """Return the hosts that have all training files that the run reads, and all files of the
+    subset."""
+    needed = {subset} if context.run.evaluates_only else {subset, "train"}
+    return [node.host for node in context.nodes if all(_is_whole(node, one) for one in needed)]
 
 
-def _complete(context: TrainerContext) -> list[str]:
-    """Return the hosts that have all files of the set that the run reads."""
-    validation = context.run.evaluates_only
-    sets = [(n, n.validation if validation else n.training) for n in context.nodes]
-    return [n.host for n, files in sets if files and not [*_incomplete(files), *_cut_short(n)]]
+def _is_whole(node: PreflightFacts, subset: str) -> bool:
+    files = _files(node, subset)
+    return bool(files) and not [*_incomplete(files), *_cut_short(node, subset)]
+
+
+def _files(node: PreflightFacts, subset: str) -> Mapping[str, int]:
+    return node.validation if subset == "validation" else node.training
 
 
 def _quoted(context: TrainerContext) -> str:
@@ -547,8 +561,9 @@ def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def _cut_short(node: PreflightFacts) -> Iterable[str]:
-    return (f"{name} ends within a record" for name, found in node.records.items() if found < 0)
+def _cut_short(node: PreflightFacts, subset: str) -> Iterable[str]:
+    cut = (name for name in _files(node, subset) if node.records.get(name, 0) < 0)
+    return (f"{name} ends within a record" for name in cut)
 
 
 def _differing(nodes: Sequence[PreflightFacts]) -> Iterable[tuple[str, str]]:
@@ -594,7 +609,7 @@ def _validation(context: TrainerContext) -> list[Finding]:
     text = f"there is nothing to evaluate with in {run.data_dir} (no file named validation-*)"
     hint = "put the validation files next to the training files, or train only: --no-eval"
     if run.evaluates_only:
-        hint = _copy_hint(context)
+        hint = _copy_hint(context, "validation")
     return findings_by_message("data.validation", [(host, text) for host in without], hint)
 
 
@@ -709,7 +724,7 @@ def _earlier_run(context: TrainerContext, records: int | None) -> Iterable[Findi
     if run.clears:
         severity = Severity.WARNING if context.plan.clears_on_purpose else Severity.ERROR
         hint = (
-            "--clear deletes it"
+            "this run deletes it"
             if context.plan.clears_on_purpose
             else _offer(is_final, run.data_dir is None)
         )
@@ -816,7 +831,7 @@ def preflight(
         *besides,
         *(one for node in with_ranks for one in notice_findings(node.host, node.notices)),
         *flags_findings(plan),
-        *launch_findings(context),
+        *folded([one for node in with_ranks for one in _launch(node, node is nodes[0])]),
         *environment_findings(context),
         *gpu_findings(context),
         *script_findings(context),

@@ -18,13 +18,12 @@ from clusterctl.domain.errors import (
 )
 from clusterctl.domain.files import ClusterFolder
 from clusterctl.domain.ranges import check_indices
-from clusterctl.domain.results import FanoutResult
+from clusterctl.domain.results import CommandResult, FanoutResult
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.dial import Target
-from clusterctl.transport.fanout import fan_out
 from clusterctl.transport.keys import KeyRing
-from clusterctl.transport.session import Identity, Session
+from clusterctl.transport.session import Identity
 from clusterctl.transport.user_config import KeySources
 
 if TYPE_CHECKING:
@@ -144,13 +143,14 @@ def node_target(
     )
 
 
-def log_in_everywhere(access: Access, within_s: float) -> FanoutResult[Session]:
-    """Log in to all nodes at once. Return a session or an error for each.
+def log_in_everywhere(access: Access, within_s: float) -> FanoutResult[CommandResult]:
+    """Log in to all nodes at once, and run nothing but the login shell: it may run no command.
 
-    Each step of a login (TCP connection, SSH banner, authentication) may take `within_s` seconds.
+    Each step (TCP connection, SSH banner, authentication) may take `within_s` seconds, and the
+    shell twice as long. Return an error for each node where one fails.
     """
     access.connections.connect_timeout_s = within_s
-    return fan_out(access.connections.session, access.all_targets)
+    return access.connections.run_all(access.all_targets, "true", timeout_s=2 * within_s)
 
 
 def cluster_key(folder: ClusterFolder) -> PKey:

@@ -19,7 +19,7 @@ from clusterctl.domain.results import HostOutcome, last_line
 from clusterctl.domain.units import count
 from clusterctl.ec2.instances import Instance
 from clusterctl.jobs.head_facts import choose_environment
-from clusterctl.jobs.preflight import notice_findings
+from clusterctl.jobs.preflight import LAUNCH_FACTS, launch_findings, notice_findings
 from clusterctl.jobs.trainer import DATA_FOLDER
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.gpus import dcgm, fabric_manager, gpus, nvlink
@@ -28,7 +28,8 @@ from clusterctl.node.facts.network import efa, efa_cards, interfaces, unreached
 from clusterctl.node.facts.processes import active_jobs
 from clusterctl.node.facts.report import Fact
 from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versions
-from clusterctl.node.facts.system import kernel_log, limits, memory, system
+from clusterctl.node.facts.system import kernel_log, limits, login, memory, system
+from clusterctl.node.facts.training import free_bytes
 from clusterctl.node.guard.notices import notices
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.operations.access import Access
@@ -104,6 +105,7 @@ def doctor(
         return (
             *FACTS,
             *work_facts(access, target),
+            *LAUNCH_FACTS,
             *([guard_silence_s] if needs_guard(target.host, limits.get(target.host, "")) else []),
             partial(versions, python=python, mpirun=mpirun),
             partial(data, folder=data_dir or f"~/{DATA_FOLDER}"),
@@ -114,7 +116,11 @@ def doctor(
     requested_efa = {one.node.name: one.efa_interfaces for one in instances}
     nodes = {node.name: node for node in access.cluster.nodes}
     examined = tuple(
-        Examined(nodes[one.host], one.without(active_jobs), requested_efa.get(one.host, 0))
+        Examined(
+            nodes[one.host],
+            one.without(active_jobs).without(login).without(free_bytes),
+            requested_efa.get(one.host, 0),
+        )
         for one in result.values
     )
     found = [*health, *_unreachable(result.failures), *check(examined)]
@@ -122,6 +128,10 @@ def doctor(
         found += notice_findings(one.host, one.report.get(notices) or ())
         found += guard_findings(one.host, one.report, limits.get(one.host, ""))
         found += memory_of_none(one.host, one.report.get(gpus))
+    for report in result.values:
+        of_login = None if report.host == access.head_name else report.get(login)
+        shell = of_login.shell if of_login else ""
+        found += launch_findings(report.host, shell, report.get(free_bytes))
     # Of a part of the nodes they would be older than those of the others: a run that has ended or
     # started meanwhile would look like leftovers.
     are_all = set(access.targets) <= set(targets)

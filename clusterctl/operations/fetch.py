@@ -153,7 +153,12 @@ def fetch(
                     problems.append(problem)
                     broken.add((part.target, part.source))
             if any(one.found.kind == CHECKPOINTS for one in outputs):
-                for path, other in _taken(_trees(access, job), job).items():
+                trees: tuple[OutputFolder, ...] = ()
+                try:
+                    trees = _trees(access, job)
+                except CommandFailed as error:  # such as of a job that `clean-logs` has removed
+                    problems.append(error)
+                for path, other in _taken(trees, job).items():
                     text = f"job {other} writes into {path}: some may be of that job"
                     problems.append(ClusterctlError(text, FETCH.format(access.cluster.name, other)))
                     # Each job may name the folder by another path.

@@ -298,6 +298,18 @@ def test_an_evaluation_alone_reads_the_validation_files_of_all_its_ranks():
     assert found([head, broken], job) == []
     said = found([head, replace(broken, validation={})], job)
     assert [one[:3] for one in said] == [("data.validation", "error", "demo-1")]
+    said = found([head, replace(broken, records={"validation-00000-of-00002": -1})], job)
+    assert [one[:3] for one in said] == [("data.cut_short", "error", "demo-1")]
+
+
+def test_after_a_training_the_head_nodes_validation_files_are_read():
+    cut = {"records": {**NODE.records, "validation-00001-of-00002": -1}}
+    nodes = [replace(NODE, **cut), SECOND]
+    [one] = preflight(plan(), nodes, ("demo-0", "demo-1"), False, "/root")
+    assert (one.check, one.host) == ("data.cut_short", "demo-0")
+    assert one.message == "validation-00001-of-00002 ends within a record"
+    assert one.hint.startswith("demo-1 has it all: clusterctl copy NAME --from 1 ")
+    assert found(nodes, plan(evaluation=())) == found([NODE, replace(SECOND, **cut)]) == []
 
 
 def test_a_node_without_ranks_needs_no_data_but_the_software():

@@ -55,7 +55,7 @@ def test_data(asked, weird_home):
         "train-00004-of-00006": records(5),
         "train-00005-of-00006": records(5, 0, 7)[:-1],
         "train-00006-of-00006": records(5),
-        "validation-00000-of-00001": b"",
+        "validation-00000-of-00001": records(5)[:-1],
         "train-00000-of-00006.gz": b"x",
         "train-0000x-of-00006": b"x",
         "labels.txt": b"x",
@@ -66,13 +66,14 @@ def test_data(asked, weird_home):
     names = [name for name in sorted(contents) if name.startswith("train-") and name[-1] == "6"]
     names.remove("train-0000x-of-00006")
     assert dict(seen.training) == {name: len(contents[name]) for name in names}
-    assert dict(seen.validation) == {"validation-00000-of-00001": 0}
+    assert dict(seen.validation) == {"validation-00000-of-00001": 20}
     # The first and the last file, and the smallest and largest of the others.
     assert dict(seen.records) == {
         "train-00001-of-00006": 3,
         "train-00003-of-00006": 3,
         "train-00004-of-00006": 1,
         "train-00006-of-00006": 1,
+        "validation-00000-of-00001": -1,
     }
 
 

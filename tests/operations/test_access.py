@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,11 +18,17 @@ from clusterctl.domain.errors import (
     UsageError,
 )
 from clusterctl.domain.files import ClusterFolder
-from clusterctl.operations.access import Access, cluster_targets, open_access
+from clusterctl.operations.access import (
+    Access,
+    cluster_targets,
+    log_in_everywhere,
+    open_access,
+)
 from clusterctl.operations.copy import with_reason
 from clusterctl.transport.connections import Connections
 from clusterctl.transport.keys import KnownHostKeys
 from clusterctl.transport.session import Identity
+from tests.transport.conftest import running_sshd
 
 NODE = Node(
     index=0,
@@ -60,6 +67,15 @@ RUNNING, STOPPED = NodeState.RUNNING, NodeState.STOPPED
 def test_choosing_nodes(tmp_path, indices, hosts):
     given = access(tmp_path, RUNNING, RUNNING, RUNNING)
     assert [target.host for target in given.select(indices)] == hosts
+
+
+@pytest.mark.parametrize(("settings", "why"), [("", None), ("ForceCommand exit 0", "with 0")])
+def test_a_login_whose_shell_runs_no_command_is_none(tmp_path, settings, why):
+    with running_sshd(tmp_path, settings) as server, server.connections() as connections:
+        given = SimpleNamespace(connections=connections, all_targets=[server.target()])
+        [found] = log_in_everywhere(given, 60.0).outcomes
+    message = why and f"its login shell ended before the command, {why}"
+    assert (found.error and found.error.message) == message
 
 
 def test_a_head_node_that_is_gone_is_no_other_node(tmp_path):

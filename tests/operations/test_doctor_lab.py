@@ -61,6 +61,7 @@ cp -p ~/.ssh/authorized_keys keys.before; sed -i /clusterctl-mpi/d ~/.ssh/author
 for at in /dev/shm /data; do
     sudo mount -o remount,size=16m $at; dd if=/dev/zero of=$at/left bs=1M status=none
 done
+sudo mount -t tmpfs -o size=512k left /tmp
 rank() {{ job=20261120-154501-$1; shift
     CLUSTERCTL_JOB=$job OMPI_COMM_WORLD_RANK=3 setsid "$@" </dev/null >/dev/null 2>&1 & }}
 rank 1ef7 sleep 1000
@@ -71,7 +72,7 @@ done | sudo tee /run/clusterctl/spot-interruption
 """
 MEND = """
 sudo hostname {own}; sudo ip link set eth0 mtu 1500; sed -i 1d ~/.bashrc
-rm -f /dev/shm/left /data/left
+rm -f /dev/shm/left /data/left; sudo umount -l /tmp
 sudo mount -o remount,size=2g /dev/shm; sudo mount -o remount,size=1g /data
 sed -i '$d' ~/examples/horovod/tensorflow/train.sh; mv keys.before ~/.ssh/authorized_keys
 sudo rm /run/clusterctl/spot-interruption; pkill -x sleep; :
@@ -91,6 +92,7 @@ def test_everything_that_is_wrong_with_a_node_is_named_and_what_is_safe_is_mende
             *((check, "pair-1") for check in (
                 "gpu.count", "gpu.xid", "clock.skew", "disk.full", "shm.full", "limits.nofile",
                 "drift.mtu", "drift.scripts", "job.leftovers", "node.notice",
+                "tmp.full",
             )),
             ("hostname.duplicate", "pair-0"),
             ("hostname.duplicate", "pair-1"),

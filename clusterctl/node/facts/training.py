@@ -26,7 +26,7 @@ READ_S = 60.0
 class TrainingFiles:
     """The files of the training data: sizes in bytes by name.
 
-    `records` has the number of records of a few training files: the first, the last, and the
+    `records` has the number of records of a few files of each subset: the first, the last, and the
     smallest and the largest of the others; -1 for a file that ends within a record. Counting all
     would take a million reads. `error` is the reason if the folder cannot be read, else empty.
     """
@@ -44,10 +44,11 @@ def training_files(folder: Optional[str]) -> TrainingFiles:
         sets = listing(folder) if folder else {}
     except OSError as error:
         return TrainingFiles(error=f"{error.filename}: {error.strerror}")
-    training = sets.get("train", {})
-    counts = {name: count(Path(folder or "", name)) for name in sample(training)}
+    training, validation = sets.get("train", {}), sets.get("validation", {})
+    names = [*sample(training), *sample(validation)]
+    counts = {name: count(Path(folder or "", name)) for name in names}
     records = {name: found for name, found in counts.items() if found is not None}
-    return TrainingFiles(training, sets.get("validation", {}), records)
+    return TrainingFiles(training, validation, records)
 
 
 def listing(folder: str) -> dict[str, dict[str, int]]:

@@ -333,8 +333,11 @@ def list_trees(request: str) -> tuple[OutputFolder, ...]:
 
 
 def note_fetched(request: FetchedOutput) -> None:
-    """Add to what was fetched of a job. Raises OSError."""
+    """Add to what was fetched of a job, unless `clean-logs` has removed it meanwhile: then it has
+    no results that anybody could lose. Raises OSError."""
     folder = JOBS / request.job
+    if not folder.exists():
+        return
     known = fetched_of(folder)
     for host, digests in request.digests.items():
         known[host] = {**known.get(host, {}), **digests}

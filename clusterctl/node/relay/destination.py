@@ -22,7 +22,7 @@ from clusterctl.node.relay.hashing import Crc32, Gmac
 from clusterctl.node.relay.manifest import FILE, FOLDER, LINK, UNKNOWN_MODE, bytes_of, text_of
 from clusterctl.node.relay.messages import MOST_WARNINGS, Begin, Done, Gap
 from clusterctl.node.relay.protect import protected, read_mount_points, why_needed
-from clusterctl.node.relay.publish import Publisher, in_the_way
+from clusterctl.node.relay.publish import Publisher, in_the_way, no_folder
 from clusterctl.node.relay.staging import Staging
 from clusterctl.node.relay.wire import Waits
 
@@ -83,6 +83,7 @@ class Destination:
         self.publisher = Publisher(staging, self.entries, self._waits)
         self.publisher.stamps = self.plan.stamps
         self._blocked = self._find_blocked()
+        self._staying = self._find_staying() if begin.left_out else {}
         if self._blocked and self.plan.extra:
             self.plan = self.plan._replace(extra=[])
             self._note_kept("a folder is where a file or a link belongs")
@@ -91,7 +92,7 @@ class Destination:
         gap = self._gap()
         if not dry:
             self._check_room(gap)
-            self._start_publishing(begin.left_out)
+            self._start_publishing()
         return gap
 
     def _acquire(self, staging: Staging, disks: dict[bytes, bytes]) -> None:
@@ -106,15 +107,10 @@ class Destination:
         self._compare_again()
         staging.forget_others(map(self.entries.__getitem__, self._missing(FILE)))
 
-    def _start_publishing(self, left_out: int) -> None:
-        """Make the missing folders, and publish what is whole already. `left_out` is the number of
-        entries that the source could not read."""
-        made = list(self._missing(FOLDER))
-        if left_out:
-            # A folder does not replace an existing file, which may be what was left out. It does
-            # replace a link to another folder of the copy: both would have the same files.
-            at = {n: self.publisher.path(n) for n in made}
-            made = [n for n in made if os.path.isdir(at[n]) or not os.path.lexists(at[n])]
+    def _start_publishing(self) -> None:
+        """Make the missing folders, and publish what is whole already."""
+        made = [number for number in self._missing(FOLDER) if number not in self._staying]
+        self.publisher.refused.update(self._staying)
         for number in self.plan.retouch:
             # The next node may lack what its mode hides here from its owner.
             if not self.entries[number].mode & stat.S_IRUSR:
@@ -149,6 +145,17 @@ class Destination:
         """Return the paths of missing files and links where a folder with content is."""
         missing = self._missing(FILE, LINK)
         return [path for path in map(self.publisher.path, missing) if _has_content(path)]
+
+    def _find_staying(self) -> dict[int, str]:
+        """Return the missing folders that may not take the place of what is there, and why: it may
+        be what the source left out. A link to another folder of the copy does not stay: both would
+        have the same files."""
+        at = {number: self.publisher.path(number) for number in self._missing(FOLDER)}
+        return {
+            number: no_folder(path)
+            for number, path in at.items()
+            if os.path.lexists(path) and not os.path.isdir(path)
+        }
 
     def _note_kept(self, why: str) -> None:
         """Note that --delete removes nothing."""
@@ -243,7 +250,7 @@ class Destination:
             free_bytes=free,
             writable=writable or not missing,
             unread=len(unread),
-            blocked=len(self._blocked),
+            blocked=len(self._blocked) + len(self._staying),
             warnings=self._warnings_of_dry_run(full),
         )
 
@@ -271,8 +278,8 @@ class Destination:
     def _warnings_of_dry_run(self, full: str) -> tuple[str, ...]:
         if not self._config.get("dry_run"):
             return ()  # `Done` has them
-        blocked = map(in_the_way, self._blocked[:MOST_WARNINGS])
-        return (*([full] if full else []), *blocked, *self.notes)
+        blocked = [*map(in_the_way, self._blocked[:MOST_WARNINGS]), *self._staying.values()]
+        return (*([full] if full else []), *blocked[:MOST_WARNINGS], *self.notes)
 
     def _check_room(self, gap: Gap) -> None:
         if not gap.fits:

@@ -70,9 +70,10 @@ class Gap(NamedTuple):
     of paths that the source does not have. `missing_names` and `delete_names` are the first of
     them. `free_bytes` and `writable` are those of the destination. `elsewhere` are those of `bytes`
     that go to other disks, which links in the destination lead to; `full` is which of these lacks
-    room. `blocked` is the number of files and links where a folder with content is. `warnings` are
-    those of a dry run, these first; those of a download do not make it incomplete. `unread` is the
-    number of `missing` ones that may be the same, named last: their content cannot be read.
+    room. `blocked` is the number of files and links where a folder with content is, and of folders
+    where something else stays. `warnings` are those of a dry run, these first; those of a download
+    do not make it incomplete. `unread` is the number of `missing` ones that may be the same, named
+    last: their content cannot be read.
     """
 
     files: int = 0

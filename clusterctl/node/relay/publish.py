@@ -44,6 +44,12 @@ def in_the_way(path: bytes) -> str:
     return f"{text_of(path)}: a folder with something in it is there: remove or rename it"
 
 
+def no_folder(path: bytes) -> str:
+    """Return the warning that something else stays where a folder belongs."""
+    why = "what is there is no folder, and stays while something at the source is left out"
+    return f"{text_of(path)}: {why}: remove or rename it"
+
+
 class Publisher(threading.Thread):
     """A thread that publishes entries, given by number, in the order in which they become whole."""
 

@@ -22,10 +22,12 @@ from clusterctl.node.jobs.written import (
     CHECKPOINTS,
     FETCHED,
     FILES,
+    FetchedOutput,
     OutputFolder,
     fetched_of,
     found_in,
     list_trees,
+    note_fetched,
     overview,
     trees_of,
 )
@@ -280,3 +282,9 @@ def test_by_a_damaged_record_nothing_was_fetched(tmp_path):
     for content in ("", "{", "[]", '{"demo-0": ["/data/x"]}'):
         (tmp_path / FETCHED).write_text(content)
         assert fetched_of(tmp_path) == {}
+
+
+def test_a_fetch_of_a_job_that_was_removed_meanwhile_is_not_noted(tmp_path, monkeypatch):
+    monkeypatch.setattr(written, "JOBS", tmp_path)
+    note_fetched(FetchedOutput("gone", {"demo-0": {"/data/x": "a1"}}))
+    assert list(tmp_path.iterdir()) == []

@@ -153,9 +153,15 @@ def test_what_is_left_out_at_the_source_mixes_no_folders_and_touches_nothing_out
     outside.chmod(0o600)
     (to / "c").symlink_to(outside)
     before = outside.stat()
+    dry = relays.target(to, dry_run=True)
+    relays.begin(source := relays.source(f"{src}/"), dry)
+    dry.pull_from(source)
+    gap = dry.expect("gap")
     [done] = relays.copy(relays.source(f"{src}/"), relays.target(to))
-    assert done["left_out"] == 1
-    assert f"{to}/c/x: Not a directory" in done["warnings"]
+    why = f"{to}/c: what is there is no folder, and stays while something at the source is left out"
+    assert (gap["blocked"], gap["warnings"]) == (1, [f"{why}: remove or rename it"])
+    assert done["left_out"] == 2
+    assert done["warnings"][:2] == [*gap["warnings"], f"{to}/c/x: Not a directory"]
     assert ((to / "a/x").read_bytes(), (to / "b/x").read_bytes()) == (b"one", b"another")
     assert os.readlink(to / "c") == str(outside)
     assert outside.stat() == before
