@@ -29,8 +29,8 @@ from clusterctl.node.facts.training import (
     COMPILED,
     TrainingFiles,
     TrainingLog,
-    free_bytes,
     script_error,
+    session_folder_bytes,
     training_files,
     training_log,
 )
@@ -140,7 +140,7 @@ def facts_of_node(host: str, report: FactReport) -> PreflightFacts:
         capabilities=report.get(capabilities) or (),
         notices=report.get(notices) or (),
         shell=of_login.shell if of_login else "",
-        sessions_bytes=report.get(free_bytes),
+        sessions_bytes=report.get(session_folder_bytes),
     )
 
 
@@ -211,13 +211,13 @@ def notice_findings(host: str, found: Iterable[InterruptionNotice]) -> list[Find
     return [Finding.warning("node.notice", text, "" if index == "0" else hint, host)]
 
 
-SESSIONS, LEAST_SESSIONS_BYTES = "/tmp", 1 << 20
+LEAST_SESSIONS_BYTES = 1 << 20
 # mpirun starts its daemons through the login shell, with lines that these do not read.
 _OTHER_SHELLS = {"fish", "nu", "elvish", "xonsh", "pwsh"}
 
 
 # What `launch_findings` is told.
-LAUNCH_FACTS: tuple[Fact, ...] = (login, partial(free_bytes, folder=SESSIONS))
+LAUNCH_FACTS: tuple[Fact, ...] = (login, session_folder_bytes)
 
 
 def launch_findings(host: str, shell: str, free: int | None) -> list[Finding]:
@@ -230,7 +230,10 @@ def launch_findings(host: str, shell: str, free: int | None) -> list[Finding]:
         hint = "clusterctl run NAME 'sudo usermod -s /bin/bash $USER'"
         found.append(Finding.error("login.shell", text, hint, host))
     if free is not None and free < LEAST_SESSIONS_BYTES:
-        text = f"{SESSIONS} has {format_bytes(free)} left: mpirun has its session folder there"
+        text = (
+            f"the folder for temporary files (TMPDIR, or /tmp) has {format_bytes(free)} left: "
+            "mpirun has its session folder there"
+        )
         hint = "make room there: clusterctl disk NAME"
         found.append(Finding.error("tmp.full", text, hint, host))
     return found

@@ -29,7 +29,7 @@ from clusterctl.node.facts.processes import active_jobs
 from clusterctl.node.facts.report import Fact
 from clusterctl.node.facts.software import data, mpirun_on_path, scripts, versions
 from clusterctl.node.facts.system import kernel_log, limits, login, memory, system
-from clusterctl.node.facts.training import free_bytes
+from clusterctl.node.facts.training import session_folder_bytes
 from clusterctl.node.guard.notices import notices
 from clusterctl.node.jobs.processes import NodeProcess, ProcessQuery
 from clusterctl.operations.access import Access
@@ -118,7 +118,7 @@ def doctor(
     examined = tuple(
         Examined(
             nodes[one.host],
-            one.without(active_jobs).without(login).without(free_bytes),
+            one.without(active_jobs).without(login).without(session_folder_bytes),
             requested_efa.get(one.host, 0),
         )
         for one in result.values
@@ -131,7 +131,7 @@ def doctor(
     for report in result.values:
         of_login = None if report.host == access.head_name else report.get(login)
         shell = of_login.shell if of_login else ""
-        found += launch_findings(report.host, shell, report.get(free_bytes))
+        found += launch_findings(report.host, shell, report.get(session_folder_bytes))
     # Of a part of the nodes they would be older than those of the others: a run that has ended or
     # started meanwhile would look like leftovers.
     are_all = set(access.targets) <= set(targets)

@@ -98,7 +98,6 @@ def test_nothing_speaks_against_it():
         "training_files": {"folder": "/data"},
         "training_log": {"folder": LOG},
         "script_error": {"path": ""},
-        "free_bytes": {"folder": "/tmp"},
     }
 
 

@@ -165,6 +165,11 @@ def free_bytes(folder: str) -> Optional[int]:
     return None
 
 
+def session_folder_bytes() -> Optional[int]:
+    """Return the free bytes where mpirun has its session folder: in the login's TMPDIR, or /tmp."""
+    return free_bytes(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
+
+
 ELF, COMPILED = b"\x7fELF", "it is a compiled program, not one in Python"
 
 
