@@ -157,7 +157,8 @@ def fetch(
                 try:
                     trees = _trees(access, job)
                 except CommandFailed as error:  # such as of a job that `clean-logs` has removed
-                    problems.append(error)
+                    hint = f"if `clusterctl jobs {access.cluster.name}` has it, run it again"
+                    problems.append(ClusterctlError(error.message, hint))
                 for path, other in _taken(trees, job).items():
                     text = f"job {other} writes into {path}: some may be of that job"
                     problems.append(ClusterctlError(text, FETCH.format(access.cluster.name, other)))

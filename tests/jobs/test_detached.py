@@ -276,8 +276,9 @@ def test_a_fetch_that_a_full_head_node_cannot_record_is_whole_all_the_same(
     assert (tmp_path / "record.json").exists()
     checkpoints = [Output(HEAD, "out", replace(found, kind=CHECKPOINTS))]
     monkeypatch.setattr(fetching, "_outputs", lambda *_: checkpoints)
-    with pytest.raises(ClusterctlError, match="not all of job .* No space left on device"):
+    with pytest.raises(ClusterctlError, match="not all of job .* No space left") as caught:
         fetch(access, JOB, tmp_path)
+    assert caught.value.hint == "if `clusterctl jobs demo` has it, run it again"
 
 
 def test_a_second_fetch_is_whole_only_at_its_end_and_names_what_is_no_longer_there(
