@@ -307,7 +307,7 @@ class Publisher(threading.Thread):
         Return a line for each failure.
         """
         refused = []
-        folders = array("I", self._entries.of_kind(FOLDER))
+        folders = array("I", (n for n in self._entries.of_kind(FOLDER) if n not in self.refused))
         known = (n for n in reversed(folders) if self._entries[n].mode != UNKNOWN_MODE)
         for number in chain(files, known):
             ACTIVITY.begin(PUBLISH, self.path(number))

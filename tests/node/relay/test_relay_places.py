@@ -161,7 +161,7 @@ def test_what_is_left_out_at_the_source_mixes_no_folders_and_touches_nothing_out
     why = f"{to}/c: what is there is no folder, and stays while something at the source is left out"
     assert (gap["blocked"], gap["warnings"]) == (1, [f"{why}: remove or rename it"])
     assert done["left_out"] == 2
-    assert done["warnings"][:2] == [*gap["warnings"], f"{to}/c/x: Not a directory"]
+    assert done["warnings"] == [*gap["warnings"], f"{to}/c/x: Not a directory"]
     assert ((to / "a/x").read_bytes(), (to / "b/x").read_bytes()) == (b"one", b"another")
     assert os.readlink(to / "c") == str(outside)
     assert outside.stat() == before
