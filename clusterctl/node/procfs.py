@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
 
 # The environment variable that has the job's ID, of every process of a job.
@@ -51,6 +52,11 @@ def environ_of(folder: str | Path) -> dict[bytes, bytes]:
     except OSError:
         return {}
     return {name: value for name, _, value in (pair.partition(b"=") for pair in pairs)}
+
+
+def boot_s() -> float:
+    """Return the seconds since the boot, suspends included, by a clock that nobody sets."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def boot_id() -> str:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Optional
 
 from clusterctl.node.facts.report import deadline
-from clusterctl.node.guard.clock import GuardFiles, boot_s
+from clusterctl.node.guard.clock import GuardFiles
+from clusterctl.node.procfs import boot_s
 
 # The guard writes its state every 5 s. A node that boots starts it last, which may take minutes.
 SILENT_S = 60.0

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clusterctl.node.guard.commands import run
-from clusterctl.node.procfs import JOB_VARIABLE, TICKS, environ_of, living_thread, read_stat
+from clusterctl.node.procfs import JOB_VARIABLE, TICKS, boot_s, environ_of, living_thread, read_stat
 
 # Environment variables of ranks and jobs.
 MPI_RANKS = (b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK")
@@ -78,7 +77,7 @@ def node_activity(keeps_store: bool) -> NodeActivity:
         busy += stored() if keeps_store and not busy else []
     # The time of a process that has ended is in its parent's.
     cpu_s = sum(process.cpu_s for process in processes.values())
-    at_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    at_s = boot_s()
     return NodeActivity(tuple(busy), round(cpu_s, 2), at_s, tuple(unknown))
 
 

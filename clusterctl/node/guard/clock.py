@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterctl.node.procfs import boot_id
+from clusterctl.node.procfs import boot_id, boot_s
 
 # The log is rotated at this size.
 LOG_BYTES = 128 * 1024
@@ -129,11 +129,6 @@ class Moment:
     boot_s: float
     used_s: float
     trusted: bool = True
-
-
-def boot_s() -> float:
-    """Return the seconds since the boot, suspends included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class BootClock:

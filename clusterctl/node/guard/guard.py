@@ -28,7 +28,6 @@ from clusterctl.node.guard.clock import (
     BootClock,
     GuardFiles,
     Moment,
-    boot_s,
     object_in,
     put,
     read_object,
@@ -38,6 +37,7 @@ from clusterctl.node.guard.clock import (
 from clusterctl.node.guard.power import PowerOff, announce, off_soon
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.node.guard.spot import EventWatch, Notices, SpotWatch, why_taken
+from clusterctl.node.procfs import boot_s
 
 TICK_S = 1.0
 STATE_EVERY_S = 5.0

@@ -50,7 +50,7 @@ from clusterctl.node.jobs.spec import (
     Row,
     fold,
 )
-from clusterctl.node.procfs import JOB_VARIABLE, boot_id, environ_of
+from clusterctl.node.procfs import JOB_VARIABLE, boot_id, boot_s, environ_of
 from clusterctl.node.record import RecordError, from_json, to_json
 from clusterctl.node.untrusted import text_in
 
@@ -208,7 +208,7 @@ class JobFolder:
         """Append an event and sync it: one write of one line, so that a reader sees all of it or
         nothing. On a full disk, events other than `ended` that do not fit are dropped. Raises
         OSError for `ended`."""
-        event = JobEvent(kind, round(time.time(), 3), data, _boot_s())
+        event = JobEvent(kind, round(time.time(), 3), data, round(boot_s(), 3))
         line = to_json(event).encode() + b"\n"
         try:
             with (self.path / EVENTS).open("a+b", buffering=0) as file:
@@ -393,7 +393,7 @@ class JobFolder:
             if any(is_of_job(one, self.job_id) for one in processes):
                 status = replace(status, reason=NOT_RECORDED + STILL_RUN)
         if status.state is JobState.RUNNING:
-            status = status.ran_until(_boot_s())
+            status = status.ran_until(boot_s())
         return JobRecord(
             spec,
             status,
@@ -411,11 +411,6 @@ class JobFolder:
             text = text_in(self.path / COPIED)
             return from_json(Tuple[CopyNode, ...], text)  # type: ignore[arg-type]
         return ()
-
-
-def _boot_s() -> float:
-    """Return the seconds since the boot, suspends included."""
-    return round(time.clock_gettime(time.CLOCK_BOOTTIME), 3)
 
 
 def last_row(path: Path | None, since: float) -> Row:
