@@ -167,7 +167,7 @@ def no_such_job(
         return NotFound(
             f"no job {job} of this login runs on these hosts ({these}); "
             f"{hidden_users_text(hidden)}",
-            f"show all users' jobs: {options} --sudo",
+            f"show all users' jobs: clusterctl diagnose {options} --sudo",
         )
     return NotFound(f"no job {job} runs on these hosts", these)
 

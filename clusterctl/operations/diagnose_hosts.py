@@ -126,7 +126,7 @@ def logs_of(source: HostSource, job: str) -> HostLogs:
     if job:
         every = ProcessQuery(any_launcher=True)
         listed = list_processes(source.connections, source.targets, every)
-        raise no_such_job(job, listed.by_host, hidden, f"clusterctl explain {source.options}")
+        raise no_such_job(job, listed.by_host, hidden, source.options)
     own = "no job that was started by hand runs on these hosts"
     if hidden:
         raise ClusterctlError(
@@ -192,7 +192,7 @@ def _job(
                 )
         processes = {host.host: host.processes for host in read}
         hidden = {host.host: host.hidden for host in hosts if host.hidden}
-        raise no_such_job(job_name, processes, hidden, f"clusterctl diagnose {options}")
+        raise no_such_job(job_name, processes, hidden, options)
     if not every:
         return None
     chosen = job_name or (counts.most_common(1)[0][0] if counts else next(iter(every)))

@@ -195,7 +195,7 @@ def query_for(source: HostSource, job: str) -> ProcessQuery:
         raise error
     if not found:
         hidden = hidden_on(source.connections, source.targets)
-        raise no_such_job(job, listed.by_host, hidden, f"clusterctl kill {source.options}")
+        raise no_such_job(job, listed.by_host, hidden, source.options)
     groups = found - {""}
     # Two hosts may have a launcher with this process ID each.
     if len(groups) != 1 or sum(one.role == "launcher" and str(one.pid) == job for one in ours) > 1:

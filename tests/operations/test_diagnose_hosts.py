@@ -442,7 +442,7 @@ def test_a_rank_of_a_job_by_hand_is_named_with_its_job():
 
 def test_a_name_that_is_no_job_is_explained():
     hosts = {"n1": (launcher(5, "a"), rank(7, 0, "a", 5)), "n2": (rank(8, 0, "b"),)}
-    of_rank = no_such_job("7", hosts, {}, "clusterctl kill --local")
+    of_rank = no_such_job("7", hosts, {}, "--local")
     assert of_rank.message == "process 7 on n1 names no job: it is rank 0 of job 5"
     assert of_rank.hint == "name the job: --launcher 5"
     assert no_such_job("9", hosts, {}, "").hint == "these do: 5 on n1, b on n2"
@@ -455,13 +455,13 @@ def test_a_name_that_is_no_job_is_explained():
             "clusterctl cancel NAME 20261127-000000-abcd ends it"
         )
     assert no_such_job("9", own, {}, "").hint == "these do: 20261127-000000-abcd on n1"
-    unseen = no_such_job("9", hosts, {"n1": ("eve",)}, "clusterctl kill --local")
+    unseen = no_such_job("9", hosts, {"n1": ("eve",)}, "--local")
     assert (unseen.message, unseen.exit_status) == (
         "no job 9 of this login runs on these hosts (these do: 5 on n1, b on n2); "
         "could not be read: processes of user eve on n1, who may have a job there",
         1,
     )
-    assert unseen.hint == "show all users' jobs: clusterctl kill --local --sudo"
+    assert unseen.hint == "show all users' jobs: clusterctl diagnose --local --sudo"
 
 
 def test_nothing_to_end_is_no_all_clear_if_others_may_have_jobs(monkeypatch, capsys):

@@ -186,15 +186,11 @@ class Process:
         return sum(map(bool, self.environ.values())) < FEW_VARIABLES
 
     def has_ended(self) -> bool:
-        try:
-            now = read_process(self.pid)
-        except OSError:
-            return True
-        return now.state in "ZX" or now.identity != self.identity
+        return not lives(self.pid) or start_of(self.pid) != self.started_ticks
 
 
-def read_process(pid: int, everyone: bool = False) -> Process:
-    """Read one process from /proc. Raises OSError if it is gone or, unless `everyone` is true,
+def read_process(pid: int, everyone: bool = True) -> Process:
+    """Read one process from /proc. Raises OSError if it is gone or, with `everyone` false,
     another user's."""
     folder = Path(f"/proc/{pid}")
     owner = _owner(folder)

@@ -165,6 +165,13 @@ def test_by_sudo_the_login_is_who_called_it(monkeypatch, user, caller, owner, is
     assert processes.read_process(os.getpid(), everyone=True).is_of_login is is_own
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_root_ends_what_another_user_runs():
+    rank = subprocess.Popen(["sleep", "600"], user=65534)
+    assert processes.send([processes.read_process(rank.pid)], signal.SIGTERM, 60.0) == []
+    assert rank.wait() == -signal.SIGTERM
+
+
 @pytest.mark.parametrize("job", [None, "j"])
 def test_the_supervisors_of_a_daemon_are_found_and_its_session_is_the_jobs(job):
     """sshd has started the outer one. Neither has the job's variable."""
