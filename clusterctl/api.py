@@ -88,6 +88,8 @@ def _checked(function: F) -> F:
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs).arguments
+        for name in given.get("account", {}).keys() - AccountOptions.__annotations__.keys():
+            raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
         command = cli.get_command(click.Context(cli), function.__name__)
         context = click.Context(command or cli)
         for name, value in {**given, **given.get("account", {})}.items():

@@ -84,6 +84,10 @@ def test_an_argument_of_a_wrong_type_is_refused_by_name(monkeypatch, tmp_path):
     from clusterctl import api
 
     monkeypatch.setenv("CLUSTERCTL_HOME", str(tmp_path))
+    def needed_by(function):
+        parameters = inspect.signature(function).parameters.values()
+        return [one.name for one in parameters if one.default is one.empty and one.kind != 4]
+
     functions = [getattr(api, name) for name in api.__all__]
     functions = [function for function in functions if inspect.isfunction(function)]
     assert len(functions) == 12
@@ -92,9 +96,8 @@ def test_an_argument_of_a_wrong_type_is_refused_by_name(monkeypatch, tmp_path):
     refused = {}
     for function in functions:
         parameters = inspect.signature(function).parameters.values()
-        needed = [one.name for one in parameters if one.default is one.empty and one.kind != 4]
         for name in [*(one.name for one in parameters if one.kind != 4), "lab", "region"]:
-            given = {other: right[other] for other in needed} | {name: object()}
+            given = {other: right[other] for other in needed_by(function)} | {name: object()}
             with pytest.raises(UsageError) as error:
                 function(**given)
             refused[function.__name__, name] = error.value.message
@@ -113,6 +116,11 @@ def test_an_argument_of_a_wrong_type_is_refused_by_name(monkeypatch, tmp_path):
         names = {} if function is api.bench else {"name": "demo"}
         with pytest.raises(UsageError, match=rf"^{function.__name__}: \w+ is .*, not "):
             function(**names, **wrong)
+    for function in functions:
+        with pytest.raises(TypeError, match=rf"^{function.__name__}\(\) got .* argument 'node'"):
+            function(**{name: right[name] for name in needed_by(function)}, node=0)
+    with pytest.raises(UsageError, match="timeout_s: .*: this machine waits for 290 years"):
+        api.run("demo", "true", timeout_s=1e12)
     with pytest.raises(UsageError, match="nothing at 'settings.json'"):
         api.copy("demo", "settings.json", "~/")
     with pytest.raises(UsageError, match="from_node: not a node's index or name: '0-1'"):

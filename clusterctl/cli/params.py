@@ -167,13 +167,16 @@ class Duration(click.ParamType):
         if isinstance(value, (int, float)):  # of a default, or of clusterctl.api
             if not (value > 0 or (self._none and value == 0)):
                 self.fail(f"{value} s is no time", param, ctx)
-            return value
-        try:
-            duration_s = parse_duration_s(value, self._unit)
-        except UsageError as error:
-            self.fail(_sentence(error), param, ctx)
+            duration_s = value
+        else:
+            try:
+                duration_s = parse_duration_s(value, self._unit)
+            except UsageError as error:
+                self.fail(_sentence(error), param, ctx)
         if not duration_s and not self._none:
             self.fail(f"no time at all; write it as {DURATIONS}", param, ctx)
+        if duration_s > threading.TIMEOUT_MAX:
+            self.fail(f"{value}: this machine waits for 290 years at the most", param, ctx)
         return duration_s
 
 

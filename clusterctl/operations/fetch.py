@@ -145,6 +145,8 @@ def fetch(
         place.mkdir(parents=True, exist_ok=True)
         with locked_staging_folder(place, job_id) as (draft, was_started):
             fetching = _begin(access, job, place, draft, was_started, outputs)
+            if outputs:  # until it has come to its end, no copy in this folder counts as whole
+                _note_here(access, place, ())
             broken: set[tuple[Target, str]] = set()
             for part in fetching.parts:
                 is_verified = scope is Scope.VERIFIED
@@ -261,15 +263,18 @@ def _note(access: Access, job_id: str, place: Path, whole: Sequence[Output]) -> 
     for one in whole:
         noted.setdefault(one.target.host, {})[one.found.path] = one.found.digest
     if noted:
-        digests = tuple(one.found.digest for one in whole)
-        # Without it `down` does not notice that this copy was deleted, as with another machine's.
-        with suppress(OSError):
-            note_copy(access.folder, FetchedCopy(str(place.absolute()), digests))
+        _note_here(access, place, tuple(one.found.digest for one in whole))
         try:
             _call(access, access.head, note_fetched, written.FetchedOutput(job_id, noted))
         except CommandFailed as error:
             return error.message
     return ""
+
+
+def _note_here(access: Access, place: Path, digests: tuple[str, ...]) -> None:
+    # Without it `down` does not notice that this copy was deleted, as with another machine's.
+    with suppress(OSError):
+        note_copy(access.folder, FetchedCopy(str(place.absolute()), digests))
 
 
 def _incomplete(job_id: str, place: Path, problems: Sequence[ClusterctlError]) -> ClusterctlError:

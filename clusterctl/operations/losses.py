@@ -168,8 +168,8 @@ def _unsaved(written: Sequence[Written], folder: ClusterFolder) -> Iterator[Find
     by += "" if is_recorded else ", of which the head node has no record,"
     if parts:
         lost = next((one.lost_copy for one in written if one.lost_copy), "")
-        why = f"and the copy in {lost} is gone" if lost else "not fetched since they changed"
-        text = f"{by} left {'; '.join(parts)}, {why}"
+        gone = lost and f"and the copy in {lost} is gone or not whole"
+        text = f"{by} left {'; '.join(parts)}, {gone or 'not fetched since they changed'}"
         hosts = _hosts(one for one in written if one.files)
         yield Finding.warning("results.unsaved", text, f"{hint}: {save}", hosts)
     unread = [one for one in written if one.unread]
@@ -337,28 +337,33 @@ def _at_risk(
 
 @dataclass(frozen=True)
 class FetchedCopy:
-    """The folder of this machine into which files with these digests (OutputFiles) were fetched."""
+    """The folder of this machine into which files with these digests (OutputFiles) were fetched.
+    Without digests a fetch into it has begun: what was fetched before may be half there."""
 
     folder: str
     digests: tuple[str, ...]
 
 
 def note_copy(folder: ClusterFolder, copy: FetchedCopy) -> None:
-    """Record into which folder of this machine files were fetched. Raise OSError."""
+    """Record into which folder of this machine files were, or are being, fetched. Raise OSError."""
     append_line(folder.fetched, to_json(copy))
 
 
 def lost_copies(folder: ClusterFolder) -> dict[str, str]:
-    """Return the digests of what was fetched into folders of this machine all of which are gone or
-    empty, each with the last of them. What was fetched on another machine is not known here."""
-    copies: dict[str, list[str]] = {}
+    """Return the digests of what was fetched into folders of this machine, each with the last of
+    them, if all of these are gone, empty, or a later fetch into them broke off. What was fetched on
+    another machine is not known here."""
+    last: dict[str, str] = {}
+    whole: dict[str, set[str]] = {}  # digests by folder
     for line in text_in(folder.fetched).splitlines():
         with contextlib.suppress(RecordError):  # cut short by a crash
             one = from_json(FetchedCopy, line)
-            for digest in one.digests:
-                copies.setdefault(digest, []).append(one.folder)
-    is_there = {one: has_content(Path(one)) for some in copies.values() for one in some}
-    return {digest: some[-1] for digest, some in copies.items() if not any(map(is_there.get, some))}
+            last.update(dict.fromkeys(one.digests, one.folder))
+            whole.setdefault(one.folder, set()).update(one.digests)
+            if not one.digests:
+                whole[one.folder].clear()
+    there = {some for one in whole if has_content(Path(one)) for some in whole[one]}
+    return {digest: one for digest, one in last.items() if digest not in there}
 
 
 def _within(host: str, seconds: float, work: Callable[[], T]) -> T:

@@ -302,7 +302,8 @@ def test_a_second_fetch_is_whole_only_at_its_end_and_names_what_is_no_longer_the
         with monkeypatch.context() as patched:
             patched.setattr(fetching, "_outputs", lambda *_: [Output(HEAD, "", found)])
             patched.setattr(fetching, "_copy_part", bring)
-            patched.setattr(fetching, "_note", lambda *_: None)
+            patched.setattr(fetching, "_note", lambda *_: "")
+            patched.setattr(fetching, "_note_here", lambda *_: None)
             return fetch(access, JOB, place).gone
 
     assert fetch_files("r0", "kept/0", "kept/1") == ()
