@@ -96,9 +96,8 @@ def start_up(launcher: Launcher, request: Request) -> UpReport:
     """Do what `up` does. The caller holds the cluster's lock and has checked the account."""
     plan, instances = launch(launcher, request)
     leaving, finished = plan.observed.leaving, unfinished_of(plan.observed.instances)
-    had_limits = any(found.limits_text for found in plan.observed.instances)
     with _naming_limits(plan):
-        cluster, gpus, can_train = make_ready(launcher, instances, had_limits, leaving)
+        cluster, gpus, can_train = make_ready(launcher, instances, plan.observed.instances, leaving)
     if leaving and finished and not any(found.unfinished for found in instances):
         # All nodes are new, so the record of the work would go with the old ones: a `replace` that
         # is interrupted then and run again would replace the new ones.
