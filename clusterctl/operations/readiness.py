@@ -93,6 +93,11 @@ class InstanceWatch:
                 self._next_probe = self._clock.monotonic() + next(self._pace)
             return self._states.get(instance_id)
 
+    def poll(self) -> None:
+        """Poll EC2 now. Raises AwsError."""
+        with self._lock:
+            self._probe()
+
     def latest(self, node: Node) -> Node:
         """Return the node as of the last poll, without polling, or `node` if EC2 showed none.
 
@@ -224,6 +229,12 @@ class Readiness:
             # After an interrupt, the threads must stop polling EC2.
             self._cancelled.set()
 
+    def still_run(self) -> FanoutResult[Node | None]:
+        """Poll EC2 again. Return one outcome per node that was ready: an error if its instance has
+        ended since."""
+        self.watch.poll()
+        return fan_out(lambda node: self._alive(node, was_ready=True), self._nodes)
+
     def _one(self, node: Node) -> ReadyNode:
         name = node.name
         try:
@@ -343,7 +354,7 @@ class Readiness:
         )
         return parse_inspection(node.name, b"".join(output).decode(errors="replace"))
 
-    def _alive(self, node: Node) -> Node | None:
+    def _alive(self, node: Node, was_ready: bool = False) -> Node | None:
         """Return the node as EC2 last showed it; None if EC2 does not show it (yet).
 
         Raises NodeNotReady once its instance stops or terminates.
@@ -352,7 +363,7 @@ class Readiness:
         if found is None:
             return None
         state = found.node.state
-        if has_ended(state, self._clock.monotonic() > self._finished_at):
+        if has_ended(state, was_ready or self._clock.monotonic() > self._finished_at):
             again = "starts it" if state in ASLEEP else "launches another in its place"
             raise NodeNotReady(
                 node.name,
@@ -504,6 +515,8 @@ def _reach_and_join(
             progress.finding(_untold(untold))
         findings = [*revived, *(finding for fact in facts for finding in fact.findings)]
         if reason := why_no_programs[0]():
+            # Somebody else may have removed the nodes meanwhile.
+            check_all(cluster, readiness.still_run())
             findings.append(_no_programs(launcher, targets[0].host, reason))
         for target in targets:
             progress.node(target.host, Stage.READY)
