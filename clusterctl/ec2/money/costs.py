@@ -173,15 +173,17 @@ LEAST_LEFT_S = 300.0
 
 
 def left_findings(
-    limits: Limits, ran_h: float, spent_usd: float, hourly: float | None
+    limits: Limits, ran_h: float, spent_usd: float, hourly: float | None, at_most: bool = False
 ) -> list[Finding]:
     """Refuse a time or budget that has passed, or that leaves less than five minutes, and a price
     an hour below that of the nodes.
 
     `ran_h` are the hours of the node that has run longest, `spent_usd` is what the cluster has
-    cost. `hourly` is its price in US dollars an hour while all of it runs; None if it is unknown.
+    cost, both as counted by guards if `at_most`. `hourly` is its price in US dollars an hour while
+    all of it runs; None if it is unknown.
     """
     found: list[Finding] = []
+    most = "at most " * at_most
     if limits.max_hourly_usd is not None and hourly is None:
         text = "the price of the nodes is not known: --max-hourly cannot be kept"
         found.append(Finding.error("cost.price", text, "allow pricing:GetProducts"))
@@ -190,7 +192,7 @@ def left_findings(
         hint = f"give --max-hourly {math.ceil(hourly * 100) / 100:.2f} or more, or remove nodes"
         found.append(Finding.error("limits.passed", text, hint))
     if limits.max_hours is not None:
-        ran = f"the nodes have run for {format_duration(ran_h * 3600)}"
+        ran = f"the nodes have run for {most}{format_duration(ran_h * 3600)}"
         least = math.ceil((ran_h + LEAST_LEFT_S / 3600) * 10 + 0.01) / 10
         found += _left(
             limit_text(limits, "--max-hours"),
@@ -205,7 +207,7 @@ def left_findings(
         found += _left(
             f"--budget {format_usd(limits.budget_usd)}",
             left_s if left_usd > 0 else 0.0,
-            f"the cluster has cost {format_usd(spent_usd)}" if spent_usd else "",
+            f"the cluster has cost {most}{format_usd(spent_usd)}" if spent_usd else "",
             f"it counts all costs since the launch: give --budget {least:.2f} or more",
         )
     return found
