@@ -38,7 +38,7 @@ from clusterctl.jobs.preflight import crowding_findings, preflight
 from clusterctl.jobs.trainer import JobRecipe
 from clusterctl.node.facts.disks import mount
 from clusterctl.node.facts.gpus import GpusOfNode, ProcessOnGpu
-from clusterctl.node.facts.guard import guard_silence_s
+from clusterctl.node.facts.guard import guard_busy, guard_silence_s
 from clusterctl.node.facts.parts import copy_parts
 from clusterctl.node.facts.report import FactReading, FactReport
 from clusterctl.node.facts.software import data, scripts
@@ -287,6 +287,9 @@ def of_nodes() -> Iterator[Finding]:
     yield from memory_of_none("demo-1", GpusOfNode("580.95.05", "13.0", (drift.CARD, own, used)))
     unguarded = FactReport(0, 0, (FactReading(name_of(guard_silence_s), "", 300.0),))
     yield from guard_findings("demo-1", unguarded, "max-hours=8 budget=500")
+    busy = ["demo-1: nvidia-smi: no answer in time", *(f"demo-{index}: busy" for index in range(4))]
+    used = FactReport(0, 0, (FactReading(name_of(guard_busy), "", busy),))
+    yield from guard_findings("demo-0", used, "idle-minutes=30")
     left = NodeProcess("demo-1", 812, 0, "rank", None, 9, ("python", "train.py"))
     access = SimpleNamespace(head_name="demo-0", cluster=SimpleNamespace(name="demo"))
     yield from doctor._of_unknown_jobs(access, [left])

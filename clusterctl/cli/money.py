@@ -16,7 +16,7 @@ from clusterctl.cli.params import all_regions_option, json_option
 from clusterctl.domain.cluster import check_cluster_name, is_cluster_name
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.units import count, parse_duration_s
-from clusterctl.ec2.money.costs import format_usd
+from clusterctl.ec2.money.costs import format_spent, format_usd
 
 if TYPE_CHECKING:
     from clusterctl.operations.costs import ClusterCosts, CostReport, PastCost
@@ -40,11 +40,10 @@ def print_costs(report: CostReport) -> None:
         return
     output.table(HEADERS, rows)
     hourly = "" if report.hourly_known else "at least "
-    spent = "" if report.complete else "at least "
+    spent = format_spent(report.spent_usd, report.complete, report.at_most)
     output.line()
     output.line(
-        f"total: {hourly}{format_usd(report.hourly_usd)} an hour, "
-        f"{spent}{format_usd(report.spent_usd)} so far"
+        f"total: {hourly}{format_usd(report.hourly_usd)} an hour, {spent} so far"
     )
     sources = dict.fromkeys(one.costs.price_source for one in report.clusters)
     known = "; ".join(source for source in sources if source)
@@ -78,7 +77,7 @@ def _ended_row(one: PastCost) -> tuple[str, ...]:
         one.market,
         f"{one.since:%Y-%m-%d %H:%M}",
         "-",
-        f"{'' if one.complete else 'at least '}{format_usd(one.spent_usd)}",
+        format_spent(one.spent_usd, one.complete, one.at_most),
         f"ended {one.ended_at:%Y-%m-%d %H:%M}",
     )
 

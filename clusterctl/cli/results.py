@@ -134,6 +134,8 @@ def results(
         job, status = _follow(app, cluster_named(name), job, rows, definitions, push)
         # Rows on stdout are the whole result: a summary would spoil the JSON or CSV.
         if as_json or csv_file == "-" or status == output.INTERRUPTED:
+            if left_out := rows.left_out:
+                output.note(f"warning: {left_out}")
             return status
         output.line()
     if files:
@@ -278,6 +280,13 @@ class _Rows:
                 output.event(item_data(item))
             elif self._csv_file != "-":
                 self._show(item)
+
+    @property
+    def left_out(self) -> str:
+        """A note on lines that were too long to be read; empty for none."""
+        from clusterctl.jobs.metrics.logs import left_out
+
+        return left_out(self._log.overlong)
 
     def _keep(self, text: str, mode: str) -> None:
         if self._csv_file == "-":

@@ -20,7 +20,7 @@ from clusterctl.domain.ranges import fold_hosts, format_indices
 from clusterctl.domain.results import HostOutcome
 from clusterctl.domain.units import count, format_duration
 from clusterctl.ec2.health import WhyGone, why_gone
-from clusterctl.ec2.money.costs import EARLIER, Spending, format_usd
+from clusterctl.ec2.money.costs import EARLIER, Spending, format_spent, format_usd
 from clusterctl.ec2.tags import Unfinished, limit_text
 from clusterctl.operations.status import ClusterStatus, describe_state
 
@@ -143,8 +143,8 @@ def print_spending(money: Spending) -> None:
 
 
 def spent_words(money: Spending) -> str:
-    """Return `$40.32`, or `at least $40.32` where not all of it is known."""
-    return f"{'' if money.complete else 'at least '}{format_usd(money.spent_usd)}"
+    """Return `$40.32`, `at least $40.32` or `at most $40.32`."""
+    return format_spent(money.spent_usd, money.complete, money.at_most)
 
 
 def limits_words(limits: Limits) -> str:

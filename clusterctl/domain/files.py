@@ -11,23 +11,45 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from clusterctl.domain.errors import ClusterctlError
 
 T = TypeVar("T")
 
 
+class MadeByNewer(ValueError):
+    """A file has a part that only a newer clusterctl can have written."""
+
+
+def check_known(data: Any, known: Any) -> None:
+    """Raise MadeByNewer if a file's JSON data has a key that `known`, what was read of it, has not:
+    it would be lost when the file is written again."""
+    if isinstance(data, dict) and isinstance(known, dict):
+        for key in data:
+            if key not in known:
+                raise MadeByNewer(f"{key!r} is not known here")
+            check_known(data[key], known[key])
+    elif isinstance(data, list) and isinstance(known, list):
+        for pair in zip(data, known):
+            check_known(*pair)
+
+
 def read_file(path: Path, parse: Callable[[bytes], T], hint: str) -> T | None:
     """Return what `parse` makes of a file's content; None without the file.
 
     Raises ClusterctlError with the file's name, the reason and `hint` if it cannot be read or
-    `parse` raises ValueError: a damaged file is not an empty one.
+    `parse` raises ValueError: a damaged file is not an empty one, and MadeByNewer is not damage.
     """
     try:
         return parse(path.read_bytes())
     except FileNotFoundError:
         return None
+    except MadeByNewer as error:
+        raise ClusterctlError(
+            f"{path} was made by a newer clusterctl: {error}",
+            "use that version here, too: this one would lose what it does not know",
+        ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ClusterctlError(f"cannot read {path}: {reason}", hint) from None

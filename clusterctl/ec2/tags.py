@@ -200,34 +200,36 @@ def read_disk(text: str) -> Disk:
 class Spent:
     """What a node has cost, and for how many hours it has run, up to the time `until`.
 
-    `at_least`: it has cost more, but how much is unknown.
+    `at_least`: it has cost more, but how much is unknown. `at_most`: it may have cost less, as the
+    node's guard has counted its time, with what a boot takes at most.
     """
 
     usd: float
     ran_h: float
     until: datetime
     at_least: bool = False
+    at_most: bool = False
 
 
 def spent_text(spent: Spent) -> str:
     """Return the tag's value: `41.0000 for 4.0100 h until 2026-11-21T12:00:00Z at least`."""
     text = f"{spent.usd:.4f} for {spent.ran_h:.4f} h until {time_text(spent.until)}"
-    return text + " at least" * spent.at_least
+    return text + " at least" * spent.at_least + " at most" * spent.at_most
 
 
 def read_spent(text: str) -> Spent | None:
     """Read the value of such a tag; None if it makes no sense."""
     found = re.fullmatch(
         r"(\d{1,9}(?:\.\d{1,6})?) for (\d{1,7}\.\d{4}) h "
-        r"until (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)( at least)?",
+        r"until (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)( at least)?( at most)?",
         text,
         re.ASCII,
     )
     if not found:
         return None
-    usd, ran_h, until, at_least = found.groups()
+    usd, ran_h, until, at_least, at_most = found.groups()
     when = read_time(until)
-    return Spent(float(usd), float(ran_h), when, bool(at_least)) if when else None
+    return Spent(float(usd), float(ran_h), when, bool(at_least), bool(at_most)) if when else None
 
 
 def time_text(at: datetime) -> str:

@@ -35,7 +35,13 @@ from clusterctl.lab.complete import complete_moto
 from clusterctl.lab.hosts import modes, names
 from clusterctl.lab.hosts.daemon.network import storage_url
 from clusterctl.lab.hosts.metadata import make_metadata_server
-from clusterctl.lab.hosts.namespaces import HOSTS_MEMORY, Daemon, DaemonPlan, NetworkTaken
+from clusterctl.lab.hosts.namespaces import (
+    HOSTS_MEMORY,
+    Daemon,
+    DaemonPlan,
+    NetworkTaken,
+    remove_dead_links,
+)
 from clusterctl.lab.hosts.supervisor import Supervisor
 
 # Files in the lab's folder that remain when a lab is killed: patterns of their names.
@@ -170,6 +176,8 @@ def _spawn(
     A network that another lab takes in the meantime is skipped.
     """
     # A user's lab adds no route to this machine, so its networks conflict with nothing.
+    if mode == "root":
+        remove_dead_links()
     in_use = addresses.networks_in_use() if mode == "root" else []
     for network in addresses.free_networks(in_use, wanted):
         public = addresses.public_network(network, in_use)

@@ -32,6 +32,7 @@ from clusterctl.bench.results import (
 )
 from clusterctl.domain.errors import AwsError, ClusterctlError, HostError, UsageError
 from clusterctl.domain.files import Lock, append_line, file_lock, read_file, write_file
+from clusterctl.domain.findings import Finding
 from clusterctl.ec2.machines import find_machine_type
 from clusterctl.ec2.money.prices import find_prices, list_prices, price_key
 from clusterctl.ec2.session import is_local
@@ -303,12 +304,7 @@ def plan_benchmark(
     Raise NotEnoughGpus, UsageError, MissingTool, HostError.
     """
     settings, largest = request.settings, max(request.sizes)
-    plans = {
-        data: plan_training(
-            access, request_of(settings, largest, data, request.variables), request.force
-        )
-        for data in settings.kinds
-    }
+    plans = {data: _plan_run(access, request, largest, data) for data in settings.kinds}
     prices = find_prices(clients, status.instances)
     about = about_cluster(clients, status, access, prices)
     benchmark = open_benchmark(folder, settings, request.seed, about)
@@ -316,6 +312,23 @@ def plan_benchmark(
     keys = order(settings, request.sizes, request.repeats, benchmark.seed, done)
     machines = machines_of(status.instances, prices, list_prices(clients, status.instances))
     return BenchPlan(benchmark, tuple(keys), plans, machines)
+
+
+def _plan_run(access: Access, request: BenchRequest, gpus: int, data: str) -> TrainingPlan:
+    job = request_of(request.settings, gpus, data, request.variables)
+    plan = plan_training(access, job, request.force)
+    return replace(plan, findings=findings_of_run(plan.findings))
+
+
+def findings_of_run(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings on a run as a job that hold for one of `bench`: it empties a folder of
+    its own, and sets itself how often it saves."""
+    room = "clusterctl disk NAME shows what takes it, and --grow GIB enlarges the disk"
+    return tuple(
+        replace(one, hint=f"make room: {room}") if one.check == "disk.checkpoints" else one
+        for one in found
+        if one.check not in ("log.finished", "log.unfinished")
+    )
 
 
 @dataclass(frozen=True)
@@ -411,8 +424,7 @@ def _start(
 ) -> _Going:
     """Write `under-way.json` and start the job of one run. Raise ClusterctlError."""
     about = plan.benchmark.about
-    job = request_of(plan.benchmark.settings, key.gpus, key.data, request.variables)
-    training = plan_training(access, job, request.force)
+    training = _plan_run(access, request, key.gpus, key.data)
     training.check()
     nodes = sum(ranks > 0 for ranks in training.hosts.fill(key.gpus))
     prices = about.hourly_usd[:nodes]

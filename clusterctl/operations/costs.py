@@ -64,8 +64,8 @@ _Ended = tuple[Sequence[Instance], datetime]
 class PastCost:
     """The costs of nodes of one cluster that were removed together.
 
-    `usd` has the US dollars that each instance cost, by instance id. If not `complete`, they cost
-    more than that. `account` is the text of the site (see site.Site), so that clusters of
+    `usd` has the US dollars that each instance cost, by instance id. `complete` and `at_most` are
+    those of `Spending`. `account` is the text of the site (see site.Site), so that clusters of
     the local EC2 are not taken for paid ones. `since` is the first launch of any of them.
     """
 
@@ -78,9 +78,10 @@ class PastCost:
     ended_at: datetime
     usd: Mapping[str, float]
     complete: bool
+    at_most: bool = False
     json_names = (
         *("account", "name", "region", "instance_type", "market", "since", "ended_at", "usd"),
-        *("complete", "spent_usd"),
+        *("complete", "at_most", "spent_usd"),
     )
 
     def __post_init__(self) -> None:
@@ -189,7 +190,7 @@ class CostReport:
     ended_by_limit: Mapping[str, str] = field(default_factory=dict)
     left_behind: tuple[LeftBehind, ...] = ()
     json_names = (
-        *("clusters", "ended", "hourly_usd", "hourly_known", "spent_usd", "complete"),
+        *("clusters", "ended", "hourly_usd", "hourly_known", "spent_usd", "complete", "at_most"),
         *("ended_by_limit", "left_behind", "damaged", "failures"),
     )
 
@@ -216,6 +217,12 @@ class CostReport:
         there = all(one.costs.complete for one in self.clusters)
         known = not self.failures and not self.damaged and not self.left_behind
         return there and known and all(one.complete for one in self.ended)
+
+    @property
+    def at_most(self) -> bool:
+        """Whether `spent_usd` has times of guards, which may be too high."""
+        there = any(one.costs.at_most for one in self.clusters)
+        return there or any(one.at_most for one in self.ended)
 
 
 @dataclass(frozen=True)
@@ -297,7 +304,7 @@ def note_spent(
         for one in instances:
             id = one.node.instance_id
             cost = node_cost(one, prices[price_key(one)], now, used_h.get(id))
-            spent = Spent(cost.spent_usd, cost.ran_h, now, at_least=not cost.complete)
+            spent = Spent(cost.spent_usd, cost.ran_h, now, not cost.complete, cost.at_most)
             ids.setdefault(spent_text(spent), []).append(id)
         for text, noted in ids.items():
             tag(clients.ec2, noted, {SPENT: text})
@@ -512,6 +519,7 @@ def _record_cost(
                 ended_at=now,
                 usd={key: round(cost.spent_usd, 4) for key, cost in costs.items()},
                 complete=all(cost.complete for cost in costs.values()),
+                at_most=any(cost.at_most for cost in costs.values()),
             ),
         )
     except (OSError, ClusterctlError) as error:

@@ -27,7 +27,7 @@ from clusterctl.ec2.instances import (
     first_launch,
     members_of,
 )
-from clusterctl.ec2.money.costs import Spending, format_usd, spending
+from clusterctl.ec2.money.costs import Spending, format_spent, spending
 from clusterctl.ec2.money.prices import Prices, find_prices
 from clusterctl.ec2.resources import CREATED_BY, find_resources
 from clusterctl.ec2.tags import limit_text, parse_limits
@@ -57,11 +57,9 @@ class EndedCluster:
     spending: Spending
 
     def __str__(self) -> str:
-        least = "" if self.spending.complete else "at least "
-        return (
-            f"ended {self.ended_at:%Y-%m-%d %H:%M} UTC by {self.by}: "
-            f"{least}{format_usd(self.spending.spent_usd)}"
-        )
+        money = self.spending
+        spent = format_spent(money.spent_usd, money.complete, money.at_most)
+        return f"ended {self.ended_at:%Y-%m-%d %H:%M} UTC by {self.by}: {spent}"
 
 
 def end_of(

@@ -160,6 +160,7 @@ def fetch(
                     trees = _trees(access, job)
                 except CommandFailed as error:  # such as of a job that `clean-logs` has removed
                     hint = f"if `clusterctl jobs {access.cluster.name}` has it, run it again"
+                    hint += f"; if not, {place / STARTED.format(job_id)} has its record, for you"
                     problems.append(ClusterctlError(error.message, hint))
                 for path, other in _taken(trees, job).items():
                     text = f"job {other} writes into {path}: some may be of that job"

@@ -44,7 +44,7 @@ from clusterctl.ec2.launch.capacity import block_end
 from clusterctl.ec2.launch.observe import Observed
 from clusterctl.ec2.money.costs import EARLIER, Spending
 from clusterctl.ec2.tags import limit_text, parse_limits
-from clusterctl.node.facts.guard import guard_silence_s
+from clusterctl.node.facts.guard import guard_busy, guard_silence_s
 from clusterctl.node.facts.report import FactReport
 from clusterctl.node.guard.settings import GuardSettings, Worker, parse_settings
 from clusterctl.operations.access import Access
@@ -67,6 +67,8 @@ GUARD_WITHIN_S = 20.0
 TIMEOUT_S = 60.0
 # EC2 is set to terminate a node within so long of when the node was told its end.
 SET_WITHIN_S = 300.0
+# Another one is started by the shell that keeps it running.
+END_GUARD = 'sudo -n pkill -9 -f "lib/[c]lusterctl/guard run"'
 # Prints a guard's settings; nothing on a node without a guard. Fails where sudo is refused.
 SETTINGS_COMMAND = (
     "sudo -n sh -c 'cd /var/lib/clusterctl 2>/dev/null && [ -e guard.json ] || exit 0; "
@@ -250,16 +252,34 @@ def _present_spending(
 def silent_guards(
     connections: Connections, targets: Sequence[Target], instances: Sequence[Instance]
 ) -> list[Finding]:
-    """Return a finding for each node whose guard is not at work, and cannot keep its limits.
+    """Return an error for each node whose guard is not at work, and cannot keep its limits; and
+    what keeps an idle cluster running, as the head node's guard last found.
 
     A node that does not answer, or has no limits, is passed over.
     """
     limits = {one.node.name: one.limits_text for one in instances}
     guarded = [one for one in targets if needs_guard(one.host, limits.get(one.host, ""))]
-    doing = "looking for its guard"
-    reports = read_reports(connections, guarded, [guard_silence_s], doing, GUARD_WITHIN_S)
+    doing, facts = "looking for its guard", (guard_silence_s, guard_busy)
+    reports = read_reports(connections, guarded, facts, doing, GUARD_WITHIN_S)
     found = (guard_findings(one.host, one, limits[one.host]) for one in reports.values)
     return [one for each in found for one in each]
+
+
+def end_silent_guards(
+    connections: Connections, targets: Sequence[Target], instances: Sequence[Instance]
+) -> list[Finding]:
+    """End the guards that are not at work, as one that hangs lets no other start, and return a
+    warning for each. `update_guards` starts them again."""
+    found = silent_guards(connections, targets, instances)
+    silent = {one.host: one for one in found if one.severity is Severity.ERROR}
+    hanging = [target for target in targets if target.host in silent]
+    fan_out(lambda target: connections.run(target, END_GUARD, timeout_s=TIMEOUT_S), hanging)
+    return [
+        replace(
+            one, severity=Severity.WARNING, message=f"{one.message}; it is started again", hint=""
+        )
+        for one in silent.values()
+    ]
 
 
 def needs_guard(host: str, limits_text: str) -> bool:
@@ -270,22 +290,19 @@ def needs_guard(host: str, limits_text: str) -> bool:
 
 
 def guard_findings(host: str, report: FactReport, limits_text: str) -> list[Finding]:
-    """Return an error if the node with this report has limits and no guard that is at work."""
-    silence_s = report.get(guard_silence_s) if needs_guard(host, limits_text) else None
-    if silence_s is None:
+    """Return an error if the node with this report has limits and no guard that is at work; else
+    why its guard counts the cluster as busy, if it decides whether it idles."""
+    if not needs_guard(host, limits_text):
         return []
-    cluster, _, index = host.rpartition("-")
-    return [
-        Finding.error(
-            "guard.silent",
-            f"its guard has done nothing for {format_duration(silence_s)}: it keeps no limit "
-            f"({limits_text})",
-            f"start it again: clusterctl up {cluster}; one that hangs is started again after: "
-            f"clusterctl run {cluster} --nodes {index} 'sudo pkill -9 -f "
-            '"lib/[c]lusterctl/guard run"\'',
-            host,
-        )
-    ]
+    cluster, silence_s = host.rpartition("-")[0], report.get(guard_silence_s)
+    if silence_s is not None:
+        message = f"its guard has done nothing for {format_duration(silence_s)}: it keeps no limit "
+        hint = f"start it again: clusterctl up {cluster}"
+        return [Finding.error("guard.silent", f"{message}({limits_text})", hint, host)]
+    busy = report.get(guard_busy) or ()
+    more = f", and {len(busy) - 3} more" if len(busy) > 3 else ""
+    text = f"{cluster} counts as busy for --idle-stop: {'; '.join(busy[:3])}{more}"
+    return [Finding.info("guard.busy", text)] if busy else []
 
 
 def _untold(cluster: str, host: str, error: ClusterctlError) -> Finding:

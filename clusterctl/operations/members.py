@@ -185,7 +185,7 @@ def remove(launcher: Launcher, indices: Sequence[int]) -> ReducedCluster:
         cluster = as_cluster(client, name, left)
         is_finished = all(node.state is NodeState.RUNNING for node in cluster.nodes)
         if is_finished:
-            cluster, *_ = make_ready(launcher, left)
+            cluster, *_ = make_ready(launcher, left, left)
             clear_unfinished(launcher)
         return ReducedCluster(**vars(cluster), removed=names, is_finished=is_finished)
 

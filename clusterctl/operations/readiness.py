@@ -45,7 +45,7 @@ from clusterctl.ec2.launch.request import LARGE_GPUS
 from clusterctl.ec2.session import is_local
 from clusterctl.jobs.deploy import HOSTS_PATH, deploy_files, deployed_files
 from clusterctl.operations.access import cluster_key, cluster_targets
-from clusterctl.operations.guards import EndMessage, update_guards
+from clusterctl.operations.guards import EndMessage, end_silent_guards, update_guards
 from clusterctl.operations.known_hosts import AgentHostKeys, HostKeySources, LearntHostKeys
 from clusterctl.operations.launcher import Launcher, Stage, StepProgress, check_all
 from clusterctl.operations.local_state import hosts_text, ssh_config_text
@@ -92,6 +92,11 @@ class InstanceWatch:
                 self._probe()
                 self._next_probe = self._clock.monotonic() + next(self._pace)
             return self._states.get(instance_id)
+
+    def poll(self) -> None:
+        """Poll EC2 now. Raises AwsError."""
+        with self._lock:
+            self._probe()
 
     def latest(self, node: Node) -> Node:
         """Return the node as of the last poll, without polling, or `node` if EC2 showed none.
@@ -224,6 +229,12 @@ class Readiness:
             # After an interrupt, the threads must stop polling EC2.
             self._cancelled.set()
 
+    def still_run(self) -> FanoutResult[Node | None]:
+        """Poll EC2 again. Return one outcome per node that was ready: an error if its instance has
+        ended since."""
+        self.watch.poll()
+        return fan_out(lambda node: self._alive(node, was_ready=True), self._nodes)
+
     def _one(self, node: Node) -> ReadyNode:
         name = node.name
         try:
@@ -343,7 +354,7 @@ class Readiness:
         )
         return parse_inspection(node.name, b"".join(output).decode(errors="replace"))
 
-    def _alive(self, node: Node) -> Node | None:
+    def _alive(self, node: Node, was_ready: bool = False) -> Node | None:
         """Return the node as EC2 last showed it; None if EC2 does not show it (yet).
 
         Raises NodeNotReady once its instance stops or terminates.
@@ -352,7 +363,7 @@ class Readiness:
         if found is None:
             return None
         state = found.node.state
-        if has_ended(state, self._clock.monotonic() > self._finished_at):
+        if has_ended(state, was_ready or self._clock.monotonic() > self._finished_at):
             again = "starts it" if state in ASLEEP else "launches another in its place"
             raise NodeNotReady(
                 node.name,
@@ -401,21 +412,21 @@ READY_WITHIN_S, LARGE_READY_WITHIN_S = 600.0, 1800.0
 def make_ready(
     launcher: Launcher,
     members: Sequence[Instance],
-    had_limits: bool = False,
+    before: Sequence[Instance] = (),
     leaving: Sequence[Instance] = (),
 ) -> tuple[Cluster, tuple[int, ...], bool]:
     """Wait until all nodes in service are ready, and join them to one cluster.
 
-    `members` are the cluster's instances as EC2 has just shown them. `had_limits` is true if the
-    cluster had limits before, whose guards may have to be removed. `leaving` are the machines that
-    go afterwards: until then their host keys stay known. Returns the cluster with the
+    `members` are the cluster's instances as EC2 has just shown them, `before` those with the limits
+    that they had: their guards may have to be removed, or started again. `leaving` are the machines
+    that go afterwards: until then their host keys stay known. Returns the cluster with the
     nodes that are ready or in quarantine, the GPUs counted on each node in service, and whether
     each of these has an environment for training. Writes the hosts file, known_hosts and
     ssh_config. Raises AwsError, and ClusterctlError naming every node that failed.
     """
     cluster = as_cluster(launcher.clients.ec2, launcher.name, members)
     going = [one.node for one in leaving]
-    facts = _reach_and_join(launcher, cluster, members, had_limits, going)
+    facts = _reach_and_join(launcher, cluster, members, before, going)
     ready = {fact.node.index: fact.node for fact in facts}
     gpus = gpus_of(facts)
     cluster = replace(cluster, nodes=tuple(ready.get(one.index, one) for one in cluster.nodes))
@@ -435,7 +446,7 @@ def _reach_and_join(
     launcher: Launcher,
     cluster: Cluster,
     instances: Sequence[Instance],
-    had_limits: bool,
+    before: Sequence[Instance],
     leaving: Sequence[Node],
 ) -> list[ReadyNode]:
     """Wait for the nodes in service and join them. Return the facts of each, in order.
@@ -471,7 +482,7 @@ def _reach_and_join(
                     )
                 )
 
-        limited = had_limits or any(one.limits_text or one.earlier_limits for one in instances)
+        limited = any(one.limits_text or one.earlier_limits for one in (*before, *instances))
         message = EndMessage(launcher, cluster.name)
         readiness = Readiness(
             *(watch, connections, sources, target_of, progress, timeout_s, checked, timeouts),
@@ -494,6 +505,7 @@ def _reach_and_join(
         resting = [target_of(node) for node in left_out]
         guards = (launcher, cluster, connections, targets, members, resting)
         markets = {found.market for found in instances}
+        revived = end_silent_guards(connections, targets, before)
         try:
             if limited or markets & {Market.SPOT, Market.CAPACITY_BLOCK}:
                 update_guards(*guards)
@@ -501,8 +513,10 @@ def _reach_and_join(
             if limited or Market.SPOT in markets:
                 raise
             progress.finding(_untold(untold))
-        findings = [finding for fact in facts for finding in fact.findings]
+        findings = [*revived, *(finding for fact in facts for finding in fact.findings)]
         if reason := why_no_programs[0]():
+            # Somebody else may have removed the nodes meanwhile.
+            check_all(cluster, readiness.still_run())
             findings.append(_no_programs(launcher, targets[0].host, reason))
         for target in targets:
             progress.node(target.host, Stage.READY)

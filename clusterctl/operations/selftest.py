@@ -38,7 +38,7 @@ from clusterctl.ec2.instances import find_instances, find_states
 from clusterctl.ec2.launch.observe import fixed_request
 from clusterctl.ec2.launch.plan import LaunchPlan
 from clusterctl.ec2.launch.preflight import cluster_estimate
-from clusterctl.ec2.money.costs import CostEstimate, format_usd
+from clusterctl.ec2.money.costs import CostEstimate, format_spent, format_usd
 from clusterctl.ec2.money.prices import PUBLIC_IPV4_HOUR_USD, Price, find_price
 from clusterctl.ec2.resources import (
     CREATED_BY,
@@ -801,6 +801,5 @@ def _spent(test: Selftest) -> str:
         costs = cost_report({region: clients}, home, test.name, test.began)
     except ClusterctlError as error:
         return f"not known: {masked([error.message], test.names)[0]}"
-    least = "" if costs.complete else "at least "
     free = "; the local EC2 bills nothing" if test.is_free else ""
-    return f"{least}{format_usd(costs.spent_usd)} by list prices{free}"
+    return f"{format_spent(costs.spent_usd, costs.complete, costs.at_most)} by list prices{free}"

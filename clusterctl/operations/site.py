@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.domain.errors import ClusterctlError, UsageError
-from clusterctl.domain.files import ClusterFolder, read_file, write_file
+from clusterctl.domain.files import ClusterFolder, MadeByNewer, read_file, write_file
 from clusterctl.domain.findings import Finding
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.domain.units import count
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 class Site:
     """Where a cluster is: `REGION at ENDPOINT`, and the number of the AWS account.
 
-    `account` is empty where only the endpoint is compared.
+    `account` is empty where only the endpoint is compared. A folder that older versions must not
+    change has more in this line, as `, format 2`: they refuse it.
     """
 
     endpoint: str
@@ -91,6 +92,8 @@ def kept_site(folder: ClusterFolder) -> Site | None:
 
 def _parse_file(content: bytes) -> Site:
     text = content.decode().strip()
+    if later := re.fullmatch(r".* at .*, account \d{12}(, .+)", text, re.ASCII):
+        raise MadeByNewer(f"{later[1]!r} is not known here")
     site = parse_site(text)
     if not (site.account and " at " in site.endpoint):
         raise ValueError(f"{text!r} has not that form" if text else "it is empty")

@@ -96,9 +96,8 @@ def start_up(launcher: Launcher, request: Request) -> UpReport:
     """Do what `up` does. The caller holds the cluster's lock and has checked the account."""
     plan, instances = launch(launcher, request)
     leaving, finished = plan.observed.leaving, unfinished_of(plan.observed.instances)
-    had_limits = any(found.limits_text for found in plan.observed.instances)
     with _naming_limits(plan):
-        cluster, gpus, can_train = make_ready(launcher, instances, had_limits, leaving)
+        cluster, gpus, can_train = make_ready(launcher, instances, plan.observed.instances, leaving)
     if leaving and finished and not any(found.unfinished for found in instances):
         # All nodes are new, so the record of the work would go with the old ones: a `replace` that
         # is interrupted then and run again would replace the new ones.
@@ -374,12 +373,12 @@ def _passed_limits(launcher: Launcher, plan: LaunchPlan) -> list[Finding]:
     changed = any(one.limits_text != format_limits(limits) for one in plan.observed.members)
     if not (changed or plan.missing):
         return []
-    ran_h, spent_usd = 0.0, 0.0
+    ran_h, spent_usd, at_most = 0.0, 0.0, False
     if there:
         money = spending_of(launcher.clients, there)
-        ran_h, spent_usd = money.ran_h, money.spent_usd
+        ran_h, spent_usd, at_most = money.ran_h, money.spent_usd, money.at_most
     if plan.missing:
         # The checks of a launch have compared these with the price of the new nodes.
         limits = replace(limits, budget_usd=None, max_hourly_usd=None)
     hourly = running_cost(launcher.clients, plan).hourly_usd
-    return left_findings(limits, ran_h, spent_usd, hourly)
+    return left_findings(limits, ran_h, spent_usd, hourly, at_most)

@@ -278,7 +278,10 @@ def test_a_fetch_that_a_full_head_node_cannot_record_is_whole_all_the_same(
     monkeypatch.setattr(fetching, "_outputs", lambda *_: checkpoints)
     with pytest.raises(ClusterctlError, match="not all of job .* No space left") as caught:
         fetch(access, JOB, tmp_path)
-    assert caught.value.hint == "if `clusterctl jobs demo` has it, run it again"
+    left = tmp_path / f".fetch-{JOB}-fetching"
+    assert caught.value.hint.startswith("if `clusterctl jobs demo` has it, run it again")
+    assert f"{left} has its record" in caught.value.hint
+    assert (left / "record.json").exists()
 
 
 def test_a_second_fetch_is_whole_only_at_its_end_and_names_what_is_no_longer_there(

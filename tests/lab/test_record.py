@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.domain.errors import LabError
+from clusterctl.lab.hosts import namespaces
 from clusterctl.lab.lifecycle import stop
 from clusterctl.lab.record import AccessKey, LabRecord, process_started, read_record, write_record
 from tests.programs import completed
@@ -51,6 +52,14 @@ def test_a_link_that_the_kernel_keeps_is_removed_with_its_lab(mine):
     with subprocess.Popen(["sleep", "600"]) as process:
         stop(replace(mine, pid=process.pid, link=link))
     assert not Path("/sys/class/net", link).exists()
+    # The next start removes those of labs that were killed, and no others.
+    for owner in (process.pid, os.getpid()):
+        subprocess.run(["ip", "link", "add", link, *pair], check=True)
+        alias = namespaces._owner(owner).replace("None", "1")
+        subprocess.run(["ip", "link", "set", link, "alias", alias], check=True)
+        namespaces.remove_dead_links()
+        assert Path("/sys/class/net", link).exists() == (owner == os.getpid())
+    subprocess.run(["ip", "link", "delete", link], check=True)
 
 
 def test_without_a_record_no_lab_runs(mine):

@@ -17,6 +17,7 @@ from clusterctl.bench.plan import BenchSettings, RunKey
 from clusterctl.bench.results import Benchmark, in_words
 from clusterctl.cli.bench import _watch
 from clusterctl.domain.errors import ClusterctlError
+from clusterctl.domain.findings import Finding
 from clusterctl.jobs.metrics.logs import TrainingRow
 from clusterctl.jobs.metrics.runs import Run
 from clusterctl.node.jobs.spec import JobState
@@ -146,6 +147,14 @@ def test_a_benchmark_that_is_cut_off_goes_on_from_what_it_has(quiet, tmp_path):
 def test_refused(pair, tmp_path, arguments, status, says):
     pair.ends(status, says, "bench", "--out", str(tmp_path / "kept"), *arguments)
     assert not (tmp_path / "kept").exists()
+
+
+def test_what_does_not_hold_for_a_run_of_bench_is_left_out():
+    there = Finding.warning("log.unfinished", "imagenet_resnet_bench holds a run")
+    full = Finding.error("disk.checkpoints", "1 checkpoint", "write elsewhere (-- --log_dir DIR)")
+    [left] = bench.findings_of_run([there, full])
+    assert left.check == "disk.checkpoints"
+    assert "--log_dir" not in left.hint
 
 
 def test_a_row_whose_speed_is_no_number_loses_no_run(tmp_path, monkeypatch, capsys):

@@ -94,6 +94,9 @@ class World:
             instance_profile=self.profile,
         )
 
+    def poll(self):
+        pass
+
     # EC2Client
     def get_console_output(self, InstanceId, **_):  # noqa: N803
         return {"Output": self._next(self.consoles[InstanceId])}
@@ -125,7 +128,7 @@ class World:
             self.told.append,
             self.console_only_s,
         )
-        readiness = Readiness(
+        self.readiness = Readiness(
             self,
             self,
             sources,
@@ -136,7 +139,7 @@ class World:
             timeouts=self.timeouts,
             first_script=lambda: "tell the end\n",
         )
-        return readiness.wait(self.nodes)
+        return self.readiness.wait(self.nodes)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +222,7 @@ def test_a_key_that_stays_refused(world):
 @pytest.mark.parametrize(
     "state", [NodeState.TERMINATED, NodeState.SHUTTING_DOWN, NodeState.STOPPED]
 )
-@pytest.mark.parametrize("when", ["pending", "console", "login"])
+@pytest.mark.parametrize("when", ["pending", "console", "login", "ready"])
 def test_a_node_that_dies(world, state, when):
     world.reason = "Server.InsufficientInstanceCapacity: no room"
     world.states["i-1"] = [NodeState.PENDING, state]
@@ -229,7 +232,14 @@ def test_a_node_that_dies(world, state, when):
     if when == "login":
         world.states["i-1"] = [NodeState.RUNNING, state]
         world.hosts["demo-1"] = [refused()]
-    error = failure(world)
+    if when == "ready":
+        world.states["i-1"] = [NodeState.RUNNING]
+        assert not world.wait().failures
+        world.states["i-1"] = [state]
+        [failed] = world.readiness.still_run().failures
+        error = failed.error
+    else:
+        error = failure(world)
     assert isinstance(error, NodeNotReady)
     assert f"i-1 is {state.value}" in error.message
     assert ("a lack of capacity at EC2 (Server.InsufficientInstanceCapacity)" in error.message) is (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.domain.cluster import AWAKE, NodeState
 from clusterctl.domain.errors import AwsError, ClusterctlError
-from clusterctl.domain.files import read_file, write_file
+from clusterctl.domain.files import check_known, read_file, write_file
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.timeouts import Polling, Timeouts, backoff_delays
 from clusterctl.ec2 import tags
@@ -76,10 +76,17 @@ def read_launches(path: Path) -> tuple[SentLaunch, ...]:
     """
     kept = read_file(
         path,
-        lambda text: from_data(_Launches, _binary(from_json(Any, text))),
+        _parse,
         "it names the launch that was under way: check `clusterctl status`, then delete it",
     )
     return kept.launches if kept else ()
+
+
+def _parse(text: bytes) -> _Launches:
+    data = from_json(Any, text)
+    found = from_data(_Launches, _binary(data))
+    check_known(data, _plain(to_data(found)))
+    return found
 
 
 def write_launches(path: Path, launches: Sequence[SentLaunch]) -> None:

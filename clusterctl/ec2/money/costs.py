@@ -117,6 +117,13 @@ def format_usd(usd: float | None) -> str:
     return f"{'-' if usd < 0 else ''}${abs(usd):,.{digits}f}"
 
 
+def format_spent(usd: float, complete: bool, at_most: bool) -> str:
+    """Format what was spent: `$40.32`; `at least $40.32` where not all of it is known, `at most`
+    where guards counted its time, and `about` for both."""
+    bound = {(True, True): "at most ", (False, True): "about ", (False, False): "at least "}
+    return bound.get((complete, at_most), "") + format_usd(usd)
+
+
 def budget_findings(limits: Limits, estimate: CostEstimate, spent_usd: float) -> Iterator[Finding]:
     """Check an estimate against the limits, and report when the budget ends the cluster.
 
@@ -166,15 +173,17 @@ LEAST_LEFT_S = 300.0
 
 
 def left_findings(
-    limits: Limits, ran_h: float, spent_usd: float, hourly: float | None
+    limits: Limits, ran_h: float, spent_usd: float, hourly: float | None, at_most: bool = False
 ) -> list[Finding]:
     """Refuse a time or budget that has passed, or that leaves less than five minutes, and a price
     an hour below that of the nodes.
 
     `ran_h` are the hours of the node that has run longest, `spent_usd` is what the cluster has
-    cost. `hourly` is its price in US dollars an hour while all of it runs; None if it is unknown.
+    cost, both as counted by guards if `at_most`. `hourly` is its price in US dollars an hour while
+    all of it runs; None if it is unknown.
     """
     found: list[Finding] = []
+    most = "at most " * at_most
     if limits.max_hourly_usd is not None and hourly is None:
         text = "the price of the nodes is not known: --max-hourly cannot be kept"
         found.append(Finding.error("cost.price", text, "allow pricing:GetProducts"))
@@ -183,7 +192,7 @@ def left_findings(
         hint = f"give --max-hourly {math.ceil(hourly * 100) / 100:.2f} or more, or remove nodes"
         found.append(Finding.error("limits.passed", text, hint))
     if limits.max_hours is not None:
-        ran = f"the nodes have run for {format_duration(ran_h * 3600)}"
+        ran = f"the nodes have run for {most}{format_duration(ran_h * 3600)}"
         least = math.ceil((ran_h + LEAST_LEFT_S / 3600) * 10 + 0.01) / 10
         found += _left(
             limit_text(limits, "--max-hours"),
@@ -198,7 +207,7 @@ def left_findings(
         found += _left(
             f"--budget {format_usd(limits.budget_usd)}",
             left_s if left_usd > 0 else 0.0,
-            f"the cluster has cost {format_usd(spent_usd)}" if spent_usd else "",
+            f"the cluster has cost {most}{format_usd(spent_usd)}" if spent_usd else "",
             f"it counts all costs since the launch: give --budget {least:.2f} or more",
         )
     return found
@@ -252,13 +261,15 @@ class NodeCost:
     """The cost of one node. `hourly_usd` is None if its price is unknown.
 
     `ran_h` are the hours of all its runs together. `missing` has the reasons why it has cost more
-    than `spent_usd` and may have run for longer than `ran_h`.
+    than `spent_usd` and may have run for longer than `ran_h`. `at_most`: both may be up to ten
+    minutes a boot too high, as the node's guard has counted them.
     """
 
     hourly_usd: float | None
     spent_usd: float
     ran_h: float = 0.0
     missing: tuple[str, ...] = ()
+    at_most: bool = False
 
     @property
     def complete(self) -> bool:
@@ -313,8 +324,8 @@ def overrun_s(instance: Instance, end: PassedEnd | None, now: datetime) -> float
 class Spending:
     """What a cluster costs and has cost, and its limits.
 
-    `spent_usd` is a lower bound, and exact if `complete`, but for what guards counted (see
-    `node_cost`): that may be ten minutes a boot too much. `hourly_usd` is None if a price is
+    `spent_usd` lacks something unless it is `complete`, and may be too high if `at_most` (see
+    `NodeCost`). `hourly_usd` is None if a price is
     unknown. `ran_h` are the hours of the node that has run longest. `ends_in_h` are the hours until
     the first limit ends the cluster, `ended_by` is that limit's option; None and empty if no limit
     ends it. `grace_due`: the nodes were started after that end, and no command has got them ready
@@ -332,8 +343,9 @@ class Spending:
     ended_by: str = ""
     grace_due: bool = False
     findings: tuple[Finding, ...] = ()
+    at_most: bool = False
     json_names = (
-        *("hourly_usd", "spent_usd", "complete", "price_source", "since", "limits"),
+        *("hourly_usd", "spent_usd", "complete", "at_most", "price_source", "since", "limits"),
         *("ends_in_s", "ended_by", "findings"),
     )
 
@@ -392,15 +404,17 @@ def node_cost(
     usd = (spent.usd if spent else 0.0) + ran_h * machine + _hours(begin, now) * held
     usd += address * (_hours(begin, now) if own else ran_h)
     ran_h += spent.ran_h if spent else 0.0
+    at_most = bool(spent and spent.at_most)
     if used_h is not None and instance.first_launched_at and missing != unpriced:
         # The guard has counted all runs, so only unknown prices are missing. Its count is up to ten
         # minutes a boot too high: after short runs that is more than the machine can have run.
         used_h = min(used_h, _hours(instance.first_launched_at, now))
+        at_most = at_most or used_h > ran_h
         ran_h, missing = max(ran_h, used_h), unpriced
         usd = max(
             usd, held * _hours(instance.first_launched_at, now) + used_h * (machine + address)
         )
-    return NodeCost(hourly if price or not billed else None, usd, ran_h, tuple(missing))
+    return NodeCost(hourly if price or not billed else None, usd, ran_h, tuple(missing), at_most)
 
 
 def _counted_until(instance: Instance) -> tuple[datetime, list[str]]:
@@ -445,6 +459,7 @@ def spending(
         hourly_usd=total,
         spent_usd=spent,
         complete=all(cost.complete for cost in costs),
+        at_most=any(cost.at_most for cost in costs),
         price_source=_sources(prices, instances),
         limits=limits,
         since=min(first_launch(one) for one in instances),

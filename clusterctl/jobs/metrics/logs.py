@@ -570,10 +570,15 @@ def read_metrics(
         number += 1
         for name, value in _points(line, number, epochs.of(rank, line), definitions):
             collected[name].add(rank, value)
-    left_out = f"{count(overlong, 'line')} of more than {LONGEST:,} characters left out"
-    of_all = (left_out * bool(overlong),)
+    of_all = (left_out(overlong),)
     repeated = epochs.repeated()
     return [each.series(name, repeated, of_all) for name, each in collected.items()]
+
+
+def left_out(overlong: int) -> str:
+    """Return a note on so many lines that were too long to be read; "" for none."""
+    note = f"{count(overlong, 'line')} of more than {LONGEST:,} characters left out"
+    return note * bool(overlong)
 
 
 class _Collected:
@@ -689,13 +694,14 @@ class GrowingLog:
     """Reads a log while it is written, chunk by chunk.
 
     Without definitions it reads Keras's metrics until the first row of a table. A metric has
-    the values of the lowest rank that has printed it so far.
+    the values of the lowest rank that has printed it so far. `overlong` is the number of lines that
+    were left out since they are too long.
     """
 
     def __init__(self, definitions: Sequence[MetricDefinition] = ()) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
-        self._lines = 0
+        self._lines = self.overlong = 0
         self._epochs = _RankedEpochs()
         self._rank: int | None = None  # that of what the next text redraws
         self._ranks: dict[str, int | None] = {}  # by metric
@@ -710,7 +716,10 @@ class GrowingLog:
         # bounds the memory that an endless line takes.
         self._rest = text[end : end + LONGEST + 1]
         found: list[LogItem] = []
-        for rank, line in ranked_lines(text[:end], self._rank):
+        for rank, line in ranked_lines(text[:end], self._rank, longest=math.inf):
+            if len(line) > LONGEST:
+                self.overlong += 1
+                continue
             self._rank = rank
             self._lines += 1
             for row in _training_rows(line):

@@ -5,6 +5,7 @@ The daemon ends when this process closes its end of the pair.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
@@ -22,6 +23,7 @@ from clusterctl.lab.addresses import link_name
 from clusterctl.lab.hosts.daemon import cgroups
 from clusterctl.lab.hosts.daemon.network import MTU
 from clusterctl.lab.hosts.modes import IdMap
+from clusterctl.lab.record import process_started
 from clusterctl.lab.requirements import SEARCH_PATH, USER_NAMESPACES_HINT
 
 log = logging.getLogger(__name__)
@@ -190,11 +192,29 @@ def _link(pid: int, network: IPv4Network, public: IPv4Network) -> None:
         raise LabError(f"cannot make the lab's network link: {made.stderr.strip()}")
     _have_no_ipv6(name)
     lines = [
+        f'link set {name} alias "{_owner(pid)}"',
         f"address add {network[2]}/{network.prefixlen} dev {name}",
         f"link set {name} mtu {MTU} up",
         f"route add {public} via {network[1]} dev {name}",
     ]
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines) + "\n", text=True, check=True)
+
+
+def _owner(pid: int) -> str:
+    """Return what no other process has, now or later: its PID namespace, its pid and its start."""
+    return f"{os.stat('/proc/self/ns/pid').st_ino} {pid} {process_started(pid)}"  # noqa: PTH116
+
+
+def remove_dead_links() -> None:
+    """Remove the links of labs that were killed. The kernel keeps a lab's network, and the link
+    into it, for minutes if a connection there has data left to send."""
+    for alias in Path("/sys/class/net").glob("clab*/ifalias"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it is removed
+            there = alias.read_text().split()
+            now = _owner(int(there[1])).split()
+            if there[0] == now[0] and there != now:
+                command = ["ip", "link", "delete", alias.parent.name]
+                subprocess.run(command, check=False, capture_output=True)
 
 
 def _have_no_ipv6(link: str) -> None:

@@ -1,4 +1,4 @@
-"""The fact that a node's guard is at work, by the state that it writes."""
+"""Facts about a node's guard, by the state that it writes: is it at work, what counts as busy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Optional
 
 from clusterctl.node.facts.report import deadline
-from clusterctl.node.guard.clock import GuardFiles
+from clusterctl.node.guard.clock import GuardFiles, read_object
 from clusterctl.node.procfs import boot_s
 
 # The guard writes its state every 5 s. A node that boots starts it last, which may take minutes.
@@ -33,6 +33,12 @@ def guard_silence_s() -> Optional[float]:
         if time.monotonic() > until:
             return abs(silence_s)
         time.sleep(0.5)
+
+
+def guard_busy() -> tuple[str, ...]:
+    """Return why the guard last counted this node, or as the head node's the cluster, as busy."""
+    busy = read_object(GuardFiles().state).get("busy")
+    return tuple(map(str, busy)) if isinstance(busy, list) else ()
 
 
 def _written_at(path: Path) -> Optional[float]:

@@ -33,6 +33,7 @@ from clusterctl.node.jobs.folder import (
 )
 from clusterctl.node.jobs.spec import JobSpec
 from clusterctl.node.paths import CONTRACT, PREPARED
+from clusterctl.node.procfs import boot_s
 from clusterctl.node.record import to_json
 from clusterctl.node.untrusted import text_in
 
@@ -87,7 +88,7 @@ class FailedAttempt:
 def end_here(job_id: str) -> None:
     """On another node: print how long it has been up, in seconds, and end the job's processes.
     Print a line for each."""
-    print(time.clock_gettime(time.CLOCK_BOOTTIME))
+    print(boot_s())
     for one in processes.stop_processes(processes.ProcessQuery(job_id)):
         print(one.pid)
 
@@ -107,7 +108,7 @@ def recover(folder: Path, spec: JobSpec, attempt: FailedAttempt) -> dict[str, An
         },
         "rebooted": rebooted,
         "lost": lost,
-        "notices": (noticed := notices_of(silent, time.time() - age_s(attempt.began_at))),
+        "notices": (noticed := notices_of(silent, time.time() - boot_s() + attempt.began_at)),
         "killed": killed,
     }
     where = ", ".join(silent + rebooted) or "a node"
@@ -170,18 +171,13 @@ def notices_of(nodes: list[str], since: float) -> dict[str, dict[str, str]]:
     }
 
 
-def age_s(began: float) -> float:
-    """Return the seconds since a time of the boot's clock: the wall clock may be set meanwhile."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - began
-
-
 def sweep(job: str, nodes: list[dict[str, Any]], began: float) -> tuple[list, list, dict]:
     """Stop the job's processes on all its nodes. Return the names of the nodes that did not answer,
     the names of those that booted after `began`, and the number of stopped processes by node."""
     here, *others = nodes or [{"name": "the head node"}]
     killed = {here["name"]: len(processes.stop_processes(processes.ProcessQuery(job)))}
     silent, rebooted = [], []
-    age = age_s(began)
+    age = boot_s() - began
     for node, ended_text in zip(others, end_on(others, job)):
         if ended_text is None:
             silent.append(node["name"])

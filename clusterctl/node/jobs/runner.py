@@ -34,7 +34,7 @@ from clusterctl.node.jobs.supervisor import (
     reap,
     start_supervised,
 )
-from clusterctl.node.procfs import JOB_VARIABLE
+from clusterctl.node.procfs import JOB_VARIABLE, boot_s
 from clusterctl.node.record import from_json, to_json
 
 TYPE_CHECKING = False
@@ -186,7 +186,7 @@ class Runner:
         status, None if it could not start, and reason."""
         spec = self.spec
         argv, ranks, hosts = [*spec.argv], spec.ranks, [*spec.hosts]
-        began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+        began_at = boot_s()
         failures, cause = 0, ""
         if self.was_queued and spec.is_training and spec.nodes:
             # Since its submission nodes may have been replaced.
@@ -214,7 +214,7 @@ class Runner:
                 break
             argv, ranks, hosts = (again[name] for name in ("argv", "ranks", "hosts"))
             failures += 1
-            began_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+            began_at = boot_s()
         reason = f"exit status {code}" if code else ""
         if signal_name := name_of_signal(code):
             reason += f" ({signal_name})"

@@ -22,6 +22,21 @@ def test_the_exact_request_comes_back_and_the_file_stays_after_the_first(tmp_pat
     assert read_launches(path) == ()
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"launches": [], "format": 2}',
+        '{"launches": [{"request": {"ClientToken": "a"}, "sent_at": 1.0, "why": "x"}]}',
+    ],
+)
+def test_a_file_of_a_newer_version_is_not_written_over(tmp_path, content):
+    path = tmp_path / "launch.json"
+    path.write_text(content)
+    with pytest.raises(ClusterctlError, match="was made by a newer clusterctl") as caught:
+        read_launches(path)
+    assert "delete" not in caught.value.hint
+
+
 @pytest.mark.parametrize("content", ["{", "null", '{"launches": [{}]}', '{"launches": 3}', "\x00"])
 def test_a_file_nobody_can_read(tmp_path, content):
     path = tmp_path / "launch.json"

@@ -7,7 +7,7 @@ import pytest
 
 from clusterctl.domain.cluster import Disk, Limits, Market, Node, NodeState
 from clusterctl.ec2.instances import Instance
-from clusterctl.ec2.money.costs import node_cost, spending
+from clusterctl.ec2.money.costs import format_spent, node_cost, spending
 from clusterctl.ec2.money.prices import Price, price_key
 from clusterctl.ec2.tags import Spent, read_spent, spent_text
 
@@ -99,8 +99,8 @@ def test_one_node(node, price, hourly, spent, complete):
     assert found.complete is complete
     # Recording, writing and reading it repeatedly does not change it.
     for _ in range(2):
-        text = spent_text(Spent(found.spent_usd, found.ran_h, NOW, not found.complete))
-        node = replace(node, spent=read_spent(text))
+        spent_then = Spent(found.spent_usd, found.ran_h, NOW, not found.complete)
+        node = replace(node, spent=read_spent(spent_text(spent_then)))
         again = node_cost(node, price, NOW)
         if node.node.state is not NodeState.SHUTTING_DOWN:
             assert again.spent_usd == pytest.approx(spent, abs=0.003)
@@ -121,12 +121,17 @@ def test_what_its_guard_has_counted():
     node = machine(3, made=50)
     found = node_cost(node, TEN, NOW, used_h=8.0)
     assert (found.spent_usd, found.ran_h, found.complete) == (pytest.approx(84.0), 8.0, True)
+    assert format_spent(found.spent_usd, found.complete, found.at_most) == "at most $84.00"
+    # It stays so after the next stop, of which EC2 says no more.
+    text = spent_text(Spent(found.spent_usd, found.ran_h, NOW, at_most=found.at_most))
+    again = node_cost(replace(machine(9, "stopped", **BY_ITSELF), spent=read_spent(text)), TEN, NOW)
+    assert format_spent(again.spent_usd, again.complete, again.at_most) == "about $84.00"
     # The guard rounds up at each boot. No machine has run for longer than it exists.
     found = node_cost(machine(0.1, made=0.25, spent=noted(0.2, 0.2, 0.05)), TEN, NOW, used_h=0.6)
     assert (found.spent_usd, found.ran_h) == (pytest.approx(0.25 * 10.08), 0.25)
     # The guard's count never makes the cost lower than without it.
     found = node_cost(machine(3), TEN, NOW, used_h=2.0)
-    assert (found.spent_usd, found.ran_h) == (pytest.approx(30.24), 3.0)
+    assert (found.spent_usd, found.ran_h, found.at_most) == (pytest.approx(30.24), 3.0, False)
 
 
 def spent_by(*nodes, price=TEN):

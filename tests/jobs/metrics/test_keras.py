@@ -186,6 +186,7 @@ def test_a_log_that_grows_says_the_same_in_whatever_pieces_it_comes(sizes):
             break
         found += log.feed(text[:size])
         text = text[size:]
+    assert log.overlong == 1
     metrics = [one for one in found if isinstance(one, tuple)]
     whole = read(keras.decode())
     for name, series in whole.items():

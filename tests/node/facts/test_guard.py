@@ -18,7 +18,9 @@ def test_a_guard_that_writes_no_state_is_silent(tmp_path, monkeypatch):
     monkeypatch.setattr(guard, "boot_s", lambda: 1000.0)
     assert guard.guard_silence_s() == 100
     place.state.parent.mkdir(parents=True)
-    place.state.touch()
+    for content, busy in (("", ()), ('{"busy": 1}', ()), ('{"busy": ["b: x"]}', ("b: x",))):
+        place.state.write_text(content)
+        assert guard.guard_busy() == busy
     assert guard.guard_silence_s() is None
     # The clock was set to the past meanwhile, or it is dead.
     for age_s in (-3600, 3600):
