@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, ClassVar, Optional, TypedDict
@@ -292,19 +292,7 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
         for node in report.nodes
     }
     of_link = f"{again} the place of one of the two: clusterctl replace {cluster} INDEX"
-    ways = (("sends", behind.sends), ("receives", behind.receives))
-    for node in sorted({**behind.sends, **behind.receives}):
-        texts = [
-            f"{word} {format_link(slow[node][0])} at best, the others {format_link(slow[node][1])}"
-            for word, slow in ways
-            if node in slow
-        ]
-        found.append(Finding.warning("bench.slow-node", "; ".join(texts), advice[node], node))
-    for node, (own, others) in behind.late_nodes.items():
-        text = (
-            f"a message there and back takes {microseconds(own)}, to others {microseconds(others)}"
-        )
-        found.append(Finding.warning("bench.late-node", text, advice[node], node))
+    found += _node_findings(behind, advice)
     found += _collective_findings(report, see_why)
     found += _link_findings(
         "bench.slow-link",
@@ -327,6 +315,23 @@ def findings(report: NetworkFigures, cluster: str) -> list[Finding]:
         of_link,
     )
     return found
+
+
+def _node_findings(behind: Outliers, advice: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the nodes whose every link is slow, then those whose every message is late."""
+    ways = (("sends", behind.sends), ("receives", behind.receives))
+    for node in sorted({**behind.sends, **behind.receives}):
+        texts = [
+            f"{word} {format_link(slow[node][0])} at best, the others {format_link(slow[node][1])}"
+            for word, slow in ways
+            if node in slow
+        ]
+        yield Finding.warning("bench.slow-node", "; ".join(texts), advice[node], node)
+    for node, (own, others) in behind.late_nodes.items():
+        text = (
+            f"a message there and back takes {microseconds(own)}, to others {microseconds(others)}"
+        )
+        yield Finding.warning("bench.late-node", text, advice[node], node)
 
 
 def _collective_findings(report: NetworkFigures, hint: str) -> list[Finding]:

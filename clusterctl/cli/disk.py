@@ -19,7 +19,7 @@ from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.node.jobs.clean import NodeLogs
 
 if TYPE_CHECKING:
-    from clusterctl.operations.disk import DiskReport, PartsOnHost
+    from clusterctl.operations.disk import DiskReport, DiskUsage, PartsOnHost
     from clusterctl.operations.losses import Losses
 
 
@@ -62,21 +62,7 @@ def disk(
     if as_json:
         output.data(report)
     else:
-        output.table(
-            ("NODE", "MOUNT", "SIZE", "FREE", "USED", "INODES", "FULL IN"),
-            [
-                (
-                    usage.host,
-                    usage.mount,
-                    format_bytes(usage.size_bytes),
-                    format_bytes(usage.free_bytes),
-                    f"{usage.used_percent} %",
-                    f"{usage.inodes_percent} %",
-                    "-" if usage.full_in_s is None else format_duration(usage.full_in_s),
-                )
-                for usage in report.disks
-            ],
-        )
+        _show_usage(report.disks)
         _show_fills(report)
         show_copies(report.copies)
         if any(not one.in_use for one in report.copies):
@@ -84,6 +70,24 @@ def disk(
         output.findings(report.findings)
     hostlines.show_failures(report.failures)
     return report.exit_status
+
+
+def _show_usage(disks: Sequence[DiskUsage]) -> None:
+    output.table(
+        ("NODE", "MOUNT", "SIZE", "FREE", "USED", "INODES", "FULL IN"),
+        [
+            (
+                usage.host,
+                usage.mount,
+                format_bytes(usage.size_bytes),
+                format_bytes(usage.free_bytes),
+                f"{usage.used_percent} %",
+                f"{usage.inodes_percent} %",
+                "-" if usage.full_in_s is None else format_duration(usage.full_in_s),
+            )
+            for usage in disks
+        ],
+    )
 
 
 def _grow(

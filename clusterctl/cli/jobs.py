@@ -18,6 +18,7 @@ from clusterctl.domain.units import count, format_bytes, format_duration
 
 if TYPE_CHECKING:
     from clusterctl.node.jobs.spec import JobRecord
+    from clusterctl.operations.fetch import Fetched
 
 ASK_FROM_BYTES = 10_000_000_000
 
@@ -168,12 +169,20 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
         with showing(CopyOptions()) as shown:
             scope = fetching.Scope.VERIFIED if verify else fetching.Scope.ALL
             fetched = fetching.fetch(access, job.job_id, place, shown.watch, confirm_size, scope)
+    _show_fetched(fetched, job, place, name, verify)
+    return 0
+
+
+def _show_fetched(fetched: Fetched, job: JobRecord, place: Path, name: str, verified: bool) -> None:
+    """Print where a job's files are now, and what of them did not come, or may be lost."""
+    from clusterctl.operations.fetch import FETCH
+
     names = output.one_line(fold_hosts(fetched.names))
     written = f"{count(fetched.files, 'file')}, {format_bytes(fetched.size_bytes)}"
     named = job.spec.output  # comes whole, whoever wrote into it
     by = f": what it wrote, and all of {named}" if named else " that it wrote"
     of_it = f" ({written}{by})" if fetched.files else ""
-    same = ", and equal to what is on the nodes" if verify else ""
+    same = ", and equal to what is on the nodes" if verified else ""
     output.line(f"job {job.job_id} is in {place}{of_it}{same}: {names}")
     if fetched.empty:
         output.note(f"warning: nothing is in the folder of --output, {fetched.empty}")
@@ -185,7 +194,7 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
     for path, other in fetched.taken.items():
         output.note(
             f"warning: nothing of {path} came: job {other} has written there since; "
-            f"{fetching.FETCH.format(name, other)}"
+            f"{FETCH.format(name, other)}"
         )
     if fetched.unrecorded:
         output.note(
@@ -195,7 +204,6 @@ def fetch(app: AppContext, name: str, words: tuple[str, ...], verify: bool, yes:
     if fetched.gone:
         gone = output.one_line(" ".join(fetched.gone))
         output.note(f"here, but no longer this job's on the nodes: {gone}")
-    return 0
 
 
 def job_and_folder(words: Sequence[str]) -> tuple[str | None, Path | None]:

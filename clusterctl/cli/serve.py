@@ -92,13 +92,7 @@ def serve(
     when this machine is switched off, and counts as activity: idle limits do not end the node.
     """
     from clusterctl.jobs.detached import list_jobs
-    from clusterctl.operations.serving import (
-        ServeRequest,
-        find_served,
-        forward_argv,
-        model_name,
-        stop_serving,
-    )
+    from clusterctl.operations.serving import ServeRequest, find_served, forward_argv, model_name
 
     requested = [show_status, end, forward is not None, model_dir is not None]
     if sum(requested) != 1:
@@ -113,24 +107,32 @@ def serve(
             return _start(app, access, request, credentials, as_json)
         if show_status:
             return _status(access, list_jobs(access.connections, access.head), model, as_json)
-        try:
-            one = find_served(access, model)
-        except NotFound:
-            if not end or model:
-                raise
-            if as_json:
-                output.data(None)
-            output.note("no model is served")
-            return 0
         if forward is None:
-            stop_serving(access, one)
-            if as_json:
-                output.data(one)
-            output.note(f"model {one.model} on {one.target.host} has ended")
-            return 0
+            return _stop(access, model, as_json)
+        one = find_served(access, model)
         argv = forward_argv(access, one, forward)
         output.note(f"http://127.0.0.1:{forward}/v1/models/{one.model} until Ctrl-C")
     return run_in_foreground(argv)
+
+
+def _stop(access: Access, model: str | None, as_json: bool) -> int:
+    """End a model. Without its name, none to end is no error."""
+    from clusterctl.operations.serving import find_served, stop_serving
+
+    try:
+        one = find_served(access, model)
+    except NotFound:
+        if model:
+            raise
+        if as_json:
+            output.data(None)
+        output.note("no model is served")
+        return 0
+    stop_serving(access, one)
+    if as_json:
+        output.data(one)
+    output.note(f"model {one.model} on {one.target.host} has ended")
+    return 0
 
 
 def _start(

@@ -7,7 +7,7 @@ import functools
 import re
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -302,13 +302,7 @@ def watch(
             source.options if source else name or "", opened.enter_context(watched), interval_s
         )
         if not as_json and output.has_screen():
-            with output.screen(view) as key:
-                while (pressed := key(REDRAWN_S)) != "q":
-                    if pressed == "d":
-                        view.finding = "looking at all nodes, for some seconds"
-                        if key(0) == "q":  # draws that text
-                            break
-                        view.finding = verdict_of(gather())
+            _show_until_q(view, gather)
             return 0
         while True:
             time.sleep(interval_s)
@@ -316,6 +310,16 @@ def watch(
                 output.event(event_of(view, is_cluster=not source))
             else:
                 output.line(line_of(view))
+
+
+def _show_until_q(view: LiveView, gather: Callable[[], Evidence]) -> None:
+    with output.screen(view) as key:
+        while (pressed := key(REDRAWN_S)) != "q":
+            if pressed == "d":
+                view.finding = "looking at all nodes, for some seconds"
+                if key(0) == "q":  # draws that text
+                    return
+                view.finding = verdict_of(gather())
 
 
 def verdict_of(evidence: Evidence) -> str:

@@ -258,6 +258,51 @@ def resource_name(name: str) -> str:
 _CREATE, _DELETE = "ec2.CreateTags", "ec2.DeleteTags"
 
 
+class _OwnTags:
+    """The tags that a client has set and removed. Its methods are called by events of botocore."""
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
+        # Instance id -> key -> value, and since when; None for a tag that was removed.
+        self._written: dict[str, dict[str, tuple[str | None, Age]]] = {}
+
+    def begin(self, params: Any, context: dict[str, Any], **_: Any) -> None:
+        """Forget these tags: without a response, only EC2 knows whether they have changed."""
+        keys = {tag["Key"] for tag in params["Tags"]}
+        before = {id: dict(self._written.get(id, {})) for id in params["Resources"]}
+        for id, labels in before.items():
+            self._written[id] = {key: value for key, value in labels.items() if key not in keys}
+        context["own_tags"] = params, before
+
+    def note(
+        self, parsed: Any, context: dict[str, Any], http_response: Any, event_name: str, **_: Any
+    ) -> None:
+        params, before = context.pop("own_tags")
+        if "Error" in parsed:
+            if http_response.status_code < 500:
+                self._written.update(before)
+            return
+        keep = event_name.endswith(_CREATE)
+        age = Age(self._timeouts.clock)
+        labels = {
+            tag["Key"]: (tag.get("Value", "") if keep else None, age) for tag in params["Tags"]
+        }
+        for id in params["Resources"]:
+            self._written.setdefault(id, {}).update(labels)
+
+    def show(self, parsed: Any, **_: Any) -> None:
+        for reservation in parsed.get("Reservations", ()):
+            for instance in reservation["Instances"]:
+                if own := {
+                    key: value
+                    for key, (value, age) in self._written.get(instance["InstanceId"], {}).items()
+                    if age.seconds < self._timeouts.holds_s
+                }:
+                    shown = tag_dict(instance.get("Tags")) | own
+                    kept = {key: value for key, value in shown.items() if value is not None}
+                    instance["Tags"] = tag_list(kept)
+
+
 @contextmanager
 def own_tags_count(client: EC2Client, timeouts: Timeouts) -> Iterator[None]:
     """Let DescribeInstances show all tags that this client has set and removed since.
@@ -267,49 +312,11 @@ def own_tags_count(client: EC2Client, timeouts: Timeouts) -> Iterator[None]:
     new ones. A command that decides by tags that it has just written would decide by the old ones.
     After `holds_s` EC2's count: another command may have changed them.
     """
-    # Instance id -> key -> value, and since when; None for a tag that was removed.
-    written: dict[str, dict[str, tuple[str | None, Age]]] = {}
-
-    def begin(params: Any, context: dict[str, Any], **_: Any) -> None:
-        """Forget these tags: without a response, only EC2 knows whether they have changed."""
-        keys = {tag["Key"] for tag in params["Tags"]}
-        before = {id: dict(written.get(id, {})) for id in params["Resources"]}
-        for id, labels in before.items():
-            written[id] = {key: value for key, value in labels.items() if key not in keys}
-        context["own_tags"] = params, before
-
-    def note(
-        parsed: Any, context: dict[str, Any], http_response: Any, event_name: str, **_: Any
-    ) -> None:
-        params, before = context.pop("own_tags")
-        if "Error" in parsed:
-            if http_response.status_code < 500:
-                written.update(before)
-            return
-        keep = event_name.endswith(_CREATE)
-        age = Age(timeouts.clock)
-        labels = {
-            tag["Key"]: (tag.get("Value", "") if keep else None, age) for tag in params["Tags"]
-        }
-        for id in params["Resources"]:
-            written.setdefault(id, {}).update(labels)
-
-    def show(parsed: Any, **_: Any) -> None:
-        for reservation in parsed.get("Reservations", ()):
-            for instance in reservation["Instances"]:
-                if own := {
-                    key: value
-                    for key, (value, age) in written.get(instance["InstanceId"], {}).items()
-                    if age.seconds < timeouts.holds_s
-                }:
-                    shown = tag_dict(instance.get("Tags")) | own
-                    kept = {key: value for key, value in shown.items() if value is not None}
-                    instance["Tags"] = tag_list(kept)
-
+    own = _OwnTags(timeouts)
     handlers: list[tuple[str, Callable[..., None]]] = [
-        *((f"before-parameter-build.{event}", begin) for event in (_CREATE, _DELETE)),
-        *((f"after-call.{event}", note) for event in (_CREATE, _DELETE)),
-        ("after-call.ec2.DescribeInstances", show),
+        *((f"before-parameter-build.{event}", own.begin) for event in (_CREATE, _DELETE)),
+        *((f"after-call.{event}", own.note) for event in (_CREATE, _DELETE)),
+        ("after-call.ec2.DescribeInstances", own.show),
     ]
     events = client.meta.events
     for event, handler in handlers:

@@ -179,17 +179,7 @@ def parse_job(content: Any, folder: Path) -> JobFile:
         if new in keys:
             raise UsageError(f"{name} and {new} are the same", "leave one out")
         keys[new] = value
-    source, entry_point = _text(keys, "source_dir", "."), _text(keys, "entry_point")
-    for name, text in (("source_dir", source), ("entry_point", entry_point)):
-        if "://" in text:
-            raise UsageError(
-                f"{name} is a path on this machine, not {text!r}",
-                "download it, and give the path from this file's folder",
-            )
-    # Made relative, since a path with a slash in front is one on the nodes, as with --script.
-    source_dir = os.path.relpath(folder / source)
-    if not entry_point:
-        raise UsageError(*_NO_PROGRAM)
+    source_dir, entry_point = _program(keys, folder)
     distribution, per_host, options = _distribution(keys.get("distribution"))
     variables, arguments = split_mpi_options(options)
     environment = _mapping(keys.get("environment"), "environment")
@@ -199,20 +189,13 @@ def parse_job(content: Any, folder: Path) -> JobFile:
     max_run = _number(keys, "max_run")
     if max_run:
         arguments = (*arguments, f"--timeout {max_run}")
-    output = _text(keys, "output_path")
-    if output and not is_s3(output):
-        raise UsageError(
-            f"output_path: it is a URL of S3, not {output!r}",
-            "s3://BUCKET/PREFIX; for a folder here leave it out: train --model-dir "
-            f"{shlex.quote(output)}",
-        )
     mode = ScriptMode(
         channels=_channels(keys.get("channels"), _choice(keys, "input_mode", MODES), folder),
         hyperparameters={
             **_mapping(keys.get("hyperparameters"), "hyperparameters"),
             **({"model_dir": keys["model_dir"]} if "model_dir" in keys else {}),
         },
-        model_url=output,
+        model_url=_model_url(keys),
         framework=_choice(keys, "framework", FRAMEWORKS),
         distribution=distribution,
         mpi_options=options,
@@ -228,6 +211,32 @@ def parse_job(content: Any, folder: Path) -> JobFile:
         mpi_arguments=arguments,
         ignored=tuple(name for name in known if RENAMED.get(name, name) in IGNORED),
     )
+
+
+def _program(keys: Mapping[str, Any], folder: Path) -> tuple[str, str]:
+    """Return the folder of the program's files, as a relative path, and the program in it."""
+    source, entry_point = _text(keys, "source_dir", "."), _text(keys, "entry_point")
+    for name, text in (("source_dir", source), ("entry_point", entry_point)):
+        if "://" in text:
+            raise UsageError(
+                f"{name} is a path on this machine, not {text!r}",
+                "download it, and give the path from this file's folder",
+            )
+    if not entry_point:
+        raise UsageError(*_NO_PROGRAM)
+    # A path with a slash in front is one on the nodes, as with --script.
+    return os.path.relpath(folder / source), entry_point
+
+
+def _model_url(keys: Mapping[str, Any]) -> str:
+    output = _text(keys, "output_path")
+    if output and not is_s3(output):
+        raise UsageError(
+            f"output_path: it is a URL of S3, not {output!r}",
+            "s3://BUCKET/PREFIX; for a folder here leave it out: train --model-dir "
+            f"{shlex.quote(output)}",
+        )
+    return output
 
 
 def split_mpi_options(options: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

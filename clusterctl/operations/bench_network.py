@@ -118,6 +118,14 @@ def measure_network(
         instance_types=tuple(sorted({types[name] for name in names})),
         measured_at=now.isoformat(timespec="seconds"),
     )
+    report = _with_collectives(access, report, watch)
+    return replace(report, duration_s=round(time.monotonic() - began, 1))
+
+
+def _with_collectives(
+    access: Access, report: NetworkFigures, watch: Callable[[NetworkProgress], None]
+) -> NetworkFigures:
+    """Return the figures of the pairs with those of all nodes together, as far as they came."""
     failures = report.failures
     tables: list[AllreduceTable] = []
     lacks: list[str] = []
@@ -128,7 +136,7 @@ def measure_network(
             else:
                 tables.append(found)
     except HostError as error:
-        # The head node was lost during the allreduce: keep the results of the pairs.
+        # The head node was lost meanwhile.
         failures += (no_answer(access.cluster.name, error.host, error.message),)
     return replace(
         report,
@@ -136,7 +144,6 @@ def measure_network(
         allreduce=tuple(table for table in tables if table.operation == "allreduce"),
         collectives=tuple(table for table in tables if table.operation != "allreduce"),
         lacks_nccl_tests=tuple(lacks),
-        duration_s=round(time.monotonic() - began, 1),
     )
 
 

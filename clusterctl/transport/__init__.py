@@ -46,7 +46,8 @@ class _Paramiko:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
-        assert spec and spec.loader
+        if spec is None or spec.loader is None:  # not installed: Python's own error says so
+            return None
         execute = spec.loader.exec_module
 
         def exec_module(module: types.ModuleType) -> None:

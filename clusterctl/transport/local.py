@@ -72,9 +72,8 @@ def run_here(
     process = subprocess.Popen(
         argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True
     )
-    assert process.stdin
-    assert process.stdout
-    assert process.stderr
+    # For mypy alone: a pipe was asked for.
+    assert process.stdin and process.stdout and process.stderr
 
     def read(stream: str, file: IO[bytes]) -> None:
         with file:
@@ -82,7 +81,7 @@ def run_here(
                 keep(stream, chunk)
 
     work = [
-        threading.Thread(target=_feed, args=(process, stdin), daemon=True),
+        threading.Thread(target=_feed, args=(process, process.stdin, stdin), daemon=True),
         threading.Thread(target=read, args=("stdout", process.stdout), daemon=True),
         threading.Thread(target=read, args=("stderr", process.stderr), daemon=True),
     ]
@@ -108,12 +107,11 @@ def run_here(
     return CommandResult(target.host, argv[-1], status, out, err, passed_s)
 
 
-def _feed(process: subprocess.Popen[bytes], stdin: Stdin | bytes) -> None:
+def _feed(process: subprocess.Popen[bytes], pipe: IO[bytes], stdin: Stdin | bytes) -> None:
     """Write the input, in parts if it comes so, and end it."""
-    assert process.stdin
     offset = 0
     # The program may end without reading it.
-    with contextlib.suppress(OSError, ValueError), process.stdin as file:
+    with contextlib.suppress(OSError, ValueError), pipe as file:
         if isinstance(stdin, bytes):
             file.write(stdin)
             return

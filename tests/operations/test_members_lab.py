@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from clusterctl.ec2.instances import find_instances
 from tests.cli.running import CommandLine, type_on_terminal
 from tests.lab.running import client
 
-names = (f"members{number}" for number in itertools.count())
 TYPE = ("--instance-type", "p3.2xlarge")
-
-
-@pytest.fixture
-def name(clusterctl):
-    name = next(names)
-    yield name
-    clusterctl("down", name, "--yes", "--discard-results")
 
 
 @pytest.fixture(scope="module")

@@ -400,19 +400,9 @@ def test_an_unknown_host_key_is_refused(ssh_server, tmp_path):
     assert "known_hosts" in caught.value.hint
 
 
-def test_a_changed_host_key_stops_with_the_reason(ssh_server, tmp_path):
-    keygen(tmp_path / "other")
-    public = (tmp_path / "other.pub").read_text()
-    name = ssh_server.target().known_hosts_name
-    (tmp_path / "known_hosts").write_text(f"{name} {public}")
-    identity = Identity((load_key(ssh_server.key),))
-    with pytest.raises(HostKeyChanged) as caught:
-        connect(ssh_server.target(), identity, KnownHostKeys([tmp_path / "known_hosts"]))
-    assert "SHA256:" in caught.value.message
-    assert "ssh-keygen -R" in caught.value.hint
-
-
-def test_the_hint_drops_the_old_key_where_it_is(ssh_server, tmp_path):
+def test_a_changed_host_key_stops_with_the_reason_and_the_hint_drops_it_where_it_is(
+    ssh_server, tmp_path
+):
     """That may be any of the files, or several: the first one often has other hosts only."""
     keygen(tmp_path / "other")
     public = (tmp_path / "other.pub").read_text()
@@ -423,6 +413,8 @@ def test_the_hint_drops_the_old_key_where_it_is(ssh_server, tmp_path):
     identity = Identity((load_key(ssh_server.key),))
     with pytest.raises(HostKeyChanged) as caught:
         connect(ssh_server.target(), identity, KnownHostKeys(files))
+    assert "SHA256:" in caught.value.message
+    assert "ssh-keygen -R" in caught.value.hint
     drop = caught.value.hint.partition("drop the old key: ")[2]
     subprocess.run(["sh", "-ec", drop], check=True)
     assert [path.read_text() for path in files] == [f"else {public}", "", ""]

@@ -143,7 +143,6 @@ def reservation(context: LaunchContext) -> Iterator[Finding]:
             _bound(context) or "see `aws ec2 describe-capacity-reservations`",
         )
         return
-    name = found.reservation_id
     if found.state != "active":
         yield _not_active(found, _bound(context))
     elif found.free + len(context.observed.freeing) < context.missing:
@@ -151,10 +150,19 @@ def reservation(context: LaunchContext) -> Iterator[Finding]:
         fewer = "add fewer nodes, or " if spec.by_add else fewer
         yield Finding.error(
             "reservation.free",
-            f"{name} has {count(found.free, 'machine')} left of {context.missing} that are needed",
+            f"{found.reservation_id} has {count(found.free, 'machine')} left of {context.missing} "
+            "that are needed",
             f"{fewer}wait for places with --capacity-timeout 30m: a terminated instance frees its "
             "own within minutes",
         )
+    yield from _not_for_it(spec, found)
+    if found.block:
+        yield from _block(context)
+
+
+def _not_for_it(spec: ClusterSpec, found: Reservation) -> Iterator[Finding]:
+    """Check what a reservation is for: its type, zone, market, platform, tenancy."""
+    name = found.reservation_id
     if spec.types != (found.instance_type,):
         yield Finding.error(
             "reservation.type",
@@ -189,8 +197,6 @@ def reservation(context: LaunchContext) -> Iterator[Finding]:
             f"{name} is of {found.tenancy} tenancy, and nodes are of default tenancy",
             "choose another: --capacity-reservation",
         )
-    if found.block:
-        yield from _block(context)
 
 
 # Errors that pass with time: with --capacity-timeout, `up` waits and checks again.

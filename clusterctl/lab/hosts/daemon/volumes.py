@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from clusterctl.lab.hosts.daemon import syscalls
+from clusterctl.node.facts.system import memory
 
 DATA = "/data"
 EMPTY = "/mnt"  # a folder of the host that nothing else uses
@@ -72,9 +72,7 @@ def fill(volume: Path, left: int | None) -> None:
     filler.unlink(missing_ok=True)
     if left is None:
         return
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    assert found  # Linux has it since 3.14
-    missing, available = _free(volume) - left, int(found[1]) * 1024
+    missing, available = _free(volume) - left, memory()["MemAvailable"]
     if missing > available // 2:
         raise MemoryError(
             f"a full /data would take {missing / 2**30:.1f} GiB of this machine's memory, and "
