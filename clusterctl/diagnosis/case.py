@@ -124,7 +124,8 @@ class Scene(StepSigns):
             one for one in ours if one.samples and one.last.at_s < last[one.host.host] - spacing_s
         ]
         self.ranks = [one for one in ours if one not in self.gone]
-        if any(one.reads_input or asks_user(one.last.syscall) for one in self.ranks):
+        asks = any(one.reads_input or asks_user(one.last.syscall) for one in self.ranks)
+        if asks or self.prompt:
             self.job = replace(self.job, log_is_cut=False)  # after a question
         known = {(one.host.host, one.process.pid) for one in ours}
         self.left_over = [one for one in every if (one.host.host, one.process.pid) not in known]

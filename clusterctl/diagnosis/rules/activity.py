@@ -24,6 +24,7 @@ from clusterctl.diagnosis.partners import chain, wait_in_words, waits_for
 from clusterctl.diagnosis.progress import LONGEST_ALONE_S
 from clusterctl.diagnosis.ranks import (
     POLLING_CALLS,
+    READ_BYTES,
     RESTS,
     WORKS_SHARE,
     Rank,
@@ -46,7 +47,7 @@ from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
 from clusterctl.explain.explanation import LogFinding
-from clusterctl.node.diagnosis.partners import LOCKS
+from clusterctl.node.diagnosis.partners import LOCKS, READS
 
 
 def ended_ranks(scene: Scene) -> Iterator[Cause]:
@@ -141,7 +142,7 @@ def odd_ranks(scene: Scene) -> Iterator[Cause]:
                 + scene.hints.cluster(" (clusterctl disk NAME; clusterctl doctor NAME)")
             )
             uses = rank.grown("cpu_s") >= RESTS * rank.span_s
-            works = uses or rank.reads_ahead or any(map(is_working, rank.children))
+            works = uses or rank.reads_ahead or any(map(is_working, rank.below))
             severity = _severity(scene, works)
             found.append(RankFinding("rank.data", severity, rank, what, shown, hint))
         elif rests(rank):
@@ -238,8 +239,10 @@ def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> Ra
         hint = "the lines above show what its other threads and processes do"
     elif found and found.partners:
         hint = found.hint(scene)
-    works = rank.reads_ahead or (call.startswith("wait") and any(map(is_working, rank.children)))
+    works = rank.reads_ahead or (call.startswith("wait") and any(map(is_working, rank.below)))
     severity = _severity(scene, works)
+    if severity is ERROR and may_work(scene, rank):
+        severity = WARNING
     return RankFinding("rank.blocked", severity, rank, f"{activity}{where}{deep}", shown, hint)
 
 
@@ -251,17 +254,19 @@ def _blocked(scene: Scene, rank: Rank) -> tuple[str, str] | None:
     calls = {sample.syscall for sample in rank.samples}
     if len(calls) != 1 or "S" not in rank.states or name.startswith("wait") or not does:
         return None
+    asks = asks_user(call) or rank.reads_input or (name in READS and "pipe:[" in call)
+    prompt = f" (the log ends with the prompt `{scene.prompt}`)" * bool(asks and scene.prompt)
     if asks_user(call):
         answer = f"attach to its terminal, {path}, and answer, or start the job with < /dev/null"
-        return f"{{is}} {does}", answer
+        return f"{{is}} {does}{prompt}", answer
     if rank.reads_input:
-        what = "{is} waiting for its standard input (from its launcher)"
+        what = "{is} waiting for its standard input (from its launcher)" + prompt
         help_it = "give it the input, or start the job with < /dev/null; mpirun: --stdin none"
         return what, help_it
     if path.startswith("/dev/pts/"):
         does = does.replace(path, "its output")
     found = chain(scene, rank)
-    what = f"{{is}} {does}{found.words}"
+    what = f"{{is}} {does}{found.words}{prompt}"
     if found.partners:
         return what, found.hint(scene)
     if "socket:[" in call:
@@ -438,8 +443,7 @@ def at_rest(scene: Scene) -> Iterator[Cause]:
         # Below a futex, a library may wait for other ranks.
         is_known = is_nap or (call in _WOKEN and (call != "futex" or rank.native.is_outside))
         # Also what a shell that it has started has started, or the thread whose end it waits for.
-        working = any(is_working(one) for one in rank.host.processes if one.role == "child")
-        working |= joins and is_working(rank.process)
+        working = any(map(is_working, rank.below)) or (joins and is_working(rank.process))
         uses = rank.grown("cpu_s") >= RESTS * rank.span_s or working
         if not is_known or not rests(rank) or uses or rank.waits or rank in scene.left:
             return
@@ -510,23 +514,25 @@ def apart(scene: Scene) -> Iterator[Cause]:
             hint = f"its calls, for which it is held a moment: {gdb_command(scene, rank)}"
         if rank.last.syscall.startswith("wait"):
             hint = chain(scene, rank).hint(scene) or hint
-        # Who polls, of the others, waits. Who runs in Python may not.
-        may_work = (rank, *(one for one in groups[most] if one.is_python and not one.waits))
-        severity = _severity(scene, any("R" in one.states for one in may_work))
+        # Who polls, of the others, waits. Who runs in Python may not, unless its calls in C tell.
+        waits = any(one.native.mpi for one in groups[most])
+        unsure = (rank, *(x for x in groups[most] if x.is_python and not (x.waits or waits)))
+        severity = _severity(scene, any("R" in one.states for one in unsure))
         if evaluates(scene, rank):
             severity = INFO
         if not rank.is_python and severity is INFO:
             severity = WARNING  # its calls are not known
-        if may_evaluate(scene, rank) and severity is ERROR:
+        if may_work(scene, rank) and severity is ERROR:
             severity = WARNING
         tells = scene.quiet_s is not None and any(map(str.strip, scene.job.log))
+        tells |= scene.only_tries
         if not tells and scene.repeats is not Sign.REPEATED and severity is ERROR:
             severity = WARNING
         if severity is ERROR and rank.gets_on and scene.since_step_s < LONGEST_ALONE_S:
             severity = WARNING  # it may save, and sleep between what it writes
         shown = (*rank_lines(rank), *inner_lines(rank))
         found.append(RankFinding("rank.apart", severity, rank, what, shown, hint))
-    yield from combine(found)
+    yield from combine(_with_stopped(scene, one) for one in found)
 
 
 def evaluates(scene: Scene, rank: Rank) -> bool:
@@ -535,10 +541,13 @@ def evaluates(scene: Scene, rank: Rank) -> bool:
     return is_saving(rank) and rank.uses_processor and scene.since_step_s < LONGEST_ALONE_S
 
 
-def may_evaluate(scene: Scene, rank: Rank) -> bool:
-    """Return whether a rank in C that computes may evaluate: nothing names its function."""
+def may_work(scene: Scene, rank: Rank) -> bool:
+    """Return whether a rank need not be called stuck yet, though nothing names what it does: in C
+    it computes, and may evaluate, or it waits for a process at work, such as a compiler."""
     computes = "R" in rank.states and not rank.is_python and rank.native.is_unnamed
-    return computes and scene.since_step_s < LONGEST_ALONE_S
+    waits = rank.last.syscall.startswith("wait")
+    works = waits and any(is_working(one, READ_BYTES) for one in rank.below)
+    return (computes or works) and scene.since_step_s < LONGEST_ALONE_S
 
 
 def _other_program(rank: Rank, others: list[Rank]) -> str:
