@@ -173,22 +173,15 @@ class Scene(StepSigns):
                 written.append(one.own_written_bytes)
             elif one not in far:
                 written.append(self.job.written_bytes.get(str(one.process.pid)))
-        # A rank that is ready to run at all looks does not wait for what it has started, nor does
-        # one that waits for a file or for other ranks.
-        apart = {
-            (one.host.host, one.process.pid)
+        # What ranks have started may train for them, if each waits for that. One that is ready to
+        # run at all looks does not, nor does one that waits for a file or for other ranks.
+        apart = any(
+            one.was("R") or one.place is Activity.COLLECTIVE or syscall_path(one.last.syscall)
             for one in self.ranks
-            if one.was("R") or one.place is Activity.COLLECTIVE or syscall_path(one.last.syscall)
-        }
-        for host in self.evidence.hosts:
-            by_pid = {one.pid: one for one in host.processes}
-            for process in host.processes:
-                above = process
-                while above.role == "child" and above.parent in by_pid:
-                    above = by_pid[above.parent]
-                is_awaited = (host.host, above.pid) not in apart
-                if process.role == "child" and is_awaited and uses_processor(process):
-                    written.append(process.last.written_bytes - process.samples[0].written_bytes)
+        )
+        for process in (x for rank in self.ranks if not apart for x in rank.below):
+            if process.role == "child" and uses_processor(process):
+                written.append(process.last.written_bytes - process.samples[0].written_bytes)
         known = [one for one in written if one is not None]
         enough = sum(known) >= WRITTEN_SHARE * sum(map(len, lines))
         if enough or len(known) < len(written):

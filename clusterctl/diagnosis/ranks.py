@@ -307,6 +307,12 @@ class Rank:
         )
 
     @property
+    def turns_in_file(self) -> bool:
+        """Whether it went to another place in a file between the first and the last sample."""
+        first = {one.path: one.position for one in self.samples[0].files} if self.samples else {}
+        return any(first.get(one.path, one.position) != one.position for one in self.last.files)
+
+    @property
     def reads_ahead(self) -> bool:
         """Whether another thread got further in a file and read: the main one may wait for that."""
         return self.gets_on and self.grown("read_bytes") - self.own_read_bytes > READ_BYTES

@@ -316,7 +316,8 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
     # At one line at all looks, it may evaluate in a long call, or in a loop without an end.
     is_at_work = works_alone(rank) or evaluates(scene, rank)
     severity = INFO if is_at_work else _severity(scene, works=True)
-    if severity is ERROR and (saves_with_progress(rank) or not (seen or scene.stall)):
+    may_save = saves_with_progress(rank) or may_work(scene, rank)
+    if severity is ERROR and (may_save or not (seen or scene.stall)):
         severity = WARNING
     elif saves_with_progress(rank):
         severity = INFO  # steps that are late on a busy machine are no reason to name it
@@ -528,8 +529,6 @@ def apart(scene: Scene) -> Iterator[Cause]:
         tells |= scene.only_tries
         if not tells and scene.repeats is not Sign.REPEATED and severity is ERROR:
             severity = WARNING
-        if severity is ERROR and rank.gets_on and scene.since_step_s < LONGEST_ALONE_S:
-            severity = WARNING  # it may save, and sleep between what it writes
         shown = (*rank_lines(rank), *inner_lines(rank))
         found.append(RankFinding("rank.apart", severity, rank, what, shown, hint))
     yield from combine(_with_stopped(scene, one) for one in found)
@@ -543,10 +542,13 @@ def evaluates(scene: Scene, rank: Rank) -> bool:
 
 def may_work(scene: Scene, rank: Rank) -> bool:
     """Return whether a rank need not be called stuck yet, though nothing names what it does: in C
-    it computes, and may evaluate, or it waits for a process at work, such as a compiler."""
+    it computes, and may evaluate; or it waits for a process at work, such as a compiler, or gets
+    on in a file, as one that downloads or saves."""
     computes = "R" in rank.states and not rank.is_python and rank.native.is_unnamed
     waits = rank.last.syscall.startswith("wait")
     works = waits and any(is_working(one, READ_BYTES) for one in rank.below)
+    moved = rank.grown("main_read_bytes") + rank.grown("main_written_bytes")
+    works |= moved > READ_BYTES and rank.turns_in_file or rank.gets_on and not rank.is_python
     return (computes or works) and scene.since_step_s < LONGEST_ALONE_S
 
 
