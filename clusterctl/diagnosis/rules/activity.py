@@ -234,6 +234,8 @@ def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> Ra
         activity = f"{{is}} blocked in {call}"
     inner = rank.shared_frames[-1:]
     deep = f", {label(inner[0])}" if inner and label(inner[0]) not in where else ""
+    asks = scene.prompt and any(_CONSOLE.search(one.file) for one in rank.shared_frames)
+    deep += f" (the log ends with the prompt `{scene.prompt}`)" if asks else ""
     hint = f"{scene.hints.look} --tree shows its whole stack"
     if inner_lines(rank):
         hint = "the lines above show what its other threads and processes do"
@@ -315,7 +317,9 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
     )
     # At one line at all looks, it may evaluate in a long call, or in a loop without an end.
     is_at_work = works_alone(rank) or evaluates(scene, rank)
-    severity = INFO if is_at_work else _severity(scene, works=True)
+    # Who naps, and uses no processor, only tries something again.
+    tries = rank.naps and rank.used_s < RESTS * rank.span_s and "R" not in rank.states
+    severity = INFO if is_at_work else _severity(scene, works=not tries)
     may_save = saves_with_progress(rank) or may_work(scene, rank)
     if severity is ERROR and (may_save or not (seen or scene.stall)):
         severity = WARNING
@@ -326,6 +330,8 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
     return RankFinding("rank.busy", severity, rank, activity, shown, hint)
 
 
+# Python's own loops that ask the user.
+_CONSOLE = re.compile(r"/(?:cmd|pdb|code)\.py$")
 # Calls that wait for a message, and send none.
 _RECEIVES = ("recv", "Recv")
 
