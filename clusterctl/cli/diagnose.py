@@ -18,9 +18,9 @@ from clusterctl.cli.host_options import (
     one_of,
 )
 from clusterctl.cli.params import (
+    JobId,
     LocalPath,
     OutputFile,
-    job_argument,
     json_option,
     refuse_overwriting,
 )
@@ -39,7 +39,7 @@ SHOWN = 12
 
 
 @cluster_command(required=False, instead=("bundle", *SOURCES))
-@job_argument
+@click.argument("job_id", required=False, type=JobId(by_hand=True), metavar="[JOB]")
 @click.option("--tree", "as_tree", is_flag=True, help="Show the stacks of all ranks as one tree.")
 @click.option(
     "--html",
@@ -87,7 +87,8 @@ def diagnose(
     clusterctl diagnose --from stuck.json.gz --html stuck.html
 
     All nodes are sampled, three times within seconds; nothing is changed. A few ranks in C may be
-    held for a moment, to read their calls. Without JOB it is the job that runs, else the latest.
+    held for a moment, to read their calls. Without JOB it is the job that runs, else the latest;
+    one that was started by hand is named by the process ID of its mpirun.
     Hosts of no cluster are named by --hosts, -w or --local; nothing is left there. The exit status
     is 0 if progress was seen, 1 for a warning, 2 if something is broken, and 3 if neither is known.
     """

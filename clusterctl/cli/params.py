@@ -345,19 +345,21 @@ class JobId(click.ParamType):
     """The id of a job. Completion lists those on the head node, if it answers in time.
 
     An empty id, of a shell's unset variable, is refused: it must not mean the latest job, or all.
-    `loose`: the word may be something else as well, which the command decides.
+    `loose`: the word may be something else as well, which the command decides. `by_hand`: it may
+    be the process ID of an mpirun that was started by hand.
     """
 
     name = "text"
 
-    def __init__(self, loose: bool = False) -> None:
-        self._loose = loose
+    def __init__(self, loose: bool = False, by_hand: bool = False) -> None:
+        self._loose, self._by_hand = loose, by_hand
 
     def convert(self, value: str, param: Any, ctx: Any) -> str:
         from clusterctl.jobs.plan import check_job_id
 
         try:
-            return value if self._loose else check_job_id(value)
+            is_pid = self._by_hand and value.isdecimal()
+            return value if self._loose or is_pid else check_job_id(value)
         except UsageError as error:
             error.hint = error.hint.replace("NAME", ctx.params.get("name") or "NAME")
             raise

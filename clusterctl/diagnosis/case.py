@@ -124,7 +124,8 @@ class Scene(StepSigns):
             one for one in ours if one.samples and one.last.at_s < last[one.host.host] - spacing_s
         ]
         self.ranks = [one for one in ours if one not in self.gone]
-        if any(one.reads_input or asks_user(one.last.syscall) for one in self.ranks):
+        asks = any(one.reads_input or asks_user(one.last.syscall) for one in self.ranks)
+        if asks or self.prompt:
             self.job = replace(self.job, log_is_cut=False)  # after a question
         known = {(one.host.host, one.process.pid) for one in ours}
         self.left_over = [one for one in every if (one.host.host, one.process.pid) not in known]
@@ -172,22 +173,15 @@ class Scene(StepSigns):
                 written.append(one.own_written_bytes)
             elif one not in far:
                 written.append(self.job.written_bytes.get(str(one.process.pid)))
-        # A rank that is ready to run at all looks does not wait for what it has started, nor does
-        # one that waits for a file or for other ranks.
-        apart = {
-            (one.host.host, one.process.pid)
+        # What ranks have started may train for them, if each waits for that. One that is ready to
+        # run at all looks does not, nor does one that waits for a file or for other ranks.
+        apart = any(
+            one.was("R") or one.place is Activity.COLLECTIVE or syscall_path(one.last.syscall)
             for one in self.ranks
-            if one.was("R") or one.place is Activity.COLLECTIVE or syscall_path(one.last.syscall)
-        }
-        for host in self.evidence.hosts:
-            by_pid = {one.pid: one for one in host.processes}
-            for process in host.processes:
-                above = process
-                while above.role == "child" and above.parent in by_pid:
-                    above = by_pid[above.parent]
-                is_awaited = (host.host, above.pid) not in apart
-                if process.role == "child" and is_awaited and uses_processor(process):
-                    written.append(process.last.written_bytes - process.samples[0].written_bytes)
+        )
+        for process in (x for rank in self.ranks if not apart for x in rank.below):
+            if process.role == "child" and uses_processor(process):
+                written.append(process.last.written_bytes - process.samples[0].written_bytes)
         known = [one for one in written if one is not None]
         enough = sum(known) >= WRITTEN_SHARE * sum(map(len, lines))
         if enough or len(known) < len(written):

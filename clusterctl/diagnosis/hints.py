@@ -34,12 +34,9 @@ class Hints:
 
     def look_at(self, job: str) -> str:
         """Return the command that looks at a job; without a name, at the one it would choose."""
-        source = self.evidence.source
-        if job.isdecimal():
-            source = source or "--hosts FILE"  # of a cluster, JOB is none that was started by hand
-        words = ["clusterctl diagnose", source or self.evidence.cluster or "NAME"]
+        words = ["clusterctl diagnose", self.evidence.source or self.evidence.cluster or "NAME"]
         if job:
-            words += ["--launcher"] * bool(source) + [shlex.quote(job)]
+            words += ["--launcher"] * bool(self.evidence.source) + [shlex.quote(job)]
         return " ".join(words)
 
     @property

@@ -96,5 +96,4 @@ class Native:
 
 def native_of(process: ProcessEvidence) -> Native:
     """Return what the calls of a process in C tell."""
-    calls = process.native
-    return Native(calls, native_frames(calls)) if calls else Native()
+    return Native(process.native, native_frames(process)) if process.native else Native()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from clusterctl.diagnosis.evidence import JobEvidence
-from clusterctl.diagnosis.repeats import Sign, count_up, signs, stopped
+from clusterctl.diagnosis.repeats import Sign, count_up, signs, stopped, without_clock
 from clusterctl.domain.units import count, format_duration
 from clusterctl.explain.stalls import Stall, stalls
 
@@ -58,6 +58,7 @@ _WAITS = re.compile(
     r"|\bnot (?:ready|yet)|\bpending|\breconnect"
     r"|\bback(?:ing)?[ -]?off\b|\bretr(?:y|ies)\b|\btrying again"
 )
+_PROMPT = re.compile(r"[]):>?$#] $")
 # What announces the first epoch is no step.
 _BEGINS = re.compile(r"(?i)\bepoch\W*[01](?:\s*(?:/|of)\s*\d+)?[\s.:]*$")
 _MEASURES = re.compile(r"(?i)loss|acc|/s\b")
@@ -171,13 +172,31 @@ class StepSigns:
         return stopped([*early, *late][-MOST_LINES:], found[-MOST_LINES:])
 
     @functools.cached_property
-    def comes_late(self) -> bool:
-        """Whether what the log got during the looks ends with far more other lines than ever came
-        between two steps. What keeps lines back, as a buffer does, brings steps of long ago."""
+    def lines_instead(self) -> tuple[str, ...]:
+        """The log's lines since its last step, if they are far more than ever came between two."""
         gaps = [b - a - 1 for a, b in zip(self.signs, [*self.signs][1:])]
-        after = len(self.job.log) - 1 - max(self.signs, default=0)
-        is_last = len(gaps) > 0 and after < len(self.job.log_added)
-        return is_last and after > 1.5 * max(gaps) + MOST_AFTER
+        lines = self.job.log[max(self.signs, default=0) + 1 :]
+        return lines if gaps and len(lines) > 1.5 * max(gaps) + MOST_AFTER else ()
+
+    @functools.cached_property
+    def comes_late(self) -> bool:
+        """Whether the last step and far more other lines came during the looks. What keeps lines
+        back, as a buffer does, brings steps of long ago."""
+        return 0 < len(self.lines_instead) < len(self.job.log_added)
+
+    @functools.cached_property
+    def only_tries(self) -> bool:
+        """Whether the log has far more other lines since its last step than ever between two, and
+        these only complain, or are the same: somebody tries something again and again."""
+        lines = [one for one in self.lines_instead if one.strip()]
+        same = {without_clock(one) for one in lines if not _complains(one)}
+        return bool(lines) and len(same) <= max(1, self.size)
+
+    @property
+    def prompt(self) -> str:
+        """The end of the log if that looks like a question to the user, as `(Pdb) `; else empty."""
+        last = self.job.log[-1] if self.job.log else ""
+        return last.strip()[-40:] if _PROMPT.search(last) else ""
 
     @functools.cached_property
     def counts_to_total(self) -> bool:
@@ -331,7 +350,7 @@ class StepSigns:
         """
         silences = [self.since_row_s]
         last = next((line for line in reversed(self.job.log) if line.strip()), "")
-        counts = is_step(last) if self.rows else not _complains(last)
+        counts = is_step(last) if self.rows else not (_complains(last) or self.only_tries)
         repeats = self.repeats is Sign.REPEATED
         silent_s = self.since_new_step_s if repeats else self.job.log_silent_s
         if silent_s is not None and counts and not self.stall:
@@ -377,6 +396,7 @@ class StepSigns:
         """Whether the job is stuck, or shows no step for ten of its usual steps: if their time is
         not known, of the mean since the job's start."""
         is_silent = self.has_made_steps and self._is_silent_for(SILENT_STEPS)
+        is_silent |= self.only_tries and not self.rows
         return bool(self.is_stuck) or (self.is_running and not self.advances and is_silent)
 
     def _is_silent_for(self, steps: int) -> bool:

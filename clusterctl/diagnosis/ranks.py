@@ -82,6 +82,15 @@ class Rank:
         """The processes that it has started, as far as they were seen."""
         return [one for one in self.host.processes if one.parent == self.process.pid]
 
+    @property
+    def below(self) -> list[ProcessEvidence]:
+        """Its children, and the processes that these have started."""
+        found = [*self.children]
+        for above in found:
+            below = (one for one in self.host.processes if one.parent == above.pid)
+            found += [one for one in below if one not in found]
+        return found
+
     @functools.cached_property
     def samples(self) -> tuple[Sample, ...]:
         return self.process.samples
@@ -298,6 +307,12 @@ class Rank:
         )
 
     @property
+    def turns_in_file(self) -> bool:
+        """Whether it went to another place in a file between the first and the last sample."""
+        first = {one.path: one.position for one in self.samples[0].files} if self.samples else {}
+        return any(first.get(one.path, one.position) != one.position for one in self.last.files)
+
+    @property
     def reads_ahead(self) -> bool:
         """Whether another thread got further in a file and read: the main one may wait for that."""
         return self.gets_on and self.grown("read_bytes") - self.own_read_bytes > READ_BYTES
@@ -394,13 +409,13 @@ def uses_processor(process: ProcessEvidence) -> bool:
     return uses or {one.state for one in process.samples} == {"R"}
 
 
-def is_working(process: ProcessEvidence) -> bool:
-    """Return whether a process was seen to use a processor, to be ready to, or to move bytes."""
+def is_working(process: ProcessEvidence, least: float = 0) -> bool:
+    """Return whether a process was seen to use a processor, to be ready to, or to move more bytes."""
     if not process.samples:
         return False
     first, last = process.samples[0], process.last
     moved = last.read_bytes + last.written_bytes - first.read_bytes - first.written_bytes
-    return uses_processor(process) or moved > 0
+    return uses_processor(process) or moved > least
 
 
 def called(host: HostEvidence) -> str:

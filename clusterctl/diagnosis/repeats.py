@@ -86,9 +86,14 @@ def _form(text: str) -> str:
     return "".join(_WHOSE.findall(text)) + _NUMBER.sub("#", text)
 
 
+def without_clock(line: str) -> str:
+    """Return a line without the times of day in it."""
+    return _CLOCK.sub("", line)
+
+
 def numbered_step(line: str) -> int | None:
     """Return the number of a step in a line; None without one."""
-    found = NUMBERED.search(_CLOCK.sub("", line))
+    found = NUMBERED.search(without_clock(line))
     return int(found[1]) if found else None
 
 
@@ -96,7 +101,7 @@ def count_up(lines: Iterable[str]) -> bool:
     """Return whether lines about steps show a step though none before them is known: by a number,
     or a loss, that is not the same in all lines of one form. One line may be a monitor's."""
     seen: dict[tuple[str, str], set[object]] = {}
-    for text in (_CLOCK.sub("", line) for line in lines):
+    for text in (without_clock(line) for line in lines):
         for name, value in (*_counters(text), ("result", tuple(_RESULT.findall(text)))):
             seen.setdefault((_form(text), name), set()).add(value)
     return any(len(several) > 1 for several in seen.values())
@@ -106,7 +111,7 @@ def signs(lines: Sequence[str], more: Iterable[str] = ()) -> list[Sign]:
     """Return what each of these lines about steps shows. `more` are lines that came before."""
     values: dict[str, set[int]] = {}
     of_form: dict[tuple[str, str], set[int]] = {}
-    for text in (_CLOCK.sub("", line) for line in (*more, *lines)):
+    for text in (without_clock(line) for line in (*more, *lines)):
         for name, value in _counters(text):
             values.setdefault(name, set()).add(value)
             of_form.setdefault((_form(text), name), set()).add(value)
@@ -114,7 +119,7 @@ def signs(lines: Sequence[str], more: Iterable[str] = ()) -> list[Sign]:
     counted: list[tuple[tuple[str, int], ...]] = []
     recent: dict[str, deque[_Line]] = {}
     found = []
-    for text in (_CLOCK.sub("", line) for line in lines):
+    for text in (without_clock(line) for line in lines):
         every = _counters(text)
         counters = tuple(one for one in every if len(values[one[0]]) > 1)
         has_step = any(name != "epoch" for name, _ in counters)

@@ -27,6 +27,7 @@ MPI_CALL = re.compile(r"P?MPI_[A-Z]\w+|p?mpi_[a-z_]+_")
 MPI_TARGETS = re.compile(r"(?i)(?:ompi_mpi|MPII|internal)_(init|finalize|abort)(?:_thread)?")
 # Functions within MPI of which no name of a call follows.
 MPI_INNER = re.compile(r"(?:ompi|mca|MPIR|MPID|MPIDI|MPIC|PMI\w*)_\w+")
+INTERPRETER = re.compile(r"/(?:lib)?python[\d.]*(?:\.so[\d.]*)?$")
 _NATIVE_SYMBOL = re.compile(r"(?:\+0x[0-9a-f]+|@+[\w.]+|\(.*\)|0x[0-9a-f]+)")
 
 
@@ -83,9 +84,14 @@ def mpi_call(function: str) -> str:
     return function.lstrip("P") if MPI_CALL.fullmatch(function) else ""
 
 
-def native_frames(calls: NativeCalls) -> tuple[Frame, ...]:
-    """Return the calls as frames, from the program's first own one to the call of MPI."""
+def native_frames(process: ProcessEvidence) -> tuple[Frame, ...]:
+    """Return the calls in C as frames, from the program's first own one to the call of MPI. Below
+    the interpreter's own calls, those of Python are those of its last sample."""
+    calls = process.native or NativeCalls()
     frames = [Frame(one.function, one.file, one.line, one.native) for one in calls.frames]
+    inner = [at for at, one in enumerate(frames) if INTERPRETER.search(one.file)]
+    if inner and all(one.native for one in frames):
+        frames = [*main_thread(process.last), *frames[inner[-1] + 1 :]]
     own = [at for at, one in enumerate(frames) if one.function in ("main", "MAIN__", "<module>")]
     ends = [at for at, one in enumerate(frames) if mpi_call(one.function)]
     return tuple(frames[own[0] if own else 0 : (ends[0] if ends else len(frames)) + 1])
@@ -165,7 +171,7 @@ def merge(ranks: Iterable[ProcessEvidence]) -> Branch:
         paths = {sample_path(sample) for sample in process.samples}
         if process.native and process.native.frames:
             # It was read once, after the samples.
-            paths = {path_of(native_frames(process.native))}
+            paths = {path_of(native_frames(process))}
         for path in paths:
             at.setdefault(path, set()).add(process.rank)
         if len(paths) > 1:

@@ -56,7 +56,7 @@ from clusterctl.diagnosis.rules.logs import (
     kernels,
     logged,
 )
-from clusterctl.diagnosis.rules.native import awaited, collectives, cycles
+from clusterctl.diagnosis.rules.native import awaited, collectives, cycles, standing
 from clusterctl.diagnosis.rules.network import broken_links, unanswered, unreached
 from clusterctl.diagnosis.rules.slowness import (
     idle_cards,
@@ -218,7 +218,7 @@ def _folded(scene: Scene, found: list[Cause]) -> list[Cause]:
             into = [x for x in kept if x.check in ("mount.dead", "rank.uninterruptible")]
             into = [x for x in into if {*one.ranks} <= {*x.ranks} and x is not one]
         elif one.check in ("rank.apart", "rank.straggler"):
-            into = [x for x in kept if x.check in HELD and x.ranks]
+            into = [x for x in kept if x.check in (*HELD, "mpi.standing") and x.ranks]
             into = [x for x in into if {*one.ranks} <= {*x.ranks}]
         elif one.check == "log.exception":
             by = ["torch.missing", "torch.mismatch"] if OF_WATCHDOG.search(one.message) else []
@@ -457,6 +457,7 @@ RULES: tuple[Callable[[Scene], Iterable[Cause]], ...] = (
     cycles,
     awaited,
     collectives,
+    standing,
     differing,
     scripts,
     stalled,

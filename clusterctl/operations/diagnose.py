@@ -175,7 +175,8 @@ def collect(
     looking: SamplerRequest = SamplerRequest(),  # noqa: B008 - frozen
 ) -> Evidence:
     """Collect the evidence on job `job_id`. With None: on the running job, else one that was
-    started by hand, else the latest.
+    started by hand, else the latest. One that was started by hand is named by the process ID of its
+    launcher on the head node.
 
     A host that does not answer is in the evidence. A host in quarantine is included only if it has
     ranks of the job, or may have. Raise NotFound for an unknown job.
@@ -205,9 +206,10 @@ def collect(
         host = replace(host, index=node.index, host=node.name, address=address, slots=slots)
         hosts.append(replace(host, quarantined=node.quarantined))
     hosts += gone_hosts(access, on_head)
-    if on_head and job_id and not on_head.found:
+    launcher = str(on_head.launcher) if on_head and not on_head.found else ""
+    if on_head and job_id and not (on_head.found or launcher == job_id):
         raise NotFound(f"there is no job {job_id}", f"see `clusterctl jobs {access.cluster.name}`")
-    hosts, others = apart(hosts, str(on_head.launcher) if on_head and not on_head.found else "")
+    hosts, others = apart(hosts, launcher, job_id or "")
     job = job_of(on_head, hosts, job_id)
     job = job and replace(job, others=(*job.others, *others))
     hosts = relevant_hosts(job, hosts)
@@ -225,9 +227,12 @@ def collect(
     return replace(evidence, took_s=round(time.monotonic() - began, 2))
 
 
-def apart(hosts: list[HostEvidence], launcher: str) -> tuple[list[HostEvidence], dict[str, None]]:
+def apart(
+    hosts: list[HostEvidence], launcher: str, chosen: str = ""
+) -> tuple[list[HostEvidence], dict[str, None]]:
     """Return the hosts with a job ID for the processes of other jobs by hand than that of this
-    launcher on the head node, and these IDs; nothing new if no such job was chosen."""
+    launcher on the head node, and these IDs; nothing new if it has none. If it was `chosen` by its
+    name, its own get that as their job ID."""
     name = job_names([host.processes for host in hosts])
     heads = [one for host in hosts if host.index == 0 for one in host.processes]
     own = next(
@@ -240,9 +245,9 @@ def apart(hosts: list[HostEvidence], launcher: str) -> tuple[list[HostEvidence],
 
     def marked(one: ProcessEvidence) -> ProcessEvidence:
         its = name(one) if one.job_id is None else ""
-        if its in ("", own):
+        if its == "" or (its == own and its != chosen):
             return one
-        others.update({its: None} if one.role == "rank" else {})
+        others.update({its: None} if one.role == "rank" and its != own else {})
         return replace(one, job_id=its)
 
     found = [replace(host, processes=tuple(map(marked, host.processes))) for host in hosts]

@@ -9,7 +9,7 @@ import pytest
 from clusterctl.diagnosis.bundle import load, save
 from clusterctl.diagnosis.case import Scene
 from clusterctl.diagnosis.evidence import Evidence, OpenFile, Partner, ProcessEvidence, Socket
-from clusterctl.diagnosis.native import MOST
+from clusterctl.diagnosis.native import MOST, native_of
 from clusterctl.diagnosis.rules.native import COLLECTIVE
 from clusterctl.diagnosis.selection import to_read
 from clusterctl.diagnosis.tree import merge, tree_lines
@@ -327,6 +327,14 @@ def test_the_process_for_which_a_rank_alone_waits_is_named(stack, where):
     what = "waiting for a process that it has started: pid 77 (sh -c convert, stopped)"
     assert f"rank 1 on demo-1 (10.0.0.6) is {where}{what}" in found.verdict
     assert (found.exit_status, "kill -CONT 77" in found.findings[0].hint) == (2, True)
+    # What its child has started may be a compiler, unless that takes too long.
+    works = used(samples((), state="R"))
+    below = [(77, 1001, waits), (78, 77, tuple(replace(x, cpu_s=x.main_cpu_s) for x in works))]
+    more = [ProcessEvidence(pid=x, parent=y, role="child", samples=z) for x, y, z in below]
+    evidence = with_host(evidence, 1, processes=(*evidence.hosts[1].processes, *more))
+    for since_s, status in ((214.0, 1), (700.0, 2)):
+        late = with_job(evidence, log_silent_s=since_s, age_s=since_s + 26.0)
+        assert diagnose(with_rank(late, 1, samples=waits)).exit_status == status
 
 
 def test_a_rank_in_another_collective():
@@ -335,12 +343,8 @@ def test_a_rank_in_another_collective():
     assert (found.check, found.findings[0].ranks) == ("ranks.differ", (1,))
     assert "rank 1 on demo-1 (10.0.0.6) in MPI_Bcast, called at trade ring.c:7; " in found.verdict
     assert diagnose(other).check == "unknown", "a moment later all may be in another one"
-    same = in_c(3, **all_of("MPI_Allreduce", (0, 1, 2)))
-    assert diagnose(standing_still(same)).check == "unknown"
     waits = in_c(3, **all_of("MPI_Allreduce", (0, 2), r1=calls("MPI_Wait")))
     assert diagnose(standing_still(waits)).findings[0].ranks == (1,)
-    each = in_c(3, **all_of("MPI_Recv", (0, 2), r1=calls("MPI_Send")))
-    assert diagnose(standing_still(each)).check == "unknown", "no collective"
     receives = in_c(3, **all_of("MPI_Allreduce", (1, 2), r0=calls("MPI_Recv", 1)))
     assert diagnose(standing_still(receives)).findings[0].ranks == (0,)
     unread = in_c(3, **all_of("MPI_Allreduce", (0,), r1=calls("MPI_Bcast")))
@@ -488,6 +492,48 @@ def jumped(function: str) -> NativeCalls:
     """Return the calls of a rank whose call of MPI has left no frame of its own."""
     frames = (NativeFrame("main", "/home/u/ring.c", 20), NativeFrame(function, MPI))
     return NativeCalls(5, (*frames, NativeFrame("usleep", LIBC)), "gdb", held_s=0.4, same=True)
+
+
+@pytest.mark.parametrize(
+    ("mpi", "per_host", "shared", "check", "status"),
+    [
+        ("MPI_Allreduce", 1, None, "mpi.standing", 2),  # perhaps of another communicator
+        ("MPI_Send", 1, None, "mpi.standing", 2),
+        ("MPI_Allreduce", 2, 0, "mpi.standing", 2),
+        ("MPI_Allreduce", 2, None, "mpi.standing", 1),  # what is sent in memory is not known
+        ("MPI_Allreduce", 2, 1 << 20, "unknown", 3),
+        ("", 1, None, "mpi.awaited", 2),
+    ],
+)
+def test_all_ranks_in_calls_of_mpi_while_no_data_move(mpi, per_host, shared, check, status):
+    own = all_of("MPI_Recv" if mpi == "MPI_Send" else "MPI_Allreduce", (0, 2, 3), r1=calls(mpi))
+    evidence = with_rank(in_c(4 // per_host, per_host, **own), *range(4), shared_bytes=shared)
+    if not mpi:
+        evidence = with_rank(evidence, 1, samples=used(samples((), syscall="pause"), 0.0))
+    found = diagnose(standing_still(evidence))
+    assert (found.check, found.exit_status) == (check, status) or (mpi, status) == ("", 2)
+    assert diagnose(evidence).exit_status == 3 or not mpi, "a moment later they may go on"
+
+
+def test_calls_in_c_of_python_without_py_spy_follow_those_of_its_samples():
+    """eu-stack reads the interpreter's own calls."""
+    names = ("_start", "/usr/bin/python3.11"), ("Py_RunMain", "/usr/lib/libpython3.11.so.1.0")
+    names += ("?", "/x/mpi4py/MPI.abi3.so"), ("MPI_Allreduce", MPI), ("opal_progress", MPI)
+    read = NativeCalls(5, tuple(NativeFrame(*one) for one in names), "eu-stack")
+    evidence = with_rank(job_of(3, 1, own("main", 86), log=()), 1, native=read)
+    [rank] = evidence.hosts[1].ranks
+    assert native_of(rank).where == "in MPI_Allreduce, called at main train.py:86"
+    # They wait for the one that tries again and again, and tells it in the log.
+    tries = samples(own("download", 12), syscall="clock_nanosleep")
+    log = (*(f"step {n}" for n in range(40)), *["GET shard 7 failed, next try in 2 s"] * 9)
+    for all_wait in (True, False):
+        stuck = with_job(evidence, log=log, log_silent_s=0.3, log_added=log[-2:])
+        stuck = with_rank(stuck, 0, 1, samples=used(samples(own("main", 86), state="R")))
+        stuck = stuck if all_wait else with_rank(stuck, 1, native=None)
+        found = diagnose(with_rank(stuck, 2, samples=tries))
+        [apart] = [one for one in found.findings if one.check == "rank.apart"]
+        assert "rank 2 on demo-2 (10.0.0.7) is alone in download" in apart.message
+        assert (found.check == apart.check, found.exit_status == 2) == (all_wait, all_wait)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from clusterctl.diagnosis.verdict import diagnose
 from clusterctl.node.facts.network import Interface
 from clusterctl.node.record import to_data
 from tests.diagnosis.made_up import (
+    ALLREDUCE,
     IMPORTS,
     INIT,
     SHUTDOWN,
@@ -132,10 +133,17 @@ def test_a_rank_that_reads_its_standard_input(call, log, is_input):
     assert ("standard input" in found.verdict) is is_input
     if is_input:
         assert (found.exit_status, found.findings[0].ranks) == (2, (0,))
+        prompt = " (the log ends with the prompt `continue?`)" * bool(log)
         assert found.verdict.startswith(
-            "rank 0 on demo-0 (10.0.0.5) is waiting for its standard input (from its launcher) in "
-            "<module> train.py:4"
+            "rank 0 on demo-0 (10.0.0.5) is waiting for its standard input (from its launcher)"
+            f"{prompt} in <module> train.py:4"
         )
+        # Below torchrun, the pipe is that of torchrun's own input.
+        waits = with_rank(evidence, 1, samples=samples(ALLREDUCE))
+        other = replace(mpirun, pid=901, argv=("sleep", "9"))
+        found = diagnose(with_rank(waits, 0, partners=(other,)))
+        assert found.exit_status == 2
+        assert f"which pid 901 (sleep 9) writes{prompt} in <module>" in found.verdict
 
 
 SHELL = "did not end within 4 s: echo; its login shell has not started it"

@@ -1560,7 +1560,7 @@ def test_a_rank_that_strace_follows_is_not_held():
 def test_of_several_jobs_on_hosts_all_is_well_only_if_one_was_chosen():
     evidence = replace(HEALTHY["steps, seen by the log"], source="--hosts h", cluster="")
     on_cluster = with_job(HEALTHY["steps, seen by the log"], others=("77",))
-    assert diagnose(on_cluster).next_step == "clusterctl diagnose --hosts FILE --launcher 77"
+    assert diagnose(on_cluster).next_step == "clusterctl diagnose demo 77"
     both = with_job(evidence, others=("77",))
     found = diagnose(both)
     assert found.exit_status == 3 and "; 1 other job (77) there was not diagnosed" in found.verdict

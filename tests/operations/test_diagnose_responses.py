@@ -92,3 +92,8 @@ def test_two_jobs_by_hand_on_a_cluster_are_not_taken_for_one(launcher, names):
     found, others = apart([HostEvidence(host="demo-0", processes=tuple(processes))], launcher)
     assert [one.job_id for one in found[0].processes] == names
     assert [*others] == ["9"] * (launcher == "7")
+    # One that is chosen by its name is known by that.
+    [host], others = apart(found, launcher, launcher)
+    own = ["7" if pid in (7, 8) else name for pid, name in zip((7, 8, 9, 10, 5), names)]
+    assert [one.job_id for one in host.processes] == (own if launcher == "7" else names)
+    assert [*others] == []

@@ -24,6 +24,7 @@ from clusterctl.diagnosis.partners import chain, wait_in_words, waits_for
 from clusterctl.diagnosis.progress import LONGEST_ALONE_S
 from clusterctl.diagnosis.ranks import (
     POLLING_CALLS,
+    READ_BYTES,
     RESTS,
     WORKS_SHARE,
     Rank,
@@ -46,7 +47,7 @@ from clusterctl.domain.findings import Severity
 from clusterctl.domain.ranges import fold_hosts
 from clusterctl.domain.units import format_duration
 from clusterctl.explain.explanation import LogFinding
-from clusterctl.node.diagnosis.partners import LOCKS
+from clusterctl.node.diagnosis.partners import LOCKS, READS
 
 
 def ended_ranks(scene: Scene) -> Iterator[Cause]:
@@ -141,7 +142,7 @@ def odd_ranks(scene: Scene) -> Iterator[Cause]:
                 + scene.hints.cluster(" (clusterctl disk NAME; clusterctl doctor NAME)")
             )
             uses = rank.grown("cpu_s") >= RESTS * rank.span_s
-            works = uses or rank.reads_ahead or any(map(is_working, rank.children))
+            works = uses or rank.reads_ahead or any(map(is_working, rank.below))
             severity = _severity(scene, works)
             found.append(RankFinding("rank.data", severity, rank, what, shown, hint))
         elif rests(rank):
@@ -233,13 +234,17 @@ def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> Ra
         activity = f"{{is}} blocked in {call}"
     inner = rank.shared_frames[-1:]
     deep = f", {label(inner[0])}" if inner and label(inner[0]) not in where else ""
+    asks = scene.prompt and any(_CONSOLE.search(one.file) for one in rank.shared_frames)
+    deep += f" (the log ends with the prompt `{scene.prompt}`)" if asks else ""
     hint = f"{scene.hints.look} --tree shows its whole stack"
     if inner_lines(rank):
         hint = "the lines above show what its other threads and processes do"
     elif found and found.partners:
         hint = found.hint(scene)
-    works = rank.reads_ahead or (call.startswith("wait") and any(map(is_working, rank.children)))
+    works = rank.reads_ahead or (call.startswith("wait") and any(map(is_working, rank.below)))
     severity = _severity(scene, works)
+    if severity is ERROR and may_work(scene, rank):
+        severity = WARNING
     return RankFinding("rank.blocked", severity, rank, f"{activity}{where}{deep}", shown, hint)
 
 
@@ -251,17 +256,19 @@ def _blocked(scene: Scene, rank: Rank) -> tuple[str, str] | None:
     calls = {sample.syscall for sample in rank.samples}
     if len(calls) != 1 or "S" not in rank.states or name.startswith("wait") or not does:
         return None
+    asks = asks_user(call) or rank.reads_input or (name in READS and "pipe:[" in call)
+    prompt = f" (the log ends with the prompt `{scene.prompt}`)" * bool(asks and scene.prompt)
     if asks_user(call):
         answer = f"attach to its terminal, {path}, and answer, or start the job with < /dev/null"
-        return f"{{is}} {does}", answer
+        return f"{{is}} {does}{prompt}", answer
     if rank.reads_input:
-        what = "{is} waiting for its standard input (from its launcher)"
+        what = "{is} waiting for its standard input (from its launcher)" + prompt
         help_it = "give it the input, or start the job with < /dev/null; mpirun: --stdin none"
         return what, help_it
     if path.startswith("/dev/pts/"):
         does = does.replace(path, "its output")
     found = chain(scene, rank)
-    what = f"{{is}} {does}{found.words}"
+    what = f"{{is}} {does}{found.words}{prompt}"
     if found.partners:
         return what, found.hint(scene)
     if "socket:[" in call:
@@ -310,8 +317,11 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
     )
     # At one line at all looks, it may evaluate in a long call, or in a loop without an end.
     is_at_work = works_alone(rank) or evaluates(scene, rank)
-    severity = INFO if is_at_work else _severity(scene, works=True)
-    if severity is ERROR and (saves_with_progress(rank) or not (seen or scene.stall)):
+    # Who naps, and uses no processor, only tries something again.
+    tries = rank.naps and rank.used_s < RESTS * rank.span_s and "R" not in rank.states
+    severity = INFO if is_at_work else _severity(scene, works=not tries)
+    may_save = saves_with_progress(rank) or may_work(scene, rank)
+    if severity is ERROR and (may_save or not (seen or scene.stall)):
         severity = WARNING
     elif saves_with_progress(rank):
         severity = INFO  # steps that are late on a busy machine are no reason to name it
@@ -320,6 +330,8 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
     return RankFinding("rank.busy", severity, rank, activity, shown, hint)
 
 
+# Python's own loops that ask the user.
+_CONSOLE = re.compile(r"/(?:cmd|pdb|code)\.py$")
 # Calls that wait for a message, and send none.
 _RECEIVES = ("recv", "Recv")
 
@@ -438,8 +450,7 @@ def at_rest(scene: Scene) -> Iterator[Cause]:
         # Below a futex, a library may wait for other ranks.
         is_known = is_nap or (call in _WOKEN and (call != "futex" or rank.native.is_outside))
         # Also what a shell that it has started has started, or the thread whose end it waits for.
-        working = any(is_working(one) for one in rank.host.processes if one.role == "child")
-        working |= joins and is_working(rank.process)
+        working = any(map(is_working, rank.below)) or (joins and is_working(rank.process))
         uses = rank.grown("cpu_s") >= RESTS * rank.span_s or working
         if not is_known or not rests(rank) or uses or rank.waits or rank in scene.left:
             return
@@ -510,23 +521,23 @@ def apart(scene: Scene) -> Iterator[Cause]:
             hint = f"its calls, for which it is held a moment: {gdb_command(scene, rank)}"
         if rank.last.syscall.startswith("wait"):
             hint = chain(scene, rank).hint(scene) or hint
-        # Who polls, of the others, waits. Who runs in Python may not.
-        may_work = (rank, *(one for one in groups[most] if one.is_python and not one.waits))
-        severity = _severity(scene, any("R" in one.states for one in may_work))
+        # Who polls, of the others, waits. Who runs in Python may not, unless its calls in C tell.
+        waits = any(one.native.mpi for one in groups[most])
+        unsure = (rank, *(x for x in groups[most] if x.is_python and not (x.waits or waits)))
+        severity = _severity(scene, any("R" in one.states for one in unsure))
         if evaluates(scene, rank):
             severity = INFO
         if not rank.is_python and severity is INFO:
             severity = WARNING  # its calls are not known
-        if may_evaluate(scene, rank) and severity is ERROR:
+        if may_work(scene, rank) and severity is ERROR:
             severity = WARNING
         tells = scene.quiet_s is not None and any(map(str.strip, scene.job.log))
+        tells |= scene.only_tries
         if not tells and scene.repeats is not Sign.REPEATED and severity is ERROR:
             severity = WARNING
-        if severity is ERROR and rank.gets_on and scene.since_step_s < LONGEST_ALONE_S:
-            severity = WARNING  # it may save, and sleep between what it writes
         shown = (*rank_lines(rank), *inner_lines(rank))
         found.append(RankFinding("rank.apart", severity, rank, what, shown, hint))
-    yield from combine(found)
+    yield from combine(_with_stopped(scene, one) for one in found)
 
 
 def evaluates(scene: Scene, rank: Rank) -> bool:
@@ -535,10 +546,16 @@ def evaluates(scene: Scene, rank: Rank) -> bool:
     return is_saving(rank) and rank.uses_processor and scene.since_step_s < LONGEST_ALONE_S
 
 
-def may_evaluate(scene: Scene, rank: Rank) -> bool:
-    """Return whether a rank in C that computes may evaluate: nothing names its function."""
+def may_work(scene: Scene, rank: Rank) -> bool:
+    """Return whether a rank need not be called stuck yet, though nothing names what it does: in C
+    it computes, and may evaluate; or it waits for a process at work, such as a compiler, or gets
+    on in a file, as one that downloads or saves."""
     computes = "R" in rank.states and not rank.is_python and rank.native.is_unnamed
-    return computes and scene.since_step_s < LONGEST_ALONE_S
+    waits = rank.last.syscall.startswith("wait")
+    works = waits and any(is_working(one, READ_BYTES) for one in rank.below)
+    moved = rank.grown("main_read_bytes") + rank.grown("main_written_bytes")
+    works |= moved > READ_BYTES and rank.turns_in_file or rank.gets_on and not rank.is_python
+    return (computes or works) and scene.since_step_s < LONGEST_ALONE_S
 
 
 def _other_program(rank: Rank, others: list[Rank]) -> str:

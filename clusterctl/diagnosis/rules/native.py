@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -21,7 +22,7 @@ from clusterctl.diagnosis.ranks import (
 from clusterctl.diagnosis.rules.activity import (
     POLLING,
     different_calls,
-    may_evaluate,
+    may_work,
     rests,
     signature,
 )
@@ -114,13 +115,57 @@ def _begins(scene: Scene) -> bool:
     return scene.is_running and not scene.has_made_steps and min(ages, default=0.0) >= STARTING_S
 
 
+def _read(scene: Scene) -> list[Rank]:
+    """Return the ranks whose calls in C were read, if these are enough to tell what all do: else
+    none. Ranks that stay at one line of Python do the same."""
+    read = [one for one in scene.ranks if one.native.frames]
+    lines = {signature(one) for one in read if one.user_call}
+    rest = [one for one in scene.ranks if one not in read and signature(one) not in lines]
+    moves = any(one.is_python and one.moved for one in scene.ranks)
+    return [] if moves or (rest and len(read) < MOST) else read
+
+
+def standing(scene: Scene) -> Iterator[Cause]:
+    """All ranks of a job that stands still, if each waits in a call of MPI and sends nothing: what
+    they wait for never comes.
+
+    Which of them is wrong is not known.
+    """
+    read = _read(scene)
+    if not scene.is_stuck or not scene.is_whole or not read:
+        return
+    if not all(one.native.mpi for one in read):
+        return
+    calls = sorted({one.native.where for one in read})
+    is_one = any(COLLECTIVE.fullmatch(one.native.mpi) for one in read)
+    sends = scene.moves or any(map(scene.works, scene.ranks))
+    if sends or (len(calls) > 1 and is_one) or any(cycles(scene)):
+        return
+    # Whether data move through memory, or past the kernel, may not be known.
+    near = Counter(one.host.host for one in scene.ranks)
+    is_dark = any(
+        one.host.efa or (one.process.shared_bytes is None and near[one.host.host] > 1)
+        for one in scene.ranks
+    )
+    yield Cause(
+        "mpi.standing",
+        WARNING if is_dark else ERROR,
+        f"all ranks wait {', or '.join(calls)}{scene.since}, and no data were seen to move: what "
+        "they wait for is not sent",
+        hint="compare what these calls name: communicator, root, the other rank, tag and sizes "
+        f"have to fit; then {scene.hints.cancel}",
+        ranks=tuple(sorted(scene.by_number)),
+        evidence=tuple(line for one in scene.ranks[:4] for line in rank_lines(one))[:8],
+    )
+
+
 def collectives(scene: Scene) -> Iterator[Cause]:
     """Ranks of a job that stands still: some wait in a collective, and others in another one, or in
     another call of MPI, or in none.
 
     Which ranks have to meet in a collective is not known: that depends on the communicator.
     """
-    read = [one for one in scene.ranks if one.native.frames and not one.is_python]
+    read = _read(scene)
     groups: dict[str, list[Rank]] = {}
     for one in read:
         if one.native.mpi:
@@ -128,7 +173,7 @@ def collectives(scene: Scene) -> Iterator[Cause]:
     calls = [several[0].native.mpi for several in groups.values()]
     starts = _begins(scene) and any(map(STARTS.fullmatch, calls))
     is_one = scene.stands_still and any(map(COLLECTIVE.fullmatch, calls))
-    if not (starts or is_one) or scene.moves or len(read) < len(scene.ranks[:MOST]):
+    if not (starts or is_one) or scene.moves:
         return
     outside = [one for one in read if one.native.is_outside]
     if any(not one.native.mpi and one not in outside for one in read):
@@ -158,7 +203,7 @@ def collectives(scene: Scene) -> Iterator[Cause]:
     no_step = f"; no step was shown{scene.since}" * bool(scene.since and not starts)
     # By the mean since the start alone, who computes may evaluate.
     sleep = all(one.was("S") for one in outside) and (scene.is_overdue or not starts)
-    busy = busy or all(may_evaluate(scene, one) for one in outside)
+    busy = busy or all(may_work(scene, one) for one in outside)
     yield Cause(
         "mpi.awaited",
         ERROR if (scene.is_stuck or sleep) and not busy else WARNING,

@@ -273,7 +273,7 @@ def _collect(job_id: str | None, log_lines: int) -> dict[str, Any]:
     launcher = largest.launcher if largest else None
     rest = [one for one in jobs if one is not largest]
     shown = _of_hand(largest, launcher, log_lines, rest) if largest and launcher else {}
-    return {**shown, "found": None, "others": []}
+    return {**shown, "found": None, "others": [one.job_id for one in running]}
 
 
 def _of_record(record: JobRecord, log_lines: int) -> dict[str, Any]:

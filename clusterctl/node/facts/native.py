@@ -70,7 +70,7 @@ class NativeCalls:
 @deadline(WITHIN_S + 3.0)
 def native_calls(pids: tuple[int, ...], python: tuple[int, ...] = ()) -> tuple[NativeCalls, ...]:
     """Return the calls of these processes. One that is stopped already, waits in the kernel or is
-    traced is skipped. Those of `python` are read by the py-spy that is stored here."""
+    traced is skipped. Those of `python` are read by py-spy, if one is stored here."""
     spies = sorted(glob.glob(os.path.expanduser(SPIES)))  # noqa: PTH111, PTH207
     found: dict[int, NativeCalls] = {}
 
@@ -78,9 +78,8 @@ def native_calls(pids: tuple[int, ...], python: tuple[int, ...] = ()) -> tuple[N
 
     def work(pid: int) -> None:
         try:
-            if pid in python and not spies:
-                raise OSError("no py-spy is stored on that node, which reads calls in C of Python")
-            found[pid] = _calls_of(pid, spies[-1] if pid in python else "", until)
+            spy = spies[-1] if spies and pid in python else ""
+            found[pid] = _calls_of(pid, spy, until, pid in python)
         except (OSError, ValueError, IndexError) as error:
             found[pid] = NativeCalls(pid, error=str(error))
 
@@ -92,7 +91,7 @@ def native_calls(pids: tuple[int, ...], python: tuple[int, ...] = ()) -> tuple[N
     return tuple(found[pid] for pid in pids)
 
 
-def _calls_of(pid: int, py_spy: str, until: float) -> NativeCalls:
+def _calls_of(pid: int, py_spy: str, until: float, is_python: bool) -> NativeCalls:
     state, tracer = processes.read_process(pid).state, _tracer(pid)
     if tracer:
         return NativeCalls(pid, error=f"process {tracer} traces it: skipped")
@@ -106,7 +105,7 @@ def _calls_of(pid: int, py_spy: str, until: float) -> NativeCalls:
     found = _held(pid, lambda: _by_eu_stack(pid))
     # gdb takes far longer: only it shows for whom a rank waits.
     inside = any(WITH_PEER.fullmatch(one.function) for one in found.frames)
-    if has_gdb and inside and not _tracer(pid):
+    if has_gdb and inside and not (is_python or _tracer(pid)):
         by_gdb = _by_gdb(pid, until)
         held_s = round(found.held_s + by_gdb.held_s, 3)
         found = replace(by_gdb if by_gdb.frames else found, held_s=held_s)
