@@ -77,8 +77,12 @@ _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]+/|^<|
 _NUMBERED = re.compile(r"[│\s]*(?:-+>|❱)?\s*(\d{1,5})(?: │)?(?:[│\s]+|$)")
 _CODE = re.compile(r"(?:raise|except|return|assert|if|elif|class|from|import|def)\b|[\w.]+ = |#")
 _ZEROS = dict.fromkeys(map(ord, "123456789"), "0")
-# The end of what a logger writes before a line: `worker-1  | `, `[pod/a] `, `host orted[71]: `.
-_LABEL_END = re.compile(r"[\])>|:] +")
+# The end of what a logger writes before a line: `worker-1  | `, `[pod/a] `, `host orted[71]: `, a
+# time stamp (with `stderr F`, as containers' logs have it), a level after it, ` - `. Digits are 0.
+_LABEL_END = re.compile(
+    r"[\])>|:] +| - +|00:00:00(?:[.,]0+)?(?:Z|[+-]00:?00)? +"
+    r"(?:std(?:out|err) [FP] +|[A-Z]{4,8} +)?"
+)
 # Lines of a traceback that are read for where its exception was raised.
 _FRAMES = 120
 
@@ -169,7 +173,8 @@ def without_label(said: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
     differ. Lines that begin otherwise are left out.
     """
     plain = [text.translate(_ZEROS) for _, text in said]
-    common = os.path.commonprefix(plain[:2])
+    # Of an empty line the label is all, without its last blank.
+    common = os.path.commonprefix([*plain[:1], *(f"{one} " for one in plain[1:2])])
     ends = [found.end() for found in _LABEL_END.finditer(common)]
     if not ends:
         return []

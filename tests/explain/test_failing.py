@@ -526,7 +526,16 @@ def test_a_traceback_is_read_behind_what_a_logger_puts_before_each_line(prefix):
     assert found.unknown[0].raised_at == "/opt/train.py:10, in main"
 
 
-@pytest.mark.parametrize("prefix", ["mpi-1  | ", "[pod/mpi-1/a] ", "10:00:0{},12 INFO mpi: "])
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "mpi-1  | ",
+        "[pod/mpi-1/a] ",
+        "10:00:0{},12 INFO mpi: ",
+        "2026-05-01T10:00:00.12{}4567Z stderr F ",
+        "2026-05-01 10:00:00,12{} - quux - ERROR - ",
+    ],
+)
 def test_a_message_of_several_lines_is_read_behind_what_a_logger_puts_before_each(prefix):
     rule = "-" * 74
     message = [
