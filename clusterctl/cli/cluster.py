@@ -94,6 +94,12 @@ def show_report(app: AppContext, report: UpReport, as_json: bool) -> None:
         output.note(
             f"finished what was requested before: {report.finished.described(cluster.name)}"
         )
+        if report.finished.replace:  # --with-data is not on record
+            output.note(
+                "replaced nodes have empty disks; what --with-data named is not copied: clusterctl "
+                f"copy {cluster.name} DIR/ DIR/ --from INDEX "
+                f"--nodes {format_indices(report.finished.replace)}"
+            )
     elif not report.launched and not report.started:
         done = "; ".join(report.changed)
         output.note(f"{done or IDLE}: {cluster.name} is up and ready")

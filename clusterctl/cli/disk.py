@@ -117,14 +117,14 @@ def _grow(
 
 
 def _show_fills(report: DiskReport) -> None:
-    """Print the largest folders of nearly full disks."""
+    """Print the largest folders and files of nearly full disks."""
     rows = [
         (usage.host, path, format_bytes(size) + ("" if usage.whole else " at least"))
         for usage in report.disks
         for path, size in usage.fills
     ]
     if rows:
-        output.table(("NODE", "FOLDER", "SIZE"), rows)
+        output.table(("NODE", "FOLDER OR FILE", "SIZE"), rows)
 
 
 def show_copies(copies: Sequence[PartsOnHost]) -> None:

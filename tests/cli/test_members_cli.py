@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from clusterctl.cli.cluster import naming_ups_options
+from clusterctl.cli.cluster import naming_ups_options, show_report
 from clusterctl.domain.cluster import NodeState
 from clusterctl.domain.errors import UsageError
 from clusterctl.domain.files import ClusterFolder
@@ -18,8 +20,10 @@ from clusterctl.ec2.instances import find_instances
 from clusterctl.ec2.money import prices
 from clusterctl.operations.launcher import LaunchRefused
 from clusterctl.operations.local_state import keep_key, local_key
+from clusterctl.operations.up import UpReport
 from tests.cli.running import DEMO, launched
 from tests.lab.running import wait_until
+from tests.operations.clusters import cluster, node
 
 
 def states(client):
@@ -117,6 +121,16 @@ def test_a_node_without_a_machine_is_replaced_and_the_head_node_first(running, c
     assert (ran.status, "RunInstances: 1 x p4d.24xlarge" in ran.err) == (1, True), ran.err
     now = {one.node.index: one.node.instance_id for one in find_instances(client, "demo")}
     assert (now[0], [*now]) == (there[0], [0, 1])
+
+
+def test_what_an_interrupted_replace_was_to_copy_is_said_not_to_be_there(tmp_path, capsys):
+    app = SimpleNamespace(folder=lambda name: ClusterFolder(tmp_path / name))
+    report = UpReport(cluster(*map(node, range(3))), (), (1,), (8, 8, 8))
+    show_report(app, replace(report, finished=tags.Unfinished(replace=(1,))), as_json=False)
+    said = "copied: clusterctl copy demo DIR/ DIR/ --from INDEX --nodes 1\n"
+    assert said in capsys.readouterr().err
+    show_report(app, replace(report, finished=tags.Unfinished(add=(1,))), as_json=False)
+    assert "--with-data" not in capsys.readouterr().err
 
 
 def test_nobody_is_asked_about_the_head_node_which_cannot_be_removed(running, clusterctl):

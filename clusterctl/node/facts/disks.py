@@ -225,8 +225,8 @@ def growth(path: str, during_s: float) -> Growth:
 
 @dataclass(frozen=True)
 class LargestFolders:
-    """The largest folders of a file system with their bytes, the largest first. `complete` is false
-    if the time did not suffice to read all folders."""
+    """The largest folders and files of a file system with their bytes, the largest first; `/*` are
+    smaller files next to them. `complete` is false if the time did not suffice to read all."""
 
     path: str
     folders: tuple[tuple[str, int], ...] = ()
@@ -238,7 +238,8 @@ class LargestFolders:
 def largest_folders(path: str, used_share: float, walk_s: float) -> LargestFolders:
     """Find what fills a file system within `walk_s` seconds; nothing for one that is less full than
     `used_share`."""
-    if mount(path).used_share < used_share:
+    found = mount(path)
+    if found.used_share < used_share:
         return LargestFolders(path)
     until = time.monotonic() + walk_s
     device = os.lstat(path).st_dev
@@ -258,7 +259,10 @@ def largest_folders(path: str, used_share: float, walk_s: float) -> LargestFolde
                         if state.st_dev == device:
                             todo.append(entry.path)
                     elif entry.is_file(follow_symlinks=False):
-                        own += state.st_blocks * 512
+                        size = state.st_blocks * 512
+                        own += size
+                        if size * 100 > found.used_bytes:
+                            sizes[entry.path] = size
         except OSError:
             continue
         # Its bytes also count in all folders above, up to `path`.
@@ -267,12 +271,15 @@ def largest_folders(path: str, used_share: float, walk_s: float) -> LargestFolde
             if folder == path:
                 break
             folder = os.path.dirname(folder)  # noqa: PTH120
+    inside = [sizes[one] for one in sizes if one != path and os.path.dirname(one) == path]  # noqa: PTH120
+    if inside and sizes[path] > sum(inside):
+        sizes[os.path.join(path, "*")] = sizes[path] - sum(inside)  # noqa: PTH118
     return LargestFolders(path, tuple(_worth_naming(sizes, path)), not todo)
 
 
 def _worth_naming(sizes: dict[str, int], top: str) -> list[tuple[str, int]]:
-    """Return the largest folders. A folder that one subfolder nearly fills is replaced by its
-    subfolders, and so is `top`."""
+    """Return the largest folders and files. A folder that one within it nearly fills is replaced by
+    those within it, and so is `top`."""
     found: list[tuple[str, int]] = []
     below: dict[str, list[str]] = {}
     for path in sizes:

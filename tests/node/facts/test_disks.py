@@ -57,3 +57,17 @@ def test_the_time_for_the_largest_folders_also_ends_within_a_folder(tmp_path, mo
     monkeypatch.setattr(disks, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     found = disks.largest_folders(str(tmp_path), used_share=0.0, walk_s=10.0)
     assert (found.complete, next(clock) < 20) == (False, True)
+
+
+def test_what_fills_a_disk_are_folders_files_and_small_files_at_the_top(tmp_path, monkeypatch):
+    for name, kib in [("set/a", 40), ("set/b", 40), ("runs/model", 200), ("big", 400)]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(os.urandom(kib << 10))
+    for number in range(10):
+        (tmp_path / f"{number}.log").write_bytes(b"x" * 4096)
+    full = SimpleNamespace(used_share=1.0, used_bytes=720 << 10)
+    monkeypatch.setattr(disks, "mount", lambda path: full)
+    top = str(tmp_path)
+    found = disks.largest_folders(top, used_share=0.9, walk_s=60.0)
+    names = ("big", "runs/model", "set", "*")
+    assert [path for path, _ in found.folders] == [f"{top}/{name}" for name in names]
