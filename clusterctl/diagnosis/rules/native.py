@@ -150,8 +150,8 @@ def standing(scene: Scene) -> Iterator[Cause]:
     yield Cause(
         "mpi.standing",
         WARNING if is_dark else ERROR,
-        f"all ranks wait {', or '.join(calls)}{scene.since}, and no data moved meanwhile: what they "
-        "wait for is not sent",
+        f"all ranks wait {', or '.join(calls)}{scene.since}, and no data moved meanwhile: what "
+        "they wait for is not sent",
         hint="compare what these calls name: communicator, root, the other rank, tag and sizes "
         f"have to fit; then {scene.hints.cancel}",
         ranks=tuple(sorted(scene.by_number)),
