@@ -193,13 +193,15 @@ class Process:
         return now.state in "ZX" or now.identity != self.identity
 
 
-def read_process(pid: int, everyone: bool = False) -> Process:
+def read_process(pid: int, everyone: Optional[bool] = None) -> Process:
     """Read one process from /proc. Raises OSError if it is gone or, unless `everyone` is true,
-    another user's."""
+    another user's. By default root reads everyone's."""
     folder = Path(f"/proc/{pid}")
     owner = _owner(folder)
+    if everyone is None:
+        everyone = os.geteuid() == 0
     if not everyone and owner != os.geteuid():
-        raise PermissionError
+        raise PermissionError(f"process {pid} is another user's")
     name, fields = read_stat(folder)
     if int(fields[17]) > 1:
         folder = Path(living_thread(folder))

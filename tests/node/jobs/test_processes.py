@@ -165,6 +165,18 @@ def test_by_sudo_the_login_is_who_called_it(monkeypatch, user, caller, owner, is
     assert processes.read_process(os.getpid(), everyone=True).is_of_login is is_own
 
 
+@pytest.mark.parametrize("is_root", [True, False])
+def test_root_reads_a_process_of_another_user(monkeypatch, is_root):
+    """Else one that `kill --sudo` ends would count as ended at once."""
+    one = processes.read_process(os.getpid())
+    monkeypatch.setattr(processes, "_owner", lambda folder: 54321)
+    monkeypatch.setattr(os, "geteuid", lambda: 0 if is_root else 1000)
+    assert one.has_ended() is not is_root
+    if not is_root:
+        with pytest.raises(PermissionError, match="is another user's"):
+            processes.read_process(one.pid)
+
+
 @pytest.mark.parametrize("job", [None, "j"])
 def test_the_supervisors_of_a_daemon_are_found_and_its_session_is_the_jobs(job):
     """sshd has started the outer one. Neither has the job's variable."""
