@@ -500,7 +500,7 @@ def jumped(function: str) -> NativeCalls:
         ("MPI_Allreduce", 1, None, "mpi.standing", 2),  # perhaps of another communicator
         ("MPI_Send", 1, None, "mpi.standing", 2),
         ("MPI_Allreduce", 2, 0, "mpi.standing", 2),
-        ("MPI_Allreduce", 2, None, "mpi.standing", 1),  # what is sent in memory is not known
+        ("MPI_Allreduce", 2, None, "unknown", 3),  # what is sent in memory is not known
         ("MPI_Allreduce", 2, 1 << 20, "unknown", 3),
         ("", 1, None, "mpi.awaited", 2),
     ],

@@ -144,22 +144,22 @@ def standing(scene: Scene) -> Iterator[Cause]:
             groups.setdefault(known.native.where, []).append(one)
     is_one = any(COLLECTIVE.fullmatch(one.native.mpi) for one in read)
     sends = scene.moves or any(map(scene.works, scene.ranks))
-    if sends or (len(groups) > 1 and is_one) or any(cycles(scene)):
-        return
-    listed = sorted(groups.items(), key=lambda item: len(item[1]))
-    each = "; ".join(f"{ranks_in_words(ranks)} {where}" for where, ranks in listed[:4])
-    known_ranks = [one.number for ranks in groups.values() for one in ranks]
-    is_all = len(known_ranks) == len(scene.ranks)
-    who = "all ranks" if is_all else f"{format_ranks(known_ranks)}, whose calls were read,"
     # Whether data move through memory, or past the kernel, may not be known.
     near = Counter(one.host.host for one in scene.ranks)
     is_dark = any(
         one.host.efa or (one.process.shared_bytes is None and near[one.host.host] > 1)
         for one in scene.ranks
     )
+    if sends or is_dark or (len(groups) > 1 and is_one) or any(cycles(scene)):
+        return
+    listed = sorted(groups.items(), key=lambda item: len(item[1]))
+    each = "; ".join(f"{ranks_in_words(ranks)} {where}" for where, ranks in listed[:4])
+    known_ranks = [one.number for ranks in groups.values() for one in ranks]
+    is_all = len(known_ranks) == len(scene.ranks)
+    who = "all ranks" if is_all else f"{format_ranks(known_ranks)}, whose calls were read,"
     yield Cause(
         "mpi.standing",
-        WARNING if is_dark else ERROR,
+        ERROR,
         f"{who} wait{scene.since} in calls that do not end, while no data are observed to move: "
         f"{each if listed[1:] else listed[0][0]}",
         hint="compare what these calls name: communicator, root, the other rank, tag and sizes "
