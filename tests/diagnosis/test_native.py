@@ -583,6 +583,9 @@ def test_all_ranks_that_rest_are_named_once_the_job_stands_still(
     found = diagnose(standing_still(evidence))
     assert found.exit_status == status
     assert diagnose(evidence).exit_status == 3, "its next step may come"
+    if call == "clock_nanosleep":
+        sends = with_rank(evidence, 0, shared_bytes=4096)
+        assert diagnose(standing_still(sends)).exit_status == 3, "it goes on, and naps"
     if status < 3:
         assert (found.check, found.findings[0].ranks) == ("ranks.resting", (*range(ranks),))
         assert "ring.c:7) for 1 min 00 s" in found.verdict
