@@ -124,8 +124,16 @@ class Scene(StepSigns):
             one for one in ours if one.samples and one.last.at_s < last[one.host.host] - spacing_s
         ]
         self.ranks = [one for one in ours if one not in self.gone]
-        asks = any(one.reads_input or asks_user(one.last.syscall) for one in self.ranks)
-        if asks or self.prompt:
+        # A buffer may cut a log behind a colon, too, while a rank reads its workers' pipe.
+        asks_in_pipe = self.prompt and not self.prompt.endswith(":")
+        asks = any(
+            one.reads_input
+            or asks_user(one.last.syscall)
+            or one.is_in_console
+            or (asks_in_pipe and one.last.syscall.startswith("read pipe:["))
+            for one in self.ranks
+        )
+        if asks:
             self.job = replace(self.job, log_is_cut=False)  # after a question
         known = {(one.host.host, one.process.pid) for one in ours}
         self.left_over = [one for one in every if (one.host.host, one.process.pid) not in known]

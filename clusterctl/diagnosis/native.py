@@ -17,6 +17,8 @@ PEERS = {
     "MPI_Probe": (0, 2),
 }
 WORLD = "MPI_COMM_WORLD"
+# Those of a function in C++: "solve(int)", but not "(anonymous namespace)::solve".
+_ARGUMENTS = re.compile(r"(?<=[^( ])\([^()]*\)(?: const)?$")
 # How the C library names its own copy of a function: __GI___wait4, __libc_pause.
 _ALIAS = re.compile(r"^(?:__GI_)?_{2,}(?:libc_)?(?=[a-z])")
 # Of so many ranks of a job the calls are read.
@@ -77,7 +79,7 @@ class Native:
         if not self.mpi:
             after = self.frames[self.frames.index(self.caller) + 1 :] if self.caller else ()
             within = next((one.function for one in after if one.function), "")
-            within = _ALIAS.sub("", re.split(r"[@(]", within)[0])
+            within = _ALIAS.sub("", _ARGUMENTS.sub("", within.partition("@")[0]))
             return f"in {within}, called at {at}" if within else f"in {at}"
         peer = ", peer not known" if self.mpi in PEERS and self.peer is None else ""
         return f"in {self.mpi}{f', called at {at}' if at else ''}{peer}"

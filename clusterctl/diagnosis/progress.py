@@ -193,6 +193,13 @@ class StepSigns:
         return bool(lines) and len(same) <= max(1, self.size)
 
     @property
+    def tries_for_long(self) -> bool:
+        """Whether the tries go on, and the last step is known to be long past: some warnings after
+        a step are no sign of trouble."""
+        last = self.step_times[-1:]
+        return self.only_tries and bool(last) and last[0][0] >= STUCK_AFTER_S
+
+    @property
     def prompt(self) -> str:
         """The end of the log if that looks like a question to the user, as `(Pdb) `; else empty."""
         last = self.job.log[-1] if self.job.log else ""
@@ -396,7 +403,7 @@ class StepSigns:
         """Whether the job is stuck, or shows no step for ten of its usual steps: if their time is
         not known, of the mean since the job's start."""
         is_silent = self.has_made_steps and self._is_silent_for(SILENT_STEPS)
-        is_silent |= self.only_tries and not self.rows
+        is_silent |= self.tries_for_long and not self.rows
         return bool(self.is_stuck) or (self.is_running and not self.advances and is_silent)
 
     def _is_silent_for(self, steps: int) -> bool:

@@ -55,6 +55,8 @@ MOST_NAMED = 3
 
 
 _TERMINAL = re.compile(r"/dev/(?:pts/|tty|console)")
+# Python's own loops that ask the user.
+_CONSOLE = re.compile(r"/(?:cmd|pdb|code)\.py$")
 
 # What py-spy prints about a process without Python: it has ended there, or has not begun.
 NO_INTERPRETER = "Failed to find a python interpreter"
@@ -352,6 +354,11 @@ class Rank:
                 break
             shared.append(frames[-1])
         return tuple(shared)
+
+    @property
+    def is_in_console(self) -> bool:
+        """Whether it is in pdb, or in another of Python's consoles."""
+        return any(_CONSOLE.search(one.file) for one in self.shared_frames)
 
     @property
     def user_call(self) -> Frame | None:

@@ -145,8 +145,7 @@ def fetch(
         place.mkdir(parents=True, exist_ok=True)
         with locked_staging_folder(place, job_id) as (draft, was_started):
             fetching = _begin(access, job, place, draft, was_started, outputs)
-            if outputs:  # until it has come to its end, no copy in this folder counts as whole
-                _note_here(access, place, ())
+            _note_here(access, place, outputs, begun=True)
             broken: set[tuple[Target, str]] = set()
             for part in fetching.parts:
                 is_verified = scope is Scope.VERIFIED
@@ -264,7 +263,7 @@ def _note(access: Access, job_id: str, place: Path, whole: Sequence[Output]) -> 
     for one in whole:
         noted.setdefault(one.target.host, {})[one.found.path] = one.found.digest
     if noted:
-        _note_here(access, place, tuple(one.found.digest for one in whole))
+        _note_here(access, place, whole)
         try:
             _call(access, access.head, note_fetched, written.FetchedOutput(job_id, noted))
         except CommandFailed as error:
@@ -272,10 +271,13 @@ def _note(access: Access, job_id: str, place: Path, whole: Sequence[Output]) -> 
     return ""
 
 
-def _note_here(access: Access, place: Path, digests: tuple[str, ...]) -> None:
+def _note_here(
+    access: Access, place: Path, outputs: Sequence[Output], begun: bool = False
+) -> None:
+    digests = tuple(one.found.digest for one in outputs if one.found.files)
     # Without it `down` does not notice that this copy was deleted, as with another machine's.
     with suppress(OSError):
-        note_copy(access.folder, FetchedCopy(str(place.absolute()), digests))
+        note_copy(access.folder, FetchedCopy(str(place.absolute()), digests, begun))
 
 
 def _incomplete(job_id: str, place: Path, problems: Sequence[ClusterctlError]) -> ClusterctlError:

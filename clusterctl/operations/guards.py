@@ -6,7 +6,7 @@ A guard gets its first settings in the user data, and new ones over SSH when the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -260,11 +260,18 @@ def silent_guards(
     A node that does not answer, or has no limits, is passed over.
     """
     limits = {one.node.name: one.limits_text for one in instances}
+    reports = _reports(connections, targets, limits)
+    found = (guard_findings(one.host, one, limits[one.host]) for one in reports)
+    return [one for each in found for one in each]
+
+
+def _reports(
+    connections: Connections, targets: Sequence[Target], limits: Mapping[str, str]
+) -> Sequence[FactReport]:
+    """Return what the nodes say that answer and whose limits need a guard of their own."""
     guarded = [one for one in targets if needs_guard(one.host, limits.get(one.host, ""))]
     doing, facts = "looking for its guard", (guard_silence_s, guard_busy)
-    reports = read_reports(connections, guarded, facts, doing, GUARD_WITHIN_S)
-    found = (guard_findings(one.host, one, limits[one.host]) for one in reports.values)
-    return [one for each in found for one in each]
+    return read_reports(connections, guarded, facts, doing, GUARD_WITHIN_S).values
 
 
 def end_silent_guards(
@@ -285,20 +292,24 @@ def await_guards(
     instances: Sequence[Instance],
     found: Sequence[Finding],
 ) -> list[Finding]:
-    """Wait for the guards that were `found` silent. Return these findings as warnings, for guards
-    that are at work again, and as errors for the others."""
+    """Wait for the guards that were `found` silent, if the limits still need them. Return these
+    findings as warnings, for guards that are at work again, and as errors for the others."""
     polling = Polling(timeouts.clock, STARTS_WITHIN_S)
+    limits = {one.node.name: one.limits_text for one in instances}
+    found = [one for one in found if needs_guard(one.host or "", limits.get(one.host or "", ""))]
     silent = [target for target in targets if target.host in {one.host for one in found}]
     while True:
-        still = {one.host for one in errors(silent_guards(connections, silent, instances))}
-        if not still or polling.left_s < 0:
+        reports = _reports(connections, silent, limits)
+        known = {one.host: one.get(guard_silence_s) for one in reports if one.has(guard_silence_s)}
+        at_work = {host for host, silence_s in known.items() if silence_s is None}
+        if len(at_work) == len(silent) or polling.left_s < 0:
             break
         polling.wait()
     again, warns = "; it is started again", Severity.WARNING
     return [
-        one
-        if one.host in still
-        else replace(one, severity=warns, message=one.message + again, hint="")
+        replace(one, severity=warns, message=one.message + again, hint="")
+        if one.host in at_work
+        else one
         for one in found
     ]
 
@@ -322,7 +333,8 @@ def guard_findings(host: str, report: FactReport, limits_text: str) -> list[Find
         return [Finding.error("guard.silent", f"{message}({limits_text})", hint, host)]
     busy = report.get(guard_busy) or ()
     more = f", and {len(busy) - 3} more" if len(busy) > 3 else ""
-    text = f"{cluster} counts as busy for --idle-stop: {'; '.join(busy[:3])}{more}"
+    who = cluster if host.endswith("-0") else host  # a node that cannot ask decides for itself
+    text = f"{who} counts as busy for --idle-stop: {'; '.join(busy[:3])}{more}"
     return [Finding.info("guard.busy", text)] if busy else []
 
 

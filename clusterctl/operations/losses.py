@@ -337,11 +337,12 @@ def _at_risk(
 
 @dataclass(frozen=True)
 class FetchedCopy:
-    """The folder of this machine into which files with these digests (OutputFiles) were fetched.
-    Without digests a fetch into it has begun: what was fetched before may be half there."""
+    """The folder of this machine into which files with these digests (OutputFiles) were fetched, or
+    a fetch of them has `begun`: what is there of them may be half of it."""
 
     folder: str
     digests: tuple[str, ...]
+    begun: bool = False
 
 
 def note_copy(folder: ClusterFolder, copy: FetchedCopy) -> None:
@@ -359,11 +360,10 @@ def lost_copies(folder: ClusterFolder) -> dict[str, str]:
         with contextlib.suppress(RecordError):  # cut short by a crash
             one = from_json(FetchedCopy, line)
             last.update(dict.fromkeys(one.digests, one.folder))
-            whole.setdefault(one.folder, set()).update(one.digests)
-            if not one.digests:
-                whole[one.folder].clear()
-    there = {some for one in whole if has_content(Path(one)) for some in whole[one]}
-    return {digest: one for digest, one in last.items() if digest not in there}
+            there = whole.setdefault(one.folder, set())
+            there.difference_update(one.digests) if one.begun else there.update(one.digests)
+    kept = {some for one in whole if has_content(Path(one)) for some in whole[one]}
+    return {digest: one for digest, one in last.items() if digest not in kept}
 
 
 def _within(host: str, seconds: float, work: Callable[[], T]) -> T:

@@ -373,12 +373,13 @@ def _passed_limits(launcher: Launcher, plan: LaunchPlan) -> list[Finding]:
     changed = any(one.limits_text != format_limits(limits) for one in plan.observed.members)
     if not (changed or plan.missing):
         return []
-    ran_h, spent_usd, at_most = 0.0, 0.0, False
+    ran_h, spent_usd, at_most, complete = 0.0, 0.0, False, True
     if there:
         money = spending_of(launcher.clients, there)
-        ran_h, spent_usd, at_most = money.ran_h, money.spent_usd, money.at_most
+        ran_h, spent_usd = money.ran_h, money.spent_usd
+        at_most, complete = money.at_most, money.complete
     if plan.missing:
         # The checks of a launch have compared these with the price of the new nodes.
         limits = replace(limits, budget_usd=None, max_hourly_usd=None)
     hourly = running_cost(launcher.clients, plan).hourly_usd
-    return left_findings(limits, ran_h, spent_usd, hourly, at_most)
+    return left_findings(limits, ran_h, spent_usd, hourly, at_most, complete)

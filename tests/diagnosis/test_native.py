@@ -526,14 +526,19 @@ def test_calls_in_c_of_python_without_py_spy_follow_those_of_its_samples():
     # They wait for the one that tries again and again, and tells it in the log.
     tries = samples(own("download", 12), syscall="clock_nanosleep")
     log = (*(f"step {n}" for n in range(40)), *["GET shard 7 failed, next try in 2 s"] * 9)
-    for all_wait in (True, False):
-        stuck = with_job(evidence, log=log, log_silent_s=0.3, log_added=log[-2:])
+    # Some warnings after a step are no tries: that has to be long past.
+    for all_wait, ago_s in ((True, 12.0), (False, 12.0), (True, 0.4), (True, None)):
+        writes = ((ago_s, 40), (0.3, 9)) if ago_s else ()
+        stuck = with_job(
+            evidence, log=log, log_writes=writes, log_silent_s=0.3, log_added=log[-2:]
+        )
         stuck = with_rank(stuck, 0, 1, samples=used(samples(own("main", 86), state="R")))
         stuck = stuck if all_wait else with_rank(stuck, 1, native=None)
         found = diagnose(with_rank(stuck, 2, samples=tries))
         [apart] = [one for one in found.findings if one.check == "rank.apart"]
         assert "rank 2 on demo-2 (10.0.0.7) is alone in download" in apart.message
-        assert (found.check == apart.check, found.exit_status == 2) == (all_wait, all_wait)
+        is_known = all_wait and ago_s == 12.0
+        assert (found.check == apart.check, found.exit_status == 2) == (all_wait, is_known)
 
 
 @pytest.mark.parametrize(

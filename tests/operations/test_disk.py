@@ -37,7 +37,7 @@ def test_a_full_volume_is_found(pair, left, status, check):
         report = json.loads(out)
         [data] = [one for one in report["disks"] if one["fills"]]
         assert (data["mount"], data["whole"]) == ("/data", True)
-        assert data["fills"] == [["/data/old/run", 20 << 20]]
+        assert data["fills"] == [["/data/old/run/big", 20 << 20]]
         [finding] = report["findings"]
         assert (finding["check"], finding["host"]) == (check, "pair-1")
         assert re.match(r"/data is (9\d|100) % full", finding["message"])

@@ -256,26 +256,26 @@ def test_what_a_job_left_is_one_finding_whatever_the_number_of_nodes_and_folders
 
 
 DIGESTS, PLACES = st.sampled_from("abc"), st.sampled_from(["x", "y", "z"])
-FETCHES = st.lists(st.tuples(PLACES, st.lists(DIGESTS, max_size=3)), max_size=6)
+FETCHES = st.lists(st.tuples(PLACES, st.lists(DIGESTS, max_size=3), st.booleans()), max_size=6)
 
 
 @given(FETCHES, st.sets(PLACES), st.sets(PLACES))
 def test_a_copy_counts_as_long_as_one_folder_has_all_of_it(fetches, full, empty):
-    """A fetch without digests has begun, and broke off."""
+    """Each fetch begins; one that broke off has no end."""
     with tempfile.TemporaryDirectory() as made:
         folder = ClusterFolder(Path(made))
         for place in full | empty:
             (folder.path / place).mkdir()
         for place in full:
             (folder.path / place / "log").touch()
-        for place, digests in fetches:
-            note_copy(folder, FetchedCopy(f"{made}/{place}", tuple(digests)))
+        for place, digests, ended in fetches:
+            for begun in (True, False)[: 1 + ended]:
+                note_copy(folder, FetchedCopy(f"{made}/{place}", tuple(digests), begun))
         lost = lost_copies(folder)
     for digest in "abc":
-        places = [place for place, digests in fetches if digest in digests]
-        began = {place: n for n, (place, digests) in enumerate(fetches) if not digests}
-        whole = {p for n, (p, d) in enumerate(fetches) if digest in d and n > began.get(p, -1)}
-        is_lost = bool(places) and not full & whole
+        last = {place: ended for place, digests, ended in fetches if digest in digests}
+        places = [place for place, digests, _ in fetches if digest in digests]
+        is_lost = bool(places) and not any(last[place] for place in full & last.keys())
         assert lost.get(digest) == (f"{made}/{places[-1]}" if is_lost else None)
 
 

@@ -234,7 +234,7 @@ def _resting(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> Ra
         activity = f"{{is}} blocked in {call}"
     inner = rank.shared_frames[-1:]
     deep = f", {label(inner[0])}" if inner and label(inner[0]) not in where else ""
-    asks = scene.prompt and any(_CONSOLE.search(one.file) for one in rank.shared_frames)
+    asks = scene.prompt and rank.is_in_console
     deep += f" (the log ends with the prompt `{scene.prompt}`)" if asks else ""
     hint = f"{scene.hints.look} --tree shows its whole stack"
     if inner_lines(rank):
@@ -330,8 +330,6 @@ def _busy(scene: Scene, rank: Rank, where: str, shown: tuple[str, ...]) -> RankF
     return RankFinding("rank.busy", severity, rank, activity, shown, hint)
 
 
-# Python's own loops that ask the user.
-_CONSOLE = re.compile(r"/(?:cmd|pdb|code)\.py$")
 # Calls that wait for a message, and send none.
 _RECEIVES = ("recv", "Recv")
 
@@ -534,7 +532,7 @@ def apart(scene: Scene) -> Iterator[Cause]:
         if may_work(scene, rank) and severity is ERROR:
             severity = WARNING
         tells = scene.quiet_s is not None and any(map(str.strip, scene.job.log))
-        tells |= scene.only_tries
+        tells |= scene.tries_for_long
         if not tells and scene.repeats is not Sign.REPEATED and severity is ERROR:
             severity = WARNING
         shown = (*rank_lines(rank), *inner_lines(rank))

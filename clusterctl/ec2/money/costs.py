@@ -173,17 +173,21 @@ LEAST_LEFT_S = 300.0
 
 
 def left_findings(
-    limits: Limits, ran_h: float, spent_usd: float, hourly: float | None, at_most: bool = False
+    limits: Limits,
+    ran_h: float,
+    spent_usd: float,
+    hourly: float | None,
+    at_most: bool = False,
+    complete: bool = True,
 ) -> list[Finding]:
     """Refuse a time or budget that has passed, or that leaves less than five minutes, and a price
     an hour below that of the nodes.
 
     `ran_h` are the hours of the node that has run longest, `spent_usd` is what the cluster has
-    cost, both as counted by guards if `at_most`. `hourly` is its price in US dollars an hour while
-    all of it runs; None if it is unknown.
+    cost, both as counted by guards if `at_most`; the cost lacks something unless it is `complete`.
+    `hourly` is its price in US dollars an hour while all of it runs; None if it is unknown.
     """
     found: list[Finding] = []
-    most = "at most " * at_most
     if limits.max_hourly_usd is not None and hourly is None:
         text = "the price of the nodes is not known: --max-hourly cannot be kept"
         found.append(Finding.error("cost.price", text, "allow pricing:GetProducts"))
@@ -192,7 +196,7 @@ def left_findings(
         hint = f"give --max-hourly {math.ceil(hourly * 100) / 100:.2f} or more, or remove nodes"
         found.append(Finding.error("limits.passed", text, hint))
     if limits.max_hours is not None:
-        ran = f"the nodes have run for {most}{format_duration(ran_h * 3600)}"
+        ran = f"the nodes have run for {'at most ' * at_most}{format_duration(ran_h * 3600)}"
         least = math.ceil((ran_h + LEAST_LEFT_S / 3600) * 10 + 0.01) / 10
         found += _left(
             limit_text(limits, "--max-hours"),
@@ -201,13 +205,13 @@ def left_findings(
             f"it counts all hours since the launch: give --max-hours {least:g} or more",
         )
     if limits.budget_usd is not None:
-        left_usd = limits.budget_usd - spent_usd
+        left_usd, spent = limits.budget_usd - spent_usd, format_spent(spent_usd, complete, at_most)
         left_s = left_usd / hourly * 3600 if hourly else math.copysign(math.inf, left_usd)
         least = math.ceil(spent_usd * 100 + (hourly or 0.0) * LEAST_LEFT_S / 36 + 0.01) / 100
         found += _left(
             f"--budget {format_usd(limits.budget_usd)}",
             left_s if left_usd > 0 else 0.0,
-            f"the cluster has cost {most}{format_usd(spent_usd)}" if spent_usd else "",
+            f"the cluster has cost {spent}" if spent_usd else "",
             f"it counts all costs since the launch: give --budget {least:.2f} or more",
         )
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -254,17 +255,18 @@ def largest_folders(path: str, used_share: float, walk_s: float) -> LargestFolde
                     if time.monotonic() >= until:
                         todo.append(folder)
                         break
-                    state = entry.stat(follow_symlinks=False)
-                    if entry.is_dir(follow_symlinks=False):
-                        if state.st_dev == device:
-                            todo.append(entry.path)
-                    elif entry.is_file(follow_symlinks=False):
-                        size = state.st_blocks * 512
-                        own += size
-                        if size * 100 > found.used_bytes:
-                            sizes[entry.path] = size
+                    with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                        state = entry.stat(follow_symlinks=False)
+                        if entry.is_dir(follow_symlinks=False):
+                            if state.st_dev == device:
+                                todo.append(entry.path)
+                        elif entry.is_file(follow_symlinks=False):
+                            size = state.st_blocks * 512
+                            own += size
+                            if size * 100 > found.used_bytes:
+                                sizes[entry.path] = size
         except OSError:
-            continue
+            pass  # what was read of it counts
         # Its bytes also count in all folders above, up to `path`.
         while own:
             sizes[folder] = sizes.get(folder, 0) + own
@@ -272,8 +274,9 @@ def largest_folders(path: str, used_share: float, walk_s: float) -> LargestFolde
                 break
             folder = os.path.dirname(folder)  # noqa: PTH120
     inside = [sizes[one] for one in sizes if one != path and os.path.dirname(one) == path]  # noqa: PTH120
-    if inside and sizes[path] > sum(inside):
-        sizes[os.path.join(path, "*")] = sizes[path] - sum(inside)  # noqa: PTH118
+    rest = sizes.get(path, 0) - sum(inside)
+    if inside and rest * 100 > found.used_bytes:
+        sizes[os.path.join(path, "*")] = rest  # noqa: PTH118
     return LargestFolders(path, tuple(_worth_naming(sizes, path)), not todo)
 
 

@@ -136,6 +136,8 @@ def test_a_limit_that_would_end_the_cluster_at_once_is_refused(
     assert len(found) == len(expected)
     for one in left_findings(limits, ran_h, spent, hourly, at_most=True):
         assert re.search(r"have run for|has cost", one.message) is None or "at most" in one.message
+    for one in left_findings(limits, ran_h, spent, hourly, at_most=True, complete=False):
+        assert "has cost" not in one.message or "has cost about $" in one.message
     for one, text in zip(found, expected):
         assert (text in one.message, one.severity) == (True, Severity.ERROR)
         # The limit that the hint proposes is accepted.
