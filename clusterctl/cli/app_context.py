@@ -150,15 +150,15 @@ class AppContext:
 
         The cluster's files follow nodes whose addresses have changed.
         """
-        from clusterctl.operations.local_state import follow_addresses, follow_quarantine
+        from clusterctl.operations.local_state import follow_addresses, follow_members
         from clusterctl.operations.status import cluster_status
 
         found = cluster_status(self.clients, self.folder(name))
         files = (self.folder(name), self.proxy_command, found.leaving)
         if follow_addresses(found.cluster, *files):
             output.note(f"nodes of {name} have new addresses: ssh_config was written again")
-        if follow_quarantine(found.cluster, self.folder(name)):
-            output.note(f"other nodes of {name} are in quarantine now: hosts was written again")
+        if follow_members(found.cluster, self.folder(name)):
+            output.note(f"other nodes of {name} are in service now: hosts was written again")
         return found
 
     def access(self, cluster: Cluster) -> Access:
