@@ -76,8 +76,8 @@ class Native:
         at = label(self.caller) if self.caller else ""
         if not self.mpi:
             after = self.frames[self.frames.index(self.caller) + 1 :] if self.caller else ()
-            within = next((one.function for one in after if one.function), "").partition("@")[0]
-            within = _ALIAS.sub("", within)
+            within = next((one.function for one in after if one.function), "")
+            within = _ALIAS.sub("", re.split(r"[@(]", within)[0])
             return f"in {within}, called at {at}" if within else f"in {at}"
         peer = ", peer not known" if self.mpi in PEERS and self.peer is None else ""
         return f"in {self.mpi}{f', called at {at}' if at else ''}{peer}"

@@ -410,7 +410,8 @@ def uses_processor(process: ProcessEvidence) -> bool:
 
 
 def is_working(process: ProcessEvidence, least: float = 0) -> bool:
-    """Return whether a process was seen to use a processor, to be ready to, or to move bytes."""
+    """Return whether a process was seen to use a processor, or to be ready to, or to move more than
+    the `least` bytes."""
     if not process.samples:
         return False
     first, last = process.samples[0], process.last

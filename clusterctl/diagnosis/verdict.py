@@ -143,7 +143,7 @@ class Diagnosis:
 
 def diagnose(evidence: Evidence) -> Diagnosis:
     """Draw the conclusions from the evidence."""
-    return _with_others(evidence, _with_hidden(evidence, _diagnose(evidence)))
+    return _with_hidden(evidence, _with_others(evidence, _diagnose(evidence)))
 
 
 def _with_others(evidence: Evidence, found: Diagnosis) -> Diagnosis:
@@ -167,7 +167,8 @@ def _with_hidden(evidence: Evidence, found: Diagnosis) -> Diagnosis:
     if not hosts:
         return found
     message = hidden_users_text({host.host: host.hidden for host in hosts})
-    hint = f"show all users' jobs: clusterctl diagnose {evidence.source} --sudo"
+    source = evidence.source or "--hosts FILE"  # of a cluster, there is no --sudo
+    hint = f"show all users' jobs: clusterctl diagnose {source} --sudo"
     hidden = Cause("processes.hidden", INFO, message, hint=hint, blocks=False)
     found = replace(found, findings=(*found.findings, hidden))
     if found.check == UNKNOWN or found.severity is ERROR:

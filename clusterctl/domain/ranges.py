@@ -67,7 +67,7 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 def format_indices(indices: Iterable[int]) -> str:
     """Return `0-3,5` for 0, 1, 2, 3, 5."""
-    return ",".join(_run_text(run, 0) for run in _runs(sorted(set(indices))))
+    return ",".join(_run_text(run, 0) for run in runs(sorted(set(indices))))
 
 
 def check_indices(cluster: str, known: Collection[int], requested: Iterable[int]) -> None:
@@ -115,20 +115,21 @@ def _split(host: str) -> tuple[str, str, str]:
 def _folded(prefix: str, suffix: str, padding: int, numbers: list[int]) -> str:
     if not numbers:
         return prefix
-    text = ",".join(_run_text(run, padding) for run in _runs(numbers))
+    text = ",".join(_run_text(run, padding) for run in runs(numbers))
     return f"{prefix}{text}{suffix}" if len(numbers) == 1 else f"{prefix}[{text}]{suffix}"
 
 
-def _run_text(run: tuple[int, int], padding: int) -> str:
-    first, last = (str(number).zfill(padding) for number in run)
+def _run_text(run: Sequence[int], padding: int) -> str:
+    first, last = (str(number).zfill(padding) for number in (run[0], run[-1]))
     return first if first == last else f"{first}-{last}"
 
 
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    runs: list[tuple[int, int]] = []
+def runs(numbers: Iterable[int]) -> list[tuple[int, ...]]:
+    """Return the groups of consecutive numbers, in the order that is given."""
+    found: list[list[int]] = []
     for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], number)
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
         else:
-            runs.append((number, number))
-    return runs
+            found.append([number])
+    return [tuple(run) for run in found]

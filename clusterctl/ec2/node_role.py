@@ -99,11 +99,7 @@ def find_node_role(
     """
     region, iam = clients.ec2.meta.region_name, clients.iam
     name, path = role_name(cluster, region), role_path(region, cluster)
-    roles = creations.find("create_role", lambda: _get(iam.get_role, "Role", RoleName=name))
-    profiles = creations.find(
-        "create_instance_profile",
-        lambda: _get(iam.get_instance_profile, "InstanceProfile", InstanceProfileName=name),
-    )
+    roles, profiles = _find_both(iam, name, creations)
     for found in (*roles, *profiles):
         if found["Path"] != path:
             raise AwsError(
@@ -133,6 +129,16 @@ def find_node_role(
     )
 
 
+def _find_both(iam: Any, name: str, creations: Creations) -> list[tuple[Any, ...]]:
+    """Return the role and the profile of this name, as far as they exist."""
+    roles = creations.find("create_role", lambda: _get(iam.get_role, "Role", RoleName=name))
+    profiles = creations.find(
+        "create_instance_profile",
+        lambda: _get(iam.get_instance_profile, "InstanceProfile", InstanceProfileName=name),
+    )
+    return [roles, profiles]
+
+
 def _boundary(clients: Clients) -> str:
     bounds = Bounds(clients.ec2.meta.region_name, clients.account_id)
     arn = bounds.iam(f"policy/{BOUNDARY}")
@@ -157,11 +163,7 @@ def delete_node_role(
     name, path = role_name(cluster, region), role_path(region, cluster)
     known = known or creations.began("create_role") or creations.began("create_instance_profile")
     try:
-        profiles = creations.find(
-            "create_instance_profile",
-            lambda: _get(iam.get_instance_profile, "InstanceProfile", InstanceProfileName=name),
-        )
-        roles = creations.find("create_role", lambda: _get(iam.get_role, "Role", RoleName=name))
+        roles, profiles = _find_both(iam, name, creations)
     except AwsError:
         if known:
             raise

@@ -25,10 +25,10 @@ from clusterctl.bootstrap.guard import (
 from clusterctl.bootstrap.trust import NodeIdentity
 from clusterctl.domain.cluster import Cluster, Market
 from clusterctl.domain.errors import AwsError, ClusterctlError, CommandFailed, UsageError
-from clusterctl.domain.findings import Finding, Severity
+from clusterctl.domain.findings import Finding, Severity, errors
 from clusterctl.domain.ranges import grouped
 from clusterctl.domain.results import CommandResult, FanoutResult, HostOutcome
-from clusterctl.domain.timeouts import Polling
+from clusterctl.domain.timeouts import Polling, Timeouts
 from clusterctl.domain.units import format_duration
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import (
@@ -61,8 +61,10 @@ if TYPE_CHECKING:
 
     from clusterctl.ec2.session import Clients
 
-# For what a node says of its guard, which takes up to 8 s if that is silent.
+# For what a node says of its guard.
 GUARD_WITHIN_S = 20.0
+# The shell that keeps a guard running waits 5 s, and the guard writes its state at once.
+STARTS_WITHIN_S = 30.0
 # For one command on one node.
 TIMEOUT_S = 60.0
 # EC2 is set to terminate a node within so long of when the node was told its end.
@@ -268,17 +270,36 @@ def silent_guards(
 def end_silent_guards(
     connections: Connections, targets: Sequence[Target], instances: Sequence[Instance]
 ) -> list[Finding]:
-    """End the guards that are not at work, as one that hangs lets no other start, and return a
-    warning for each. `update_guards` starts them again."""
-    found = silent_guards(connections, targets, instances)
-    silent = {one.host: one for one in found if one.severity is Severity.ERROR}
-    hanging = [target for target in targets if target.host in silent]
-    fan_out(lambda target: connections.run(target, END_GUARD, timeout_s=TIMEOUT_S), hanging)
+    """End the guards that are not at work, as one that hangs lets no other start, and return an
+    error for each. `update_guards` starts them again."""
+    found = errors(silent_guards(connections, targets, instances))
+    silent = [target for target in targets if target.host in {one.host for one in found}]
+    fan_out(lambda target: connections.run(target, END_GUARD, timeout_s=TIMEOUT_S), silent)
+    return found
+
+
+def await_guards(
+    timeouts: Timeouts,
+    connections: Connections,
+    targets: Sequence[Target],
+    instances: Sequence[Instance],
+    found: Sequence[Finding],
+) -> list[Finding]:
+    """Wait for the guards that were `found` silent. Return these findings as warnings, for guards
+    that are at work again, and as errors for the others."""
+    polling = Polling(timeouts.clock, STARTS_WITHIN_S)
+    silent = [target for target in targets if target.host in {one.host for one in found}]
+    while True:
+        still = {one.host for one in errors(silent_guards(connections, silent, instances))}
+        if not still or polling.left_s < 0:
+            break
+        polling.wait()
+    again, warns = "; it is started again", Severity.WARNING
     return [
-        replace(
-            one, severity=Severity.WARNING, message=f"{one.message}; it is started again", hint=""
-        )
-        for one in silent.values()
+        one
+        if one.host in still
+        else replace(one, severity=warns, message=one.message + again, hint="")
+        for one in found
     ]
 
 

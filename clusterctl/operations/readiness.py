@@ -45,7 +45,12 @@ from clusterctl.ec2.launch.request import LARGE_GPUS
 from clusterctl.ec2.session import is_local
 from clusterctl.jobs.deploy import HOSTS_PATH, deploy_files, deployed_files
 from clusterctl.operations.access import cluster_key, cluster_targets
-from clusterctl.operations.guards import EndMessage, end_silent_guards, update_guards
+from clusterctl.operations.guards import (
+    EndMessage,
+    await_guards,
+    end_silent_guards,
+    update_guards,
+)
 from clusterctl.operations.known_hosts import AgentHostKeys, HostKeySources, LearntHostKeys
 from clusterctl.operations.launcher import Launcher, Stage, StepProgress, check_all
 from clusterctl.operations.local_state import hosts_text, ssh_config_text
@@ -505,7 +510,7 @@ def _reach_and_join(
         resting = [target_of(node) for node in left_out]
         guards = (launcher, cluster, connections, targets, members, resting)
         markets = {found.market for found in instances}
-        revived = end_silent_guards(connections, targets, before)
+        silent = end_silent_guards(connections, targets, before)
         try:
             if limited or markets & {Market.SPOT, Market.CAPACITY_BLOCK}:
                 update_guards(*guards)
@@ -513,7 +518,9 @@ def _reach_and_join(
             if limited or Market.SPOT in markets:
                 raise
             progress.finding(_untold(untold))
-        findings = [*revived, *(finding for fact in facts for finding in fact.findings)]
+        findings = [finding for fact in facts for finding in fact.findings]
+        if silent:
+            findings += await_guards(timeouts, connections, targets, instances, silent)
         if reason := why_no_programs[0]():
             # Somebody else may have removed the nodes meanwhile.
             check_all(cluster, readiness.still_run())

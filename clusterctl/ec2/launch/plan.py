@@ -10,7 +10,7 @@ from typing import Any, Optional
 
 from clusterctl.domain.cluster import ASLEEP, ClusterSpec, Node
 from clusterctl.domain.findings import Finding, as_warning, errors
-from clusterctl.domain.ranges import fold_hosts, grouped
+from clusterctl.domain.ranges import fold_hosts, grouped, runs
 from clusterctl.domain.units import count
 from clusterctl.ec2 import tags
 from clusterctl.ec2.instances import Instance, leaving_of, members_or_all, unfinished_of, wanted_of
@@ -33,7 +33,6 @@ from clusterctl.ec2.launch.request import (
     base_tags,
     run_request,
     run_step,
-    runs,
     tagged,
 )
 from clusterctl.ec2.machines import MachineType
@@ -595,6 +594,7 @@ def _with_launch(plan: LaunchPlan, public_key: str) -> LaunchPlan:
     observed, spec = plan.observed, plan.spec
     verdict = preflight(observed, len(plan.missing))
     found = _places(observed, verdict.types, len(plan.missing))
+    # A node's index is its call's first index plus EC2's AmiLaunchIndex: a call leaves no gaps.
     groups = runs(plan.missing)
     resent = _resent(plan, groups)
     # Errors about a launch that was sent before become warnings: they may be caused by that very

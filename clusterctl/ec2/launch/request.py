@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Optional
 
@@ -330,21 +330,6 @@ def base_tags(spec: ClusterSpec) -> dict[str, str]:
 def tagged(kinds: Iterable[str], labels: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the TagSpecifications that give these tags to these kinds of resources."""
     return [{"ResourceType": kind, "Tags": tags.tag_list(labels)} for kind in kinds]
-
-
-def runs(indices: Sequence[int]) -> list[tuple[int, ...]]:
-    """Group consecutive indices. Each group takes one RunInstances call.
-
-    A node's index is the call's first index plus EC2's AmiLaunchIndex, so one call cannot leave
-    gaps.
-    """
-    found: list[tuple[int, ...]] = []
-    for index in indices:
-        if found and index == found[-1][-1] + 1:
-            found[-1] = (*found[-1], index)
-        else:
-            found.append((index,))
-    return found
 
 
 def _root_volume(launch: Launch) -> dict[str, Any]:

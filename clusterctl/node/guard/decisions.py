@@ -125,6 +125,6 @@ def reasons(name: str, before: NodeActivity | None, now: NodeActivity) -> list[s
     if now.busy:
         return [f"{name}: {reason}" for reason in now.busy]
     if before is None or now.at_s <= before.at_s or now.cpu_s < before.cpu_s:
-        return [f"{name}: first reading"]
+        return [f"{name}: processor use not known yet"]
     cores = (now.cpu_s - before.cpu_s) / (now.at_s - before.at_s)
     return [f"{name}: {cores:.1f} cores are used"] if cores > BUSY_CORES else []

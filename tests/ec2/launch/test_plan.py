@@ -13,11 +13,12 @@ import pytest
 from clusterctl.domain.cluster import MOST_TAGS, ClusterSpec, Disk, Limits, Market, NodeState
 from clusterctl.domain.errors import ClusterctlError, MissingTool, UsageError
 from clusterctl.domain.findings import Severity
+from clusterctl.domain.ranges import runs
 from clusterctl.ec2.launch.attempt import SentLaunch
 from clusterctl.ec2.launch.capacity import Place
 from clusterctl.ec2.launch.observe import Catalogue
 from clusterctl.ec2.launch.plan import least_counts, plan_launch, wanted_indices
-from clusterctl.ec2.launch.request import ResultOf, run_request, runs
+from clusterctl.ec2.launch.request import ResultOf, run_request
 from clusterctl.ec2.network.vpcs import FOUND_RULE, GIVEN_RULE, ElasticAddress
 from clusterctl.ec2.tags import read_indices, read_unfinished
 from tests.ec2.observed import (

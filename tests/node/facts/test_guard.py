@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import time
+import pytest
 
 from clusterctl.node.facts import guard
-from clusterctl.node.guard.clock import GuardFiles
+from clusterctl.node.guard import clock
 
 
-def test_a_guard_that_writes_no_state_is_silent(tmp_path, monkeypatch):
-    place = GuardFiles(str(tmp_path))
+@pytest.mark.parametrize(
+    ("state", "up_s", "silent_s", "busy"),
+    [
+        (None, 800.0, None, ()),  # it may still boot
+        (None, 1000.0, 100.0, ()),
+        ("", 1000.0, 100.0, ()),
+        ('{"used_s": 7190, "busy": ["b: x"]}', 200.0, None, ("b: x",)),
+        ('{"used_s": 7000, "busy": 1}', 200.0, 200.0, ()),
+    ],
+)
+def test_a_guard_that_writes_no_state_is_silent(
+    tmp_path, monkeypatch, state, up_s, silent_s, busy
+):
+    """The node has run for 7,000 s before this boot."""
+    place = clock.GuardFiles(str(tmp_path))
+    place.used.parent.mkdir(parents=True)
+    place.used.write_text('{"boot_id": "earlier", "before_s": 3000, "boot_s": 4000, "boots": 2}')
+    if state is not None:
+        place.state.parent.mkdir(parents=True)
+        place.state.write_text(state)
+    for module in (guard, clock):
+        monkeypatch.setattr(module, "boot_s", lambda: up_s)
     monkeypatch.setattr(guard, "GuardFiles", lambda: place)
-    monkeypatch.setattr(guard, "WRITES_WITHIN_S", 0.0)
-    monkeypatch.setattr(guard, "boot_s", lambda: 800.0)
-    assert guard.guard_silence_s() is None, "it may still boot"
-    monkeypatch.setattr(guard, "boot_s", lambda: 1000.0)
-    assert guard.guard_silence_s() == 100
-    place.state.parent.mkdir(parents=True)
-    for content, busy in (("", ()), ('{"busy": 1}', ()), ('{"busy": ["b: x"]}', ("b: x",))):
-        place.state.write_text(content)
-        assert guard.guard_busy() == busy
-    assert guard.guard_silence_s() is None
-    # The clock was set to the past meanwhile, or it is dead.
-    for age_s in (-3600, 3600):
-        os.utime(place.state, (time.time() - age_s,) * 2)
-        assert round(guard.guard_silence_s(), -2) == 3600
-    stats = iter((5.0, 6.0))
-    monkeypatch.setattr(guard, "_written_at", lambda _: next(stats))
-    assert guard.guard_silence_s() is None, "it has written meanwhile"
+    assert (guard.guard_silence_s(), guard.guard_busy()) == (silent_s, busy)

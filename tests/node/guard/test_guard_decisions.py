@@ -147,13 +147,13 @@ def quiet(cpu_s: float, at_s: float) -> NodeActivity:
 @pytest.mark.parametrize(
     ("before", "now", "expected"),
     [
-        (None, quiet(5, 100), ["n: first reading"]),
+        (None, quiet(5, 100), ["n: processor use not known yet"]),
         (quiet(5, 90), quiet(6, 100), []),
         (quiet(5, 90), quiet(15, 100), ["n: 1.0 cores are used"]),
         (quiet(5, 90), NodeActivity(("a", "b"), 5, 100), ["n: a", "n: b"]),
         # It has booted again.
-        (quiet(5, 9000), quiet(6, 100), ["n: first reading"]),
-        (quiet(500, 90), quiet(6, 100), ["n: first reading"]),
+        (quiet(5, 9000), quiet(6, 100), ["n: processor use not known yet"]),
+        (quiet(500, 90), quiet(6, 100), ["n: processor use not known yet"]),
     ],
 )
 def test_reasons(before, now, expected):
