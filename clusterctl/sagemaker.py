@@ -39,7 +39,16 @@ LINES_KEPT = 8
 
 
 class TrainingFailed(ClusterctlError):
-    """A job failed or did not start, or a served model gave no answer."""
+    """A job failed or did not start, or a served model gave no answer. `exit_status` is that of the
+    command: 2 if the request made no sense."""
+
+    def __init__(self, output: str, status: int) -> None:
+        message, hint = output.strip() or f"exit status {status}", ""
+        if status == UsageError.exit_status:
+            *_, last = f"\n{message}".rpartition("\nerror: ")
+            message, _, hint = last.partition("\nhint: ")
+        super().__init__(message, hint)
+        self.exit_status = max(status, 1)  # below 0 it is a signal's number
 
 
 def get_execution_role() -> str:
@@ -128,7 +137,7 @@ class TrainingJob:
         )
         if done.returncode:
             # It names the job that failed.
-            raise TrainingFailed(done.stderr.strip() or f"job {self.name} failed")
+            raise TrainingFailed(done.stderr or f"job {self.name} failed", done.returncode)
 
 
 class Estimator:
@@ -256,7 +265,7 @@ class Predictor:
             argv, env=self._environ, input=request, capture_output=True, check=False
         )
         if done.returncode:
-            raise TrainingFailed(done.stderr.decode(errors="replace").strip())
+            raise TrainingFailed(done.stderr.decode(errors="replace"), done.returncode)
         return json.loads(done.stdout)
 
     def delete_endpoint(self) -> None:
@@ -360,7 +369,7 @@ def _run(
             raise
         process.wait()
         if process.returncode:
-            raise TrainingFailed("\n".join(last) or f"exit status {process.returncode}")
+            raise TrainingFailed("\n".join(last), process.returncode)
         printed.seek(0)
         return json.load(printed) if as_json else None
 

@@ -56,8 +56,14 @@ sys.stderr.buffer.write(b"\\xff log\\n")
 """
     assert _run(python(code), os.environ, logs=True) == "x" * 999_999
     assert capfd.readouterr().out == "\N{REPLACEMENT CHARACTER} log\n"
-    with pytest.raises(TrainingFailed, match="log"):
+    with pytest.raises(TrainingFailed, match="log") as raised:
         _run(python(code + "sys.exit(3)"), os.environ, logs=False)
+    assert raised.value.exit_status == 3
+    with pytest.raises(TrainingFailed) as raised:  # of a request that makes no sense
+        code += "sys.exit('warning: old\\nerror: 5 of 2 nodes\\nhint: at most 2')"
+        _run(["sh", "-c", '"$@" || exit 2', "-", *python(code)], os.environ, logs=False)
+    wrong = raised.value
+    assert (wrong.exit_status, wrong.message, wrong.hint) == (2, "5 of 2 nodes", "at most 2")
 
 
 def test_an_interrupt_is_passed_on_and_its_last_words_are_shown(tmp_path, capfd, monkeypatch):

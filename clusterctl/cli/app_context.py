@@ -150,15 +150,15 @@ class AppContext:
 
         The cluster's files follow nodes whose addresses have changed.
         """
-        from clusterctl.operations.local_state import follow_addresses, follow_quarantine
+        from clusterctl.operations.local_state import follow_addresses, follow_members
         from clusterctl.operations.status import cluster_status
 
         found = cluster_status(self.clients, self.folder(name))
         files = (self.folder(name), self.proxy_command, found.leaving)
         if follow_addresses(found.cluster, *files):
             output.note(f"nodes of {name} have new addresses: ssh_config was written again")
-        if follow_quarantine(found.cluster, self.folder(name)):
-            output.note(f"other nodes of {name} are in quarantine now: hosts was written again")
+        if follow_members(found.cluster, self.folder(name)):
+            output.note(f"other nodes of {name} are in service now: hosts was written again")
         return found
 
     def access(self, cluster: Cluster) -> Access:
@@ -212,11 +212,14 @@ class ClusterCommand(click.Command):
     docs/clusters.md has the rule for users. The first word is NAME in three cases: a cluster here
     has that name; or there are more words than the other arguments take; or there are more words
     than they require, and the word can be a cluster's name (`2`, `~/data` and a node's name such as
-    `demo-1` cannot). Otherwise NAME was left out. Words after `--` do not count.
+    `demo-1` cannot). Otherwise NAME was left out. Words after `--` do not count if they are a
+    program's (`runs_rest`).
 
     `explicit`: NAME cannot be left out; the error suggests the command line with it.
     `instead`: the parameters of options with each of which the command needs no cluster.
     """
+
+    runs_rest = False
 
     def __init__(
         self, *args: Any, explicit: bool = False, instead: Sequence[str] = (), **more: Any
@@ -228,7 +231,8 @@ class ClusterCommand(click.Command):
         self.params.sort(key=lambda one: one.name in ACCOUNT_PARAMETERS)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        before = args[: args.index("--")] if "--" in args else args
+        is_cut = "--" in args and self.runs_rest
+        before = args[: args.index("--")] if is_cut else args
         if not ctx.resilient_parsing and not set(ctx.help_option_names) & set(before):
             args = self._with_name(ctx, args, before)
         return super().parse_args(ctx, args)

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from clusterctl.configuration.options import OPTIONS, Option, ValueKind
+from clusterctl.domain.units import DURATION_PATTERN, LASTING_PATTERN
 from clusterctl.node.record import UNIONS, hints_of, written_names
 
 DRAFT = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
@@ -93,19 +94,28 @@ def file_schema() -> dict[str, Any]:
     return {**DRAFT, **_object({"defaults": _object(settings), "clusters": clusters})}
 
 
+# A tag's value is any scalar.
+_LARGE = {"type": ["array", "object"]}
+
+
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": ["object", "null"], "properties": properties, "additionalProperties": False}
 
 
 def _setting(option: Option) -> dict[str, Any]:
-    texts = {"type": "string", **({"pattern": f"^({option.form.pattern})$"} if option.form else {})}
+    form = f"^({option.form.pattern})$" if option.form else r"\S"
+    texts = {"type": "string", "pattern": form}
+    lasting = {"type": "string", "pattern": LASTING_PATTERN}
+    any_duration = [{"type": "string", "pattern": DURATION_PATTERN}, {"const": 0}]
     schema: dict[ValueKind, dict[str, Any]] = {
         ValueKind.FLAG: {"type": "boolean"},
         ValueKind.WHOLE: {"type": "integer", "minimum": 1, "maximum": 999_999_999},
-        ValueKind.LOAD: {"type": "integer", "minimum": 0, "maximum": 300},
+        ValueKind.LOAD: {
+            "anyOf": [{"const": 0}, {"type": "integer", "minimum": 100, "maximum": 300}]
+        },
         ValueKind.NUMBER: {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1e9},
         ValueKind.LIST: {"anyOf": [texts, {"type": "array", "items": texts}]},
-        ValueKind.TAGS: {"type": "object", "additionalProperties": {"type": ["string", "null"]}},
-        ValueKind.DURATION: {"type": ["string", "integer"] if option.zero else "string"},
+        ValueKind.TAGS: {"type": "object", "additionalProperties": {"not": _LARGE}},
+        ValueKind.DURATION: {"anyOf": any_duration} if option.zero else lasting,
     }
     return {"description": option.help, "anyOf": [schema.get(option.kind, texts), {"type": "null"}]}

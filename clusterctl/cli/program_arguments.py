@@ -71,6 +71,8 @@ def split(command: click.Command, args: Sequence[str]) -> Typed:
 class ProgramCommand(ClusterCommand):
     """A command for one cluster that passes what follows `--` on to a program."""
 
+    runs_rest = True
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, [*args])

@@ -19,6 +19,8 @@ from clusterctl.cli.run_on import FanoutOptions, QuotedCommand, fanout_options, 
 
 
 class _Run(QuotedCommand, ClusterCommand):
+    runs_rest = True
+
     def before_command(self, words: list[str], given: Mapping[str, Any]) -> int:
         # The first word is NAME if it is a cluster here, or if NAME cannot be left out.
         return int(launched_here(words[0]) or len(clusters_here(given)) != 1)

@@ -41,6 +41,8 @@ POLL_S = 0.05
 class _RemoteCommand(ClusterCommand):
     """Sets the words after `--` apart: `ssh demo -- 1` runs a command, `ssh demo 1` does not."""
 
+    runs_rest = True
+
     def _with_name(self, ctx: click.Context, args: list[str], before: list[str]) -> list[str]:
         args = super()._with_name(ctx, args, before)
         if "--" in args:

@@ -184,6 +184,9 @@ class _Reader:
         if literal and not (found.literal and truth == (option.kind is ValueKind.FLAG)):
             self._wrong(line, place, f"not {option.kind.value}: {text[:80]!r}")
             return None
+        if found.literal and option.kind not in (*LITERAL, ValueKind.DURATION):
+            self._wrong(line, place, f"not text: {text[:80]}; put it in quotes")
+            return None
         try:
             value: object = parse_value(option, text)
         except UsageError as error:

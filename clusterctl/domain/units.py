@@ -10,6 +10,9 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 # The number of digits is limited, since longer numbers fail later: int() refuses more than 4,300
 # digits, and a float becomes infinite at about 309.
 _NUMBER = r"\s*(\d{1,18}(?:\.\d{1,40})?)"
+# What parse_duration_s takes, for JSON Schema: any duration, and one that is longer than nothing.
+DURATION_PATTERN = rf"^{_NUMBER}\s*(ms|[smhd])\s*$|^\s*0+(\.0+)?\s*$"
+LASTING_PATTERN = rf"^(?=.*[1-9]){_NUMBER}\s*(ms|[smhd])\s*$"
 # Examples of durations, for messages.
 DURATIONS = "30s, 5m or 2h"
 # From this number on, a duration without a unit is more probably one in seconds.

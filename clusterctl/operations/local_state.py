@@ -369,8 +369,9 @@ def follow_addresses(
     return True
 
 
-def follow_quarantine(cluster: Cluster, folder: ClusterFolder) -> bool:
-    """Write the hosts file again if it has a node in quarantine, or lacks one that came back.
+def follow_members(cluster: Cluster, folder: ClusterFolder) -> bool:
+    """Write the hosts file again if it has a node in quarantine, or one that is no longer in the
+    cluster, or lacks one that came back.
 
     Another machine may have done that. Returns whether the file was written, as follow_addresses.
     """
@@ -378,13 +379,18 @@ def follow_quarantine(cluster: Cluster, folder: ClusterFolder) -> bool:
     resting = set(re.findall(r"^# ([\d.]+): .*, in quarantine since", text, re.MULTILINE))
     service = {node.private_ip for node in cluster.in_service}
     out = {node.private_ip for node in cluster.nodes} - service
-    if not text or (resting <= out and not out & set(re.findall(r"^[\d.]+", text, re.M))):
+    listed = set(re.findall(r"^[\d.]+", text, re.MULTILINE))
+    gone = listed - service - out
+    if not text or (resting <= out and not out & listed and not gone):
         return False
     try:
         with locked(folder):
             slots = {one.host: one.slots for one in parse_hosts_file(text).entries}
-            # A node that another machine has just launched may not be ready.
-            known = [one for one in cluster.nodes if one.private_ip in {*slots, *resting, *out}]
+            # A node that another machine has just launched may not be ready, but counts if it may
+            # be in the place of one that is gone.
+            known = [
+                one for one in cluster.nodes if gone or one.private_ip in {*slots, *resting, *out}
+            ]
             now = replace(cluster, nodes=tuple(known))
             gpus = [slots.get(node.private_ip, node.gpus) for node in now.in_service]
             write_file(folder.hosts, hosts_text(now, gpus))

@@ -144,14 +144,18 @@ def examples():
         ValueKind.WHOLE: (1, 4),
         ValueKind.LOAD: (0, 100, 300),
         ValueKind.NUMBER: (8, 0.5),
-        ValueKind.DURATION: ("30m", "2h"),
-        ValueKind.TAGS: ({}, {"team": "vision", "old": None}),
+        ValueKind.DURATION: ("30m", "2h", " 1.5 h "),
+        ValueKind.TAGS: ({}, {"team": "vision", "old": None, "cost-center": 1234, "empty": ""}),
     }
     for option in OPTIONS.values():
         values = kinds.get(option.kind, (option.form.example if option.form else "text",))
+        values += ("0", 0, "0s") if option.zero else ()
         for value in (*values, *([[values[0]]] if option.kind is ValueKind.LIST else []), None):
             yield yaml.safe_dump({"defaults": {option.key: value}})
             yield yaml.safe_dump({"clusters": {"demo": {option.key: value, "extends": "base"}}})
+
+
+TEXTS = ("image", "profile", "user-data", "network", "instance-profile", "or-type")
 
 
 def errors_of(text):
@@ -187,6 +191,11 @@ def test_the_schema_of_the_file_takes_what_the_loader_takes():
         "defaults: {budget: 0}",
         "defaults: {instance-type: p4d}",
         "clusters: {demo: 4}",
+        *(f"defaults: {{idle-stop: {value}}}" for value in ("x", "'30'", "1h30m", "2H", "0", "0s")),
+        *(f"defaults: {{capacity-timeout: {value}}}" for value in ("x", "100", "'1'", "1.5")),
+        *(f"defaults: {{disk-load: {value}}}" for value in (1, 99, 301)),
+        *(f"defaults: {{{key}: {value}}}" for key in TEXTS for value in ("''", "1", "true")),
+        "defaults: {tag: {team: [1]}}",
     ],
 )
 def test_the_schema_of_the_file_refuses_what_the_loader_refuses(text):

@@ -151,6 +151,8 @@ def test_a_selection_that_is_given_twice_is_joined_or_refused(words, value):
         ("remove demo 1", {"name": "demo", "indices": (1,)}),
         ("down other", {"name": "other"}),
         ("up other", {"name": "other"}),
+        ("up -- other", {"name": "other"}),
+        ("remove -- demo 1", {"name": "demo", "indices": (1,)}),
     ],
 )
 def test_a_name_that_was_left_out(line, meant, launched):

@@ -18,7 +18,7 @@ from clusterctl.operations.known_hosts import LearntHostKeys
 from clusterctl.operations.launcher import Launcher
 from clusterctl.operations.local_state import (
     follow_addresses,
-    follow_quarantine,
+    follow_members,
     hosts_text,
     locked,
     ssh_config_text,
@@ -231,25 +231,31 @@ def test_the_files_follow_an_instance_to_its_new_address(tmp_path, state, instan
     assert not follow_addresses(now, folder)
 
 
-def test_the_hosts_file_follows_a_quarantine_of_another_machine(tmp_path):
+def test_the_hosts_file_follows_what_another_machine_did(tmp_path):
     folder = ClusterFolder(tmp_path / "demo")
     all_in = cluster(node(0), node(1), node(2))
-    assert not follow_quarantine(all_in, folder), "there is no file"
+    assert not follow_members(all_in, folder), "there is no file"
     before = hosts_text(all_in, [8, 7, 8])
     write_file(folder.hosts, before)
-    assert not follow_quarantine(all_in, folder)
+    assert not follow_members(all_in, folder)
     # Another machine has launched one more, which is not ready.
     out = cluster(node(0), node(1), node(2, quarantined="2026-11-21T12:00:00Z a reason"), node(3))
     with locked(folder):
-        assert not follow_quarantine(out, folder), "another command is about to write it"
-    assert follow_quarantine(out, folder)
+        assert not follow_members(out, folder), "another command is about to write it"
+    assert follow_members(out, folder)
     assert folder.hosts.read_text() == (
         "10.0.0.4 slots=8\n10.0.0.5 slots=7\n"
         "# 10.0.0.6: demo-2, in quarantine since 2026-11-21T12:00:00Z a reason\n"
     )
-    assert not follow_quarantine(out, folder)
-    assert follow_quarantine(all_in, folder)
+    assert not follow_members(out, folder)
+    assert follow_members(all_in, folder)
     assert folder.hosts.read_text() == before
+    replaced = cluster(node(0), node(1), node(2, instance_id="i-9", private_ip="10.0.0.9"))
+    assert follow_members(replaced, folder)
+    assert folder.hosts.read_text() == before.replace("10.0.0.6", "10.0.0.9")
+    assert not follow_members(replaced, folder)
+    assert follow_members(cluster(node(0), node(1)), folder)
+    assert folder.hosts.read_text() == "10.0.0.4 slots=8\n10.0.0.5 slots=7\n"
 
 
 @pytest.mark.parametrize("line", ["", "#", "x y z", "10.0.0.4 ssh-ed25519 !!! i-0", "\x00"])

@@ -42,9 +42,12 @@ POLL_S = 0.05
 # for each of mpirun's two outputs, but at least so many bytes.
 UNREAD_PART, LEAST_UNREAD = 8, 64 << 20
 # `[1,0]<stdout>:`; Open MPI 5.0.0 adds its job's name: `[prterun-demo-0-77@1,0]<stdout>: `. CUT_TAG
-# is a tag whose end has not been read yet.
-TAG = rb"\[(?:[^\s\[\]]{1,200}@)?\d{1,9},(\d{1,6})\]<std\w{3}>"
-CUT_TAG = re.compile(rb"\[(?:\d{0,9}|p[^\s\[\]]{0,200})(?:,\d{0,6}(?:\](?:<\w{0,6}>?:?)?)?)?\Z")
+# is a tag whose end has not been read yet. mpirun's own lines, as at the end of --timeout, have
+# `[1,WILDCARD]`.
+TAG = rb"\[(?:[^\s\[\]]{1,200}@)?\d{1,9},(?:(\d{1,6})|WILDCARD)\]<std\w{3}>"
+CUT_TAG = re.compile(
+    rb"\[(?:\d{0,9}|p[^\s\[\]]{0,200})(?:,(?:\d{0,6}|W[A-Z]{0,7})(?:\](?:<\w{0,6}>?:?)?)?)?\Z"
+)
 
 # The file in a job's folder that has the times of the last writes to its log, and a line of it: the
 # time and the size of the log after the write. The lines are written over in turn.

@@ -37,7 +37,8 @@ def test_tags_are_taken_away_wherever_a_read_ends(tag_end, torchrun, seed):
         ranks[b"%d" % rank] = ranks.get(b"%d" % rank, b"") + text
         log += text
         if text.endswith(b"\n") and not torchrun and chance.random() < 0.1:
-            stream, log = stream + b"mpirun's own\n", log + b"mpirun's own\n"
+            own = chance.choice([b"", TAGS[tag_end].replace(b"%d", b"WILDCARD")])
+            stream, log = stream + own + b"mpirun's own\n", log + b"mpirun's own\n"
     output, pieces = TaggedOutput(tag_end.encode(), torchrun), []
     while stream:
         cut = chance.choice([1, 7, 50, 3000])
