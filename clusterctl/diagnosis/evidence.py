@@ -159,7 +159,8 @@ MEET_AT = (
 
 @dataclass(frozen=True)
 class ProcessEvidence:
-    """A process of the job. `role` is rank, launcher (mpirun), daemon (prted), child or job.
+    """A process of the job. `role` is rank, launcher (mpirun), daemon (prted), child or job, or
+    orphan: what `rank`, which has ended, has left running.
 
     `gpus` are those that the rank may use (CUDA_VISIBLE_DEVICES or its local rank), numbered as by
     nvidia-smi. `launcher` is what has started a rank, as node/jobs/launchers.py names it; `group`

@@ -1280,6 +1280,23 @@ def test_ranks_that_end_one_by_one_are_neither_missing_nor_left_over():
 
 
 @pytest.mark.parametrize(
+    ("ended", "cpu_s", "status", "words"),
+    [
+        ((5,), 0.0, 2, "rank 5 has ended, and what it started still runs: sleep (pid 1005) on d"),
+        (range(8), 0.0, 2, "ranks 0-7 have ended, and what they started still runs: sleep (pid 1"),
+        (range(8), 1.0, 1, "ranks 0-7 have ended"),  # it may copy a checkpoint
+    ],
+)
+def test_a_rank_that_has_ended_is_not_what_it_has_left_running(ended, cpu_s, status, words):
+    looks = [replace(one, cpu_s=cpu_s * at) for at, one in enumerate(samples(()))]
+    left = {"role": "orphan", "argv": ("/bin/sleep", "400"), "samples": tuple(looks)}
+    found = diagnose(with_rank(STUCK, *ended, **left))
+    assert found.findings[0].message.startswith(words), found
+    assert (found.check, found.exit_status) == ("rank.missing", status)
+    assert not [one for one in found.clean if "rank" in one and "another job" not in one]
+
+
+@pytest.mark.parametrize(
     "state", [JobState.SUCCEEDED, JobState.CANCELLED, JobState.FAILED, JobState.LOST]
 )
 @pytest.mark.parametrize("ended_s", [None, 60.0])

@@ -27,6 +27,7 @@ from clusterctl.diagnosis.ranks import (
     called,
     format_ranks,
     full_disk_of,
+    is_working,
     only,
     process_line,
     rank_lines,
@@ -475,8 +476,11 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
     alone = any(map(works_alone, scene.ranks)) and scene.no_rank_waits
     if scene.has_made_steps and alone and python:
         return
+    outlived = _outlived(scene, unseen)
+    yield from outlived
+    unseen = [one for one in unseen if not any(one in cause.ranks for cause in outlived)]
     if not scene.ranks:
-        if not blank:
+        if not (blank or outlived):
             yield from _none_runs(scene)
         return
     if max(one.process.age_s for one in scene.ranks) < STARTED_AFTER_S:
@@ -517,6 +521,39 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
         )
     for where, ranks in by_host.items():
         yield _gone(scene, ranks, where)
+
+
+def _outlived(scene: Scene, unseen: list[int]) -> list[Cause]:
+    """Return the finding about ranks that have ended, and left running what they have started."""
+    left = [
+        (one.rank, host, one)
+        for host in scene.evidence.hosts
+        for one in host.processes
+        if one.role == "orphan" and one.rank in unseen and (one.job_id or "") == scene.job.job_id
+    ]
+    ranks = sorted({rank for rank, _, _ in left if rank is not None})
+    if not ranks:
+        return []
+    shown = [
+        f"{one.argv[0].rpartition('/')[2] if one.argv else 'a process'} (pid {one.pid}) on "
+        f"{called(host)}"
+        for _, host, one in left
+    ]
+    more = f" and {len(shown) - 3} more" if shown[3:] else ""
+    works = any(is_working(one) for _, _, one in left)
+    return [
+        Cause(
+            "rank.missing",
+            WARNING if works and not scene.ranks else ERROR,
+            f"{format_ranks(ranks)} {'have' if ranks[1:] else 'has'} ended, and what "
+            f"{'they' if ranks[1:] else 'it'} started still runs: {', '.join(shown[:3])}{more}; "
+            "the job runs on while that holds its output",
+            only({host.host for _, host, _ in left}),
+            scene.hints.steps("end what is left, if nobody needs it", f"or {scene.hints.cancel}"),
+            tuple(ranks),
+            tuple(f"rank {rank}: left {_line(one)}" for rank, _, one in left[:6]),
+        )
+    ]
 
 
 def _at_another_address(scene: Scene, missing: list[int]) -> list[Rank]:
