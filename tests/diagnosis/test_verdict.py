@@ -262,6 +262,9 @@ def test_processes_that_were_not_read_are_no_all_clear_and_a_warning_beside_them
         ("refused every key that was offered", "refuses each key", "-u USER"),
         ("looking at it failed: sudo: a password is required", "sudo refuses it", "NOPASSWD"),
         ("there is no key to offer to root@n3", "was not contacted", "-u USER"),
+        ("its ProxyCommand ended: closed by proxy", "not contacted: its Pr", "diagnose again"),
+        ("cannot be reached through b: refused every key", "not contacted: cannot be", "-u USER"),
+        ("cannot be reached through b: its instance is stopped", "not contacted: ca", "diagnose"),
         ("`python3 -` did not end within 4 s", "ended no command in time", "diagnose again"),
     ],
 )
@@ -294,6 +297,22 @@ def test_a_silent_host_is_not_told_to_reboot(host, commands, error):
     [silent] = [one for one in diagnose(evidence).findings if one.check == "host.silent"]
     assert "reboot" not in silent.hint
     assert [one for one in commands if one not in silent.hint] == []
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "is_seen"),
+    [
+        ("10.0.0.8", "did not answer in time", True),
+        ("n3", "did not answer in time", True),
+        ("n3", "its name is not known: n3", False),
+        ("::1", "did not answer in time", False),
+        ("fe80::1%eth0", "did not answer in time", False),
+    ],
+)
+def test_another_host_pings_only_an_address_that_means_the_same_there(address, error, is_seen):
+    evidence = with_host(STUCK, 3, error=error, address=address, processes=(), facts={})
+    [silent] = [one for one in diagnose(evidence).findings if one.host == "demo-3"]
+    assert ("ping -c 3" in silent.hint) == is_seen
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator, Sized
 from dataclasses import replace
@@ -39,7 +40,7 @@ from clusterctl.diagnosis.ranks import (
 )
 from clusterctl.diagnosis.rules.logs import failure, has_failed, root_error
 from clusterctl.diagnosis.rules.slowness import slow_links
-from clusterctl.domain.errors import LOGIN_FILES
+from clusterctl.domain.errors import LOGIN_FILES, PROXY_ENDED, UNKNOWN_NAME
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.node.diagnosis.partners import STARTS
 
@@ -170,7 +171,7 @@ def _renewal(scene: Scene, host: HostEvidence) -> str:
     hints = scene.hints
     near = next((one for one in scene.evidence.hosts if not one.error), None)
     ping = ""
-    if near is not None and host.address:
+    if near is not None and _means_the_same_elsewhere(host):
         ping = f"see it from another node: {hints.on(near, f'ping -c 3 {host.address}')}"
     if scene.advances and not scene.doubt:
         return hints.steps(f"diagnose again: {hints.look}", ping)
@@ -185,6 +186,19 @@ def _renewal(scene: Scene, host: HostEvidence) -> str:
     return hints.steps(f"diagnose again: {hints.look}", ping, hints.cluster(last))
 
 
+def _means_the_same_elsewhere(host: HostEvidence) -> bool:
+    """Return whether another host finds this one by its address here, as far as that shows."""
+    if not host.address or host.error.startswith(UNKNOWN_NAME):
+        return False
+    try:
+        address = ipaddress.ip_address(host.address)
+    except ValueError:
+        return host.address != "localhost"
+    return not (address.is_loopback or address.is_link_local)
+
+
+# The errors of what comes before a host: its proxy, a jump host, DNS. They tell nothing of it.
+UNASKED = (PROXY_ENDED, "cannot be reached through ", UNKNOWN_NAME)
 # What the error of a host that gave no evidence means: the first that fits.
 SILENCES = (
     ("host key is unknown", "has a host key that no known_hosts file here has"),
@@ -247,11 +261,14 @@ def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
 def _why_silent(host: HostEvidence, loses: bool, is_closed: bool, sends: bool) -> str:
     """Return why a host did not answer. Its peers' packets are lost, or find its window closed, or
     data came from it to them."""
-    off = OFF.search(host.ec2) or OFF.search(f"{host.error} {host.ec2}")
+    is_unasked = host.error.startswith(UNASKED)
+    off = OFF.search(host.ec2) or (None if is_unasked else OFF.search(f"{host.error} {host.ec2}"))
     if off:
         state = off["state"] or "gone"
         text = "is gone" if state == "gone" else f"is off: EC2 has it as {state}"
         return f"{text}: {off['why']}" if off["why"] else text
+    if is_unasked:
+        return f"was not contacted: {host.error}"
     known = next((text for form, text in SILENCES if re.search(form, host.error)), "")
     if known:
         return known
