@@ -684,6 +684,21 @@ def test_a_job_that_was_killed_is_said_to_be(reason, said, log):
     assert said in diagnose(evidence).verdict
 
 
+@pytest.mark.parametrize(
+    ("reason", "status", "words"),
+    [
+        ("by watchdog: it made no step", 2, "cancelled by its watchdog: no step for 20 s: rank 1"),
+        ("by ubuntu", 0, f"job {JOB} was cancelled"),
+    ],
+)
+def test_what_the_watchdog_saw_is_why_it_cancelled_the_job(reason, status, words):
+    seen = "no step for 20 s: rank 1 on demo-1 waits for a pipe"
+    messages = (seen, "all observations: clusterctl ssh", "the job is ended, by --watchdog-cancel")
+    ended = with_job(ENDED, state=JobState.CANCELLED, reason=reason, messages=messages)
+    found = diagnose(ended)
+    assert (found.exit_status, words in found.verdict) == (status, True), found
+
+
 def test_a_head_node_that_was_restarted_is_told():
     up = facts("demo-0", system={"hostname": "demo-0", "cpus": 64, "uptime_s": 90.0})
     verdict = diagnose(with_host(with_job(ENDED, exit_status=137), 0, facts=up)).verdict
