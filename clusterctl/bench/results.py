@@ -395,13 +395,14 @@ def estimate_s(benchmark: Benchmark, keys: Sequence[RunKey], guess: float | None
 class Difference:
     """One size in two benchmarks.
 
+    `gpus` and `data` are None if no log has them; without `gpus`, images/s are those of all ranks.
     `percent` is how much faster `other` is than `base`. `chance` is the p-value of the
     difference; None without repeats. `beyond`: the difference is beyond the noise. `same_types`:
     both ran on the same instance types; on other types, slower is no regression.
     """
 
-    gpus: int
-    data: str
+    gpus: Optional[int]
+    data: Optional[str]
     base: Estimate
     other: Estimate
     percent: float
@@ -425,18 +426,21 @@ class Difference:
         return "REGRESSION" if self.is_regression else "faster" if self.percent > 0 else "slower"
 
 
-# Seconds of GPU time per image, by size and data, with a value for each run.
-Speeds = Mapping[tuple[int, str], Sequence[float]]
+# Seconds of GPU time per image, by size and data, with a value for each run. Of a log without the
+# size, seconds per image.
+Speeds = Mapping[tuple[Optional[int], Optional[str]], Sequence[float]]
 
 
 def compare(base: Benchmark, other: Benchmark) -> list[Difference]:
     """Compare the sizes that both have, by images/s per GPU, since their batches may differ."""
     same_types = base.about.types == other.about.types
-    ours, theirs = (
-        grouped(((run.gpus, run.data), run.gpus / run.images_per_s) for run in each.runs)
-        for each in (base, other)
-    )
-    return [replace(each, same_types=same_types) for each in differences(ours, theirs)]
+
+    def speeds(benchmark: Benchmark) -> Speeds:
+        runs = benchmark.runs
+        return grouped(((run.gpus, run.data), run.gpus / run.images_per_s) for run in runs)
+
+    found = differences(speeds(base), speeds(other))
+    return [replace(each, same_types=same_types) for each in found]
 
 
 def differences(ours: Speeds, theirs: Speeds) -> list[Difference]:
@@ -445,7 +449,7 @@ def differences(ours: Speeds, theirs: Speeds) -> list[Difference]:
     With k sizes a difference counts if its p-value is below (1 - LEVEL)/k (Bonferroni): otherwise,
     with many sizes, one of them would differ by chance.
     """
-    both = sorted(ours.keys() & theirs.keys())
+    both = sorted(ours.keys() & theirs.keys(), key=lambda size: (size[0] or 0, size[1] or ""))
     found = []
     for gpus, data in both:
         one, two = ours[gpus, data], theirs[gpus, data]
@@ -464,17 +468,15 @@ def speeds_of_logs(runs: Iterable[Run]) -> Speeds:
     within the run, not that between launches.
     """
     by_size = grouped(
-        ((run.facts.gpus or 1, SYNTHETIC if run.facts.synthetic else REAL), run)
-        for run in runs
-        if run.images_per_s
+        ((run.facts.gpus, run.facts.data_kind), run) for run in runs if run.images_per_s
     )
     return {
         (gpus, data): (
-            [gpus / (run.images_per_s or 1) for run in alike]
+            [(gpus or 1) / (run.images_per_s or 1) for run in alike]
             if len(alike) > 1
             else independent(
                 [
-                    gpus / row.images_per_s
+                    (gpus or 1) / row.images_per_s
                     for row in alike[0].rows_alike
                     if not row.startup and 0 < row.images_per_s < math.inf
                 ]

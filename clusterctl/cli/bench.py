@@ -397,13 +397,15 @@ def print_comparison(
             one["choices"] = choice
         output.data(shown)
     for other, differences, unlike in () if as_json else found:
-        output.line(f"{other} against {base}, images/s of each {unit}:")
+        unknown = [each for each in differences if each.gpus is None]
+        of_each = "" if unknown else f" of each {unit}"
+        output.line(f"{other} against {base}, images/s{of_each}:")
         output.table(
             (f"{unit.upper()}S", "DATA", base, other, "FASTER BY", "P", ""),
             [
                 (
-                    each.gpus,
-                    each.data,
+                    each.gpus or "-",
+                    each.data or "-",
                     f"{each.base.value:.1f}",
                     f"{each.other.value:.1f}",
                     f"{each.percent:+.1f} %",
@@ -413,6 +415,8 @@ def print_comparison(
                 for each in differences
             ],
         )
+        if unknown:
+            output.note(f"  not known: the number of {unit}s, which may differ (-: of all of them)")
         if not differences:
             output.note("nothing was compared: no size has a speed in both")
         for line in unlike:

@@ -184,6 +184,12 @@ def _show_fetched(fetched: Fetched, job: JobRecord, place: Path, name: str, veri
     of_it = f" ({written}{by})" if fetched.files else ""
     same = ", and equal to what is on the nodes" if verified else ""
     output.line(f"job {job.job_id} is in {place}{of_it}{same}: {names}")
+    spec = job.spec
+    if spec.is_training and not (fetched.files or fetched.taken or named or spec.log_dir):
+        output.note(
+            "no file of its working folder: what it wrote elsewhere is not known, and is not here; "
+            "`train --output FOLDER` names where a program writes"
+        )
     if fetched.empty:
         output.note(f"warning: nothing is in the folder of --output, {fetched.empty}")
     if fetched.lost:

@@ -386,7 +386,7 @@ def _comparison_row(run: Run) -> tuple[object, ...]:
     last, speed, result = (run.rows or (None,))[-1], run.images_per_s, run.result
     return (
         run.facts.gpus or "-",
-        "synthetic" if run.facts.synthetic else "real",
+        run.facts.data_kind or "-",
         *((last.step, f"{last.epoch:.1f}") if last else ("-", "-")),
         "-" if speed is None else f"{speed:.1f}",
         f"{last.loss:.3f}" if last else "-",

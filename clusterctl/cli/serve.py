@@ -138,18 +138,14 @@ def _stop(access: Access, model: str | None, as_json: bool) -> int:
 def _start(
     app: AppContext, access: Access, model: ServeRequest, credentials: str, as_json: bool
 ) -> int:
-    from clusterctl.cli.copy.options import CopyOptions, url_access
-    from clusterctl.cli.copy.view import showing
-    from clusterctl.operations.copy import CopyTerms, copy_to_cluster
+    from clusterctl.cli.copy.options import CopyOptions
+    from clusterctl.cli.copy.view import copy_for_job
     from clusterctl.operations.serving import start_serving
 
     options = CopyOptions(credentials=credentials, quiet=as_json)
 
     def upload(request: CopyRequest, target: Target) -> TransferReport:
-        urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
-        with showing(options, goes_on=False) as shown:
-            terms = CopyTerms(urls)
-            return copy_to_cluster(access, (target,), request, watch=shown.watch, terms=terms)
+        return copy_for_job(app, access, (target,), request, options)
 
     one, ready = start_serving(access, model, upload)
     name, host = access.cluster.name, one.target.host

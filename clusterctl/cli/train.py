@@ -36,9 +36,8 @@ from clusterctl.domain.units import count
 from clusterctl.jobs.trainer import RECIPES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from clusterctl.cli.copy.options import CopyOptions
     from clusterctl.copy.report import TransferReport
     from clusterctl.copy.request import CopyRequest
     from clusterctl.ec2.instances import Instance
@@ -587,7 +586,13 @@ def _start(
     priced = (app.clients, instances)
     machines = machines_of(instances, find_prices(*priced), list_prices(*priced))
     shown = CopyOptions(credentials=options.credentials, quiet=options.as_json)
-    copy_channel = _channel_copier(app, access, shown)
+
+    def copy_channel(name: str, request: CopyRequest) -> TransferReport:
+        from clusterctl.cli.copy.view import copy_for_job
+
+        output.note(f"channel {name}: {request.sources[0]}")
+        return copy_for_job(app, access, access.targets, request, shown)
+
     return start_training(access, plan, how, machines, options.again, copy_channel)
 
 
@@ -660,24 +665,6 @@ def _streams(mode: ScriptMode, credentials: str) -> ScriptMode:
         for one in mode.channels
     )
     return replace(mode, channels=tuple(unsigned))
-
-
-def _channel_copier(
-    app: AppContext, access: Access, options: CopyOptions
-) -> Callable[[str, CopyRequest], TransferReport]:
-    """Return a function that copies a channel to all nodes, and shows the progress."""
-    from clusterctl.cli.copy.options import url_access
-    from clusterctl.cli.copy.view import showing
-    from clusterctl.operations.copy import CopyTerms, copy_to_cluster
-
-    def copy_channel(name: str, request: CopyRequest) -> TransferReport:
-        output.note(f"channel {name}: {request.sources[0]}")
-        urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
-        with showing(options, goes_on=False) as shown:
-            terms = CopyTerms(urls)
-            return copy_to_cluster(access, access.targets, request, watch=shown.watch, terms=terms)
-
-    return copy_channel
 
 
 def _show_tuning(access: Access, job_id: str) -> None:

@@ -80,6 +80,13 @@ OTHER_LANGUAGE = (
     "name a Python program; with os.execv it may put one in another language into its own place "
     "(docs/scripts.md#a-program-in-another-language)"
 )
+# Where a shipped program saves its model unless --model_dir or SM_MODEL_DIR names a folder.
+EXAMPLES = posixpath.dirname(EXAMPLES_FOLDER)
+EXAMPLES_MODELS = {
+    "mnist/mnist_hvd.py": "~/models/mnist",
+    "cifar10/keras_cifar10.py": "~/models/cifar10",
+    "pytorch/detection.py": "~/models/detection",
+}
 RANK_PROGRAM = "rank.pyz"  # of a script-mode program: node/scripts/rank.py
 JOBS_FOLDER = ".clusterctl/jobs"  # on the head node
 # Started by mpirun once per node: mpirun's rank is torchrun's node rank. PyTorch's c10d rendezvous
@@ -145,7 +152,8 @@ class JobRequest:
     trainer. `source_dir`: a folder that contains the program's, shipped in its place.
     `environment`: the path of a virtual environment on all nodes, `~/mine` or `/opt/mine`.
     `recipe`: a name of recipe.RECIPES; None for the trainer's default. `output`: a folder of the
-    nodes that the program writes into, relative to its working folder.
+    nodes that the program writes into, relative to its working folder; None for the one of a
+    shipped example's model, otherwise for none.
     """
 
     ranks: int
@@ -339,7 +347,7 @@ def plan_job(request: JobRequest, facts: HeadFacts, hosts: HostsFile, job_id: st
     return pick(
         *(JobPlan, request),
         job_id=job_id,
-        output=_output(request.output, facts.home, code, job_id),
+        output=_output(_output_of(request, script, facts.home), facts.home, code, job_id),
         preset=preset.name,
         workdir=f"{facts.home}/{EXAMPLES_FOLDER}",
         argv=tuple(mpirun_argv(launch)),
@@ -614,6 +622,20 @@ def _script(request: JobRequest, home: str, job_id: str) -> tuple[str, str]:
         code += "/code"
     below = posixpath.relpath(script, request.source_dir or posixpath.dirname(script) or ".")
     return posixpath.normpath(f"{code}/{below}"), code
+
+
+def _output_of(request: JobRequest, script: str, home: str) -> str | None:
+    """Return the folder of --output, otherwise the one of a shipped example's model, if known."""
+    default = EXAMPLES_MODELS.get(posixpath.relpath(script or ".", f"{home}/{EXAMPLES}"))
+    if request.output is not None or default is None:
+        return request.output
+    set_to = [one.value for one in request.variables if one.name == "SM_MODEL_DIR"]
+    folder = [default, *set_to][-1]
+    words = [part for word in request.arguments for part in word.split("=", 1)]
+    for flag, value in zip(words, words[1:]):
+        if flag in ("--model_dir", "--model-dir"):
+            folder = value
+    return None if "://" in folder else folder  # the example refuses a URL
 
 
 def _output(given: str | None, home: str, code: str, job_id: str) -> str:

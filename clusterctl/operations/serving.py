@@ -60,6 +60,7 @@ from clusterctl.transport.call import NodeCall, call, read_report
 from clusterctl.transport.dial import Target
 
 READY = "ready: "  # of a line of the server's log
+NEVER_SERVED = 78  # the exit status of a server that has loaded no model
 PORT = 8501  # TensorFlow Serving's default REST port
 TIMEOUT_S = 60.0
 LOAD_WITHIN_S = 600.0
@@ -365,7 +366,11 @@ def served(access: Access, jobs: Sequence[JobRecord] | None = None) -> list[Serv
 
 def gone_models(jobs: Sequence[JobRecord]) -> list[Served]:
     """Return the models that are not served any more though no one ended them."""
-    last = {_words_of(job)[1]["--model"]: job for job in jobs if job.spec.preset == SERVE}
+    last = {
+        _words_of(job)[1]["--model"]: job
+        for job in jobs
+        if job.spec.preset == SERVE and job.status.exit_status != NEVER_SERVED
+    }
     return [
         replace(
             _served(Target(job.spec.hosts[0], "", "", down="its job has ended"), job),

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterctl.bootstrap.training import SHELL
-from clusterctl.operations.serving import libraries_here
+from clusterctl.operations.serving import NEVER_SERVED, libraries_here
 from tests.ports import free_port
 from tests.serving import make_model, training_python
 
@@ -380,7 +380,7 @@ def test_what_cannot_be_served_ends_with_the_reason(tmp_path, libraries, server)
     ):
         refused = Server(tmp_path / str(number), libraries, tmp_path / folder)
         last = refused.log.read_text().splitlines()[-1]
-        assert (refused.process.wait(), refused.ready) == (1, None)
+        assert (refused.process.wait(), refused.ready) == (NEVER_SERVED, None)
         assert last.startswith(f"error: {said}"), last
 
 

@@ -157,6 +157,16 @@ def test_logs_side_by_side_name_a_difference_beyond_the_noise_and_no_other(resul
     (tmp_path / "small.log").write_text(banner(8) + HEADER + rows([0, 50, 100, 150]))
     ran = results("--log", "monday.log", "small.log", "--compare")
     assert (ran.status, "nothing was compared" in ran.err) == (3, True), ran
+    # Without the trainer's banner neither ranks nor data are known.
+    for name in ("monday.log", "slow.log"):
+        (tmp_path / name).write_text((tmp_path / name).read_text()[len(banner()) :])
+    ran = results("--log", "monday.log", "slow.log", "--compare")
+    shown = [line.split() for line in ran.out.splitlines()]
+    assert (shown[1][:3], shown[-1][:2]) == (["monday.log", "-", "-"], ["-", "-"]), ran.out
+    assert "slow.log against monday.log, images/s:\n" in ran.out
+    assert "not known: the number of ranks" in ran.err
+    [told] = json.loads(results("--log", "monday.log", "slow.log", "--compare", "--json").out)
+    assert [(one["gpus"], one["data"]) for one in told["sizes"]] == [(None, None)]
 
 
 @pytest.mark.parametrize(

@@ -500,7 +500,7 @@ def jumped(function: str) -> NativeCalls:
         ("MPI_Allreduce", 1, None, "mpi.standing", 2),  # perhaps of another communicator
         ("MPI_Send", 1, None, "mpi.standing", 2),
         ("MPI_Allreduce", 2, 0, "mpi.standing", 2),
-        ("MPI_Allreduce", 2, None, "mpi.standing", 1),  # what is sent in memory is not known
+        ("MPI_Allreduce", 2, None, "unknown", 3),  # what is sent in memory is not known
         ("MPI_Allreduce", 2, 1 << 20, "unknown", 3),
         ("", 1, None, "mpi.awaited", 2),
     ],
@@ -583,6 +583,9 @@ def test_all_ranks_that_rest_are_named_once_the_job_stands_still(
     found = diagnose(standing_still(evidence))
     assert found.exit_status == status
     assert diagnose(evidence).exit_status == 3, "its next step may come"
+    if call == "clock_nanosleep":
+        sends = with_rank(evidence, 0, shared_bytes=4096)
+        assert diagnose(standing_still(sends)).exit_status == 3, "it goes on, and naps"
     if status < 3:
         assert (found.check, found.findings[0].ranks) == ("ranks.resting", (*range(ranks),))
         assert "ring.c:7) for 1 min 00 s" in found.verdict

@@ -27,7 +27,7 @@ def with_data(pair):
     pair.ctl("clean-logs", "--jobs", "--force", "--yes")
 
 
-def test_it_trains_on_two_hosts_and_is_evaluated_and_served(with_data):
+def test_it_trains_on_two_hosts_and_is_evaluated_and_served(with_data, tmp_path):
     script = "~/examples/horovod/cifar10/keras_cifar10.py"
     flags = ["--epochs", "1", "--batch_size", "12"]
     out = with_data.ok("train", "2", "--script", script, "--", *flags)
@@ -37,6 +37,9 @@ def test_it_trains_on_two_hosts_and_is_evaluated_and_served(with_data):
     assert "Model saved in /home/ubuntu/models/cifar10/1\n" in out
     assert with_data.on(0, "ls ~/models/cifar10/1/saved_model.pb")
     assert with_data.on(1, "ls ~ | grep models || true") == "", "rank 0 alone saves"
+
+    with_data.ok("fetch", str(tmp_path / "run"))
+    assert (tmp_path / "run" / "cifar10" / "1" / "saved_model.pb").exists()
 
     evaluate = f"cd ~/examples/horovod && {PYTHON} cifar10/evaluate_cifar10.py"
     shown = with_data.on(0, evaluate)

@@ -213,9 +213,9 @@ def test_ctrl_c_while_a_job_is_started_says_that_it_may_run(node):
 
 def access_to(node):
     cluster = SimpleNamespace(name="demo", nodes=())
-    return SimpleNamespace(
-        connections=node, head=HEAD, head_name=HEAD.host, all_targets=(HEAD,), cluster=cluster
-    )
+    targets = {"head": HEAD, "head_name": HEAD.host, "all_targets": (HEAD,)}
+    folder = ClusterFolder(node.home / "demo")
+    return SimpleNamespace(connections=node, cluster=cluster, folder=folder, **targets)
 
 
 def test_the_log_is_brought_also_if_what_the_job_wrote_cannot_be(node, tmp_path, monkeypatch):
@@ -306,7 +306,6 @@ def test_a_second_fetch_is_whole_only_at_its_end_and_names_what_is_no_longer_the
             patched.setattr(fetching, "_outputs", lambda *_: [Output(HEAD, "", found)])
             patched.setattr(fetching, "_copy_part", bring)
             patched.setattr(fetching, "_note", lambda *_: "")
-            patched.setattr(fetching, "_note_here", lambda *_: None)
             return fetch(access, JOB, place).gone
 
     assert fetch_files("r0", "kept/0", "kept/1") == ()

@@ -32,12 +32,20 @@ from clusterctl.jobs.mpirun import (
     parse_variable,
     sets_binding,
 )
-from clusterctl.jobs.plan import JobRequest, check_per_host, check_request, plan_job, ranks_per_host
+from clusterctl.jobs.plan import (
+    EXAMPLES_MODELS,
+    JobRequest,
+    check_per_host,
+    check_request,
+    plan_job,
+    ranks_per_host,
+)
 from clusterctl.jobs.trainer import GPU
 from clusterctl.node.jobs.folder import JobFolder
 from clusterctl.node.record import to_data, to_json
 from clusterctl.operations.environment import allreduce_command
 from clusterctl.transport.call import read_report
+from tests.changes import CHECKOUT
 from tests.local_node import HEAD, LocalNode
 from tests.programs import completed
 
@@ -183,8 +191,9 @@ def test_the_network_of_the_hosts(hosts, interfaces, network):
     assert shared_network(hosts.split(), head) == network
 
 
-def output_of(folder, script):
-    return plan_job(JobRequest(2, script=script, output=folder), facts(), HOSTS, JOB).output
+def output_of(folder, script, *arguments, **more):
+    request = JobRequest(2, script=script, output=folder, arguments=arguments, **more)
+    return plan_job(request, facts(), HOSTS, JOB).output
 
 
 @pytest.mark.parametrize("script", ["program.py", "~/program.py"])
@@ -211,6 +220,23 @@ def test_a_folder_for_results_that_the_nodes_need_is_refused(folder, end, script
 )
 def test_a_folder_for_results(folder, path):
     assert output_of(folder, "program.py") == path
+
+
+@pytest.mark.parametrize("program", EXAMPLES_MODELS)
+def test_the_model_of_a_shipped_example_is_fetched(program):
+    """Wherever the program saves it: by its own default, its flag or SageMaker's variable."""
+    script, home = f"~/examples/horovod/{program}", "/home/ubuntu"
+    default = EXAMPLES_MODELS[program]
+    assert f'"SM_MODEL_DIR", "{default}"' in "".join(
+        file.read_text() for file in (CHECKOUT / "examples/horovod" / program).parent.glob("*.py")
+    )
+    assert output_of(None, script) == home + default[1:]
+    assert output_of("~/x", script) == f"{home}/x"
+    assert output_of(None, script, "--epochs", "1", "--model-dir=/m") == "/m"
+    assert output_of(None, script, "--model_dir", "m") == f"{home}/examples/horovod/tensorflow/m"
+    assert output_of(None, script, "--model_dir", "s3://b/m") == "", "the program refuses it"
+    assert output_of(None, script, variables=(Variable("SM_MODEL_DIR", "/sm"),)) == "/sm"
+    assert output_of(None, "~/mine/mnist_hvd.py") == ""
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,17 @@ def test_where_a_labs_control_groups_are(mountinfo, own, places):
     assert cgroups.parent_groups(mountinfo, own) == [Path(place) for place in places]
 
 
+def test_a_lab_of_another_pid_namespace_keeps_its_groups(tmp_path):
+    """No process here has these numbers. A file stands for the running daemon."""
+    running, killed = (tmp_path / f"{cgroups.PREFIX}{pid}" for pid in (2**23, 2**23 + 1))
+    for folder in (running, killed):
+        (folder / "daemon").mkdir(parents=True)
+        (folder / "hosts").mkdir()
+    (running / "daemon" / "process").touch()
+    cgroups.remove_killed(tmp_path)
+    assert ((running / "hosts").exists(), killed.exists()) == (True, False)
+
+
 def test_why_a_set_up_fails_is_reported(monkeypatch):
     monkeypatch.setattr(loop, "_make_private", lambda: None)
     monkeypatch.setattr(network, "build", lambda *_: subprocess.run(["false"], check=True))

@@ -479,6 +479,8 @@ def test_fetch_brings_the_folder_that_output_names_and_the_checkpoints(quiet, tm
     assert losses(quiet) == Losses()
     quiet.on(0, f"rm -r {folder} out")
     quiet.ends(2, "clusterctl fetch pair", "copy", "--from", "0", "~/out", ".")
+    assert quiet.ctl("train", "1", "--script", "~/writes.py")[0] == 0  # the same, without --output
+    quiet.ends(0, "what it wrote elsewhere is not known", "fetch", str(tmp_path / "without"))
 
 
 def test_what_cannot_be_read_hides_nothing_else_and_is_not_saved(quiet, tmp_path):

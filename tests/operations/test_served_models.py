@@ -28,9 +28,11 @@ from clusterctl.operations import disk, logs
 from clusterctl.operations.doctor import _end_leftovers, _of_unknown_jobs
 from clusterctl.operations.logs import refuse_while_training, running_work
 from clusterctl.operations.serving import (
+    NEVER_SERVED,
     Served,
     ServerAnswer,
     forward_argv,
+    gone_models,
     served,
     server_argv,
     serving_spec,
@@ -328,6 +330,11 @@ def test_a_model_whose_job_failed_is_no_success_and_one_that_no_job_served_is_na
     assert _status(access, jobs, None, as_json=True) == 1
     states = {one["model"]: one["state"] for one in json.loads(capsys.readouterr().out)}
     assert states == {"m": "AVAILABLE", "killed": "FAILED"}
+    mistyped = replace(jobs[1].status, exit_status=NEVER_SERVED)
+    again = replace(jobs[1], status=mistyped)  # a slip neither counts nor hides the lost one
+    assert gone_models([*jobs, again])[0].job == jobs[1]
+    assert _status(access, [jobs[0], again], None, as_json=False) == 0
+    assert capsys.readouterr().err == ""
     assert _status(access, jobs, "m", as_json=False) == 0
     assert "killed" not in capsys.readouterr().err
     assert _status(access, jobs, "killed", as_json=False) == 1

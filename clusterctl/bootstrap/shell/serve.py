@@ -5,7 +5,7 @@
 --folder has versions (`1`, `2`, ...) or is a SavedModel itself, which is then version 1. The
 highest version is served, and replaced when a higher one appears. --libraries has uvicorn and
 starlette. When the model answers, this prints a line: `ready: {"server", "version"}`. If no model
-loads, the program ends; its last line is `error: ...`.
+loads, the program ends with status 78; its last line is `error: ...`.
 
 The contract: https://www.tensorflow.org/tfx/serving/api_rest. Not supported: classify and regress,
 which are for tf.Example, and labels.
@@ -46,6 +46,7 @@ POLL_S = 1.0  # how often new versions are searched for
 LOAD_WITHIN_S = 600.0
 GRACE_S = 5  # for requests in progress when the server stops
 DEFAULT = "serving_default"
+NEVER_SERVED = 78  # EX_CONFIG of sysexits.h: no status of a server that has run
 TENSORFLOW_SERVING = "tensorflow_model_server"
 
 
@@ -604,6 +605,12 @@ def status_of(versions, version, model):
 # ---- the program
 
 
+def refuse(message):
+    """Print why no model is served, and exit with the status for this."""
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    sys.exit(NEVER_SERVED)
+
+
 def print_ready(server, version):
     """Print which server answers, and with which version of the model."""
     print("ready: " + json.dumps({"server": server, "version": version}), flush=True)
@@ -635,11 +642,11 @@ def serve_here(args):
         import tensorflow  # noqa: F401
         import uvicorn
     except ImportError as error:
-        sys.exit(f"error: {error} in {sys.executable}: clusterctl env install NAME")
+        refuse(f"{error} in {sys.executable}: clusterctl env install NAME")
     versions = Versions(args.folder)
     versions.poll()
     if versions.current is None:
-        sys.exit(f"error: {versions.no_model()}")
+        refuse(versions.no_model())
 
     def watch():
         while True:
@@ -668,7 +675,7 @@ def listen(address, port):
     try:
         listener.bind((address, port))
     except OSError as error:
-        sys.exit(f"error: port {port} of this node cannot be had ({error.strerror}): --port")
+        refuse(f"port {port} of this node cannot be had ({error.strerror}): --port")
     return listener
 
 
@@ -681,7 +688,7 @@ def serve_with_the_real_one(args, links):
         folder = links
         (folder / "1").symlink_to(args.folder.resolve())
     elif Versions(folder)._found() == {}:
-        sys.exit(f"error: {Versions(folder).no_model()}")
+        refuse(Versions(folder).no_model())
     words = [
         TENSORFLOW_SERVING,
         "--port=0",
@@ -710,9 +717,9 @@ def serve_with_the_real_one(args, links):
         if newest["state"] == "END" or time.monotonic() > deadline:
             server.terminate()
             server.wait()
-            sys.exit(f"error: the model does not load: {why or 'it takes too long'}")
+            refuse(f"the model does not load: {why or 'it takes too long'}")
         time.sleep(0.2)
-    return f"error: {TENSORFLOW_SERVING} ended with {server.returncode}"
+    return refuse(f"{TENSORFLOW_SERVING} ended with {server.returncode}")
 
 
 if __name__ == "__main__":

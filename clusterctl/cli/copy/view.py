@@ -14,9 +14,13 @@ from clusterctl.copy.report import CopyProgress, NodeProgress, NodeReport, Trans
 from clusterctl.domain.errors import ClusterctlError
 
 if TYPE_CHECKING:
+    from clusterctl.cli.app_context import AppContext
     from clusterctl.cli.copy.options import CopyOptions
+    from clusterctl.copy.request import CopyRequest
     from clusterctl.domain.findings import Finding
+    from clusterctl.operations.access import Access
     from clusterctl.operations.disk import SlowDisk
+    from clusterctl.transport.dial import Target
 
 # Seconds between two lines with the total, and between two progress events.
 LINE_S = 5.0
@@ -188,6 +192,22 @@ def showing(options: CopyOptions, goes_on: bool = True) -> Iterator[CopyView]:
     except ClusterctlError as error:
         shown.refused(error)
         raise
+
+
+def copy_for_job(
+    app: AppContext,
+    access: Access,
+    targets: tuple[Target, ...],
+    request: CopyRequest,
+    options: CopyOptions,
+) -> TransferReport:
+    """Copy what a job needs to these nodes, and show the progress."""
+    from clusterctl.cli.copy.options import url_access
+    from clusterctl.operations.copy import CopyTerms, copy_to_cluster
+
+    urls = url_access(options, request.sources, lambda: app.clients, app.settings.home)
+    with showing(options, goes_on=False) as shown:
+        return copy_to_cluster(access, targets, request, watch=shown.watch, terms=CopyTerms(urls))
 
 
 def _kind(options: CopyOptions) -> type[CopyView]:

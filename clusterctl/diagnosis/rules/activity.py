@@ -454,6 +454,8 @@ def at_rest(scene: Scene) -> Iterator[Cause]:
         uses = rank.grown("cpu_s") >= RESTS * rank.span_s or working
         if not is_known or not rests(rank) or uses or rank.waits or rank in scene.left:
             return
+        if is_nap and rank.process.shared_bytes:
+            return  # it sends now and then, and naps
         where = f" in {label(rank.user_call)}" if rank.user_call else ""
         read = all(one.native.where for one in scene.ranks)
         where = f" ({rank.native.where})" if read else where

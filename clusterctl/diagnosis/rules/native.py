@@ -136,26 +136,36 @@ def standing(scene: Scene) -> Iterator[Cause]:
         return
     if not all(one.native.mpi for one in read):
         return
-    calls = sorted({one.native.where for one in read})
+    at = {signature(one): one for one in read if one.user_call}
+    groups: dict[str, list[Rank]] = {}
+    for one in scene.ranks:
+        known = one if one.native.frames else at.get(signature(one))
+        if known:
+            groups.setdefault(known.native.where, []).append(one)
     is_one = any(COLLECTIVE.fullmatch(one.native.mpi) for one in read)
     sends = scene.moves or any(map(scene.works, scene.ranks))
-    if sends or (len(calls) > 1 and is_one) or any(cycles(scene)):
-        return
     # Whether data move through memory, or past the kernel, may not be known.
     near = Counter(one.host.host for one in scene.ranks)
     is_dark = any(
         one.host.efa or (one.process.shared_bytes is None and near[one.host.host] > 1)
         for one in scene.ranks
     )
+    if sends or is_dark or (len(groups) > 1 and is_one) or any(cycles(scene)):
+        return
+    listed = sorted(groups.items(), key=lambda item: len(item[1]))
+    each = "; ".join(f"{ranks_in_words(ranks)} {where}" for where, ranks in listed[:4])
+    known_ranks = [one.number for ranks in groups.values() for one in ranks]
+    is_all = len(known_ranks) == len(scene.ranks)
+    who = "all ranks" if is_all else f"{format_ranks(known_ranks)}, whose calls were read,"
     yield Cause(
         "mpi.standing",
-        WARNING if is_dark else ERROR,
-        f"all ranks wait {', or '.join(calls)}{scene.since}, and no data moved meanwhile: what "
-        "they wait for is not sent",
+        ERROR,
+        f"{who} wait{scene.since} in calls that do not end, while no data are observed to move: "
+        f"{each if listed[1:] else listed[0][0]}",
         hint="compare what these calls name: communicator, root, the other rank, tag and sizes "
         f"have to fit; then {scene.hints.cancel}",
-        ranks=tuple(sorted(scene.by_number)),
-        evidence=tuple(line for one in scene.ranks[:4] for line in rank_lines(one))[:8],
+        ranks=tuple(sorted(known_ranks)),
+        evidence=tuple(line for _, ranks in listed for line in rank_lines(ranks[0]))[:8],
     )
 
 

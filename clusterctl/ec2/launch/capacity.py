@@ -126,10 +126,13 @@ def out_of_capacity(tried: Sequence[Place], failure: AwsError, bound: bool = Fal
     where = ", ".join(dict.fromkeys(f"{place.instance_type} in {place.zone}" for place in tried))
     scarce = "Capacity" in failure.code
     what = "nowhere are enough machines" if scarce else "no place takes this launch"
+    advice = _BOUND if bound else _FREE
+    if failure.code == "Server.InternalError":  # no capacity helps where machines do not start
+        advice = "EC2 failed to start the machines, which is no lack of capacity: run it again"
     return AwsError(
         failure.code,
         f"{what}: tried {where}. EC2's message: {failure.message}",
-        f"nothing was launched; {_BOUND if bound else _FREE}",
+        f"nothing was launched; {advice}",
     )
 
 

@@ -115,6 +115,13 @@ class RunFacts:
         return self.peak_learning_rate is not None and not (self.data or self.training_samples)
 
     @property
+    def data_kind(self) -> Optional[str]:
+        """`synthetic` or `real`; None if the log does not have it."""
+        if self.synthetic:
+            return "synthetic"
+        return "real" if self.data or self.training_samples else None
+
+    @property
     def other_model(self) -> str:
         """The model with its image size, if it is not the tutorial's; else empty."""
         model, size = self.model or "resnet50", self.image_size or IMAGE_SIZE

@@ -305,7 +305,8 @@ class LabInstance(Instance):
                 "Client.InstanceInitiatedShutdown",
             )
         elif why.startswith("failed"):
-            text = f"Server.InternalError: the lab could not boot the host: {why}"
+            text = f"Server.InternalError: the lab could not boot the host: {why}; see lab.log, "
+            text += "and start the lab again: clusterctl lab stop; clusterctl lab start"
             self.state_reason, self._reason = StateReason(text, "Server.InternalError"), text
         self._enter(state)
 

@@ -144,3 +144,5 @@ def test_what_was_tried_is_said_once_each(code, message):
     for option in ("--capacity-timeout", "--min-nodes", "--or-type", "--capacity-reservation"):
         assert option in error.hint
     assert "nothing was launched" in error.hint
+    failed = out_of_capacity([A], AwsError("Server.InternalError", "No."))
+    assert "--" not in failed.hint and "run it again" in failed.hint

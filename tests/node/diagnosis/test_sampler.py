@@ -170,6 +170,8 @@ def test_a_script_on_a_dead_mount_loses_nothing_else(tmp_path, monkeypatch):
     monkeypatch.setattr(sampler, "HOST_FACTS", ())
     environ = {**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
     with subprocess.Popen([sys.executable, script], env=environ) as rank:
+        # The kernel shows its words a moment after Popen has returned.
+        wait_until(lambda: read_process(rank.pid).argv, "the rank's words")
         monkeypatch.setattr(sampler, "look", lambda *_: ([{"pid": rank.pid}], [], []))
         try:
             host = sampler.sample(sampler.SamplerRequest(within_s=1.0, spacing_s=0.0)).host

@@ -55,9 +55,7 @@ def prepare(owner: int, memory_bytes: int) -> list[Path]:
     try:
         mounted, own = (Path("/proc/self", name).read_text() for name in ("mountinfo", "cgroup"))
         for top in parent_groups(mounted, own):
-            for group in top.glob(f"{PREFIX}*"):  # those of labs that were killed
-                if not Path("/proc", group.name[len(PREFIX) :]).exists():
-                    remove([group])
+            remove_killed(top)
             folder = top / f"{PREFIX}{os.getpid()}"
             _enable_controllers(top)
             folder.mkdir()
@@ -78,6 +76,19 @@ def prepare(owner: int, memory_bytes: int) -> list[Path]:
         remove(folders)
         return []
     return folders
+
+
+def remove_killed(top: Path) -> None:
+    """Remove the folders in `top` of labs that were killed.
+
+    A running lab of another PID namespace is not in /proc here: but its `daemon` has a process, so
+    it cannot be removed. Its empty groups could be, such as `hosts`.
+    """
+    for folder in top.glob(f"{PREFIX}*"):
+        if not Path("/proc", folder.name[len(PREFIX) :]).exists():
+            remove([folder / "daemon"])
+            if not (folder / "daemon").exists():
+                remove([folder])
 
 
 def enter(folders: Iterable[Path], name: str, pid: int) -> None:
