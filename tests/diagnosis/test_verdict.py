@@ -373,6 +373,8 @@ def test_the_output_of_a_job_whose_head_node_is_silent_was_not_seen():
     empty = Scene(with_job(RUNS, log=(), log_silent_s=9.0))
     assert "its log and its metrics: it has written nothing" in list(not_seen(empty))
     assert _open(Scene(with_job(RUNS, log=("starts",)))).startswith("it prints no steps")
+    flooded = with_job(RUNS, log=("starts",), log_first=("step 7",))
+    assert _open(Scene(flooded)).startswith("the end of its log has no steps")
     appended = Scene(with_job(RUNS, log=(), log_silent_s=9.0, log_is_older=True))
     assert [one for one in not_seen(appended) if "its log" in one] == [
         "what its log had before: that may be an earlier job's, or its lines come late"
