@@ -566,7 +566,7 @@ def _outlived(scene: Scene, unseen: list[int]) -> list[Cause]:
             f"{'they' if ranks[1:] else 'it'} started still runs: {', '.join(shown[:3])}{more}; "
             "the job runs on while that holds its output",
             only({host.host for _, host, _ in left}),
-            scene.hints.steps("end what is left, if nobody needs it", f"or {scene.hints.cancel}"),
+            scene.hints.steps("end what is left, unless it is needed", f"or {scene.hints.cancel}"),
             tuple(ranks),
             tuple(f"rank {rank}: left {_line(one)}" for rank, _, one in left[:6]),
         )
