@@ -7,6 +7,7 @@ import functools
 import re
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -209,7 +210,7 @@ def what_job(view: LiveView) -> str:
     watch = view.watch
     head = watch.head
     if watch.job:
-        return job_line(watch.job, watch.nodes)
+        return job_line(watch.job, watch.nodes, watch.group)
     if head is None:
         now, within_s = time.monotonic(), view.interval_s
         read = [node for node in watch.nodes if node.at and not is_silent(node, now, within_s)]
@@ -228,12 +229,15 @@ def what_job(view: LiveView) -> str:
     return "no job is on record"
 
 
-def job_line(job: JobEvidence, nodes: Sequence[WatchedNode]) -> str:
-    """Return `job … running for 12 min 03 s, 32 ranks; step 1200, 10234 images/s, 3 s ago`."""
+def job_line(job: JobEvidence, nodes: Sequence[WatchedNode], group: str = "") -> str:
+    """Return `job … running for 12 min 03 s, 32 ranks; step 1200, 10234 images/s, 3 s ago`. `group`
+    is what the ranks of a job that was started by hand have in common."""
     what = f"job {job.job_id} {job.state}" if job.job_id else "an mpirun typed by hand, running"
-    size = job.size or sum(len(node.facts.get("ranks", ())) for node in nodes)
+    ranks = Counter(rank.get("group") for node in nodes for rank in node.facts.get("ranks", ()))
+    rest = "" if job.job_id else _others(ranks, group)
+    size = job.size or (ranks[group] if rest and group in ranks else ranks.total())
     lasts = "for" if job.state in (JobState.RUNNING, JobState.QUEUED) else "after"
-    text = f"{what} {lasts} {format_duration(job.age_s)}, {count(size, 'rank')}"
+    text = f"{what} {lasts} {format_duration(job.age_s)}, {count(size, 'rank')}{rest}"
     trained = [row for row in job.metrics if row.get("kind") == "train"]
     if trained:
         speed, step = trained[-1].get("images_per_s"), trained[-1].get("step")
@@ -243,6 +247,18 @@ def job_line(job: JobEvidence, nodes: Sequence[WatchedNode]) -> str:
     if job.log_silent_s is not None:
         text += f"; its log grew {format_duration(job.log_silent_s)} ago"
     return text
+
+
+def _others(ranks: Counter[str | None], group: str) -> str:
+    """Return in words that ranks are of other jobs than that of `group`, by their number in each
+    group; empty if all may be of one job."""
+    known = {name: number for name, number in ranks.items() if name}
+    if len(known) < 2:
+        return ""
+    if group not in known:
+        return f" of {len(known)} jobs"
+    of_others = sum(known.values()) - known.pop(group)
+    return f", and {count(of_others, 'rank')} of {count(len(known), 'other job')}"
 
 
 def last_stall(job: JobEvidence | None) -> str:

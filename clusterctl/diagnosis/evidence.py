@@ -159,7 +159,8 @@ MEET_AT = (
 
 @dataclass(frozen=True)
 class ProcessEvidence:
-    """A process of the job. `role` is rank, launcher (mpirun), daemon (prted), child or job.
+    """A process of the job. `role` is rank, launcher (mpirun), daemon (prted), child or job, or
+    orphan: what `rank`, which has ended, has left running.
 
     `gpus` are those that the rank may use (CUDA_VISIBLE_DEVICES or its local rank), numbered as by
     nvidia-smi. `launcher` is what has started a rank, as node/jobs/launchers.py names it; `group`
@@ -366,10 +367,10 @@ class JobEvidence(JobOutput):
     are the hosts of the job's hosts file with their slots. `others` are the ids of other running
     jobs, which matter unless this one `is_chosen` by its name. `retries_left` is the number of
     times that the head node will start the job again after a lost node. `reason` is the runner's
-    word on the job's end. When its record was read, that was `ended_s` seconds ago; None if that is
-    not known. `log_kept_bytes` is how much of the log the lines of `log` were before what cannot be
-    read was taken out of them. It `went_on` if a step was recorded after the samples, while the
-    calls of ranks in C were read.
+    word on the job's end, and `messages` are the watchdog's (`train --watchdog`). When its record
+    was read, that was `ended_s` seconds ago; None if that is not known. `log_kept_bytes` is how
+    much of the log the lines of `log` were before what cannot be read was taken out of them. It
+    `went_on` if a step was recorded after the samples, while the calls of ranks in C were read.
     """
 
     job_id: str = ""
@@ -384,6 +385,7 @@ class JobEvidence(JobOutput):
     is_chosen: bool = False
     retries_left: int = 0
     reason: str = ""
+    messages: tuple[str, ...] = ()
     ended_s: Optional[float] = None
     log_kept_bytes: int = 0
     went_on: bool = False
@@ -392,7 +394,7 @@ class JobEvidence(JobOutput):
         """Keep of the lines and rows what can be read: the job, or a bundle, may have any."""
         kept = self.log_kept_bytes or sum(len(line) + 1 for line in self.log)
         object.__setattr__(self, "log_kept_bytes", kept)
-        for name in ("log_first", "log", "log_added", "own_added"):
+        for name in ("log_first", "log", "log_added", "own_added", "messages"):
             object.__setattr__(self, name, tuple(map(legible, getattr(self, name))))
         logs = {rank: tuple(map(legible, lines)) for rank, lines in self.rank_logs.items()}
         object.__setattr__(self, "rank_logs", logs)

@@ -184,8 +184,7 @@ def _details(scene: Scene, bad: set[int]) -> Iterable[str]:
 
 def _rank_lines(rank: Rank) -> Iterable[str]:
     process = rank.process
-    has_gpus = process.gpus and rank.host.gpus
-    gpus = f", GPUs {format_indices(process.gpus)}" if has_gpus else ""
+    gpus = f", GPUs {format_indices(rank.gpus)}" if rank.gpus else ""
     yield f"pid {process.pid}, {format_duration(process.age_s)} old{gpus}"
     yield f"{' '.join(process.argv)}"
     for sample in rank.samples:

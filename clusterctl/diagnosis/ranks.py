@@ -80,6 +80,12 @@ class Rank:
         return -1 if self.process.rank is None else self.process.rank
 
     @property
+    def gpus(self) -> list[int]:
+        """The GPUs that it was seen to use, as nvidia-smi numbers and lists them."""
+        cards = enumerate(self.host.gpus)
+        return [at for at, one in cards if any(x.pid == self.process.pid for x in one.processes)]
+
+    @property
     def children(self) -> list[ProcessEvidence]:
         """The processes that it has started, as far as they were seen."""
         return [one for one in self.host.processes if one.parent == self.process.pid]
@@ -457,8 +463,7 @@ def ranks_in_words(ranks: Sequence[Rank]) -> str:
         return " and ".join(f"rank {one.number} on {called(one.host)}" for one in ranks)
     if len(ranks) > 1:
         return f"ranks {format_indices(numbers)} on {where}"
-    gpus = ranks[0].process.gpus if ranks[0].host.gpus else ()
-    gpu = f" GPU {format_indices(gpus)}" if gpus else ""
+    gpu = f" GPU {format_indices(ranks[0].gpus)}" if ranks[0].gpus else ""
     return f"rank {numbers[0]} on {where}{gpu}"
 
 

@@ -18,7 +18,7 @@ from clusterctl.diagnosis.case import ERROR, INFO, Cause, Scene, gdb_command
 from clusterctl.diagnosis.evidence import NAMED, Evidence, HostEvidence
 from clusterctl.diagnosis.frames import STARTING
 from clusterctl.diagnosis.hints import Hints
-from clusterctl.diagnosis.progress import SILENT_STEPS, were
+from clusterctl.diagnosis.progress import SILENT_STEPS, is_step, were
 from clusterctl.diagnosis.ranks import Rank, called, format_ranks, is_saving, sees_nothing
 from clusterctl.diagnosis.rules.activity import (
     apart,
@@ -350,7 +350,8 @@ def _open(scene: Scene) -> str:
     elif scene.silent_head and not scene.job.log and not scene.rows:
         silence = f"its output was not read: {called(scene.silent_head)}, which has it, is silent"
     elif scene.job.log and not (scene.has_made_steps or scene.job.log_is_older):
-        silence = "it prints no steps"
+        early = any(map(is_step, scene.job.log_first))
+        silence = "the end of its log has no steps" if early else "it prints no steps"
     if scene.ranks and len(scene.ranks) == len(scene.waiting):
         return (
             f"{silence}, and its ranks wait in {scene.waited_for(())}: a long step, or ranks that "

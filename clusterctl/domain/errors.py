@@ -103,6 +103,8 @@ class CommandFailed(HostError):
     exit_status = 1
 
 
+# How the errors begin of what comes before a host is contacted.
+UNKNOWN_NAME, PROXY_ENDED = "its name is not known", "its ProxyCommand ended"
 LOGIN_FILES = (
     "sshd runs commands in the login shell, whose files may not end or replace it, read stdin, or "
     "send the output elsewhere: see ~/.bashrc there (for zsh ~/.zshenv, for fish "

@@ -106,7 +106,7 @@ def launchers_by_group(hosts: Iterable[Sequence[GroupedProcess]]) -> dict[str, i
     found = {one.group: one.pid for one in launchers if one.group}
     idle = [one for one in launchers if not one.group]
     oldest_s = max((one.age_s for one in idle), default=0.0)
-    every = [one for host in outside for one in host if one.role == "rank"]
+    every = [one for host in outside for one in host if one.role in ("rank", "orphan")]
     older = {one.group for one in every if one.age_s > oldest_s + BEFORE_S}
     without = {one.group for one in every} - older - found.keys()
     if len(idle) == 1 and len(without) == 1:

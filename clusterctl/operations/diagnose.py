@@ -418,6 +418,7 @@ def job_of(
             line=record.spec.line,
             log_dir=record.spec.log_dir,
             reason=record.status.reason,
+            messages=record.status.messages,
             ended_s=record.status.ended_at and round(record.now - record.status.ended_at, 1),
             retries_left=max(0, record.spec.retries - len(record.status.attempts)),
         )

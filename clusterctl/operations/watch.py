@@ -97,12 +97,21 @@ class Watch:
     def job(self) -> JobEvidence | None:
         """The job that is watched, or else the running or the latest job, by the head node's last
         report, or that of the first host with an mpirun; None without."""
+        return self._reported[0]
+
+    @property
+    def group(self) -> str:
+        """What the ranks of an mpirun that was started by hand have in common; empty if unknown."""
+        return self._reported[1]
+
+    @property
+    def _reported(self) -> tuple[JobEvidence | None, str]:
         for node in [self.head] if self.head else self.nodes:
             report = node.facts.get("job")
-            job = job_of(salvage(JobOnHead, report)[0], [], None) if report else None
-            if job:
-                return job
-        return None
+            found = salvage(JobOnHead, report)[0] if report else None
+            if found and (job := job_of(found, [], None)):
+                return job, found.group
+        return None, ""
 
     def read_at(self, offset: int, wait_s: float) -> bytes | None:
         """Give each node its program as standard input (see transport.stdin.Stdin), and end the

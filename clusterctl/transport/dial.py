@@ -21,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import IO, Any
 
+from clusterctl.domain.errors import PROXY_ENDED
 from clusterctl.domain.timeouts import Timeouts
 from clusterctl.transport.ssh_config import user_shell
 
@@ -232,10 +233,10 @@ def _start_proxy(
 
 
 def _last_words(stderr: IO[bytes], command: str) -> str:
-    """Return the last line that a proxy command wrote on stderr, or which command ended."""
+    """Return the last line that a proxy command wrote on stderr, or the command, which ended."""
     stderr.seek(0)
     lines = stderr.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"its ProxyCommand ended: {command}"
+    return lines[-1] if lines else command
 
 
 class _ProxySocket(KeepAliveSocket):
@@ -256,7 +257,9 @@ class _ProxySocket(KeepAliveSocket):
         except ConnectionError:  # the command ended before it read what was sent
             data = b""
         if not data and not self._began:
-            raise ConnectionRefusedError(_last_words(self._stderr, self._command))
+            raise ConnectionRefusedError(
+                f"{PROXY_ENDED}: {_last_words(self._stderr, self._command)}"
+            )
         self._began = True
         return data
 

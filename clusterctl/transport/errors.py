@@ -9,6 +9,8 @@ import paramiko
 from paramiko.ssh_exception import NoValidConnectionsError
 
 from clusterctl.domain.errors import (
+    PROXY_ENDED,
+    UNKNOWN_NAME,
     ClusterctlError,
     HostError,
     HostKeyChanged,
@@ -44,7 +46,7 @@ def as_host_error(target: Target, error: Exception) -> ClusterctlError:
     if isinstance(error, NoValidConnectionsError):
         error = next(iter(error.errors.values()))
     if isinstance(error, socket.gaierror):
-        return HostUnreachable(target.host, f"its name is not known: {where}", "check its spelling")
+        return HostUnreachable(target.host, f"{UNKNOWN_NAME}: {where}", "check its spelling")
     if isinstance(error, TimeoutError):
         return HostUnreachable(target.host, f"did not answer in time at {where}")
     if isinstance(error, PermissionError) and target.jump:
@@ -71,6 +73,8 @@ def as_host_error(target: Target, error: Exception) -> ClusterctlError:
         text = str(error).strip()
         reason = text.removeprefix("Error reading SSH protocol banner") or text
         reason = reason or "the connection was closed"
+        if reason.startswith(PROXY_ENDED):
+            return HostUnreachable(target.host, reason)
         what = f"no SSH session with {where}: {reason}"
         if _is_banner_timeout(error):
             what = f"takes connections and answers none in time at {where}: frozen or too busy"

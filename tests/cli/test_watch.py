@@ -62,6 +62,21 @@ def test_how_long_a_job_has_run(state, lasts):
     assert job_line(job, ()) == f"job J {state} {lasts} 21 s, 2 ranks"
 
 
+@pytest.mark.parametrize(
+    ("group", "of_second", "words"),
+    [
+        ("a", "a", "2 ranks"),
+        ("a", "", "2 ranks"),  # it may be of the same job
+        ("a", "b", "1 rank, and 1 rank of 1 other job"),
+        ("", "b", "2 ranks of 2 jobs"),
+    ],
+)
+def test_ranks_of_two_jobs_by_hand_are_not_those_of_one(group, of_second, words):
+    nodes = [WatchedNode("h", {"ranks": [{"rank": 0, "group": one}]}) for one in ("a", of_second)]
+    job = JobEvidence(state=JobState.RUNNING, age_s=21)
+    assert job_line(job, nodes, group) == f"an mpirun typed by hand, running for 21 s, {words}"
+
+
 @pytest.fixture(scope="module")
 def ranks(pair):
     pair.put("rank.py", RANK)

@@ -262,6 +262,9 @@ def test_processes_that_were_not_read_are_no_all_clear_and_a_warning_beside_them
         ("refused every key that was offered", "refuses each key", "-u USER"),
         ("looking at it failed: sudo: a password is required", "sudo refuses it", "NOPASSWD"),
         ("there is no key to offer to root@n3", "was not contacted", "-u USER"),
+        ("its ProxyCommand ended: closed by proxy", "not contacted: its Pr", "diagnose again"),
+        ("cannot be reached through b: refused every key", "not contacted: cannot be", "-u USER"),
+        ("cannot be reached through b: its instance is stopped", "not contacted: ca", "diagnose"),
         ("`python3 -` did not end within 4 s", "ended no command in time", "diagnose again"),
     ],
 )
@@ -294,6 +297,22 @@ def test_a_silent_host_is_not_told_to_reboot(host, commands, error):
     [silent] = [one for one in diagnose(evidence).findings if one.check == "host.silent"]
     assert "reboot" not in silent.hint
     assert [one for one in commands if one not in silent.hint] == []
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "is_seen"),
+    [
+        ("10.0.0.8", "did not answer in time", True),
+        ("n3", "did not answer in time", True),
+        ("n3", "its name is not known: n3", False),
+        ("::1", "did not answer in time", False),
+        ("fe80::1%eth0", "did not answer in time", False),
+    ],
+)
+def test_another_host_pings_only_an_address_that_means_the_same_there(address, error, is_seen):
+    evidence = with_host(STUCK, 3, error=error, address=address, processes=(), facts={})
+    [silent] = [one for one in diagnose(evidence).findings if one.host == "demo-3"]
+    assert ("ping -c 3" in silent.hint) == is_seen
 
 
 @pytest.mark.parametrize(
@@ -354,6 +373,8 @@ def test_the_output_of_a_job_whose_head_node_is_silent_was_not_seen():
     empty = Scene(with_job(RUNS, log=(), log_silent_s=9.0))
     assert "its log and its metrics: it has written nothing" in list(not_seen(empty))
     assert _open(Scene(with_job(RUNS, log=("starts",)))).startswith("it prints no steps")
+    flooded = with_job(RUNS, log=("starts",), log_first=("step 7",))
+    assert _open(Scene(flooded)).startswith("the end of its log has no steps")
     appended = Scene(with_job(RUNS, log=(), log_silent_s=9.0, log_is_older=True))
     assert [one for one in not_seen(appended) if "its log" in one] == [
         "what its log had before: that may be an earlier job's, or its lines come late"
@@ -663,6 +684,22 @@ def test_an_exit_status_is_told_and_no_more(status, words):
 def test_a_job_that_was_killed_is_said_to_be(reason, said, log):
     evidence = with_job(ENDED, state=JobState.LOST, exit_status=None, reason=reason, log=log)
     assert said in diagnose(evidence).verdict
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "words"),
+    [
+        ("by watchdog: it made no step", 2, "cancelled by its watchdog: no step for 20 s: rank 1"),
+        ("by ubuntu", 0, f"job {JOB} was cancelled"),
+    ],
+)
+def test_what_the_watchdog_saw_is_why_it_cancelled_the_job(reason, status, words):
+    said = ("no step for 20 s: rank 1 on demo-1 waits for a pipe", "all observations: clusterctl")
+    messages = tuple(f"2026-11-29 12:53:58 UTC: {one}" for one in said)
+    ended = with_job(ENDED, state=JobState.CANCELLED, reason=reason, messages=messages)
+    found = diagnose(ended)
+    assert (found.exit_status, words in found.verdict) == (status, True), found
+    assert status == 0 or found.findings[0].hint == said[1]
 
 
 def test_a_head_node_that_was_restarted_is_told():
@@ -1277,6 +1314,23 @@ def test_ranks_that_end_one_by_one_are_neither_missing_nor_left_over():
     assert diagnose(ended).exit_status == 0
     no_launcher = with_processes(ended, lambda one: one if one.rank == 0 else None)
     assert diagnose(no_launcher).check == "ranks.leftover"
+
+
+@pytest.mark.parametrize(
+    ("ended", "cpu_s", "status", "words"),
+    [
+        ((5,), 0.0, 2, "rank 5 has ended, and what it started still runs: sleep (pid 1005) on d"),
+        (range(8), 0.0, 2, "ranks 0-7 have ended, and what they started still runs: sleep (pid 1"),
+        (range(8), 1.0, 1, "ranks 0-7 have ended"),  # it may copy a checkpoint
+    ],
+)
+def test_a_rank_that_has_ended_is_not_what_it_has_left_running(ended, cpu_s, status, words):
+    looks = [replace(one, cpu_s=cpu_s * at) for at, one in enumerate(samples(()))]
+    left = {"role": "orphan", "argv": ("/bin/sleep", "400"), "samples": tuple(looks)}
+    found = diagnose(with_rank(STUCK, *ended, **left))
+    assert found.findings[0].message.startswith(words), found
+    assert (found.check, found.exit_status) == ("rank.missing", status)
+    assert not [one for one in found.clean if "rank" in one and "another job" not in one]
 
 
 @pytest.mark.parametrize(

@@ -210,3 +210,4 @@ def test_the_reason_of_a_proxy_command_is_shown(ssh, ssh_server, settings):
     error = outcomes(ssh, config, ["h1"])["h1"]
     assert isinstance(error, HostUnreachable)
     assert "no tunnel" in error.message
+    assert settings or error.message == "its ProxyCommand ended: no tunnel"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterator, Sized
 from dataclasses import replace
@@ -27,6 +28,7 @@ from clusterctl.diagnosis.ranks import (
     called,
     format_ranks,
     full_disk_of,
+    is_working,
     only,
     process_line,
     rank_lines,
@@ -38,7 +40,7 @@ from clusterctl.diagnosis.ranks import (
 )
 from clusterctl.diagnosis.rules.logs import failure, has_failed, root_error
 from clusterctl.diagnosis.rules.slowness import slow_links
-from clusterctl.domain.errors import LOGIN_FILES
+from clusterctl.domain.errors import LOGIN_FILES, PROXY_ENDED, UNKNOWN_NAME
 from clusterctl.domain.units import count, format_bytes, format_duration
 from clusterctl.node.diagnosis.partners import STARTS
 
@@ -169,7 +171,7 @@ def _renewal(scene: Scene, host: HostEvidence) -> str:
     hints = scene.hints
     near = next((one for one in scene.evidence.hosts if not one.error), None)
     ping = ""
-    if near is not None and host.address:
+    if near is not None and _means_the_same_elsewhere(host):
         ping = f"see it from another node: {hints.on(near, f'ping -c 3 {host.address}')}"
     if scene.advances and not scene.doubt:
         return hints.steps(f"diagnose again: {hints.look}", ping)
@@ -184,6 +186,19 @@ def _renewal(scene: Scene, host: HostEvidence) -> str:
     return hints.steps(f"diagnose again: {hints.look}", ping, hints.cluster(last))
 
 
+def _means_the_same_elsewhere(host: HostEvidence) -> bool:
+    """Return whether another host finds this one by its address here, as far as that shows."""
+    if not host.address or host.error.startswith(UNKNOWN_NAME):
+        return False
+    try:
+        address = ipaddress.ip_address(host.address)
+    except ValueError:
+        return host.address != "localhost"
+    return not (address.is_loopback or address.is_link_local)
+
+
+# The errors of what comes before a host: its proxy, a jump host, DNS. They tell nothing of it.
+UNASKED = (PROXY_ENDED, "cannot be reached through ", UNKNOWN_NAME)
 # What the error of a host that gave no evidence means: the first that fits.
 SILENCES = (
     ("host key is unknown", "has a host key that no known_hosts file here has"),
@@ -246,11 +261,14 @@ def _silence(scene: Scene, host: HostEvidence) -> tuple[str, tuple[str, ...]]:
 def _why_silent(host: HostEvidence, loses: bool, is_closed: bool, sends: bool) -> str:
     """Return why a host did not answer. Its peers' packets are lost, or find its window closed, or
     data came from it to them."""
-    off = OFF.search(host.ec2) or OFF.search(f"{host.error} {host.ec2}")
+    is_unasked = host.error.startswith(UNASKED)
+    off = OFF.search(host.ec2) or (None if is_unasked else OFF.search(f"{host.error} {host.ec2}"))
     if off:
         state = off["state"] or "gone"
         text = "is gone" if state == "gone" else f"is off: EC2 has it as {state}"
         return f"{text}: {off['why']}" if off["why"] else text
+    if is_unasked:
+        return f"was not contacted: {host.error}"
     known = next((text for form, text in SILENCES if re.search(form, host.error)), "")
     if known:
         return known
@@ -475,8 +493,11 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
     alone = any(map(works_alone, scene.ranks)) and scene.no_rank_waits
     if scene.has_made_steps and alone and python:
         return
+    outlived = _outlived(scene, unseen)
+    yield from outlived
+    unseen = [one for one in unseen if not any(one in cause.ranks for cause in outlived)]
     if not scene.ranks:
-        if not blank:
+        if not (blank or outlived):
             yield from _none_runs(scene)
         return
     if max(one.process.age_s for one in scene.ranks) < STARTED_AFTER_S:
@@ -517,6 +538,39 @@ def missing_ranks(scene: Scene) -> Iterator[Cause]:
         )
     for where, ranks in by_host.items():
         yield _gone(scene, ranks, where)
+
+
+def _outlived(scene: Scene, unseen: list[int]) -> list[Cause]:
+    """Return the finding about ranks that have ended, and left running what they have started."""
+    left = [
+        (one.rank, host, one)
+        for host in scene.evidence.hosts
+        for one in host.processes
+        if one.role == "orphan" and one.rank in unseen and (one.job_id or "") == scene.job.job_id
+    ]
+    ranks = sorted({rank for rank, _, _ in left if rank is not None})
+    if not ranks:
+        return []
+    shown = [
+        f"{one.argv[0].rpartition('/')[2] if one.argv else 'a process'} (pid {one.pid}) on "
+        f"{called(host)}"
+        for _, host, one in left
+    ]
+    more = f" and {len(shown) - 3} more" if shown[3:] else ""
+    works = any(is_working(one) for _, _, one in left)
+    return [
+        Cause(
+            "rank.missing",
+            WARNING if works and not scene.ranks else ERROR,
+            f"{format_ranks(ranks)} {'have' if ranks[1:] else 'has'} ended, and what "
+            f"{'they' if ranks[1:] else 'it'} started still runs: {', '.join(shown[:3])}{more}; "
+            "the job runs on while that holds its output",
+            only({host.host for _, host, _ in left}),
+            scene.hints.steps("end what is left, unless it is needed", f"or {scene.hints.cancel}"),
+            tuple(ranks),
+            tuple(f"rank {rank}: left {_line(one)}" for rank, _, one in left[:6]),
+        )
+    ]
 
 
 def _at_another_address(scene: Scene, missing: list[int]) -> list[Rank]:

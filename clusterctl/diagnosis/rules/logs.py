@@ -162,6 +162,16 @@ def ended_by_cause(scene: Scene) -> Iterator[Cause]:
                     hint="train longer (--epochs), or from scratch (--clear)",
                     evidence=(line.strip()[:300],),
                 )
+    if job.state is JobState.CANCELLED and job.reason.startswith("by watchdog"):
+        # Each message begins with its time.
+        said = [one.partition(" UTC: ")[2] for one in job.messages]
+        verdicts = [one for one in said if re.match(r"no step for [^:;]+: ", one)]
+        yield Cause(
+            "job.cancelled",
+            ERROR,
+            f"job {job.job_id} was cancelled by its watchdog: {['it made no step', *verdicts][-1]}",
+            hint=next((one for one in said if one.startswith("all observations")), ""),
+        )
     root = root_error(scene)
     if not has_failed(scene) or not (root or scene.explained.unknown):
         return

@@ -69,7 +69,8 @@ class JobOutput:
 class JobOnHead(JobOutput):
     """What `collect` finds. `addresses` are those of the job's nodes by name, `hosts` is the text
     of its hosts file, `line` and `launcher` are command line and process ID of an mpirun started by
-    hand. `others` are the ids of other running jobs."""
+    hand, and `group` what its ranks have in common, if it has some there. `others` are the ids of
+    other running jobs."""
 
     found: Optional[JobRecord] = None
     others: tuple[str, ...] = ()
@@ -77,6 +78,7 @@ class JobOnHead(JobOutput):
     hosts: str = ""
     line: tuple[str, ...] = ()
     launcher: int = 0
+    group: str = ""
     age_s: Optional[float] = None
     log_path: str = ""
 
@@ -272,7 +274,10 @@ def _collect(job_id: str | None, log_lines: int) -> dict[str, Any]:
     largest = max(by_hand, key=lambda one: len(one.ranks), default=None)
     launcher = largest.launcher if largest else None
     rest = [one for one in jobs if one is not largest]
-    shown = _of_hand(largest, launcher, log_lines, rest) if largest and launcher else {}
+    shown = {}
+    if largest and launcher:
+        shown = _of_hand(largest, launcher, log_lines, rest)
+        shown["group"] = processes.groups_of(every).get(launcher.pid, "")
     return {**shown, "found": None, "others": [one.job_id for one in running]}
 
 

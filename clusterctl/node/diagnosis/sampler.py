@@ -357,7 +357,8 @@ def mark_ranks(found: list[processes.Process]) -> None:
     one, unless a shell or a Python without such a library has started another. If none has loaded
     one, it is the first Python process, or else the first. A torchrun whose ranks are here is a
     child, too: it is a rank only to mpirun. What has written its title over its environment is a
-    rank if a launcher's daemon has started it, or a rank's script.
+    rank if a launcher's daemon has started it, or a rank's script. What a rank that has ended has
+    left running gets the role "orphan".
     """
     by_pid = {one.pid: one for one in found}
     for one in (one for one in found if one.role == "child" and one.is_unreadable):
@@ -395,12 +396,52 @@ def mark_ranks(found: list[processes.Process]) -> None:
             job = place.job or processes.job_of_proxy(one, by_pid)
             by_rank.setdefault((place.launcher, job, place.rank), []).append(one)
     for several in by_rank.values():
-        ordered = sorted(several, key=lambda one: (one.started_ticks, one.pid))
+        left = orphans(several, by_pid)
+        for one in left:
+            is_first = all(one.ppid != other.pid for other in left)
+            one.role = "orphan" if is_first and len(left) == len(several) else "child"
+        others = [one for one in several if one not in left]
+        if not others:
+            continue
+        ordered = sorted(others, key=lambda one: (one.started_ticks, one.pid))
         own = next(filter(processes.is_python, ordered), ordered[0])
-        if len(several) > 1 and not communicates(own):
+        if len(others) > 1 and not communicates(own):
             own = next(filter(communicates, ordered), own)
-        for one in several:
+        for one in others:
             one.role = "rank" if one is own else "child"
+
+
+def orphans(
+    several: list[processes.Process], by_pid: dict[int, processes.Process]
+) -> list[processes.Process]:
+    """Return those of a rank's processes whose parent has ended, and what these have started, while
+    the launcher runs: the rank itself would be the launcher's child. One that communicates is a
+    rank whatever has started it."""
+    own = {one.pid: one for one in several}
+    left = {one.pid for one in several if one.ppid not in own and is_adopted(one, by_pid)}
+    if not left or any(map(communicates, several)):
+        return []
+    return [own[pid] for pid in sorted(left | processes.descendants(left, own))]
+
+
+def is_adopted(one: processes.Process, by_pid: dict[int, processes.Process]) -> bool:
+    """Return whether init, or a supervisor, has become the parent of a process, while a launcher
+    that may have started its job runs below that supervisor, or in its session."""
+    above = by_pid.get(one.ppid)
+    running = [x for x in by_pid.values() if x.role in ("launcher", "daemon")]
+    if one.ppid == 1 or text_of(f"/proc/{one.ppid}/comm") == "systemd\n":
+        with contextlib.suppress(OSError):
+            # Open MPI makes each rank the leader of a process group, which init adopts, too.
+            in_group = os.getpgid(one.pid) != one.pid
+            return in_group and any(x.session == one.session for x in running)
+        return False
+    if above is None:
+        with contextlib.suppress(OSError):
+            above = processes.read_process(one.ppid)
+    if above is None or not (above.role == "job" or processes.is_supervisor(above)):
+        return False
+    lines = (processes.ancestors(by_pid, x.pid) for x in running)
+    return any(one.ppid in {by_pid[pid].ppid for pid in line} for line in lines)
 
 
 # MPI and PMI, torch with gloo and NCCL, and Horovod.
@@ -435,7 +476,7 @@ def describe(one: processes.Process) -> dict[str, Any]:
         # systemd adopts the orphans of a user's session, as init does those of others.
         "parent": 1 if text_of(f"/proc/{one.ppid}/comm") == "systemd\n" else one.ppid,
         "role": told.role,
-        "rank": told.rank if one.role == "rank" else None,
+        "rank": told.rank if one.role in ("rank", "orphan") else None,
         "local_rank": local if one.role == "rank" else None,
         "size": size or launchers.number_in(one.environ, (b"HOROVOD_SIZE",)),
         "job_id": told.job_id,

@@ -75,11 +75,12 @@ def counters() -> dict[str, Any]:
     ranks = {}
     found = processes.find_any()
     sampler.mark_ranks(found)
+    groups = processes.groups_of(found)
     for one in found:
         rank = processes.rank_of(one)
         if one.role == "rank" and rank is not None:
             with contextlib.suppress(OSError, ValueError, IndexError):  # the process has ended
-                ranks[one.identity] = _rank(one, rank)
+                ranks[one.identity] = {**_rank(one, rank), "group": groups.get(one.pid, "")}
     return {
         "at": time.monotonic(),
         "cpu": [sum(busy), sum(busy) - busy[3] - busy[4]],

@@ -512,7 +512,8 @@ def groups_of(found: list[Process], known: Mapping[int, str] = {}) -> dict[int, 
     by_pid = {one.pid: one for one in found}
     groups: dict[int, str] = {}
     for one in found:
-        place = launchers.rank_identity(one.environ) if one.role == "rank" else None
+        is_of_rank = one.role in ("rank", "orphan")
+        place = launchers.rank_identity(one.environ) if is_of_rank else None
         group = (place.job if place else "") or launchers.job_of_daemon(one.argv)
         if _OWN_ADDRESS.search(group):
             group += f"@{boot_id()}"  # other hosts may have a job at the same address of theirs

@@ -116,6 +116,32 @@ def test_a_program_that_a_shell_script_has_started_is_the_rank(monkeypatch, has_
     assert [one.name for one in found if one.role == "rank"] == ["a.out" if has_started else "bash"]
 
 
+@pytest.mark.parametrize(
+    ("parent", "launcher", "library", "roles"),
+    [
+        (4, 4, "", ["orphan", "child"]),  # a supervisor, below which mpirun runs
+        (4, 3, "", ["rank", "child"]),  # nothing of it runs: it is a rank whose launcher has ended
+        (6, 4, "", ["rank", "child"]),  # mpirun's child
+        (4, 4, "libmpi.so.40", ["rank", "child"]),
+    ],
+)
+def test_what_a_rank_has_left_running_is_not_the_rank(
+    monkeypatch, parent, launcher, library, roles
+):
+    def process(pid, ppid, role, **environ):
+        made = Process(pid, ppid, "sh", ["sh"], {k.encode(): v for k, v in environ.items()})
+        made.role = role
+        return made
+
+    variables = {"OMPI_COMM_WORLD_RANK": b"1", "PMIX_NAMESPACE": b"a"}
+    left = [process(7, parent, "rank", **variables), process(8, 7, "rank", **variables)]
+    maps = f"7f00-7f01 r-xp 0 08:01 7  /usr/lib/{library}\n"
+    monkeypatch.setattr(sampler, "text_of", lambda path: maps * (path == "/proc/7/maps"))
+    found = [process(4, 1, "job"), process(6, launcher, "launcher"), *left]
+    sampler.mark_ranks(found)
+    assert [one.role for one in left] == roles
+
+
 @pytest.mark.parametrize(("within_s", "samples"), [(600.0, 3), (0.0, 2)])
 def test_who_has_no_time_for_a_third_sample_returns_two(within_s, samples):
     request = sampler.SamplerRequest(spacing_s=0.0, within_s=within_s)
