@@ -191,7 +191,7 @@ def _show_fetched(fetched: Fetched, job: JobRecord, place: Path, name: str, veri
             "name the folder with train --output"
         )
     if fetched.empty:
-        output.note(f"warning: nothing is in the folder of --output, {fetched.empty}")
+        output.note(f"warning: nothing is in {fetched.empty}, the job's folder for its output")
     if fetched.lost:
         output.note(
             f"warning: ranks may have run on machines of {fold_hosts(fetched.lost)} that the "

@@ -34,9 +34,14 @@ class Hints:
 
     def look_at(self, job: str) -> str:
         """Return the command that looks at a job; without a name, at the one it would choose."""
-        words = ["clusterctl diagnose", self.evidence.source or self.evidence.cluster or "NAME"]
+        source = self.evidence.source
+        known = [(host.index, x) for host in self.evidence.hosts for x in host.processes]
+        on = {index for index, x in known if x.role == "launcher" and str(x.pid) == job}
+        if on and 0 not in on:
+            source = source or "--hosts FILE"  # a cluster's JOB by hand is one of the head node's
+        words = ["clusterctl diagnose", source or self.evidence.cluster or "NAME"]
         if job:
-            words += ["--launcher"] * bool(self.evidence.source) + [shlex.quote(job)]
+            words += ["--launcher"] * bool(source) + [shlex.quote(job)]
         return " ".join(words)
 
     @property

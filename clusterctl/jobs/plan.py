@@ -626,16 +626,21 @@ def _script(request: JobRequest, home: str, job_id: str) -> tuple[str, str]:
 
 def _output_of(request: JobRequest, script: str, home: str) -> str | None:
     """Return the folder of --output, otherwise the one of a shipped example's model, if known."""
-    default = EXAMPLES_MODELS.get(posixpath.relpath(script or ".", f"{home}/{EXAMPLES}"))
+    program = posixpath.normpath(script).partition(f"{home}/{EXAMPLES}/")
+    default = EXAMPLES_MODELS.get(program[2]) if program[1] and not program[0] else None
     if request.output is not None or default is None:
         return request.output
     set_to = [one.value for one in request.variables if one.name == "SM_MODEL_DIR"]
     folder = [default, *set_to][-1]
     words = [part for word in request.arguments for part in word.split("=", 1)]
     for flag, value in zip(words, words[1:]):
-        if flag in ("--model_dir", "--model-dir"):
-            folder = value
-    return None if "://" in folder else folder  # the example refuses a URL
+        if len(flag) > len("--mo") and "--model_dir".startswith(flag.replace("-d", "_d")):
+            folder = value  # argparse takes abbreviations
+    try:
+        _output(folder, home, "", "")
+    except UsageError:  # the example refuses a URL; what the nodes need is not fetched
+        return None
+    return folder
 
 
 def _output(given: str | None, home: str, code: str, job_id: str) -> str:

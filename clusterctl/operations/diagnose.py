@@ -210,6 +210,8 @@ def collect(
     if on_head and job_id and not (on_head.found or launcher == job_id):
         raise NotFound(f"there is no job {job_id}", f"see `clusterctl jobs {access.cluster.name}`")
     hosts, others = apart(hosts, launcher, job_id or "")
+    if launcher and not any(one.job_id == job_id for host in hosts for one in host.processes):
+        job_id = None  # which ranks are those of the mpirun that was named is not known
     job = job_of(on_head, hosts, job_id)
     job = job and replace(job, others=(*job.others, *others))
     hosts = relevant_hosts(job, hosts)
@@ -245,9 +247,11 @@ def apart(
 
     def marked(one: ProcessEvidence) -> ProcessEvidence:
         its = name(one) if one.job_id is None else ""
-        if its == "" or (its == own and its != chosen):
+        if its == own != "" and chosen:  # a torchrun has a launcher on each host, with its own name
+            return replace(one, job_id=chosen)
+        if its in ("", own):
             return one
-        others.update({its: None} if one.role == "rank" and its != own else {})
+        others.update({its: None} if one.role == "rank" else {})
         return replace(one, job_id=its)
 
     found = [replace(host, processes=tuple(map(marked, host.processes))) for host in hosts]

@@ -236,6 +236,8 @@ def test_the_model_of_a_shipped_example_is_fetched(program):
     assert output_of(None, script, "--model_dir", "m") == f"{home}/examples/horovod/tensorflow/m"
     assert output_of(None, script, "--model_dir", "s3://b/m") == "", "the program refuses it"
     assert output_of(None, script, variables=(Variable("SM_MODEL_DIR", "/sm"),)) == "/sm"
+    for unfit in ("/tmp", "~", "~other/m", ""):
+        assert output_of(None, script, "--model_d", unfit) == ""
     assert output_of(None, "~/mine/mnist_hvd.py") == ""
 
 

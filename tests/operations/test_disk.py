@@ -45,7 +45,7 @@ def test_a_full_volume_is_found(pair, left, status, check):
         status, out, err = pair.ctl("disk")
         assert finding["message"] in err
         assert re.search(r"pair-1 +/data +1\.0 GiB", out)
-        assert re.search(r"pair-1 +/data/old/run +20\.0 MiB\n", out)
+        assert re.search(r"pair-1 +/data/old/run/big +20\.0 MiB\n", out)
     pair.on(1, "rm -r /data/old /data/b")
 
 

@@ -516,7 +516,7 @@ def test_what_cannot_be_read_hides_nothing_else_and_is_not_saved(quiet, tmp_path
     [found] = losses(quiet).written
     assert (found.files, found.lost_copy) == (4, str(place))
     quiet.on(0, "rm -r out")
-    quiet.ends(0, "nothing is in the folder of --output", "fetch", job, str(place))
+    quiet.ends(0, ", the job's folder for its output", "fetch", job, str(place))
 
 
 def test_a_job_does_not_start_without_a_file_of_its_channel(quiet, tmp_path, monkeypatch, capsys):
