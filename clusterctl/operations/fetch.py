@@ -145,7 +145,7 @@ def fetch(
         place.mkdir(parents=True, exist_ok=True)
         with locked_staging_folder(place, job_id) as (draft, was_started):
             fetching = _begin(access, job, place, draft, was_started, outputs)
-            _note_here(access, place, outputs, begun=True)
+            _note_here(access, place, outputs, started=True)
             broken: set[tuple[Target, str]] = set()
             for part in fetching.parts:
                 is_verified = scope is Scope.VERIFIED
@@ -272,12 +272,12 @@ def _note(access: Access, job_id: str, place: Path, whole: Sequence[Output]) -> 
 
 
 def _note_here(
-    access: Access, place: Path, outputs: Sequence[Output], begun: bool = False
+    access: Access, place: Path, outputs: Sequence[Output], started: bool = False
 ) -> None:
     digests = tuple(one.found.digest for one in outputs if one.found.files)
     # Without it `down` does not notice that this copy was deleted, as with another machine's.
     with suppress(OSError):
-        note_copy(access.folder, FetchedCopy(str(place.absolute()), digests, begun))
+        note_copy(access.folder, FetchedCopy(str(place.absolute()), digests, started))
 
 
 def _incomplete(job_id: str, place: Path, problems: Sequence[ClusterctlError]) -> ClusterctlError:

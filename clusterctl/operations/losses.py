@@ -338,11 +338,11 @@ def _at_risk(
 @dataclass(frozen=True)
 class FetchedCopy:
     """The folder of this machine into which files with these digests (OutputFiles) were fetched, or
-    a fetch of them has `begun`: what is there of them may be half of it."""
+    a fetch of them has `started`: what is there of them may be half of it."""
 
     folder: str
     digests: tuple[str, ...]
-    begun: bool = False
+    started: bool = False
 
 
 def note_copy(folder: ClusterFolder, copy: FetchedCopy) -> None:
@@ -361,7 +361,7 @@ def lost_copies(folder: ClusterFolder) -> dict[str, str]:
             one = from_json(FetchedCopy, line)
             last.update(dict.fromkeys(one.digests, one.folder))
             there = whole.setdefault(one.folder, set())
-            there.difference_update(one.digests) if one.begun else there.update(one.digests)
+            there.difference_update(one.digests) if one.started else there.update(one.digests)
     kept = {some for one in whole if has_content(Path(one)) for some in whole[one]}
     return {digest: one for digest, one in last.items() if digest not in kept}
 

@@ -269,8 +269,8 @@ def test_a_copy_counts_as_long_as_one_folder_has_all_of_it(fetches, full, empty)
         for place in full:
             (folder.path / place / "log").touch()
         for place, digests, ended in fetches:
-            for begun in (True, False)[: 1 + ended]:
-                note_copy(folder, FetchedCopy(f"{made}/{place}", tuple(digests), begun))
+            for started in (True, False)[: 1 + ended]:
+                note_copy(folder, FetchedCopy(f"{made}/{place}", tuple(digests), started))
         lost = lost_copies(folder)
     for digest in "abc":
         last = {place: ended for place, digests, ended in fetches if digest in digests}
