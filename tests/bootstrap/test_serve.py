@@ -413,7 +413,7 @@ def test_the_real_server_where_there_is_one(tmp_path, libraries, tiny, state):
     real.chmod(0o755)
     server = Server(tmp_path / "job", libraries, tiny, path=str(real.parent))
     if state == "END":
-        assert server.process.wait(30) == 1
+        assert server.process.wait(30) == NEVER_SERVED
         assert "error: the model does not load: no ops" in server.log.read_text()
         return
     assert server.ready == {"server": "tensorflow_model_server", "version": 2}

@@ -306,6 +306,7 @@ def powered_off(sick: SickCluster) -> Iterator[None]:
     sick.on(2, "setsid sudo -n sh -c 'sleep 0.5; poweroff' </dev/null >/dev/null 2>&1 &")
     try:
         eventually(lambda: not sick.answers(2), "the host to be off")
+        eventually(lambda: "\"stopped\"" in sick.ctl("status", "--json")[1], "EC2 to show it")
         yield
     finally:
         status, _, err = sick.ctl("start")
