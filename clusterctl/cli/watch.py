@@ -235,7 +235,7 @@ def job_line(job: JobEvidence, nodes: Sequence[WatchedNode], group: str = "") ->
     what = f"job {job.job_id} {job.state}" if job.job_id else "an mpirun typed by hand, running"
     ranks = Counter(rank.get("group") for node in nodes for rank in node.facts.get("ranks", ()))
     rest = "" if job.job_id else _others(ranks, group)
-    size = job.size or (ranks[group] if rest and group in ranks else ranks.total())
+    size = job.size or (ranks[group] if rest and group in ranks else sum(ranks.values()))
     lasts = "for" if job.state in (JobState.RUNNING, JobState.QUEUED) else "after"
     text = f"{what} {lasts} {format_duration(job.age_s)}, {count(size, 'rank')}{rest}"
     trained = [row for row in job.metrics if row.get("kind") == "train"]
