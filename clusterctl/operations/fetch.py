@@ -277,7 +277,8 @@ def _note_here(
     digests = tuple(one.found.digest for one in outputs if one.found.files)
     # Without it `down` does not notice that this copy was deleted, as with another machine's.
     with suppress(OSError):
-        note_copy(access.folder, FetchedCopy(str(place.absolute()), digests, started))
+        if digests:
+            note_copy(access.folder, FetchedCopy(str(place.absolute()), digests, started))
 
 
 def _incomplete(job_id: str, place: Path, problems: Sequence[ClusterctlError]) -> ClusterctlError:

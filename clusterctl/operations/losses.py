@@ -361,7 +361,8 @@ def lost_copies(folder: ClusterFolder) -> dict[str, str]:
             one = from_json(FetchedCopy, line)
             last.update(dict.fromkeys(one.digests, one.folder))
             there = whole.setdefault(one.folder, set())
-            there.difference_update(one.digests) if one.started else there.update(one.digests)
+            change = there.difference_update if one.started else there.update
+            change(one.digests)
     kept = {some for one in whole if has_content(Path(one)) for some in whole[one]}
     return {digest: one for digest, one in last.items() if digest not in kept}
 

@@ -50,6 +50,7 @@ from clusterctl.operations import fetch as fetching
 from clusterctl.operations import logs
 from clusterctl.operations.fetch import Output, Scope, check_place, fetch
 from clusterctl.operations.logs import RunningWork
+from clusterctl.operations.losses import FetchedCopy, lost_copies, note_copy
 from clusterctl.operations.tuning import fetch_tuning
 from tests.clock import FakeClock
 from tests.job_records import job_record
@@ -224,11 +225,15 @@ def test_the_log_is_brought_also_if_what_the_job_wrote_cannot_be(node, tmp_path,
 
     start_job(node, HEAD, plan(node.home, "echo said"), "demo")
     follow_job(node, HEAD, JOB, LogFollower(lambda _: None))
-    found = OutputFiles(JOB, "/home/ubuntu/out", FILES, 1, 1, "", ("a",))
+    found = OutputFiles(JOB, "/home/ubuntu/out", FILES, 1, 1, "d", ("a",))
     monkeypatch.setattr(fetching, "_outputs", lambda *_: [Output(HEAD, "out", found)])
     monkeypatch.setattr(fetching, "_copy_part", fail)
+    access = access_to(node)
+    access.folder.path.mkdir()
+    note_copy(access.folder, FetchedCopy(str(tmp_path), ("d", "other")))
     with pytest.raises(CommandFailed, match="no space"):
-        fetch(access_to(node), JOB, tmp_path)
+        fetch(access, JOB, tmp_path)
+    assert lost_copies(access.folder) == {"d": str(tmp_path)}, "only a part of it may be there"
     assert (tmp_path / "log").read_text() == "said\n"
     assert not (tmp_path / "record.json").exists(), "it says that all is here"
 
@@ -363,7 +368,9 @@ def test_a_fetch_goes_on_after_one_that_was_killed_and_removes_what_that_left(
     (place / f".fetch-{JOB}-killed" / "log").write_text("sa")
     (place / "spec.json").write_text("{}")
     (place / ".fetch-mine").mkdir()
+    access.folder.path.mkdir()
     fetch(access, JOB, place, scope=Scope.RECORD)
+    assert not access.folder.fetched.exists(), "it brings nothing that `down` asks for"
     names = {"spec.json", "events.jsonl", "command", "log", "record.json", ".fetch-mine"}
     names |= set() if locks else {f".fetch-{JOB}-killed"}
     assert {path.name for path in place.iterdir()} == names
