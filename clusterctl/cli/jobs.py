@@ -187,7 +187,7 @@ def _show_fetched(fetched: Fetched, job: JobRecord, place: Path, name: str, veri
     spec = job.spec
     if spec.is_training and not (fetched.files or fetched.taken or named or spec.log_dir):
         output.note(
-            "no file of its working folder; what it wrote elsewhere is not known: "
+            "nothing was in its working folder; what it wrote elsewhere is not known: "
             "name the folder with train --output"
         )
     if fetched.empty:
