@@ -428,7 +428,9 @@ def test_real_nodes_are_stopped_for_idleness_and_terminated_at_their_end(cluster
         guard = "sudo pkill -STOP -f 'lib/[c]lusterctl/guard run'"
         earlier = 's/"used_s": [0-9]*/"used_s": -300/'
         state_file = "/run/clusterctl/guard-state.json"
-        clusterctl("run", name, f"{guard}; sudo sed -i '{earlier}' {state_file}")
+        # `up` starts it, and does not wait for what it writes first.
+        works = f"until sudo grep -q used_s {state_file}; do sleep 0.1; done"
+        clusterctl("run", name, f"{works}; {guard}; sudo sed -i '{earlier}' {state_file}")
         hangs = clusterctl("status", name).err
         assert re.search(r"its guard has done nothing for \d+ min", hangs), hangs
         revived = clusterctl(*command)
